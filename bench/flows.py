@@ -20,12 +20,12 @@ from bench.latency import marks
 from bench.turns import PATIENCE_S, submit_turn, take_turns
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import TagParser
-from orchestrator.gateways.workspace import Workspace, look_at
+from orchestrator.gateways.folder_facts import Workspace, look_at
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import QuestionsAnswered
 from orchestrator.protocol.submission import Submission
-from orchestrator.wiring.sessions import guide
+from orchestrator.wiring.new_sessions import guide
 
 SKILLS, TOOLS, PROMPTS, HISTORY = 200, 30, 20, 50
 DELTA_BYTES = 64

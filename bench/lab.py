@@ -20,10 +20,10 @@ from bench.accounts import Cpu, cpu_of
 from orchestrator.broker.embedded import ServerBinary, choose_server
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, ClientPorts
-from orchestrator.gateways.workspace import Workspace
+from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import Deployment, deployment
-from orchestrator.wiring.sessions import new_birth
+from orchestrator.wiring.new_sessions import new_birth
 
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _END_S = 20.0

@@ -23,8 +23,8 @@ from bench.lab import Fleet, Lab, fleet
 from bench.scripted import COMMAND, Hand, begun, called, user_input
 from bench.shares import position_of
 from bench.turns import PATIENCE_S, submit_turn
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import Submit
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.wiring.deployment import session_pool
 

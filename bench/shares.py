@@ -15,17 +15,17 @@ from bench.scripted import Hand, answered, begun, user_input
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Submit
 from orchestrator.core.ids import SessionId
-from orchestrator.model.client import HttpBudget, ModelClient
-from orchestrator.model.request import Completed, ItemDone, ModelEvent
+from orchestrator.model.model_client import HttpBudget, ModelClient
+from orchestrator.model.prompt import Completed, ItemDone, ModelEvent
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.loader import end_of, folded
+from orchestrator.runtime.model_request import build_prompt
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.requests import build_prompt
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.apply_patch import APPLY_PATCH
 from orchestrator.tools.images import VIEW_IMAGE
-from orchestrator.tools.plan import UPDATE_PLAN
 from orchestrator.tools.shell import SHELL
+from orchestrator.tools.update_plan import UPDATE_PLAN
 
 POOL = "bench-shares"
 """No worker serves it."""

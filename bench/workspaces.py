@@ -12,7 +12,7 @@ from pathlib import Path
 from bench.figures import Figure, Target, at_most, spread
 from bench.lab import Lab
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken, Unchanged
+from orchestrator.folders.outcomes import Bounds, FolderSnapshot, Place, Taken, Unchanged
 
 SIZES, QUICK = (1_000, 20_000), (200, 1_000)
 ROUNDS = 40

@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
     from orchestrator.tools.custom import CustomTool, ToolPlace, ToolRequest
     from orchestrator.views.approvals import Asked, Decided, open_requests_of
-    from orchestrator.views.errors import ViewError
     from orchestrator.views.event import Event
     from orchestrator.views.past import Page, Place, page_before
     from orchestrator.views.sessions import Filter, Listing, sessions_listed, trees_listed
     from orchestrator.views.tree import TreePicture, TreeReader
+    from orchestrator.views.view_errors import ViewError
     from orchestrator.wiring.embedded_worker import run_worker
     from orchestrator.wiring.open_deployment import Opened, new_session, opened
 

@@ -26,7 +26,7 @@ from arq.constants import health_check_key_suffix
 from orchestrator.broker.connection import connect
 from orchestrator.broker.embedded import OLDEST, EmbeddedError, writer_of
 from orchestrator.broker.errors import BrokerError, Misconfigured
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.rights import ServerFacts, examine, missing_rights, remedy
 from orchestrator.core.frozen import record
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
@@ -37,8 +37,8 @@ from orchestrator.tables import McpServerSettings, RedisSettings
 from orchestrator.tools.rules import CommandRules
 from orchestrator.views.workers import FleetStats, SeenWorker, fleet_stats, waits_for, workers_of
 from orchestrator.wiring.deployment import client_name, open_broker, redis_url
-from orchestrator.workspaces.keys import KeyUnavailable, PackKeys
-from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys
+from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 # ── findings ──────────────────────────────────────────────────────────────────────────────────────
 # Findings of `dendro doctor`, for people and for programs.

@@ -12,10 +12,10 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.commit_parts import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
-from orchestrator.runtime.budget import Accounting, cost
+from orchestrator.runtime.request_costs import Accounting, cost
 from orchestrator.tables import ModelPrice, ModelSettings
 from sim.double import Double
 from sim.reach import Reach

@@ -15,7 +15,7 @@ import orjson
 import zstandard
 
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.blobs import references
 from orchestrator.core.commit_parts import STANDING_TIMERS
 from orchestrator.core.outstanding import outstanding

@@ -25,12 +25,12 @@ from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSetting
 from orchestrator.core.state import State
 from orchestrator.core.tree import ROOT
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, Place
+from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.wiring import portable
-from orchestrator.wiring.sessions import FirstFolder
-from orchestrator.workspaces.packs import Packs
+from orchestrator.wiring.new_sessions import FirstFolder
+from orchestrator.workspaces.stored_packs import Packs
 from sim.double import EPOCH_S
 from sim.fixture import Fixture
 from sim.folder_content import marked, on_disk

@@ -17,7 +17,7 @@ import orjson
 
 from orchestrator.core.blobs import REFERENCE, is_reference, references
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
-from orchestrator.model.request import ItemDone, ModelEvent, Prompt
+from orchestrator.model.prompt import ItemDone, ModelEvent, Prompt
 from sim.agent_messages import LogOf, letter_is_true, output_is_true
 from sim.grammar import Grammar
 from sim.grammar_terms import (

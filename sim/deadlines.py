@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.calls import AwaitWork, ClientToolWork, timer_of
 from orchestrator.core.commit_parts import (
     BUDGET_TIMER,

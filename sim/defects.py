@@ -19,7 +19,7 @@ from orchestrator.core.commit_parts import RETRY_TIMER, NewEntry, TreePart, appr
 from orchestrator.core.decide import call, takeover
 from orchestrator.gateways.client import Client
 from orchestrator.runtime import effects, runner
-from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.committing import Writing
 from orchestrator.runtime.effects import Effects
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Runner

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from orchestrator.gateways.app_server import live
+from orchestrator.gateways.app_server import live_threads
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.live import LiveThread, LiveThreads
+from orchestrator.gateways.app_server.live_threads import LiveThread, LiveThreads
 from orchestrator.gateways.app_server.methods import resume
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_requests import Asks
@@ -53,7 +53,7 @@ DEFECTS = (
     Mutant(
         "requests outlive a rewind",
         "requests that were open when Redis went back are not taken back",
-        swapped(live, "withdrawn", lambda real: lambda projector: ()),
+        swapped(live_threads, "withdrawn", lambda real: lambda projector: ()),
         "doors",
     ),
     Mutant(

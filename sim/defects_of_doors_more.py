@@ -9,10 +9,10 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.logs import SharedReads
 from orchestrator.gateways import permissions, sq_eq
 from orchestrator.gateways import sq_eq as lines_door
-from orchestrator.gateways.app_server.connection import Connection
+from orchestrator.gateways.app_server.client_connection import Connection
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.live import LiveThread
+from orchestrator.gateways.app_server.live_threads import LiveThread
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.bursts import Burst
 from orchestrator.gateways.client import Client

@@ -11,8 +11,8 @@ from orchestrator.folders import keeper_process
 from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.runner import Runner
 from orchestrator.runtime.side_work import SideWork
-from orchestrator.workspaces.packs import Packs
 from orchestrator.workspaces.service import MachineFolders
+from orchestrator.workspaces.stored_packs import Packs
 from sim.keepers import SimKeeper
 from sim.mutant import Mutant, lua, text
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.decide import call_end, request
-from orchestrator.runtime.requests import ItemStream
+from orchestrator.runtime.model_request import ItemStream
 from sim.mutant import Mutant, swapped, text
 
 DEFECTS = (

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from orchestrator.core import evolve as evolve_task
 from orchestrator.core.decide import task
-from orchestrator.runtime import requests
+from orchestrator.runtime import model_request
 from sim.mutant import Mutant, text
 
 DEFECTS = (
     Mutant(
         "approved plans are not shown",
         "the requests of the task behind a planning session lack its plan",
-        text(requests, "build_prompt", "if plan is not None and not compact:", "if False:"),
+        text(model_request, "build_prompt", "if plan is not None and not compact:", "if False:"),
         "plans",
     ),
     Mutant(

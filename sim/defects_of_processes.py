@@ -7,7 +7,7 @@ from orchestrator.core.calls.exec import DESTRUCTIVE_REASON, Exec
 from orchestrator.core.decide import agent, call_end, ops, takeover, task
 from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.exec import supervisor_process
-from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses
+from orchestrator.tools.exec.worker_processes import LiveProcess, LiveProcesses
 from orchestrator.tools.exec_command import WriteStdinTool
 from sim.mutant import Mutant, swapped, text
 

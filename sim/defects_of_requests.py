@@ -8,7 +8,7 @@ from orchestrator.broker import follow
 from orchestrator.core import agent_views, context, modes
 from orchestrator.core.calls.ask import QuestionWork
 from orchestrator.core.decide import agent, task
-from orchestrator.runtime import requests
+from orchestrator.runtime import model_request
 from sim.mutant import Mutant, swapped, text
 
 SAID_FIRST = """\
@@ -116,7 +116,7 @@ DEFECTS = (
     Mutant(
         "providers' errors name secrets",
         "what a provider quotes of a secret answer stays in its error",
-        swapped(requests, "hidden", lambda real: lambda words, told: words),
+        swapped(model_request, "hidden", lambda real: lambda words, told: words),
         "asks",
     ),
     Mutant(

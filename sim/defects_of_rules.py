@@ -12,7 +12,7 @@ from orchestrator.core.decide import agent, call, call_end, request, takeover, t
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.modes import Proposal
-from orchestrator.runtime import lookups, requests, runner
+from orchestrator.runtime import lookups, model_request, runner
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
 from sim.mutant import Mutant, lua, swapped, text
@@ -241,7 +241,7 @@ DEFECTS = (
         "secrets of earlier answers count",
         "a request is shown the secret answers of the turn but for the last one",
         text(
-            requests,
+            model_request,
             "follow_request",
             "await kept_answers(ports, state)",
             "(await kept_answers(ports, state))[:-1]",

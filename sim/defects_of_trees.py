@@ -9,10 +9,10 @@ from orchestrator.core import birth, compaction, context, decide
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.decide import agent, agent_calls, request, task, transitions
 from orchestrator.core.decide.draft import Draft
-from orchestrator.runtime import requests
-from orchestrator.runtime.budget import Accounting
-from orchestrator.runtime.decisions import Decisions
+from orchestrator.runtime import model_request
 from orchestrator.runtime.journal import Step
+from orchestrator.runtime.request_costs import Accounting
+from orchestrator.runtime.step import Decisions
 from sim.mutant import Mutant, lua, swapped, text
 
 
@@ -234,7 +234,7 @@ DEFECTS = (
     Mutant(
         "requests do not ask for room",
         "a request is sent whatever its provider's limit says",
-        swapped(requests, "admitted", _sends_at_once),
+        swapped(model_request, "admitted", _sends_at_once),
         "limits",
     ),
     Mutant(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core.decide.draft import Note
-from orchestrator.runtime import decisions, runner
+from orchestrator.runtime import runner, step
 from sim.mutant import Mutant, both, swapped
 
 
@@ -22,13 +22,13 @@ DEFECTS = (
     Mutant(
         "a defect is tried for ever",
         "a submission whose decision raises goes from worker to worker, and its session is never at rest",
-        both(swapped(decisions, "tries", _claims_only), swapped(runner, "tries", _claims_only)),
+        both(swapped(step, "tries", _claims_only), swapped(runner, "tries", _claims_only)),
         "undecidable",
     ),
     Mutant(
         "a defect drops its submission",
         "a submission whose decision raises is consumed without an `error`",
-        swapped(decisions, "instead_of", _nothing),
+        swapped(step, "instead_of", _nothing),
         "undecidable",
     ),
 )

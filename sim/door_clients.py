@@ -12,7 +12,7 @@ from typing import Any
 import orjson
 
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode
+from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, CloseCode
 from sim.doors import Doors, Ears
 from sim.double import EPOCH_S
 from sim.gateways import SimGateway, SimWire

@@ -26,7 +26,7 @@ from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import may_write
 from orchestrator.protocol.ids import CallId
 from orchestrator.tools.site import CallSite
-from orchestrator.workspaces.packs import BIRTH
+from orchestrator.workspaces.stored_packs import BIRTH
 from sim.disk import Fault
 from sim.folder_content import (
     BEGUN,

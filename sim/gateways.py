@@ -23,15 +23,15 @@ from orchestrator.core.birth import Birth
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.connection import AppServer, Connection
-from orchestrator.gateways.app_server.ports import Born, NewThread, Offer, Ports
+from orchestrator.gateways.app_server.client_connection import AppServer, Connection
+from orchestrator.gateways.app_server.door_ports import Born, NewThread, Offer, Ports
 from orchestrator.gateways.bursts import Messages
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
-from orchestrator.gateways.wires.wire import MESSAGE_LIMIT, STALL_S, CloseCode, TooSlow, WireClosed
+from orchestrator.gateways.wires.byte_wire import MESSAGE_LIMIT, STALL_S, CloseCode, TooSlow, WireClosed
 from orchestrator.instructions.skills import Skills
 from orchestrator.runtime.loader import restore_session
 from orchestrator.tables import SessionDefaults, ToolSettings

@@ -8,7 +8,7 @@ from typing import Any
 import orjson
 import zstandard
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import record

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.broker.jobs import KEPT_MS, LEASE_MS, Ends
+from orchestrator.broker.job_queue import KEPT_MS, LEASE_MS, Ends
 from orchestrator.runtime.worker import TRUST_S
 from sim.commits import reply_fields
 from sim.ledger import Ledger, Run

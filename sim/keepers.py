@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 from orchestrator.folders import keeper_process
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, Place
+from orchestrator.folders.outcomes import Bounds, FolderError, Place
 from sim.disk import Fault, Killed, faulty
 from sim.folder_content import Content, on_disk
 from sim.loop import Lane, SimLoop

@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from random import Random
 
-from orchestrator.broker import jobs
+from orchestrator.broker import job_queue
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.decide import agent, task
-from orchestrator.runtime import decisions
-from orchestrator.tools.exec import processes
+from orchestrator.runtime import step
+from orchestrator.tools.exec import worker_processes
 
 _SMALL = (
     (task, "MOST_ITEMS", 2),
     (agent, "MOST_TOLD", 1),
     (agent, "MOST_LETTERS", 1),
     (agent, "MOST_BYTES", 900),
-    (jobs, "MOST_WAITING", 2),
-    (decisions, "MAX_STEP_ENTRIES", 24),
-    (processes, "UNSEEN_S", 5.0),
+    (job_queue, "MOST_WAITING", 2),
+    (step, "MAX_STEP_ENTRIES", 24),
+    (worker_processes, "UNSEEN_S", 5.0),
 )
 """Constants of the product, and what they are in seeds with small bounds."""
 

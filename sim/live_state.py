@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.snapshot import decode_snapshot, encode, encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.runtime.runner import Runner

@@ -31,16 +31,16 @@ from orchestrator.core.state import State
 from orchestrator.folders import copy as folder_copy
 from orchestrator.folders import known as folder_take
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, Place
+from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces import copies, host
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig
 from orchestrator.workspaces.held import Held
 from orchestrator.workspaces.host import HostFolder, HostFolders
-from orchestrator.workspaces.keys import PackKeys
-from orchestrator.workspaces.packs import PackName, Packs
+from orchestrator.workspaces.pack_keys import PackKeys
 from orchestrator.workspaces.service import MachineFolders
+from orchestrator.workspaces.stored_packs import PackName, Packs
 from sim.double import EPOCH_S
 from sim.folders import COPIED, RULES, SCRIPTED_COPY, UNTRUSTED, Folders
 from sim.keepers import SimKeeper

@@ -17,9 +17,9 @@ from typing import Any, Final
 import orjson
 
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
-from orchestrator.model.client import HttpBudget
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import Completed, Item, ItemDone, ModelEvent, Prompt, RateLimits, TextDelta
 from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited, RetryableModelError
-from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, RateLimits, TextDelta
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.agent_tools import NAMES
 from sim.loop import SimLoop

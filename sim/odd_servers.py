@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.history import CALL_KINDS
-from orchestrator.model.request import Item, ItemAdded, ItemDone, ModelEvent, TextDelta
+from orchestrator.model.prompt import Item, ItemAdded, ItemDone, ModelEvent, TextDelta
 from sim.ledger import Ledger
 from sim.rule import Case, Rule
 

@@ -7,8 +7,8 @@ from pathlib import Path
 from random import Random
 from typing import TYPE_CHECKING
 
-from orchestrator.workspaces.keys import PackKeys
-from orchestrator.workspaces.packs import MAGIC, Opening
+from orchestrator.workspaces.pack_keys import PackKeys
+from orchestrator.workspaces.stored_packs import MAGIC, Opening
 
 if TYPE_CHECKING:
     from sim.nemesis import Nemesis

@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.worker_state import SILENT_MS
 from orchestrator.core.workspace import Workspace
 from sim.double import Double

@@ -15,7 +15,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
-from orchestrator.tools.exec import processes as live
+from orchestrator.tools.exec import worker_processes as live
 from sim.grammar_terms import MEANT, only_plans, text_of
 from sim.ledger import Ledger, Run
 from sim.observer import Observer

@@ -16,10 +16,10 @@ from orchestrator.core.calls import Call, ExecWork, StdinWork
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import CallFinished, ProcessEnd
 from orchestrator.core.state import Process
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink
-from orchestrator.tools.exec.processes import LiveProcess, LiveProcesses, follow
 from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec.worker_processes import LiveProcess, LiveProcesses, follow
 from orchestrator.tools.exec_command import ExecCommand, WriteStdinTool
 from orchestrator.tools.site import CallSite
 from sim.folders import Folders

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from sim.commits import CLAIM, arguments, reply_fields
 from sim.double import Double
 from sim.loop import SimLoop, current_lane

@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Any, Protocol
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.frozen import replace
 from orchestrator.core.secrets import NOT_KEPT
-from orchestrator.model.request import Item, Prompt
+from orchestrator.model.prompt import Item, Prompt
 from sim.double import Double
 from sim.observer import Observer
 from sim.requests import Requests

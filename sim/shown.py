@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import number_of
 from orchestrator.core.registry import RegistryView
 from sim.double import Double

@@ -31,7 +31,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import Process, State
-from orchestrator.model.request import Item
+from orchestrator.model.prompt import Item
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId

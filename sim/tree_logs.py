@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import tree_entry
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.rollouts.tree_log import tree_fact

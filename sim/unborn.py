@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from orchestrator.workspaces.packs import BIRTH
+from orchestrator.workspaces.stored_packs import BIRTH
 from sim.folders import Folders
 from sim.network import session_of
 from sim.observer import Observer

@@ -18,7 +18,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.decide import decide
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
-from orchestrator.runtime import decisions
+from orchestrator.runtime import step
 from orchestrator.views.event import Event
 from sim.people import Acknowledged, Person, words
 
@@ -49,7 +49,7 @@ def _stumbles(state: Any, command: Any, moment: Any) -> Any:
 
 
 # Nothing else in a simulation says the word.
-setattr(decisions, "decide", _stumbles)  # noqa: B010
+setattr(step, "decide", _stumbles)  # noqa: B010
 
 
 async def _throws_in(person: Person, session: str) -> None:

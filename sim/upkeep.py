@@ -24,7 +24,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.worker import Worker
-from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.stored_packs import Packs
 from sim.archive_moves import UpkeepRules
 from sim.crons import Hourly
 from sim.double import EPOCH_S

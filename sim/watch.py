@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import stored_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.calls import Phase
@@ -19,7 +19,7 @@ from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
-from orchestrator.model.request import Prompt
+from orchestrator.model.prompt import Prompt
 from sim.accounts import Accounts
 from sim.admissions import Admissions
 from sim.answers import Answers

@@ -16,10 +16,10 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.frozen import replace
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from sim.audit import audit
 from sim.births import packing
 from sim.double import Double

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from orchestrator.telemetry import catalogue
-from orchestrator.telemetry.catalogue import Metric
+from orchestrator.telemetry import metric_names
+from orchestrator.telemetry.metric_names import Metric
 
 INTRODUCTION = """\
 # Metrics and health
@@ -42,19 +42,19 @@ SECTIONS: tuple[tuple[str, str, tuple[Metric, ...]], ...] = (
     (
         "Workers",
         "Each worker counts what it does itself.",
-        tuple(metric for metric in catalogue.ALL if metric in catalogue.WORKERS),
+        tuple(metric for metric in metric_names.ALL if metric in metric_names.WORKERS),
     ),
     (
         "Deployment",
         "Asked of Redis when somebody scrapes; all that serve a pool tell the same: take the maximum.",
-        (catalogue.QUEUE_DEPTH, catalogue.QUEUE_AGE, catalogue.LEASED, catalogue.OPEN_REQUESTS),
+        (metric_names.QUEUE_DEPTH, metric_names.QUEUE_AGE, metric_names.LEASED, metric_names.OPEN_REQUESTS),
     ),
     (
         "Doors",
         "Each gateway counts its own connections.",
-        (catalogue.CONNECTIONS, catalogue.CONNECTED),
+        (metric_names.CONNECTIONS, metric_names.CONNECTED),
     ),
-    ("All", "", (catalogue.BUILD,)),
+    ("All", "", (metric_names.BUILD,)),
 )
 
 

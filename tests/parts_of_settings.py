@@ -15,28 +15,28 @@ from orchestrator.core.client_tools import client_tool
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.tokens import Usage
 from orchestrator.doctor import judge_model
-from orchestrator.folders.records import Bounds
-from orchestrator.gateways.app_server.ports import NewThread
+from orchestrator.folders.outcomes import Bounds
+from orchestrator.gateways.app_server.door_ports import NewThread
+from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.wires.addresses import BadAddress
 from orchestrator.gateways.wires.authentication import Unauthenticated
-from orchestrator.mcp.connection import cleaned
+from orchestrator.mcp.server_connection import cleaned
 from orchestrator.mcp.servers import _transport
 from orchestrator.model.connections import InvalidProvider, verification
 from orchestrator.protocol.ops import WorkspaceSource
-from orchestrator.runtime.budget import Accounting
+from orchestrator.runtime.request_costs import Accounting
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.tables import McpServerSettings
-from orchestrator.tools.mcp import Program, _program
-from orchestrator.wiring import worker as wired
+from orchestrator.tools.mcp_tools import Program, _program
+from orchestrator.wiring import worker_parts as wired
 from orchestrator.wiring.gateway import authentication, gateway_tls, tokens_of
 from orchestrator.wiring.new_threads import NewThreads, Repositories
+from orchestrator.wiring.person_sign_in import sign_in
 from orchestrator.wiring.portable import NoWorkspace, first_folder, pack_store
 from orchestrator.wiring.portable import machine_folders as folders_of
-from orchestrator.wiring.sign_in import sign_in
-from orchestrator.workspaces.keys import KeyUnavailable
+from orchestrator.workspaces.pack_keys import KeyUnavailable
 from orchestrator.workspaces.service import MachineFolders
 from tests import settings_at_work as at_work
 from tests.settings_at_work import birth

@@ -18,18 +18,18 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import ProviderLimits
 from orchestrator.broker.connection import connect
 from orchestrator.broker.follow import BEGINNING as FIRST
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim, Claimed, Renewed
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.birth import Birth
 from orchestrator.core.calls import Call, ExecWork
 from orchestrator.core.calls.exec import amendment
 from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Answer, State, Task
-from orchestrator.gateways.workspace import Workspace
-from orchestrator.model.client import HttpBudget, ModelClient, format_of
+from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.model.connections import Connections
+from orchestrator.model.model_client import HttpBudget, ModelClient, format_of
 from orchestrator.model.refusals import ModelError
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -37,15 +37,15 @@ from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.wire import written
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.loader import BEGINNING
+from orchestrator.runtime.model_request import _asking, _Following, _prompt
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Renewal, RenewalOutcome
-from orchestrator.runtime.requests import _asking, _Following, _prompt
 from orchestrator.runtime.runner import Copies
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.side_work import SideWork
 from orchestrator.runtime.worker import Worker
-from orchestrator.sandbox.policy import Confinement, resolve
+from orchestrator.sandbox.policy_paths import Confinement, resolve
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings
 from orchestrator.tables import ProviderSettings
@@ -54,10 +54,10 @@ from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.toolbox import Toolbox, built_in
 from orchestrator.views.event import Event
-from orchestrator.wiring import worker as wired
+from orchestrator.wiring import worker_parts as wired
 from orchestrator.wiring.deployment import Deployment, broker_config, redis_url, worker_pools
+from orchestrator.wiring.new_sessions import new_birth
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.sessions import new_birth
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
 from workers.upkeep import Upkeep, upkeep_of

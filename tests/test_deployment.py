@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 from orchestrator.core.birth import Birth
-from orchestrator.gateways.workspace import Workspace
+from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import session_pool, worker_pools
-from orchestrator.wiring.sessions import new_birth
+from orchestrator.wiring.new_sessions import new_birth
 
 
 def settings(folder: Path, *overrides: str) -> Settings:

@@ -276,7 +276,7 @@ OTHERWISE = {
     "orchestrator/folders/packs.py": (1, IN_A_COPY),
     "orchestrator/folders/store.py": (1, IN_A_COPY),
     "orchestrator/folders/known.py": (1, IN_A_COPY),
-    "orchestrator/gateways/workspace.py": (3, f"the mark of a folder, {THE_PERSONS}"),
+    "orchestrator/gateways/folder_facts.py": (3, f"the mark of a folder, {THE_PERSONS}"),
     "orchestrator/private_files.py": (2, "here it is done"),
     "orchestrator/rollouts/objects.py": (6, "in an object store: the local folder has a way of its own"),
     "orchestrator/sandbox/limits.py": (4, KERNEL),

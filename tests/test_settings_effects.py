@@ -19,12 +19,12 @@ from orchestrator.protocol import events as ev
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
-from orchestrator.wiring import worker as wired
+from orchestrator.wiring import worker_parts as wired
 from orchestrator.wiring.deployment import broker_config
 from orchestrator.wiring.gateway import http_rules, listener_config
+from orchestrator.wiring.new_sessions import guide
 from orchestrator.wiring.new_threads import door_ports
-from orchestrator.wiring.sessions import guide
-from orchestrator.wiring.sign_in import credential_store
+from orchestrator.wiring.person_sign_in import credential_store
 from tests import settings_at_work as at_work
 from tests.parts_of_settings import (
     ISSUER,

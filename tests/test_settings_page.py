@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from orchestrator import tables
-from orchestrator.model.client import ModelClient
+from orchestrator.model.model_client import ModelClient
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
 from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of

@@ -35,7 +35,7 @@ from orchestrator.protocol.scalars import (
     ReasoningSummary,
 )
 from orchestrator.tables import SESSION_KEYS, SessionDefaults
-from orchestrator.wiring.sessions import TURN_KEYS
+from orchestrator.wiring.new_sessions import TURN_KEYS
 
 SETTINGS_OF: Mapping[type[BaseModel], tuple[str, ...]] = {
     ops.ConfigureSession: NAMED_BY_OPS,

@@ -16,12 +16,12 @@ from collections.abc import Callable
 
 import uvloop
 
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import redis_url
 from orchestrator.wiring.gateway import settle_heap
-from orchestrator.wiring.worker import running_worker
+from orchestrator.wiring.worker_parts import running_worker
 
 
 def run_turns(

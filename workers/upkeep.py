@@ -46,7 +46,7 @@ from orchestrator.wiring.deployment import chain_key, client_name, deployment, r
 from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.portable import pack_store
-from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.stored_packs import Packs
 from workers.upkeep_checks import Round, concerns, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs, collect_unborn
 from workers.upkeep_reaping import Opening, end_cancelled

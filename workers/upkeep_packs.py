@@ -20,7 +20,7 @@ from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
-from orchestrator.workspaces.packs import PackName, Packs, named_in
+from orchestrator.workspaces.stored_packs import PackName, Packs, named_in
 
 log = logging.getLogger("dendro.upkeep")
 YOUNG_S = 86_400.0

@@ -15,7 +15,7 @@ import zstandard
 
 from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import CommitTooLarge, Corrupt
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import read_reply
 from orchestrator.core.ids import TreeId
 

@@ -13,7 +13,7 @@ from orchestrator.broker.claims import Claims
 from orchestrator.broker.commits import Commits
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Misconfigured
-from orchestrator.broker.jobs import Jobs
+from orchestrator.broker.job_queue import Jobs
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.open_requests import Requests

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from orchestrator.broker import requests
+from orchestrator.broker import script_requests
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import (
     Corrupt,
@@ -42,7 +42,7 @@ from orchestrator.broker.replies import (
     queue_id,
     read_reply,
 )
-from orchestrator.broker.requests import holder
+from orchestrator.broker.script_requests import holder
 from orchestrator.broker.scripts import Argument
 from orchestrator.core.ids import SessionId, TreeId
 
@@ -413,7 +413,7 @@ class Claims(Timers, Admission):
             page=config.page,
             max_tries=config.max_tries,
             event=config.quarantine_event,
-            **requests.eq_limits(config),
+            **script_requests.eq_limits(config),
             machine=config.machine,
             gone=spare[0],
             full=spare[1],

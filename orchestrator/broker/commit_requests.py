@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, CommitRequest, Place, Spend
-from orchestrator.broker.requests import birth, birth_keys, eq_limits, holder, mark_of, queue_number
+from orchestrator.broker.redis_keys import Keys
+from orchestrator.broker.script_requests import birth, birth_keys, eq_limits, holder, mark_of, queue_number
 from orchestrator.broker.scripts import Argument
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from orchestrator.broker import requests
+from orchestrator.broker import script_requests
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
 from orchestrator.broker.connection import call
@@ -39,7 +39,7 @@ from orchestrator.broker.replies import (
     refused,
     unstored,
 )
-from orchestrator.broker.requests import holder
+from orchestrator.broker.script_requests import holder
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
@@ -212,7 +212,7 @@ class Commits(Storage, Births):
     async def create(self, tree: NewTree) -> bool | Unstored:
         """Creates a root session; False if it was there. Raises `BirthGivenUp` if it took too long."""
         root = tree.root
-        reply = await self._run(requests.create_call(self.keys, self.config, tree), root.session)
+        reply = await self._run(script_requests.create_call(self.keys, self.config, tree), root.session)
         match reply.code:
             case "OK" | "DUP" as code:
                 self._clock.note(reply.now)
@@ -230,7 +230,7 @@ class Commits(Storage, Births):
     async def submit(self, submit: Submit) -> Submitted:
         """Puts one submission into the queue, once, and notifies the worker that holds the session."""
         reply = await self._placed(
-            submit.session, lambda p: requests.submit_call(self.keys, self.config, submit, p)
+            submit.session, lambda p: script_requests.submit_call(self.keys, self.config, submit, p)
         )
         match reply.code:
             case "OK" | "DUP" as code:
@@ -313,7 +313,7 @@ class Commits(Storage, Births):
     async def emit(self, claim: Claim, events: Sequence[NewEvent]) -> Emitted | Fenced:
         """Appends events that belong to no commit of their own: deltas."""
         keys = [self.keys.session(claim.session), self.keys.eq(claim.session)]
-        emit = call("emit", keys, **holder(claim), **requests.eq_limits(self.config), events=events)
+        emit = call("emit", keys, **holder(claim), **script_requests.eq_limits(self.config), events=events)
         reply = await self._run(emit, claim.session)
         match reply.code:
             case "OK":

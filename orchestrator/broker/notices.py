@@ -13,8 +13,8 @@ from typing import Any, Protocol, TypeVar
 
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Unavailable
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import START, Notices
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.ids import SessionId
 
 Found = dict[str, list[Any]]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import SecretsFull
 from orchestrator.broker.records import Place
-from orchestrator.broker.requests import SECRETS, queue_number
+from orchestrator.broker.script_requests import SECRETS, queue_number
 from orchestrator.core.ids import TreeId
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from orchestrator.broker.errors import BrokerError, UnknownSession
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import NoteFull, NoteWas

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import Connection, ScriptCall, call
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import SessionHead
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import read_reply
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId

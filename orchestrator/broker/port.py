@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, Place, SessionHead
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import Reply, read_reply
 from orchestrator.core.ids import SessionId, TreeId
 

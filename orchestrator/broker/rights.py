@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.connection import Connection, call
 from orchestrator.broker.errors import Misconfigured
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import read_reply
 
 if TYPE_CHECKING:

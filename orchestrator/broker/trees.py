@@ -24,7 +24,7 @@ from orchestrator.broker.records import (
     Registry,
     SessionHead,
 )
-from orchestrator.broker.requests import eq_limits
+from orchestrator.broker.script_requests import eq_limits
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
 if TYPE_CHECKING:
@@ -35,7 +35,6 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import SessionHeld
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.port import Port
 from orchestrator.broker.records import (
     Account,
@@ -43,7 +42,8 @@ from orchestrator.broker.records import (
     RegisteredAgent,
     Spend,
 )
-from orchestrator.broker.requests import birth_keys, queue_number
+from orchestrator.broker.redis_keys import Keys
+from orchestrator.broker.script_requests import birth_keys, queue_number
 from orchestrator.core.frozen import record
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
-    from orchestrator.folders.records import Conflicted, Merged, Planned
+    from orchestrator.folders.outcomes import Conflicted, Merged, Planned
     from orchestrator.views.workspaces import FetchedFolder, Moment
     from orchestrator.wiring.open_deployment import Opened
 
@@ -87,7 +87,7 @@ async def _apply(invocation: Invocation, whom: tuple[str, int | None], wanted: W
 
 async def applied(found: Opened, head: SessionHead, wanted: Wanted, say: Callable[[str], object]) -> bool:
     """Merges a session's changes and tells of it; False if a conflict kept it from that."""
-    from orchestrator.folders.records import Conflicted
+    from orchestrator.folders.outcomes import Conflicted
     from orchestrator.views.workspaces import fetched, folder_past, packs_of
 
     past = await folder_past(found, head)
@@ -110,7 +110,7 @@ async def applied(found: Opened, head: SessionHead, wanted: Wanted, say: Callabl
 async def _merge(
     copy: FetchedFolder, base: Moment, theirs: Moment, check: bool
 ) -> Planned | Merged | Conflicted:
-    from orchestrator.folders.records import Conflicted
+    from orchestrator.folders.outcomes import Conflicted
 
     plan = await copy.keeper.plan_merge(base.snapshot, theirs.snapshot, copy.packs)
     if check or isinstance(plan, Conflicted):

@@ -57,7 +57,13 @@ async def _cancel(
 ) -> ExitCode:
     from orchestrator.cli.invocation import opened
     from orchestrator.views.find import addressed
-    from orchestrator.wiring.cancel import Patience, agents_to_end, published_ends, submit_end, wait_for_ends
+    from orchestrator.wiring.cancelling import (
+        Patience,
+        agents_to_end,
+        published_ends,
+        submit_end,
+        wait_for_ends,
+    )
 
     patience = Patience(*how_long)
     async with opened(invocation.settings()) as found:

@@ -14,7 +14,7 @@ from orchestrator.core.counts import counted
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from orchestrator.folders.records import Made
+    from orchestrator.folders.outcomes import Made
     from orchestrator.views.workspaces import Moment
     from orchestrator.workspaces.branches import Pushed
 

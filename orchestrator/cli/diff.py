@@ -13,7 +13,7 @@ from orchestrator.core.counts import change_size, counted
 if TYPE_CHECKING:
     from rich.text import Text
 
-    from orchestrator.folders.records import Difference
+    from orchestrator.folders.outcomes import Difference
     from orchestrator.views.workspaces import FolderPast
 
 NAMES_SHOWN = 5

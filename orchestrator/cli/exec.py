@@ -249,7 +249,7 @@ def _carry_out(invocation: Invocation, settings: Settings, order: Order, *, own_
 async def _run(settings: Settings, order: Order, worker: Companion | None, stopped: list[int]) -> ExitCode:
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.invocation import opened, print_on_stderr
-    from orchestrator.gateways.app_server.live import events_of_running_turn
+    from orchestrator.gateways.app_server.live_threads import events_of_running_turn
     from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
     from orchestrator.terminal.streams import write_json
     from orchestrator.wiring.one_turn import resumed_turn
@@ -302,7 +302,7 @@ def _input(order: Order) -> UserInput:
 async def _to_resume(found: Opened, thread: str) -> SessionHead:
     """The thread that goes on; raises `Fault` if there is none."""
     from orchestrator.gateways.resume import to_resume
-    from orchestrator.views.errors import SetAside, ViewError
+    from orchestrator.views.view_errors import SetAside, ViewError
     from orchestrator.wiring.one_turn import newest_in
 
     folder = str(found.settings.session_defaults.cwd.resolve())

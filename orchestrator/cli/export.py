@@ -156,14 +156,14 @@ async def _import(
 
     from orchestrator.cli.invocation import opened
     from orchestrator.core.frozen import replace
-    from orchestrator.gateways.workspace import Workspace
-    from orchestrator.rollouts.errors import RolloutError
+    from orchestrator.gateways.folder_facts import Workspace
     from orchestrator.rollouts.file_format import BadLine, read_rollout
     from orchestrator.rollouts.imports import Newcomer, plan_import, store
+    from orchestrator.rollouts.log_errors import RolloutError
     from orchestrator.terminal.faults import Fault
     from orchestrator.views.workspaces import copied_to
     from orchestrator.wiring.deployment import chain_key, worker_name
-    from orchestrator.wiring.sessions import VERSION, new_birth
+    from orchestrator.wiring.new_sessions import VERSION, new_birth
 
     now_ms = time.time_ns() // 1_000_000
     birth = new_birth(settings, Workspace(), now_ms, os.urandom)

@@ -10,7 +10,7 @@ import typer
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from orchestrator.workspaces.keys import Key
+    from orchestrator.workspaces.pack_keys import Key
 
 keys = typer.Typer(
     name="keys",
@@ -27,7 +27,7 @@ def new(file: KeyFile) -> None:
     \b
     dendro keys new ~/.local/share/dendro/pack.keys
     """
-    from orchestrator.workspaces.keys import new_file
+    from orchestrator.workspaces.pack_keys import new_file
 
     try:
         key = new_file(file)
@@ -53,7 +53,7 @@ def add(file: KeyFile) -> None:
     \b
     dendro keys add ~/.local/share/dendro/pack.keys
     """
-    from orchestrator.workspaces.keys import add_key
+    from orchestrator.workspaces.pack_keys import add_key
 
     typer.echo(f"key {add_key(file).id} in {file}, behind the others")
 
@@ -65,7 +65,7 @@ def list_(file: KeyFile) -> None:
     \b
     dendro keys list ~/.local/share/dendro/pack.keys
     """
-    from orchestrator.workspaces.keys import read_keys
+    from orchestrator.workspaces.pack_keys import read_keys
 
     for number, key in enumerate(read_keys(file)):
         typer.echo(_line(key, writes=number == 0))

@@ -101,7 +101,7 @@ async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
 async def _at_work(found: Opened, members: Sequence[SessionHead]) -> str:
     """The reason why a tree is not done; empty if it is. Its deletion looks again by itself."""
     from orchestrator.broker.records import AT_REST
-    from orchestrator.wiring.cancel import agents_at_work
+    from orchestrator.wiring.cancelling import agents_at_work
 
     for head in reversed(members):
         if head.status not in AT_REST:
@@ -138,7 +138,7 @@ def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
 async def _end(found: Opened, root: SessionHead) -> None:
     """Closes the root, and its tree before it; raises `Fault` if something still runs."""
     from orchestrator.views.find import Addressed
-    from orchestrator.wiring.cancel import end_tree
+    from orchestrator.wiring.cancelling import end_tree
 
     left = await end_tree(found, Addressed(root), typer.echo)
     if left:

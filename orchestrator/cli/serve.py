@@ -13,7 +13,7 @@ from orchestrator.cli.run import Cwd, NoWorker
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from orchestrator.gateways.app_server.connection import AppServer
+    from orchestrator.gateways.app_server.client_connection import AppServer
     from orchestrator.gateways.wires.addresses import Address
     from orchestrator.settings import Settings, SettingsSources
     from orchestrator.wiring.open_deployment import Opened
@@ -154,7 +154,7 @@ async def _serve_app(
     address, greeted = where
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.app_server.connection import AppServer
+    from orchestrator.gateways.app_server.client_connection import AppServer
     from orchestrator.wiring.new_threads import door_ports
 
     async with opened(settings, insists=True, kind="gateway") as found:
@@ -173,7 +173,7 @@ async def _serve_app(
 async def _on_stdio(server: AppServer, early: bytes, answered: bool) -> None:
     from orchestrator.gateways.app_server.greeting import Greeter
     from orchestrator.gateways.principals import machine_user
-    from orchestrator.gateways.wires.wire import LineWire, StandardStreams
+    from orchestrator.gateways.wires.byte_wire import LineWire, StandardStreams
     from orchestrator.terminal.streams import read_stdin, write_json
 
     greeter = Greeter(read_stdin, write_json, early, answered)
@@ -231,7 +231,7 @@ async def _serve_tools(invocation: Invocation, settings: Settings, worker: Compa
     from orchestrator.gateways.principals import HOME_NAMESPACE
     from orchestrator.terminal.streams import read_stdin, write_json
     from orchestrator.wiring.asked_sessions import AskedSessions
-    from orchestrator.wiring.sessions import VERSION
+    from orchestrator.wiring.new_sessions import VERSION
 
     async with opened(settings, insists=True, kind="gateway") as found:
         client = found.client(namespace=HOME_NAMESPACE)

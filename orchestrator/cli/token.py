@@ -12,7 +12,7 @@ from orchestrator.cli.invocation import Invocation
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from orchestrator.gateways.tokens import TokenRecord, TokenWish
+    from orchestrator.gateways.bearer_tokens import TokenRecord, TokenWish
 
 DAY_MS = 86_400_000
 
@@ -63,8 +63,8 @@ def new(
     """
     import asyncio
 
+    from orchestrator.gateways.bearer_tokens import BadToken, TokenWish, workspace_kind
     from orchestrator.gateways.principals import Scope
-    from orchestrator.gateways.tokens import BadToken, TokenWish, workspace_kind
 
     expires = None if days is None else int(time.time() * 1000 + days * DAY_MS)
     try:
@@ -110,7 +110,7 @@ async def _new(invocation: Invocation, wish: TokenWish) -> tuple[str, TokenRecor
     import os
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.tokens import new_token
+    from orchestrator.gateways.bearer_tokens import new_token
 
     async with opened(invocation.settings()) as found:
         return await new_token(found.broker.requests, wish, int(time.time() * 1000), os.urandom)
@@ -118,7 +118,7 @@ async def _new(invocation: Invocation, wish: TokenWish) -> tuple[str, TokenRecor
 
 async def _listed(invocation: Invocation) -> list[TokenRecord]:
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.tokens import listed
+    from orchestrator.gateways.bearer_tokens import listed
 
     async with opened(invocation.settings()) as found:
         return await listed(found.broker.requests)

@@ -56,7 +56,7 @@ def trust(
 
 
 def _chosen(file: Path | None) -> Path:
-    from orchestrator.sandbox.policy import PROJECT_CONFIG
+    from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
     from orchestrator.settings import FOLDER_SETUP
 
     chosen = file or Path(PROJECT_CONFIG)

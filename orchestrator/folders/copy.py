@@ -46,8 +46,7 @@ from orchestrator.folders.known import (
 from orchestrator.folders.linediff import unified_diff
 from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Planner, settle, take_back, write
 from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted
-from orchestrator.folders.packs import Pack, PackWriter, index_data
-from orchestrator.folders.records import (
+from orchestrator.folders.outcomes import (
     ANYWHERE,
     NAMED_OMISSIONS,
     Bounds,
@@ -68,6 +67,7 @@ from orchestrator.folders.records import (
     Taken,
     Unchanged,
 )
+from orchestrator.folders.packs import Pack, PackWriter, index_data
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.store import Indexed, Objects, checked, keep, kept, own
 

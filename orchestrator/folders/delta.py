@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.folders.records import FolderError
+from orchestrator.folders.outcomes import FolderError
 
 _MOST_COPY = 0xFFFF
 _MOST_INSERT = 127

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from orchestrator.folders.names import COMMIT, FILE, FOLDER, LINK, PROGRAM, refused_name
-from orchestrator.folders.records import FolderError, FolderSnapshot
+from orchestrator.folders.outcomes import FolderError, FolderSnapshot
 
 EMPTY_TREE = hashlib.sha1(b"tree 0\0", usedforsecurity=False).digest()
 MOST_TREE = 64 * 1024 * 1024

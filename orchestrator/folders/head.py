@@ -24,8 +24,8 @@ from orchestrator.folders.names import (
     refused_link,
     refused_name,
 )
+from orchestrator.folders.outcomes import Bounds, FolderError
 from orchestrator.folders.packs import PackWriter
-from orchestrator.folders.records import Bounds, FolderError
 from orchestrator.sandbox.git import (
     Answer,
     GitFailed,

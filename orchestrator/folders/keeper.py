@@ -26,7 +26,8 @@ from typing import Any, NoReturn, Self, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
-from orchestrator.folders.records import (
+from orchestrator.folders.keeper_wire import LENGTH, MOST_ANSWERED, MOST_ASKED, MOST_DESCRIPTORS, frame
+from orchestrator.folders.outcomes import (
     ANYWHERE,
     Bounds,
     Conflicted,
@@ -42,7 +43,6 @@ from orchestrator.folders.records import (
     Taken,
     Unchanged,
 )
-from orchestrator.folders.wire import LENGTH, MOST_ANSWERED, MOST_ASKED, MOST_DESCRIPTORS, frame
 from orchestrator.sandbox.trusted_files import program_environment
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Guard, Place
-from orchestrator.folders.wire import frame, receive
+from orchestrator.folders.keeper_wire import frame, receive
+from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Guard, Place
 from orchestrator.sandbox import kernel, landlock
 
 MEMORY_BYTES = 3 << 30

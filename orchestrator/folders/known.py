@@ -26,8 +26,7 @@ from orchestrator.folders.git_objects import (
     tree_of_commit,
 )
 from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted, refused_link
-from orchestrator.folders.packs import PackWriter
-from orchestrator.folders.records import (
+from orchestrator.folders.outcomes import (
     NAMED_OMISSIONS,
     NAMES_BYTES,
     Bounds,
@@ -37,6 +36,7 @@ from orchestrator.folders.records import (
     Omission,
     Omissions,
 )
+from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.store import Objects
 
 UNSURE = -1

@@ -22,7 +22,7 @@ from orchestrator.folders.build import FOLDER_FLAGS, new_file, remove
 from orchestrator.folders.git_objects import object_id
 from orchestrator.folders.known import Change, File, Known, changes, told
 from orchestrator.folders.names import FILE, FOLDER, LINK, PROGRAM, mode_of, quoted
-from orchestrator.folders.records import (
+from orchestrator.folders.outcomes import (
     ANYWHERE,
     Bounds,
     Conflict,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from orchestrator.folders import delta
-from orchestrator.folders.records import FolderError
+from orchestrator.folders.outcomes import FolderError
 
 COMMIT, TREE, BLOB, REF_DELTA = 1, 2, 3, 7
 KINDS = {COMMIT: "commit", TREE: "tree", BLOB: "blob"}

@@ -18,7 +18,7 @@ from orchestrator.folders.git_objects import object_id
 from orchestrator.folders.ignore import MOST_BYTES, Patterns, Rules
 from orchestrator.folders.known import UNSURE, File, Known, Left
 from orchestrator.folders.names import LINK, MOST_DEPTH, MOST_PATH, mode_of, refused_link, refused_name
-from orchestrator.folders.records import Bounds, FolderError
+from orchestrator.folders.outcomes import Bounds, FolderError
 
 _GRAIN_NS = 20_000_000
 """More than a tick of any kernel: what changed so shortly before the walk may change again unseen."""

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from orchestrator.folders import delta
 from orchestrator.folders.git_objects import EMPTY_TREE, MOST_TREE, object_id
+from orchestrator.folders.outcomes import Bounds, FolderError
 from orchestrator.folders.packs import KINDS, Pack, PackFile
-from orchestrator.folders.records import Bounds, FolderError
 
 MOST_DELTAS = 64
 """Deltas above each other. A whole pack has none, and at most 32 packs follow it."""

@@ -11,9 +11,9 @@ from orchestrator.core.frozen import replace
 from orchestrator.protocol.events import ExecCommandEnd, ShutdownComplete
 from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.tables import KIB
+from orchestrator.views.asked_requests import TELLING
 from orchestrator.views.event import CHANGED, Event, Message
 from orchestrator.views.event import for_tenant as message_for_tenant
-from orchestrator.views.open_requests import TELLING
 
 BURST_BYTES = 64 * KIB
 """Bytes of payloads behind which another burst begins."""

@@ -52,7 +52,7 @@ from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event, Message
-from orchestrator.views.turns.log import told_by
+from orchestrator.views.turns.log_events import told_by
 
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0

@@ -27,8 +27,8 @@ from orchestrator.protocol.codec import Frame, LineSplitter, OverlongLine, parse
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, EventModel, written
 from orchestrator.requests import ServerRequest
+from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import without_places
-from orchestrator.views.open_requests import OpenRequests
 
 AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
 """The statuses of a session that waits for a person, and what is open then."""

@@ -12,7 +12,7 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.errors import BrokerError, Unavailable
-from orchestrator.broker.jobs import Ends, JobLook, JobsFull, JobState
+from orchestrator.broker.job_queue import Ends, JobLook, JobsFull, JobState
 from orchestrator.core.frozen import record
 from orchestrator.protocol.jobs import JOB_RESULT, Job, JobFailed, Result, RunCommand
 from orchestrator.protocol.wire import written

@@ -22,14 +22,14 @@ from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server.ports import BadSetting, NewThread, Ports
+from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread, Ports
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.fork import to_fork
 from orchestrator.gateways.ndjson import LineOptions, NdjsonConnection, Streams
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.resume import Greeting, greeting, reattached
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch, Unauthenticated
-from orchestrator.gateways.wires.wire import HANDSHAKE_S, READ_BYTES, SocketStream, WireClosed
+from orchestrator.gateways.wires.byte_wire import HANDSHAKE_S, READ_BYTES, SocketStream, WireClosed
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import parse_submission, short_id
 from orchestrator.protocol.ids import SubmissionId
@@ -37,8 +37,8 @@ from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError, Submission
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.tables import MIB
-from orchestrator.views.errors import SetAside, ViewError
 from orchestrator.views.event import Event, without_places
+from orchestrator.views.view_errors import SetAside, ViewError
 
 _REFUSALS = (ProtocolError, Unauthenticated, NotPermitted, BadSetting, ViewError, BrokerError)
 

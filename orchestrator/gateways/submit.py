@@ -31,10 +31,10 @@ from orchestrator.protocol.policy import Decision
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided, asked_of
-from orchestrator.views.errors import ViewError
 from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
 from orchestrator.views.tree import amount
+from orchestrator.views.view_errors import ViewError
 
 PATIENCE_S = 10.0
 """A worker answers within milliseconds, one that takes over within seconds."""

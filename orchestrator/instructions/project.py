@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.core.frozen import record
 from orchestrator.sandbox.git import GitFailed, git_fault, repository_above, run_git
-from orchestrator.sandbox.policy import git_link
+from orchestrator.sandbox.policy_paths import git_link
 from orchestrator.sandbox.trusted_files import LeadsOut, read_regular
 
 INSTRUCTIONS_FILE = "AGENTS.md"

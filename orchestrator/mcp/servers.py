@@ -25,8 +25,8 @@ from mcp.shared._stream_protocols import ReadStream, WriteStream
 from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCMessage, jsonrpc_message_adapter
 
-from orchestrator.mcp.connection import Connection, Streams, Traffic
-from orchestrator.mcp.records import (
+from orchestrator.mcp.server_connection import Connection, Streams, Traffic
+from orchestrator.mcp.server_records import (
     BLOCKS,
     ERROR_CHARS,
     IMAGES,

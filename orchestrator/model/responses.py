@@ -8,8 +8,7 @@ from typing import Any, Literal, NoReturn, TypedDict
 
 import orjson
 
-from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
-from orchestrator.model.request import (
+from orchestrator.model.prompt import (
     SCHEMA_NAME,
     Completed,
     Created,
@@ -24,6 +23,7 @@ from orchestrator.model.request import (
     TextDelta,
     takes_verbosity,
 )
+from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
 from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
 from orchestrator.tables import ProviderSettings

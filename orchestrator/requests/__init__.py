@@ -1,8 +1,8 @@
 """Requests to people: one class for each kind, its fields, and what an answer to it is.
 
-    request    what all kinds have: fields to be drawn, choices, questions, and an answer's way to an op
-    approvals  a command, a patch
-    asks       questions of two kinds, a plan, a question of an MCP server, a call of a client's tool
+    person_request  what all kinds have: fields to be drawn, choices, questions, and an answer's way to an op
+    approvals       a command, a patch
+    asks            questions of two kinds, a plan, a question of an MCP server, a call of a client's tool
 
 A new kind is a class and a member of `Request`: each surface that draws kinds apart fails to type-check until
 it draws the new one. Knows nothing of surfaces, nor of where a request came from or its answer goes.
@@ -26,7 +26,7 @@ from orchestrator.requests.asks import (
     PlanDecisionRequest,
     ServerRequest,
 )
-from orchestrator.requests.request import (
+from orchestrator.requests.person_request import (
     Answers,
     Choice,
     Given,

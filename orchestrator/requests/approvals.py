@@ -17,7 +17,7 @@ from orchestrator.protocol.policy import (
     ReviewDecision,
 )
 from orchestrator.protocol.wire import JsonMapping
-from orchestrator.requests.request import Choice, Given, Place, RequestBase, Section
+from orchestrator.requests.person_request import Choice, Given, Place, RequestBase, Section
 
 if TYPE_CHECKING:
     from orchestrator.core.commands import AnswerOp

@@ -28,7 +28,7 @@ from orchestrator.protocol.plans import (
 from orchestrator.protocol.policy import Decision, ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
-from orchestrator.requests.request import (
+from orchestrator.requests.person_request import (
     Answerer,
     Answers,
     Choice,

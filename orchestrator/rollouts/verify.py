@@ -25,7 +25,6 @@ from orchestrator.core.facts import Configured, states
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId, created_ms
 from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
-from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import (
     BadLine,
     FileLine,
@@ -35,6 +34,7 @@ from orchestrator.rollouts.file_format import (
     links_of,
     read_rollout,
 )
+from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.rollout_file import last_noted
 from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.tree_log import audit_tree_log

@@ -26,7 +26,7 @@ from orchestrator.core.history import Item, check_image_url
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.core.state import State
-from orchestrator.mcp.records import PREFIX
+from orchestrator.mcp.server_records import PREFIX
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (
     ImageInput,
@@ -47,14 +47,14 @@ from orchestrator.protocol.ops import (
     UserTurn,
 )
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.commits import Delta
+from orchestrator.runtime.committing import Delta
 from orchestrator.runtime.intake import Unreadable, with_texts
 from orchestrator.runtime.library import PATIENCE_S, Library
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.lookups import NOISE_BYTES
 from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext
-from orchestrator.runtime.trees import TreeLookups
+from orchestrator.runtime.tree_lookups import TreeLookups
 
 SQ_PAGE = 100
 

@@ -32,7 +32,7 @@ from orchestrator.core.workspace import Unsaved
 from orchestrator.protocol.ids import CallId
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.effects import EffectKey, Effects
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.runner_context import RunnerContext
 
 MAKING: EffectKey = ("folder", "make")

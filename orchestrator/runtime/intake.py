@@ -37,10 +37,10 @@ from orchestrator.protocol.codec import encode_submission, parse_submission, sho
 from orchestrator.protocol.ops import UserInputAnswer
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
-from orchestrator.runtime.workspace import FolderFaults
+from orchestrator.runtime.same_folder import FolderFaults
 from orchestrator.tools.exec.command import MODEL_BYTES, Capture, for_model
 
 E = TypeVar("E", bound=ev.EventModel)

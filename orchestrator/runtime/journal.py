@@ -21,7 +21,7 @@ from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.state import State
 from orchestrator.rollouts.summary import Position
-from orchestrator.runtime.budget import Accounting
+from orchestrator.runtime.request_costs import Accounting
 
 
 @dataclass(slots=True)

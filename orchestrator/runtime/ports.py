@@ -35,14 +35,14 @@ from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Process, State
-from orchestrator.model.client import HttpBudget
-from orchestrator.model.request import Item, ModelEvent, Prompt
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.rollout_file import Files, locked
 from orchestrator.runtime.library import Library, NoFiles
-from orchestrator.runtime.workspace import WorkspaceCheck, check_workspace
+from orchestrator.runtime.same_folder import WorkspaceCheck, check_workspace
 from orchestrator.tables import ModelSettings
 from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.site import CallSite, DeltaSink

@@ -6,11 +6,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from typing import Any, cast
 
-from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.connections import InvalidProvider, require_proxy
 from orchestrator.model.credentials import CredentialError
+from orchestrator.model.model_client import ClientPorts, HttpBudget, ModelClient
+from orchestrator.model.prompt import ModelEvent, Prompt
 from orchestrator.model.refusals import FatalKind, FatalModelError
-from orchestrator.model.request import ModelEvent, Prompt
 from orchestrator.tables import ProviderSettings, Secret
 
 SignedIn = Callable[[], Awaitable[Secret | None]]

@@ -39,21 +39,21 @@ from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import session_meta, shown_anew
 from orchestrator.runtime.arrivals import Arrivals
-from orchestrator.runtime.budget import nearly_used, warnings
-from orchestrator.runtime.decisions import (
+from orchestrator.runtime.intake import judged_running, shown_by_lost
+from orchestrator.runtime.journal import Step, Writer
+from orchestrator.runtime.loader import Cache, Loaded, Weight, load
+from orchestrator.runtime.logger import log
+from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.request_costs import nearly_used, warnings
+from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
+from orchestrator.runtime.side_work import SideWork
+from orchestrator.runtime.step import (
     Broken,
     Decisions,
     Undecided,
     passed_over,
     tries,
 )
-from orchestrator.runtime.intake import judged_running, shown_by_lost
-from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loader import Cache, Loaded, Weight, load
-from orchestrator.runtime.log import log
-from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
-from orchestrator.runtime.side_work import SideWork
 from orchestrator.telemetry.observer import CommittedStep
 
 __all__ = ["Ended", "Runner", "RunnerConfig"]

@@ -13,11 +13,11 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
-from orchestrator.runtime.budget import Accounting
-from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.committing import Writing
 from orchestrator.runtime.journal import Journal
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.workspace import FolderFaults
+from orchestrator.runtime.request_costs import Accounting
+from orchestrator.runtime.same_folder import FolderFaults
 from orchestrator.tables import LogSettings, WorkerSettings
 
 

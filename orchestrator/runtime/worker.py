@@ -20,7 +20,7 @@ from orchestrator.broker.worker_state import MachineFacts, Pace, WorkerState, en
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.loader import BrokenLog, Cache
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.reaper import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from orchestrator.sandbox import seccomp
 from orchestrator.sandbox.launch import OPTIONS_FD, SECCOMP_FD, Launch
-from orchestrator.sandbox.policy import TEMPORARY, Confinement, Place
+from orchestrator.sandbox.policy_paths import TEMPORARY, Confinement, Place
 
 KEPT_CAPABILITIES = ("CAP_CHOWN", "CAP_DAC_OVERRIDE", "CAP_FOWNER")
 """Capabilities that root keeps, to work on files of other owners. Mounts decide where root may write."""

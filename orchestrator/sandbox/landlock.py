@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.sandbox import kernel, seccomp
 from orchestrator.sandbox.confine import confine_self
 from orchestrator.sandbox.launch import Launch
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 
 # include/uapi/linux/landlock.h
 _EXECUTE, _WRITE_FILE, _READ_FILE, _READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3

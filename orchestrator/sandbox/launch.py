@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 
 SECCOMP_FD = 3
 """The descriptor of the filter that a launched bubblewrap installs after its own set-up."""

@@ -20,7 +20,7 @@ from orchestrator.sandbox.bubblewrap import Bubblewrap, Mounted
 from orchestrator.sandbox.landlock import Landlock
 from orchestrator.sandbox.launch import Launcher, Unconfined
 from orchestrator.sandbox.limits import find_memory_cgroup, find_pids_cgroup
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.trusted_files import find_program
 
 Preference = Literal["auto", "bubblewrap", "landlock"]

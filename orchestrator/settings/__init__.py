@@ -9,18 +9,18 @@ folder's `dendro.toml`, the person's own file, the default. The person's file is
 loosens nothing. Every key `a.b` can also be given as the variable `DENDRO_A_B`. A key that nobody
 knows is a warning, not an error: a file of Codex's, or of a newer version, must load.
 
-- `records`: the whole of it, made of the tables in `orchestrator.tables`, which document each setting
+- `whole`: all of it, made of the tables in `orchestrator.tables`, which document each setting
 - `sources`: where values are found, and what a folder's file may set; the one place that reads `os.environ`
-- `trust`: which files of folders a person trusts
+- `folder_trust`: which files of folders a person trusts
 - `layers`: the precedence; `load`: what people write, its errors, and the whole
 - `document`: the page `docs/configuration.md`
 """
 
+from orchestrator.settings.folder_trust import FolderConfig, TrustedFile, TrustList, content_hash
 from orchestrator.settings.layers import SettingsError, read_folder_file
 from orchestrator.settings.load import keys_that_loosen, load_settings
-from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
-from orchestrator.settings.trust import FolderConfig, TrustedFile, TrustList, content_hash
+from orchestrator.settings.whole import HostSettings, Settings
 from orchestrator.tables import FOLDER_SETUP
 
 __all__ = [

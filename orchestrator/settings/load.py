@@ -25,7 +25,6 @@ from pydantic_core import ErrorDetails
 from orchestrator.core.frozen import record
 from orchestrator.home import absolute
 from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError
-from orchestrator.settings.records import HostSettings, Settings
 from orchestrator.settings.sources import (
     INSTRUCTIONS_FILES,
     SHARED_RETRY_KEYS,
@@ -37,6 +36,7 @@ from orchestrator.settings.sources import (
     refused_keys,
     variable,
 )
+from orchestrator.settings.whole import HostSettings, Settings
 from orchestrator.tables import (
     AgentSettings,
     AuthSettings,

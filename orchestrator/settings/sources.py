@@ -16,8 +16,9 @@ from pathlib import Path
 
 from orchestrator.core.frozen import record
 from orchestrator.home import absolute, data_home, user_home
-from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import own_link
+from orchestrator.settings.folder_trust import FolderConfig, TrustList
 from orchestrator.settings.layers import (
     Found,
     KeyPath,
@@ -32,7 +33,6 @@ from orchestrator.settings.layers import (
     read_config,
     read_folder_file,
 )
-from orchestrator.settings.trust import FolderConfig, TrustList
 from orchestrator.tables import (
     AgentSettings,
     AuthSettings,

@@ -11,8 +11,8 @@ from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from orchestrator.telemetry import catalogue
-from orchestrator.telemetry.catalogue import Metric
+from orchestrator.telemetry import metric_names
+from orchestrator.telemetry.metric_names import Metric
 
 MOST_NAMES = 100
 """Different values that a label from outside may have; those that come later are `other`."""
@@ -23,12 +23,12 @@ _NAME = re.compile(r"[\w.:/@+ -]{1,64}")
 class Metrics:
     """The counters, gauges and histograms of a process; safe in any thread."""
 
-    def __init__(self, version: str, metrics: Iterable[Metric] = catalogue.ALL) -> None:
+    def __init__(self, version: str, metrics: Iterable[Metric] = metric_names.ALL) -> None:
         self._registry = CollectorRegistry()
         self._made = {metric: _made(metric, self._registry) for metric in metrics}
         self._labelled: dict[tuple[Metric, tuple[str, ...]], Any] = {}
         self._names: dict[str, str] = {}
-        self.gauge(catalogue.BUILD, version).set(1)
+        self.gauge(metric_names.BUILD, version).set(1)
 
     def counter(self, metric: Metric, *labels: str) -> Counter:
         """The counter with these labels, in the order in which the metric names them."""

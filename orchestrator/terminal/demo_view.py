@@ -49,7 +49,7 @@ from orchestrator.demo.play import (
     stub,
     worker,
 )
-from orchestrator.gateways.workspace import look_at
+from orchestrator.gateways.folder_facts import look_at
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.requests import TO_PEOPLE, PatchRequest
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -59,9 +59,9 @@ from orchestrator.views.event import Event
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.tree import TreePicture, TreeReader, message_summary
 from orchestrator.wiring.deployment import deployment, redis_url
+from orchestrator.wiring.new_sessions import guide, new_birth
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.portable import portable_birth
-from orchestrator.wiring.sessions import guide, new_birth
 
 REPORT_LINES = 30
 

@@ -6,7 +6,7 @@
     exec_command                commands that may go on behind their call, and `write_stdin` to them
     commands/, rules            what a command line would do, read before it runs; what the owner says of it
     apply_patch, patch/         patches: grammar, plan, and writing that a crash cannot tear
-    plan, question, images      what is done as soon as it is assessed, or answered by a person
+    update_plan, question, images  what is done as soon as it is assessed, or answered by a person
     agent_tools, subagents      the tools of agents: names, arguments, and what they ask of the tree
     jobs         work of a pool that belongs to no session
     custom       tools that the program around Dendro brings along

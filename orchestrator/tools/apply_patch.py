@@ -30,7 +30,7 @@ from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.confinement import confinement_of, place_of, roots_of
 from orchestrator.tools.exec.command import Written

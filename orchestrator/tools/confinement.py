@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.core.settings import EXTERNAL_SANDBOX, SessionFacts
 from orchestrator.core.state import State
-from orchestrator.sandbox.policy import Confinement, Place, resolve
+from orchestrator.sandbox.policy_paths import Confinement, Place, resolve
 from orchestrator.tools.patch.plan import WritableRoots
 from orchestrator.tools.site import ToolConfig
 

@@ -21,7 +21,9 @@ from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.confinement import confinement_of
-from orchestrator.tools.exec.processes import (
+from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec.supervisor import Supervisor
+from orchestrator.tools.exec.worker_processes import (
     MAX_TOKENS,
     MOST_ON_WORKER,
     OUTPUT_TOKENS,
@@ -32,8 +34,6 @@ from orchestrator.tools.exec.processes import (
     process_end,
     within,
 )
-from orchestrator.tools.exec.shown import ShownOutput
-from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.shell import (
     Shell,
     ShellRequest,

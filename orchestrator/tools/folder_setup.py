@@ -14,7 +14,7 @@ from orchestrator.core.settings import FolderSetup
 from orchestrator.core.state import State
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
-from orchestrator.sandbox.policy import Confinement, InvalidPolicy, resolve
+from orchestrator.sandbox.policy_paths import Confinement, InvalidPolicy, resolve
 from orchestrator.sandbox.probe import NoConfinement
 from orchestrator.tools.confinement import place_of
 from orchestrator.tools.exec.command import Command, Finished, formatted_output

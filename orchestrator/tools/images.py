@@ -25,7 +25,7 @@ from orchestrator.protocol.events import ViewImageToolCall
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import InputImage
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.sandbox.policy import Place
+from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.confinement import place_of

@@ -27,7 +27,7 @@ from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
-from orchestrator.sandbox.policy import Confinement, Place
+from orchestrator.sandbox.policy_paths import Confinement, Place
 from orchestrator.sandbox.probe import NoConfinement, choose
 from orchestrator.sandbox.trusted_files import find_program
 from orchestrator.tools.apply_patch import ApplyPatchTool, PatchRequest

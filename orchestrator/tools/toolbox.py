@@ -10,24 +10,24 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate, Proc
 from orchestrator.core.state import Process, State, Task
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.tools import client_tools
+from orchestrator.tools import brought_tools
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
 from orchestrator.tools.apply_patch import ApplyPatchTool
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.custom import CustomTool, custom_tools
-from orchestrator.tools.exec.processes import LiveProcesses, follow
 from orchestrator.tools.exec.supervisor import Supervisor
+from orchestrator.tools.exec.worker_processes import LiveProcesses, follow
 from orchestrator.tools.exec_command import ExecCommand, WriteStdinTool
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.images import ViewImage
-from orchestrator.tools.mcp import McpToolbox, is_mcp
-from orchestrator.tools.plan import NOT_IN_PLAN_MODE, ApprovePlanTool, UpdatePlan
+from orchestrator.tools.mcp_tools import McpToolbox, is_mcp
 from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
 from orchestrator.tools.rules import CommandRules, RuleWarnings
 from orchestrator.tools.shell import LocalShell, Shell
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
+from orchestrator.tools.update_plan import NOT_IN_PLAN_MODE, ApprovePlanTool, UpdatePlan
 from orchestrator.tools.user_shell import UserShell
 
 
@@ -102,7 +102,7 @@ class Toolbox:
         """The tools that the model is offered."""
         offers = [tool.offered(state) for tool in self._tools if _serves(tool, state)]
         offered = [offer for offer in offers if offer is not None]
-        offered += client_tools.offered(state, self._by_name.keys())
+        offered += brought_tools.offered(state, self._by_name.keys())
         # Last, so that a new server leaves the beginning of every request as it was.
         return [*offered, *self._mcp.specs(state)] if self._mcp is not None else offered
 
@@ -119,10 +119,10 @@ class Toolbox:
             return _not_here(call, task_of(site.state))
         if tool is not None:
             return await tool.assess(call, site)
-        if (brought := client_tools.called(site.state, call)) is not None:
-            return client_tools.assessed(site.state, call, brought)
-        if client_tools.searches(site.state, call):
-            return client_tools.searched(site.state, call)
+        if (brought := brought_tools.called(site.state, call)) is not None:
+            return brought_tools.assessed(site.state, call, brought)
+        if brought_tools.searches(site.state, call):
+            return brought_tools.searched(site.state, call)
         if self._mcp is not None and is_mcp(call.name) and call.item["type"] == "function_call":
             return await self._mcp.assess(call, site.state)
         return unsupported(call)

@@ -27,11 +27,18 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.past import MOST as MOST_READ
 from orchestrator.views.past import STRETCH
-from orchestrator.views.turns import records as r
-from orchestrator.views.turns.log import event_of, may_tell
+from orchestrator.views.turns import turn_records as r
+from orchestrator.views.turns.log_events import event_of, may_tell
 from orchestrator.views.turns.open_turn import lasts
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.records import CommandExecution, ItemId, ItemStatus, ThreadItem, Turn, TurnId
+from orchestrator.views.turns.turn_records import (
+    CommandExecution,
+    ItemId,
+    ItemStatus,
+    ThreadItem,
+    Turn,
+    TurnId,
+)
 
 # ── rollbacks ─────────────────────────────────────────────────────────────────────────────────────
 # The logs of which a process knows that nothing in them takes turns back.

@@ -14,7 +14,7 @@ from typing import Literal, TypeAlias
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.views.thread_log import Stretch, ThreadLog
-from orchestrator.views.turns.records import ThreadItem, Turn, TurnId
+from orchestrator.views.turns.turn_records import ThreadItem, Turn, TurnId
 
 Kind: TypeAlias = Literal["turns", "items"]
 Direction: TypeAlias = Literal["asc", "desc"]

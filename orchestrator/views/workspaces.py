@@ -20,11 +20,11 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack
 from orchestrator.core.workspace import NO_WORKSPACE, Unsaved
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place
+from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Place
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.errors import ViewError
-from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.views.view_errors import ViewError
+from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 PATIENCE_S = 3_600.0
 """The time for all work on one copy of a person's."""

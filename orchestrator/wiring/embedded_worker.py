@@ -17,7 +17,7 @@ from orchestrator.tools.custom import CustomTool
 from orchestrator.views.event import Event
 from orchestrator.wiring.deployment import redis_url
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.worker import running_worker
+from orchestrator.wiring.worker_parts import running_worker
 
 
 @asynccontextmanager

@@ -15,20 +15,20 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import SharedReads
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
+from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.bursts import Messages
 from orchestrator.gateways.sq_eq import SqEqDoor
-from orchestrator.gateways.tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.wires.addresses import Address, HttpRules
 from orchestrator.gateways.wires.authentication import Authentication, TokenLookUp, TokenWatch
+from orchestrator.gateways.wires.byte_wire import SocketStream, Wire
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
-from orchestrator.gateways.wires.wire import SocketStream, Wire
 from orchestrator.model.issuer import Issuer
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.wiring.deployment import worker_pools
+from orchestrator.wiring.new_sessions import VERSION
 from orchestrator.wiring.new_threads import door_ports
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.sessions import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -210,12 +210,12 @@ async def observed_doors(found: Opened, doors: Doors, say: Callable[[str], None]
 
 
 def _counted(doors: Doors, metrics: Metrics) -> Doors:
-    from orchestrator.telemetry import catalogue
+    from orchestrator.telemetry import metric_names
 
     @contextmanager
     def connection(door: str) -> Iterator[None]:
-        metrics.counter(catalogue.CONNECTED, door).inc()
-        with metrics.gauge(catalogue.CONNECTIONS, door).track_inprogress():
+        metrics.counter(metric_names.CONNECTED, door).inc()
+        with metrics.gauge(metric_names.CONNECTIONS, door).track_inprogress():
             yield
 
     async def messages(wire: Wire) -> None:

@@ -21,7 +21,7 @@ from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
-from orchestrator.gateways.app_server.ports import (
+from orchestrator.gateways.app_server.door_ports import (
     BadSetting,
     Born,
     ConfigWrite,
@@ -32,11 +32,11 @@ from orchestrator.gateways.app_server.ports import (
     Saved,
 )
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.folder_facts import look_at
 from orchestrator.gateways.fork import copy_texts
 from orchestrator.gateways.permissions import OUTSIDE, Permissions, Policies, permits
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
-from orchestrator.gateways.workspace import look_at
 from orchestrator.instructions.project import Repository, repository
 from orchestrator.private_files import make_folder, new_file
 from orchestrator.protocol.bounds import PATH_BYTES
@@ -45,7 +45,7 @@ from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.sandbox.git import in_git_thread
-from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.file_edits import CannotEdit, with_edits
@@ -54,11 +54,11 @@ from orchestrator.settings.load import NO_EFFECT
 from orchestrator.settings.overrides import of_object
 from orchestrator.settings.sources import in_work_tree
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
-from orchestrator.views.errors import ViewError
+from orchestrator.views.view_errors import ViewError
 from orchestrator.wiring.deployment import session_pool
+from orchestrator.wiring.new_sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.sessions import VERSION, forked_birth, guide, new_birth
-from orchestrator.wiring.sign_in import credential_store, sign_in
+from orchestrator.wiring.person_sign_in import credential_store, sign_in
 
 OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
 """Keys of new sessions that are the gateway's."""

@@ -10,8 +10,8 @@ from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
+from orchestrator.wiring.new_sessions import kept_settings
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.sessions import kept_settings
 
 
 async def resumed_turn(

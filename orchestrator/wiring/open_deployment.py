@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from orchestrator.broker.follow import EventReader
     from orchestrator.broker.records import SessionHead, Source, StoredEntry
     from orchestrator.core.birth import Birth, ForkedFrom
-    from orchestrator.folders.records import Bounds
+    from orchestrator.folders.outcomes import Bounds
     from orchestrator.gateways.bursts import Messages
     from orchestrator.gateways.client import Client
     from orchestrator.gateways.permissions import Permits
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from orchestrator.rollouts.archive import Archive
     from orchestrator.rollouts.segments import Manifest
     from orchestrator.rollouts.storage import Storage
-    from orchestrator.workspaces.packs import Packs
+    from orchestrator.workspaces.stored_packs import Packs
 
 PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
@@ -80,7 +80,7 @@ class Opened:
     @property
     def rollout_files(self) -> Path:
         """The folder of rollout files in this user's data folder."""
-        from orchestrator.wiring.sessions import SESSIONS
+        from orchestrator.wiring.new_sessions import SESSIONS
 
         return self.settings.home / SESSIONS
 
@@ -98,7 +98,7 @@ class Opened:
 
     def folder_bounds(self) -> Bounds:
         """The bounds within which folders of sessions are read on this machine."""
-        from orchestrator.folders.records import Bounds
+        from orchestrator.folders.outcomes import Bounds
 
         own = self.settings.workspace
         return Bounds(own.max_file, own.max_files, own.max_bytes, own.seconds)
@@ -210,11 +210,11 @@ async def opened(
 
 async def forked_session(found: Opened, client: Client, text: str, at: str | None) -> SessionHead:
     """A new session that goes on from the end of another, or of its turn `at`; raises `ViewError`."""
+    from orchestrator.gateways.folder_facts import look_at
     from orchestrator.gateways.fork import copy_texts, to_fork
-    from orchestrator.gateways.workspace import look_at
     from orchestrator.rollouts.full_log import head_of
     from orchestrator.sandbox.git import in_git_thread
-    from orchestrator.wiring.sessions import guide, new_birth
+    from orchestrator.wiring.new_sessions import guide, new_birth
 
     source = await to_fork(found, text, at)
     settings = found.settings
@@ -229,7 +229,7 @@ async def forked_session(found: Opened, client: Client, text: str, at: str | Non
 
 async def _forked(found: Opened, source: ForkedFrom, own: Birth) -> Birth:
     if source.state.facts.portable is None:
-        from orchestrator.wiring.sessions import forked_birth
+        from orchestrator.wiring.new_sessions import forked_birth
 
         return forked_birth(found.settings, source, own)
     from orchestrator.wiring.portable import forked_folder
@@ -251,9 +251,9 @@ async def new_session(
     settings: Settings, client: Client, originator: str | None = None, *, source: Source = "cli"
 ) -> SessionId:
     """A session with these settings, in their working folder; `originator` is the program that wants it."""
-    from orchestrator.gateways.workspace import look_at
+    from orchestrator.gateways.folder_facts import look_at
     from orchestrator.sandbox.git import in_git_thread
-    from orchestrator.wiring.sessions import guide, new_birth
+    from orchestrator.wiring.new_sessions import guide, new_birth
 
     workspace = await in_git_thread(look_at, settings.session_defaults.cwd, guide(settings))
     birth = new_birth(settings, workspace, time.time_ns() // 1_000_000, os.urandom)

@@ -26,9 +26,9 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
-from orchestrator.folders.records import FolderError, Place
+from orchestrator.folders.outcomes import FolderError, Place
+from orchestrator.gateways.folder_facts import Workspace, look_at
 from orchestrator.gateways.fork import fork_at, to_fork
-from orchestrator.gateways.workspace import Workspace, look_at
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.ops import WorkspaceSource
@@ -40,9 +40,9 @@ from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.settings import FOLDER_SETUP, Settings, TrustList
 from orchestrator.settings.private_home import archive_outside
 from orchestrator.tables import WorkspaceSettings
-from orchestrator.views.errors import ViewError
 from orchestrator.views.find import find_one
-from orchestrator.wiring.sessions import FirstFolder, forked_birth, guide, new_birth
+from orchestrator.views.view_errors import ViewError
+from orchestrator.wiring.new_sessions import FirstFolder, forked_birth, guide, new_birth
 from orchestrator.workspaces.clones import check_source
 from orchestrator.workspaces.copies import MachineConfig
 from orchestrator.workspaces.held import told_omissions
@@ -54,9 +54,9 @@ from orchestrator.workspaces.host import (
     host_folder,
     portable_folder,
 )
-from orchestrator.workspaces.keys import KeyUnavailable, PackKeys
-from orchestrator.workspaces.packs import BIRTH, BrokenPack, PackName, Packs
+from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys
 from orchestrator.workspaces.service import MachineFolders
+from orchestrator.workspaces.stored_packs import BIRTH, BrokenPack, PackName, Packs
 
 
 class NoWorkspace(ViewError):

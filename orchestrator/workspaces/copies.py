@@ -35,10 +35,10 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, Place
+from orchestrator.folders.outcomes import Bounds, FolderError, Place
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.private_files import make_folder, open_file, own_folder, write_file
-from orchestrator.sandbox.policy import COPIES, copy_of
+from orchestrator.sandbox.policy_paths import COPIES, copy_of
 from orchestrator.tables import WorkspaceSettings
 
 STATE_BYTES = 4096

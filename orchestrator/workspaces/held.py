@@ -18,7 +18,7 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.core.workspace import fitting
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import (
+from orchestrator.folders.outcomes import (
     ANYWHERE,
     Bounds,
     Conflicted,
@@ -34,8 +34,8 @@ from orchestrator.private_files import own_folder, replacing
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import CHUNK, ArchiveUnavailable
 from orchestrator.workspaces.copies import Copy, remove_tree
-from orchestrator.workspaces.keys import KeyUnavailable
-from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.pack_keys import KeyUnavailable
+from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 CONFLICTS = "both of you have changed the same places. Ask the agent to change them, or change your side"
 INCOMING = "incoming"

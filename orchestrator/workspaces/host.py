@@ -33,15 +33,15 @@ from orchestrator.core.workspace import Copied
 from orchestrator.folders.head import excludes_of
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.merge import settle
-from orchestrator.folders.records import Bounds, FolderError, Guard, Place
+from orchestrator.folders.outcomes import Bounds, FolderError, Guard, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git, work_tree
-from orchestrator.sandbox.policy import InvalidPolicy, resolve
+from orchestrator.sandbox.policy_paths import InvalidPolicy, resolve
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig, boot_id
 from orchestrator.workspaces.held import Held, merge, told_omissions
-from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 SHARE = "Leave `workspace` out, and the agent works in your folder"
 MOST_PATH = 2048

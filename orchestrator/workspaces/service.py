@@ -37,7 +37,7 @@ from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place, Taken, Unchanged
+from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Place, Taken, Unchanged
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
@@ -59,8 +59,8 @@ from orchestrator.workspaces.held import (
     told_omissions,
 )
 from orchestrator.workspaces.host import HostFolders
-from orchestrator.workspaces.keys import KeyUnavailable
-from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.pack_keys import KeyUnavailable
+from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 STORE_PATIENCE_S = 60.0
 """The wait for a store that is away while a folder is made."""

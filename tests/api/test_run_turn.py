@@ -15,15 +15,15 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.decide.ops import MOST_QUEUED
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.gateways.submit import submit_op, under_its_id
+from orchestrator.model.prompt import TextDelta
 from orchestrator.model.refusals import FatalKind, FatalModelError
-from orchestrator.model.request import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.terminal.conversation import Conversation, Seat
 from orchestrator.terminal.faults import ExitCode
 from orchestrator.terminal.live import LiveView
-from orchestrator.views.errors import SetAside
+from orchestrator.views.view_errors import SetAside
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, hasty_broker
 from tests.runtime.players import ends, message

@@ -20,7 +20,7 @@ from orchestrator.broker.claims import ProviderLimits
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, OutOfMemory
 from orchestrator.broker.follow import hash8_of
-from orchestrator.broker.jobs import Ends
+from orchestrator.broker.job_queue import Ends
 from orchestrator.broker.records import (
     BrokerConfig,
     BudgetWait,

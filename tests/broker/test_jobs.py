@@ -7,10 +7,10 @@ import asyncio
 import orjson
 import pytest
 
-from orchestrator.broker import jobs
+from orchestrator.broker import job_queue
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt
-from orchestrator.broker.jobs import Ends, JobLook, JobsFull, JobState
+from orchestrator.broker.job_queue import Ends, JobLook, JobsFull, JobState
 from orchestrator.gateways.pool_jobs import PATIENCE_S, PoolJobs
 from orchestrator.protocol.jobs import FileContent, ReadFile
 from orchestrator.protocol.wire import written
@@ -115,7 +115,7 @@ async def test_worker_learns_that_its_asker_gave_up(broker: Broker) -> None:
 async def test_job_of_a_lost_worker_is_over_and_its_late_answer_finds_nobody(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "LEASE_MS", -1)
+    monkeypatch.setattr(job_queue, "LEASE_MS", -1)
     await offered(broker)
     await broker.jobs.take_job(POOL, "j", "w1")
     assert (await look(broker)).state is JobState.LOST
@@ -132,7 +132,7 @@ async def test_job_of_a_lost_worker_is_over_and_its_late_answer_finds_nobody(
 async def test_pool_holds_a_bounded_number_of_jobs_that_may_still_be_taken(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(jobs, "MOST_WAITING", 2)
+    monkeypatch.setattr(job_queue, "MOST_WAITING", 2)
     await offered(broker, "late", wait_ms=1)
     await offered(broker, "one")
     while (await look(broker, "late")).state is not JobState.GONE:

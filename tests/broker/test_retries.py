@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.broker.connection import Connection, RetryingConnection, ScriptCall, call
 from orchestrator.broker.errors import Misconfigured, Unavailable
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.rights import COMMANDS, remedy
 
 

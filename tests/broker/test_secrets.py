@@ -8,7 +8,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import ScriptCall
 from orchestrator.broker.errors import Corrupt, SecretsFull, SubmissionConflict
 from orchestrator.broker.records import Submit
-from orchestrator.broker.requests import SECRETS
+from orchestrator.broker.script_requests import SECRETS
 from orchestrator.core.ids import SessionId
 from orchestrator.core.secrets import SET_APART, secret_name
 from tests.broker.actors import Backend, RecordingConnection, created, everything

@@ -9,9 +9,9 @@ from typing import NoReturn
 from orchestrator.cli.main import main
 from orchestrator.core.calls import Call
 from orchestrator.core.commands import CallFinished
-from orchestrator.runtime.calls import ToolCalls
+from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.tools.site import CallSite
-from orchestrator.wiring import worker
+from orchestrator.wiring import worker_parts
 
 
 class DeafCalls(ToolCalls):
@@ -36,6 +36,6 @@ class DeafCalls(ToolCalls):
 
 if __name__ == "__main__":
     # The worker is composed from the names of that module.
-    vars(worker)[ToolCalls.__name__] = DeafCalls
+    vars(worker_parts)[ToolCalls.__name__] = DeafCalls
     sys.argv = ["dendro", "worker"]
     main()

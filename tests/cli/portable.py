@@ -16,12 +16,12 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State
-from orchestrator.folders.records import Taken
+from orchestrator.folders.outcomes import Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.imports import ImportPlan, store
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.open_deployment import opened
-from orchestrator.workspaces.packs import PackName
+from orchestrator.workspaces.stored_packs import PackName
 from tests.cli.machine import Machine
 from tests.folders.workshop import AT_MS, Bench, Content
 from tests.rollouts.deployments import NOW_MS, SETTINGS, new_facts

@@ -17,8 +17,8 @@ from orchestrator.requests import request_of
 from orchestrator.terminal.conversation import PLANNED, Prompt
 from orchestrator.terminal.faults import Fault
 from orchestrator.views.approvals import Asked
+from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
-from orchestrator.views.open_requests import OpenRequests
 from tests.cli.machine import Machine
 
 STEPS = [{"step": "Read the code", "status": "pending"}, {"step": "Write it", "status": "pending"}]

@@ -40,8 +40,8 @@ from orchestrator.rollouts.objects import Objects
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import open_broker
-from orchestrator.workspaces.keys import PackKeys, new_file
-from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.pack_keys import PackKeys, new_file
+from orchestrator.workspaces.stored_packs import Packs
 from tests.workers.upkeep_process import environment_for, running_upkeep
 from tests.workspaces.test_packs import file_with, name_of
 

@@ -20,16 +20,16 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import PortableFolder, TurnSettings
 from orchestrator.core.snapshot import encode
-from orchestrator.gateways.workspace import Workspace
+from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import BadLine, RolloutText, read_rollout
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import, store
+from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring.new_sessions import new_birth
 from orchestrator.wiring.open_deployment import Opened
-from orchestrator.wiring.sessions import new_birth
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer
 

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from orchestrator.cli.main import app
 from orchestrator.sandbox.probe import probe
 from orchestrator.terminal.faults import ExitCode, Fault, explain
-from orchestrator.workspaces.keys import KeyUnavailable, new_file, read_keys
+from orchestrator.workspaces.pack_keys import KeyUnavailable, new_file, read_keys
 from tests.cli.machine import Machine, says
 from tests.cli.portable import PortableLog
 from tests.folders.workshop import Bench

@@ -27,7 +27,6 @@ from orchestrator.rollouts.tree_log import differs
 from orchestrator.terminal.faults import ExitCode, Fault, explain
 from orchestrator.terminal.tree_view import as_value, drawing, headline
 from orchestrator.views.approvals import Asked, Decided, chosen
-from orchestrator.views.errors import Contradiction, ViewError
 from orchestrator.views.event_text import lifecycle_text
 from orchestrator.views.status import status_of
 from orchestrator.views.tree import (
@@ -39,6 +38,7 @@ from orchestrator.views.tree import (
     message_summary,
     used_of,
 )
+from orchestrator.views.view_errors import Contradiction, ViewError
 from orchestrator.wiring.deployment import worker_name
 from tests.core.driver import a_command
 

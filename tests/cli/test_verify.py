@@ -21,23 +21,23 @@ from hypothesis import strategies as st
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, SessionHead, StoredEntry
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.cli.verify import _expected, _reports
 from orchestrator.core.chain import GENESIS, ChainKey, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId, created_ms
-from orchestrator.gateways.workspace import Workspace
+from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.audit import audit_session
-from orchestrator.rollouts.errors import RolloutError
 from orchestrator.rollouts.file_format import PLACE, read_rollout
 from orchestrator.rollouts.imports import Newcomer, plan_import
+from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.verify import audit_file
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key
-from orchestrator.wiring.sessions import new_birth
+from orchestrator.wiring.new_sessions import new_birth
 from tests.cli.machine import Machine
 from tests.old_sessions.kept import Kept
 from tests.redis_clients import PlainRedis

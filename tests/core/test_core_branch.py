@@ -14,7 +14,7 @@ from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.runtime.requests import known_response
+from orchestrator.runtime.model_request import known_response
 from tests.core.driver import Seen, Session, op
 from tests.core.tree_driver import a_family
 

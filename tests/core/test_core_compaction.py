@@ -8,7 +8,7 @@ from orchestrator.core.context import TURN_ABORTED_MARKER, initial_context
 from orchestrator.core.entries import COMPACTED, Entry, item
 from orchestrator.core.outstanding import StopAll
 from orchestrator.core.settings import Rules, TurnSettings
-from orchestrator.runtime.requests import build_prompt
+from orchestrator.runtime.model_request import build_prompt
 from tests.core.driver import SETTINGS, Session, assistant, op, text
 from tests.core.tree_driver import TreeDriver
 

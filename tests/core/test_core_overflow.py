@@ -12,7 +12,7 @@ from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.history import message_text, user_message
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.requests import build_prompt
+from orchestrator.runtime.model_request import build_prompt
 from tests.core.driver import Seen, Session, assistant, function_call
 
 TOO_LONG = {"codex_error_info": "context_window_exceeded"}

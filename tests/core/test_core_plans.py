@@ -20,7 +20,7 @@ from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.rollouts.summary import title
-from orchestrator.runtime.requests import build_prompt, known_response
+from orchestrator.runtime.model_request import build_prompt, known_response
 from tests.core.driver import Seen, Session, assistant, op
 from tests.core.test_core_branch import LEFT, planning, plans, purpose
 

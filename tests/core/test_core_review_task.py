@@ -15,7 +15,7 @@ from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.review import REVIEW_BRIEF, REVIEW_TAG
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.runtime.requests import known_response
+from orchestrator.runtime.model_request import known_response
 from tests.core.driver import Seen, Session, a_command, assistant, function_call, op, sandboxed
 from tests.core.test_core_review_answer import ANSWER
 from tests.core.tree_driver import a_family

@@ -23,7 +23,7 @@ from orchestrator.core.secrets import (
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.protocol.ids import CallId
-from orchestrator.runtime.requests import build_prompt
+from orchestrator.runtime.model_request import build_prompt
 from tests.core.driver import Seen, Session, op, text
 from tests.core.tree_driver import Agent, a_family
 

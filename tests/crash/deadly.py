@@ -17,8 +17,8 @@ from orchestrator.core.calls import Call, McpWork, PatchWork, StdinWork
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd, SetupEnded
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Process, State
-from orchestrator.model.client import HttpBudget
-from orchestrator.model.request import Item, ModelEvent, Prompt
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.mcp import Tool as McpTool
@@ -27,7 +27,7 @@ from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import Models, Ports, Tools
 from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
-from orchestrator.wiring import worker
+from orchestrator.wiring import worker_parts
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding
 
@@ -202,7 +202,7 @@ def deadly_parts(doom: Doom, folder: Path) -> Iterator[None]:
     DeadlyFile.doom = doom
     with (
         mock.patch.object(DEPLOYMENT, "connect", lambda *given: DeadlyConnection(connect(*given), doom)),
-        mock.patch.object(worker, "Ports", deadly_ports),
+        mock.patch.object(worker_parts, "Ports", deadly_ports),
         _deadly_supervisor(doom.point, folder),
         mock.patch("orchestrator.runtime.runner.RolloutFile", DeadlyFile),
     ):

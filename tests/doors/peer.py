@@ -10,12 +10,12 @@ from typing import Any
 
 import orjson
 
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.live import Write
-from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.app_server.live_threads import Write
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.wires.wire import CloseCode
+from orchestrator.gateways.wires.byte_wire import CloseCode
 
 WITHIN_S = 20.0
 ANN = Principal("ann")

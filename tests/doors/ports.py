@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, cast
 
-from orchestrator.gateways.app_server.ports import Offer, Ports
+from orchestrator.gateways.app_server.door_ports import Offer, Ports
 
 
 class NoRedis:

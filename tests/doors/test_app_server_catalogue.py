@@ -10,8 +10,8 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.gateways.app_server.door_ports import Offer
 from orchestrator.gateways.app_server.messages import Code
-from orchestrator.gateways.app_server.ports import Offer
 from orchestrator.gateways.principals import Principal
 from orchestrator.instructions.skills import Skills
 from orchestrator.tables import (

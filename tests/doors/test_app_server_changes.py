@@ -9,10 +9,10 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.broker.requests import queue_number
+from orchestrator.broker.script_requests import queue_number
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client

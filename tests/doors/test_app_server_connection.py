@@ -10,13 +10,13 @@ from typing import Any, ClassVar, cast
 import pytest
 from pydantic import ValidationError
 
-from orchestrator.gateways.app_server.connection import Connection
+from orchestrator.gateways.app_server.client_connection import Connection
 from orchestrator.gateways.app_server.messages import Code, notification
 from orchestrator.gateways.app_server.methods import METHODS
 from orchestrator.gateways.app_server.outbox import BURST_BYTES, LARGE_MOST, Outbox
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.authentication import Revoked, TokenWatch
-from orchestrator.gateways.wires.wire import CloseCode
+from orchestrator.gateways.wires.byte_wire import CloseCode
 from orchestrator.tables import MIB
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
 from tests.doors.ports import ports

@@ -13,9 +13,9 @@ import pytest
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.ids import AgentId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
+from orchestrator.gateways.app_server.door_ports import Born, NewThread
 from orchestrator.gateways.app_server.messages import Code
-from orchestrator.gateways.app_server.ports import Born, NewThread
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.gateways.app_server.greeting import Greeter, early_answer
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.wires.wire import LineWire, StandardStreams
+from orchestrator.gateways.wires.byte_wire import LineWire, StandardStreams
 from tests.cli.machine import Machine, dendro
 from tests.doors.peer import GOLDEN, connected, served
 from tests.doors.ports import ports

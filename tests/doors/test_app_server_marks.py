@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.principals import Principal, Scope
 from tests.doors.peer import Peer, connected

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.methods import changes, resume, threads
 from orchestrator.gateways.app_server.write_items import notifications

@@ -19,14 +19,14 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import TurnSettings
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
+from orchestrator.gateways.app_server.door_ports import Born, NewThread, Ports
 from orchestrator.gateways.app_server.messages import Code
-from orchestrator.gateways.app_server.ports import Born, NewThread, Ports
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.model.request import TextDelta
+from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Interrupt
 from orchestrator.protocol.submission import Submission

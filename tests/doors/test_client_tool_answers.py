@@ -11,7 +11,7 @@ from orchestrator.gateways.app_server.write_requests import answer_of
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
 from orchestrator.requests import ClientToolRequest
-from orchestrator.views.turns.records import ItemId, RequestOpened, TurnId
+from orchestrator.views.turns.turn_records import ItemId, RequestOpened, TurnId
 
 PNG = "data:image/png;base64,iVBORw0KGgoA"
 OPENED = RequestOpened(TurnId("t"), ItemId("c"), ClientToolRequest({"tool": "look", "callId": "c"}))

@@ -11,11 +11,11 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import door as door_module
 from orchestrator.gateways.app_server.door import ClientInfo, Door, Subscription
-from orchestrator.gateways.app_server.live import Line, Told
+from orchestrator.gateways.app_server.live_threads import Line, Told
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.requests import known_request_of
 from orchestrator.views.event import Event
-from orchestrator.views.turns.records import ItemId, RequestOpened, RequestResolved, TurnId
+from orchestrator.views.turns.turn_records import ItemId, RequestOpened, RequestResolved, TurnId
 from tests.requests.test_answers import ASKS
 
 ROOT = SessionId("0199a2b4-0000-7000-8000-000000000001")

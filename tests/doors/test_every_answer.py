@@ -11,7 +11,7 @@ from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.conversations import request_method as method_of_version_1
-from orchestrator.gateways.app_server.live import Told
+from orchestrator.gateways.app_server.live_threads import Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import GAP_TEXTS
@@ -19,7 +19,7 @@ from orchestrator.gateways.mcp_server.door import form_of
 from orchestrator.gateways.principals import Principal
 from orchestrator.requests import known_request_of, request_of
 from orchestrator.views.event import Event
-from orchestrator.views.turns.records import ItemId, RequestOpened, TurnId
+from orchestrator.views.turns.turn_records import ItemId, RequestOpened, TurnId
 from tests.requests.test_answers import ASKS, PREFIX
 
 ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")

@@ -10,7 +10,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.exec_json import ExecWriter
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.usage import TokenUsage
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 
 TURN, ITEM = r.TurnId("t"), r.ItemId("t-1")
 

@@ -12,10 +12,10 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import conversations as conversations_module
 from orchestrator.gateways.app_server import door as door_module
-from orchestrator.gateways.app_server import live as live_module
+from orchestrator.gateways.app_server import live_threads as live_module
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door import Door, Subscription
-from orchestrator.gateways.app_server.live import LiveThread, LiveThreads, Told
+from orchestrator.gateways.app_server.live_threads import LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_items import notifications

@@ -11,13 +11,13 @@ from typing import Any, cast
 from orchestrator.broker.errors import QueueFull
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.live import Told
+from orchestrator.gateways.app_server.live_threads import Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.principals import Principal
 from orchestrator.views.event import Event
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.records import RequestOpened, RequestResolved, TurnId
+from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved, TurnId
 
 ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")
 OTHER = SessionId("0199a2b4-0000-7000-8000-000000000002")

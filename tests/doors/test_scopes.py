@@ -18,9 +18,9 @@ from websockets.asyncio.client import ClientConnection, connect
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.method import Whose
 from orchestrator.gateways.app_server.methods import METHODS
+from orchestrator.gateways.bearer_tokens import TokenWish, new_token
 from orchestrator.gateways.permissions import SCOPES
 from orchestrator.gateways.principals import Scope
-from orchestrator.gateways.tokens import TokenWish, new_token
 from orchestrator.gateways.wires.addresses import Address, parse_address
 from orchestrator.protocol.ops import OPS
 from orchestrator.settings import SettingsSources, load_settings

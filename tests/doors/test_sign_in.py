@@ -21,7 +21,7 @@ from orchestrator.model.credentials import CredentialStore, Tokens
 from orchestrator.model.issuer import Issuer
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.tables import Secret
-from orchestrator.wiring.sign_in import sign_in, signed_in
+from orchestrator.wiring.person_sign_in import sign_in, signed_in
 from tests.doors.peer import connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid

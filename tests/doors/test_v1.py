@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.records import SessionHead
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door_ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.methods import v1
-from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.model.request import TextDelta
+from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol import jobs as j
 from orchestrator.settings.file_edits import with_edits
 from tests.doors.peer import Peer, connected, served

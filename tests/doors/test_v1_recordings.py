@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.gateways.app_server.connection import AppServer
+from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.embedded_worker import run_worker

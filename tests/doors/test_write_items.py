@@ -15,7 +15,7 @@ from orchestrator.gateways.app_server.write_items import (
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.views.thread_log import turns_of
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.projector import BUDGET_SPENT
 from tests.doors.schema import assert_valid
 from tests.views.turns.told import SESSION, changes, recordings

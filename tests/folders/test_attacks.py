@@ -22,8 +22,8 @@ from orchestrator.folders.git_objects import Entry, Snapshot, object_id, tree_da
 from orchestrator.folders.known import Known
 from orchestrator.folders.merge import Side, Step, _Writer, take_back
 from orchestrator.folders.names import FILE, FOLDER, LINK, refused_link, refused_name
+from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Place, Taken
 from orchestrator.folders.packs import REF_DELTA, PackWriter, entry_head
-from orchestrator.folders.records import Bounds, FolderError, FolderSnapshot, Place, Taken
 from tests.folders.workshop import AT_MS, Bench, content_of, git
 
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.folders.ignore import Rules
-from orchestrator.folders.records import Bounds
+from orchestrator.folders.outcomes import Bounds
 from tests.folders.workshop import Bench, content_of, git
 
 _PIECES = st.sampled_from(

@@ -20,8 +20,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.folders.keeper import _BOOT, _PACKAGE_ROOT, Keeper
-from orchestrator.folders.records import Bounds, FolderError, Place, Taken, Unchanged
-from orchestrator.folders.wire import frame
+from orchestrator.folders.keeper_wire import frame
+from orchestrator.folders.outcomes import Bounds, FolderError, Place, Taken, Unchanged
 from tests.folders.workshop import AT_MS, Bench, content_of
 
 _PATIENCE_S = 20.0
@@ -220,7 +220,7 @@ _FULL_DISK = """
 import sys
 from pathlib import Path
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, FolderError, Place
+from orchestrator.folders.outcomes import Bounds, FolderError, Place
 root = Path(sys.argv[1])
 folder, objects = root / "folder", root / "objects"
 folder.mkdir()

@@ -14,7 +14,7 @@ from orchestrator.folders.build import remove
 from orchestrator.folders.known import Known
 from orchestrator.folders.merge import Plan, Side, Step, write
 from orchestrator.folders.names import FILE
-from orchestrator.folders.records import Conflict, Conflicted, Counts, FolderSnapshot, Merged, Planned
+from orchestrator.folders.outcomes import Conflict, Conflicted, Counts, FolderSnapshot, Merged, Planned
 from tests.folders.workshop import Bench, Content, content_of, git
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.head import excludes_of
-from orchestrator.folders.records import Bounds, Counts, FolderError, FolderSnapshot, Place
+from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
 

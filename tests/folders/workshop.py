@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, FolderSnapshot, Place, Taken, Unchanged
+from orchestrator.folders.outcomes import Bounds, FolderSnapshot, Place, Taken, Unchanged
 
 AT_MS = 1_790_000_000_000
 Content = bytes | str | None

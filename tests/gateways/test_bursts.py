@@ -19,7 +19,7 @@ from orchestrator.gateways.bursts import BURST_BYTES, Burst, Messages, bursts_of
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.ndjson import Ending, LineOptions, NdjsonConnection, Streams
 from orchestrator.gateways.sq_eq import number_after
-from orchestrator.gateways.wires.wire import WireClosed
+from orchestrator.gateways.wires.byte_wire import WireClosed
 from orchestrator.views.event import Message
 from tests.views.test_threads import head
 

@@ -9,8 +9,8 @@ from typing import Any
 import jwt
 import pytest
 
+from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, TokenWish, new_token
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.gateways.tokens import IssuerTokens, PrincipalLookUp, TokenWish, new_token
 from orchestrator.model.issuer import Issuer
 from tests.issuer import TestIssuer, issuer
 

@@ -14,7 +14,7 @@ from orchestrator.broker.records import Labels
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.live import (
+from orchestrator.gateways.app_server.live_threads import (
     LOOK_BACK,
     Line,
     LiveThread,
@@ -237,7 +237,7 @@ async def test_agent_that_works_again_is_heard_by_each_client_that_came_while_it
             follow(live, newborn=newborn)
 
     follow = LiveThread.follow
-    monkeypatch.setattr("orchestrator.gateways.app_server.live.threads", known)
+    monkeypatch.setattr("orchestrator.gateways.app_server.live_threads.threads", known)
     monkeypatch.setattr(LiveThread, "follow", of_the_root)
     story, stranger, first, all_threads = Story(), Hears(), Adopting(), live_threads()
     for each in (first, stranger):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from orchestrator.gateways.workspace import look_at
+from orchestrator.gateways.folder_facts import look_at
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
 from tests.gateways.test_workspace_mark import git, repository

@@ -10,7 +10,7 @@ from shutil import rmtree
 
 import pytest
 
-from orchestrator.gateways.workspace import look_at
+from orchestrator.gateways.folder_facts import look_at
 from orchestrator.sandbox.git import git_words
 from orchestrator.wiring.new_threads import MOST_AGE_S, MOST_FOLDERS, Repositories
 from tests.gateways.test_look_at import guide_of

@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.gateways.principals import NotPermitted, Principal, Scope
-from orchestrator.gateways.tokens import (
+from orchestrator.gateways.bearer_tokens import (
     BadToken,
     PrincipalLookUp,
     TokenWish,
@@ -18,6 +17,7 @@ from orchestrator.gateways.tokens import (
     new_token,
     record_of,
 )
+from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 
 
 class Kept:

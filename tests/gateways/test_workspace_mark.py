@@ -8,8 +8,8 @@ from pathlib import Path
 
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import SessionFacts
-from orchestrator.gateways.workspace import mark
-from orchestrator.runtime.workspace import check_workspace
+from orchestrator.gateways.folder_facts import mark
+from orchestrator.runtime.same_folder import check_workspace
 
 
 def git(folder: Path, *words: str) -> str:

@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
-from orchestrator.mcp.records import Question
+from orchestrator.mcp.server_records import Question
 from orchestrator.mcp.servers import Servers, ServersConfig
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupStatus
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import McpServerSettings
 from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.tools.mcp import mcp_programs
+from orchestrator.tools.mcp_tools import mcp_programs
 from orchestrator.tools.site import ToolConfig
 
 BAD = Path(__file__).with_name("bad_server.py")

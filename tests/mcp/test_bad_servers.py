@@ -11,7 +11,7 @@ from typing import cast
 
 import pytest
 
-from orchestrator.mcp.records import DESCRIPTION_CHARS, RESULT_BYTES, TOOLS, Answer, Question
+from orchestrator.mcp.server_records import DESCRIPTION_CHARS, RESULT_BYTES, TOOLS, Answer, Question
 from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.items import InputText
 from orchestrator.protocol.mcp import CallToolResult, ElicitationAction

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from orchestrator.mcp.records import OfferedTool
+from orchestrator.mcp.server_records import OfferedTool
 from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import McpServerSettings
-from orchestrator.tools.mcp import _program
+from orchestrator.tools.mcp_tools import _program
 from orchestrator.tools.site import ToolConfig
 from tests.mcp.serving import Fifo, Heard, bad, fifo, is_alive, published, servers, until
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import orjson
 
-from orchestrator.model.chat import ChatReader, converted_tools
-from orchestrator.model.request import Completed, ItemDone, ModelEvent
+from orchestrator.model.chat_completions import ChatReader, converted_tools
+from orchestrator.model.prompt import Completed, ItemDone, ModelEvent
 from orchestrator.model.sse import SseParser
 
 Json = dict[str, Any]

@@ -8,9 +8,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.connections import MAX_CONNECTIONS
-from orchestrator.model.request import ModelEvent, Prompt
+from orchestrator.model.model_client import ClientPorts, HttpBudget, ModelClient
+from orchestrator.model.prompt import ModelEvent, Prompt
 from orchestrator.stub import RunningStub, Scenario, Script, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret
 

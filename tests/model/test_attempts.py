@@ -11,13 +11,14 @@ import orjson
 import pytest
 
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.model.client import (
+from orchestrator.model.model_client import (
     BACKOFF_BASE_S,
     MAX_BACKOFF_S,
     ClientPorts,
     HttpBudget,
     ModelClient,
 )
+from orchestrator.model.prompt import Completed, ModelEvent, RateLimits
 from orchestrator.model.refusals import (
     MAX_ERROR_BODY,
     FatalModelError,
@@ -25,7 +26,6 @@ from orchestrator.model.refusals import (
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.model.request import Completed, ModelEvent, RateLimits
 from orchestrator.tables import MIB, ProviderSettings, Secret
 from tests.model.chat_chunks import STOP, stream
 from tests.model.stubbed_client import API_KEY, prompt, provider

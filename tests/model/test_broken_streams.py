@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.commands import ItemCompleted, ResponseCompleted
-from orchestrator.model.client import HttpBudget, ModelClient
+from orchestrator.model.model_client import HttpBudget, ModelClient
+from orchestrator.model.prompt import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.refusals import (
     FatalKind,
     FatalModelError,
@@ -21,11 +22,10 @@ from orchestrator.model.refusals import (
     ProviderFault,
     RetryableModelError,
 )
-from orchestrator.model.request import Completed, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
-from orchestrator.runtime.budget import Accounting
-from orchestrator.runtime.requests import build_prompt
+from orchestrator.runtime.model_request import build_prompt
+from orchestrator.runtime.request_costs import Accounting
 from tests.core.test_core_ending import Crowded
 from tests.model.stubbed_client import prompt, provider, raw_server
 

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import redacted
+from orchestrator.model.model_client import HttpBudget, ModelClient
+from orchestrator.model.prompt import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.refusals import (
     FatalKind,
     FatalModelError,
@@ -16,7 +17,6 @@ from orchestrator.model.refusals import (
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.model.request import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.stub import behaviour
 from orchestrator.tables import Secret
 from orchestrator.tools.shell import LOCAL_SHELL
@@ -194,7 +194,7 @@ async def test_client_waits_for_the_last_figures_no_longer_than_for_a_few_second
             await writer.drain()
             await asyncio.sleep(0.005)
 
-    monkeypatch.setattr("orchestrator.model.client._LAST_FIGURES_S", 0.05)
+    monkeypatch.setattr("orchestrator.model.model_client._LAST_FIGURES_S", 0.05)
     async with (
         raw_server(HEAD + transfer(line(STOP)), keep_pinging) as server,
         ModelClient(provider(server.url, wire_api="chat")) as client,

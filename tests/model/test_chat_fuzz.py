@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.model.chat import ChatReader, converted_tools
+from orchestrator.model.chat_completions import ChatReader, converted_tools
+from orchestrator.model.prompt import Completed, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
 from orchestrator.model.refusals import ModelError
-from orchestrator.model.request import Completed, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
 from orchestrator.model.sse import SseParser
 from orchestrator.tools.shell import LOCAL_SHELL
 from tests.model.chat_chunks import (

@@ -12,13 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.history import BESIDE, for_model, made_together
-from orchestrator.model.chat import messages_of, request_body
+from orchestrator.model.chat_completions import messages_of, request_body
 from orchestrator.model.responses import request_body as responses_body
 from orchestrator.stub.script import translated
 from orchestrator.tools.apply_patch import APPLY_PATCH
 from orchestrator.tools.images import VIEW_IMAGE
-from orchestrator.tools.plan import UPDATE_PLAN
 from orchestrator.tools.shell import LOCAL_SHELL, SHELL
+from orchestrator.tools.update_plan import UPDATE_PLAN
 from tests.model.stubbed_client import prompt, provider
 
 OFFERED = (SHELL, APPLY_PATCH, UPDATE_PLAN, VIEW_IMAGE)

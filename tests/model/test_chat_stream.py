@@ -6,21 +6,21 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.chat import MOST_CHARS, MOST_ITEMS, ChatReader
-from orchestrator.model.refusals import (
-    FatalKind,
-    FatalModelError,
-    ModelError,
-    RateLimited,
-    RetryableModelError,
-)
-from orchestrator.model.request import (
+from orchestrator.model.chat_completions import MOST_CHARS, MOST_ITEMS, ChatReader
+from orchestrator.model.prompt import (
     Completed,
     Created,
     ItemAdded,
     ItemDone,
     ReasoningRawDelta,
     TextDelta,
+)
+from orchestrator.model.refusals import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
 )
 from orchestrator.model.sse import SseParser
 from orchestrator.tools.shell import LOCAL_SHELL

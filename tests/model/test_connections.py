@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import UNREACHED, Connections, url_of
+from orchestrator.model.model_client import HttpBudget, ModelClient
 from orchestrator.model.refusals import FatalModelError, RetryableModelError
 from orchestrator.tables import ProviderSettings
 from tests.model.stubbed_client import prompt, provider

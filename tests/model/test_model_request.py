@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from orchestrator.model.client import HttpBudget
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import ItemDone
 from orchestrator.model.refusals import RetryableModelError
-from orchestrator.model.request import ItemDone
 from orchestrator.model.responses import request_body
 from orchestrator.stub import Scenario
 from tests.model.stubbed_client import connected, prompt

@@ -11,10 +11,10 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from orchestrator.model.client import HttpBudget, ModelClient
 from orchestrator.model.connections import InvalidProvider, verification
+from orchestrator.model.model_client import HttpBudget, ModelClient
+from orchestrator.model.prompt import Completed
 from orchestrator.model.refusals import FatalModelError, RetryableModelError
-from orchestrator.model.request import Completed
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from orchestrator.model.prompt import Completed
 from orchestrator.model.refusals import (
     FatalModelError,
     ProviderFault,
@@ -13,7 +14,6 @@ from orchestrator.model.refusals import (
     rate_limit_snapshot,
     retry_after_s,
 )
-from orchestrator.model.request import Completed
 from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.tables import ProviderSettings

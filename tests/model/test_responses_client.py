@@ -9,15 +9,8 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.model.client import ClientPorts, HttpBudget, ModelClient
-from orchestrator.model.refusals import (
-    FatalKind,
-    FatalModelError,
-    ModelError,
-    RateLimited,
-    RetryableModelError,
-)
-from orchestrator.model.request import (
+from orchestrator.model.model_client import ClientPorts, HttpBudget, ModelClient
+from orchestrator.model.prompt import (
     Completed,
     Created,
     ItemAdded,
@@ -27,6 +20,13 @@ from orchestrator.model.request import (
     ReasoningSectionBreak,
     ReasoningSummaryDelta,
     TextDelta,
+)
+from orchestrator.model.refusals import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
 )
 from orchestrator.stub import Scenario
 from tests.model.stubbed_client import (

@@ -15,11 +15,11 @@ import jsonschema
 import pytest
 import yaml
 
-from orchestrator.broker.keys import Keys
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.cli.main import app
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import known_paths, variable
-from orchestrator.telemetry import catalogue
+from orchestrator.telemetry import metric_names
 from tests.doors.clients.packages import wheel_from_pypi
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -326,7 +326,9 @@ def test_an_autoscaler_sums_all_of_its_triggers_for_the_workers(file: str, tmp_p
 def test_the_autoscaler_reads_figures_that_the_gateway_has() -> None:
     triggers = named("ScaledObject", "autoscaler-metrics.yaml")["spec"]["triggers"]
     asked = [one["metadata"]["valueLocation"] for one in triggers]
-    assert asked == [f'{one.sample}{{pool="default"}}' for one in (catalogue.QUEUE_DEPTH, catalogue.LEASED)]
+    assert asked == [
+        f'{one.sample}{{pool="default"}}' for one in (metric_names.QUEUE_DEPTH, metric_names.LEASED)
+    ]
     (port,) = {re.sub(r".*:(\d+)/metrics", r"\1", one["metadata"]["url"]) for one in triggers}
     assert int(port) in [one["port"] for one in named("Service", "gateway.yaml")["spec"]["ports"]]
 

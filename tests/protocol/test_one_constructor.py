@@ -41,11 +41,11 @@ OTHER_VOCABULARIES = (
     "protocol/",  # the codec, which meets every payload as JSON
     "stub/",  # a provider, which speaks the Responses API
     "model/responses.py",  # what a provider sent, cut to what is kept of it
-    "model/chat.py",  # chat completions, and the items that their answers become
+    "model/chat_completions.py",  # chat completions, and the items that their answers become
     "mcp/",  # JSON Schema and content of MCP
     "tools/tool.py",  # JSON Schema of what tools take
     "tools/agent_tools.py",
-    "tools/mcp.py",  # a server's tools, as a model is offered them
+    "tools/mcp_tools.py",  # a server's tools, as a model is offered them
     "gateways/app_server/",  # JSON of the app-server protocol
     "gateways/exec_json.py",  # lines of one-shot runs
     "gateways/mcp_server/",  # JSON Schema and content of MCP

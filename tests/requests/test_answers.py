@@ -15,7 +15,7 @@ from orchestrator.protocol.ops import Shown
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import TYPES, Given, KnownRequest, PatchRequest, Question, Request, request_of
 from orchestrator.requests.approvals import MOST_SHOWN, command_text, shown_as
-from orchestrator.requests.request import Option
+from orchestrator.requests.person_request import Option
 
 ASKS: dict[str, dict[str, Any]] = {
     "command": {"type": "exec_approval_request", "call_id": "c", "command": ["git", "push"], "cwd": "/w"},

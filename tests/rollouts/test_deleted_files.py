@@ -22,7 +22,7 @@ from orchestrator.rollouts.deletion import AT_ONCE, DeletedFiles, removing
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.tables import RedisSettings
-from orchestrator.wiring.worker import running_worker
+from orchestrator.wiring.worker_parts import running_worker
 from tests.broker.actors import created, session_id
 from tests.servers import start_redis
 

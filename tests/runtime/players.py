@@ -16,8 +16,8 @@ from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd, Set
 from orchestrator.core.decide.call_end import unknown_end
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Process, State
-from orchestrator.model.client import HttpBudget
-from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.commands import AddFile, UnknownCommand
 from orchestrator.protocol.ids import CallId

@@ -13,10 +13,10 @@ from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import State
+from orchestrator.model.prompt import Prompt
 from orchestrator.model.refusals import FatalKind, FatalModelError
-from orchestrator.model.request import Prompt
 from orchestrator.protocol import ops
-from orchestrator.runtime.budget import IMAGE_BYTES, Accounting, estimated_tokens
+from orchestrator.runtime.request_costs import IMAGE_BYTES, Accounting, estimated_tokens
 from orchestrator.runtime.runner import Ended
 from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.connections import lost

@@ -16,14 +16,14 @@ import pytest
 from orchestrator.core.calls import Call
 from orchestrator.core.commands import Immediate
 from orchestrator.core.state import State
-from orchestrator.model.request import TextDelta
+from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import locked
 from orchestrator.runtime import runner as runners
-from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import load
+from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.runtime.runner import Ended
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.tool import Tool

@@ -14,7 +14,7 @@ from orchestrator.broker.records import CommitRequest, NewTree, Unstored
 from orchestrator.core.blobs import references
 from orchestrator.core.ids import TreeId
 from orchestrator.protocol import ops
-from orchestrator.runtime.commits import Writing
+from orchestrator.runtime.committing import Writing
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate

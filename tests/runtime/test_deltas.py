@@ -9,12 +9,12 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
+from orchestrator.model.prompt import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.model.refusals import RetryableModelError
-from orchestrator.model.request import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import CollaborationMode, ItemEvents
-from orchestrator.runtime.commits import PIECE_CHARS, Deltas
+from orchestrator.runtime.committing import PIECE_CHARS, Deltas
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

@@ -15,10 +15,10 @@ from orchestrator.core.blobs import references
 from orchestrator.core.calls import Call
 from orchestrator.core.commands import CallFinished
 from orchestrator.core.ids import SessionId
-from orchestrator.model.request import ItemDone
+from orchestrator.model.prompt import ItemDone
 from orchestrator.requests import request_of
-from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.loader import Cache
+from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.runtime.runner import Ended
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig

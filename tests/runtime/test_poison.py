@@ -17,10 +17,10 @@ from orchestrator.protocol import bounds, ops
 from orchestrator.protocol.events import BackgroundEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.runtime import decisions, intake
-from orchestrator.runtime.decisions import submission_of
+from orchestrator.runtime import intake, step
 from orchestrator.runtime.intake import command_of
 from orchestrator.runtime.runner import Ended
+from orchestrator.runtime.step import submission_of
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import USAGE, calls, ends
@@ -160,7 +160,7 @@ def poisoned(monkeypatch: pytest.MonkeyPatch, error: Callable[[], BaseException]
             raise error()
         return decide_module.decide(state, command, moment)
 
-    monkeypatch.setattr(decisions, "decide", decide)
+    monkeypatch.setattr(step, "decide", decide)
     return met
 
 
@@ -274,7 +274,7 @@ async def test_what_a_model_says_and_no_rule_can_take_fails_its_task_by_name(
             raise TypeError("a bug")
         return decide_module.decide(state, command, moment)
 
-    monkeypatch.setattr(decisions, "decide", decide)
+    monkeypatch.setattr(step, "decide", decide)
     session = await harness.session()
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED
@@ -291,7 +291,7 @@ async def test_response_whose_end_no_rule_can_take_counts_what_it_used(
             raise TypeError("a bug")
         return decide_module.decide(state, command, moment)
 
-    monkeypatch.setattr(decisions, "decide", decide)
+    monkeypatch.setattr(step, "decide", decide)
     session = await harness.session()
     await harness.say(session)
     assert await harness.run(session) is Ended.PARKED

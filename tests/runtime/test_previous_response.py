@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from orchestrator.model.prompt import Prompt
 from orchestrator.model.refusals import FatalKind, FatalModelError, RetryableModelError
-from orchestrator.model.request import Prompt
 from orchestrator.model.responses import request_body
 from orchestrator.protocol import ops
 from orchestrator.tables import ModelSettings, ProviderSettings

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from orchestrator.model.request import TextDelta
+from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended, Runner
 from tests.runtime.connections import Gate

@@ -12,7 +12,7 @@ from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Claimed
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.ids import SessionId
-from orchestrator.model.request import TextDelta
+from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
 from orchestrator.tools.exec.command import MODEL_BYTES

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, WorkspaceMark
-from orchestrator.gateways.workspace import MARK_FILE, MARK_FOLDER, mark
+from orchestrator.gateways.folder_facts import MARK_FILE, MARK_FOLDER, mark
 from orchestrator.runtime.runner import Ended
-from orchestrator.runtime.workspace import MOMENT_S, RecentChecks, check_workspace
+from orchestrator.runtime.same_folder import MOMENT_S, RecentChecks, check_workspace
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
-from orchestrator.sandbox.policy import resolve
+from orchestrator.sandbox.policy_paths import resolve
 from orchestrator.sandbox.probe import Preference, SandboxSupport
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.environment import command_environment
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.tables import EnvironmentPolicy
 
 CONFINED = Confinement(mode="workspace-write", cwd=Path("/"))

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from orchestrator.sandbox.environment import command_environment
-from orchestrator.sandbox.policy import Confinement, InvalidPolicy, Place, resolve
+from orchestrator.sandbox.policy_paths import Confinement, InvalidPolicy, Place, resolve
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport, choose, probe
 from orchestrator.tables import EnvironmentPolicy
 from orchestrator.tools.exec.command import Command, Finished

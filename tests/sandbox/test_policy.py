@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sandbox.policy import InvalidPolicy, git_link, resolve
-from orchestrator.wiring.worker import own_code
+from orchestrator.sandbox.policy_paths import InvalidPolicy, git_link, resolve
+from orchestrator.wiring.worker_parts import own_code
 
 
 def workspace(**fields: object) -> dict[str, object]:

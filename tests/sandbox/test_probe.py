@@ -7,7 +7,7 @@ import pytest
 from orchestrator.sandbox.bubblewrap import Bubblewrap
 from orchestrator.sandbox.landlock import Landlock
 from orchestrator.sandbox.launch import Unconfined
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport, choose, probe
 
 BOTH = SandboxSupport(bubblewrap="/usr/bin/bwrap", landlock_abi=7, why=())

@@ -14,13 +14,13 @@ import pytest
 from redis import Redis
 
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
-from orchestrator.sandbox.policy import Confinement, resolve
+from orchestrator.sandbox.policy_paths import Confinement, resolve
 from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.wiring.sessions import guide
-from orchestrator.wiring.worker import hidden_paths
+from orchestrator.wiring.new_sessions import guide
+from orchestrator.wiring.worker_parts import hidden_paths
 from tests.servers import RedisServer, debian_redis, required
 
 pytestmark = pytest.mark.sandbox

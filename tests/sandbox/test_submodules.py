@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.sandbox.policy import MOST_SUBMODULES, resolve, submodules
+from orchestrator.sandbox.policy_paths import MOST_SUBMODULES, resolve, submodules
 from orchestrator.sandbox.probe import Preference, probe
 from orchestrator.tools.exec.command import Command
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig

@@ -17,12 +17,12 @@ from orchestrator.core.calls import Call
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings, WorkspaceMark
 from orchestrator.core.state import State, Task
-from orchestrator.gateways.workspace import look_at, mark
+from orchestrator.gateways.folder_facts import look_at, mark
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import InputImage
-from orchestrator.runtime.workspace import check_workspace
+from orchestrator.runtime.same_folder import check_workspace
 from orchestrator.sandbox.limits import find_pids_cgroup
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.trusted_files import (
@@ -36,7 +36,7 @@ from orchestrator.settings.sources import in_work_tree
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
-from orchestrator.wiring.sessions import new_birth
+from orchestrator.wiring.new_sessions import new_birth
 
 
 def guide_of(home: Path) -> Guide:

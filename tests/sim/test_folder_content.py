@@ -8,7 +8,7 @@ from random import Random
 import pytest
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import Bounds, Place, Taken
+from orchestrator.folders.outcomes import Bounds, Place, Taken
 from sim.folder_content import (
     EMPTY,
     FILE,

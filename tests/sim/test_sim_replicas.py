@@ -12,8 +12,8 @@ from redis import exceptions as foreign
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import BrokerConfig, Claim
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.ids import SessionId, TreeId
 from sim.campaign import run_batch
 from sim.double import Double, opened

@@ -11,9 +11,9 @@ from typing import Any, cast
 import httpx
 import pytest
 
-from orchestrator.model.client import HttpBudget
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.refusals import FatalModelError
-from orchestrator.model.request import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.stub import (
     NotLoopback,
     Pace,

@@ -16,7 +16,7 @@ from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.telemetry import listener as health_module
 from orchestrator.telemetry.listener import Health, listening
 from orchestrator.telemetry.metrics import Metrics
-from orchestrator.wiring.worker import running_worker
+from orchestrator.wiring.worker_parts import running_worker
 from tests.servers import RedisServer
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from orchestrator.telemetry import catalogue
+from orchestrator.telemetry import metric_names
 from tests.metrics_page import SECTIONS, metrics_page
 
 REPOSITORY = Path(__file__).parent.parent.parent
@@ -23,7 +23,7 @@ _SUFFIXES = ("_bucket", "_sum", "_count")
 def samples() -> set[str]:
     """The names of all samples that a process may tell."""
     names = set()
-    for metric in catalogue.ALL:
+    for metric in metric_names.ALL:
         suffixes = _SUFFIXES if metric.kind == "histogram" else ("",)
         names |= {metric.sample + suffix for suffix in suffixes}
     return names
@@ -36,9 +36,9 @@ def test_page_of_metrics_is_up_to_date() -> None:
 
 def test_every_metric_is_in_one_section_of_the_page() -> None:
     shown = [metric for _, _, metrics in SECTIONS for metric in metrics]
-    assert sorted(metric.name for metric in shown) == sorted(metric.name for metric in catalogue.ALL)
-    declared = [each for each in vars(catalogue).values() if isinstance(each, catalogue.Metric)]
-    assert set(declared) == set(catalogue.ALL)
+    assert sorted(metric.name for metric in shown) == sorted(metric.name for metric in metric_names.ALL)
+    declared = [each for each in vars(metric_names).values() if isinstance(each, metric_names.Metric)]
+    assert set(declared) == set(metric_names.ALL)
 
 
 def alerts() -> list[dict[str, Any]]:

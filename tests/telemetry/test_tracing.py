@@ -20,7 +20,7 @@ from orchestrator.runtime.runner import Ended
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.telemetry.listener import _Server
 from orchestrator.telemetry.tracing import SessionSpans, span_id, trace_id
-from orchestrator.wiring.worker import running_worker
+from orchestrator.wiring.worker_parts import running_worker
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

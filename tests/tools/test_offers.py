@@ -15,7 +15,7 @@ from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.runtime.requests import BASE_INSTRUCTIONS, base_instructions
+from orchestrator.runtime.model_request import BASE_INSTRUCTIONS, base_instructions
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in

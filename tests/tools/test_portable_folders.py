@@ -19,7 +19,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.sandbox.policy import Place
+from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.probe import probe
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import CallSite, ToolConfig

@@ -23,7 +23,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
 from orchestrator.tables import SandboxSettings
-from orchestrator.tools.exec import processes
+from orchestrator.tools.exec import worker_processes
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
@@ -228,7 +228,7 @@ async def test_program_that_never_reads_is_typed_to_up_to_a_bound(session: Sessi
 async def test_process_that_nobody_looks_at_is_killed(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "UNSEEN_S", 0.3)
+    monkeypatch.setattr(worker_processes, "UNSEEN_S", 0.3)
     running(await session.start("sleep 614.5"))
     over = await session.follow()
     assert over.end.exit_code == 137
@@ -238,7 +238,7 @@ async def test_process_that_nobody_looks_at_is_killed(
 async def test_process_is_not_killed_while_a_call_waits_for_it(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "UNSEEN_S", 0.3)
+    monkeypatch.setattr(worker_processes, "UNSEEN_S", 0.3)
     running(await session.start("sleep 1; echo done"))
     looked = await session.write(1, yield_ms=20_000)
     assert looked.over is not None
@@ -248,7 +248,7 @@ async def test_process_is_not_killed_while_a_call_waits_for_it(
 async def test_worker_keeps_no_more_processes_than_it_can(
     session: Session, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(processes, "MOST_ON_WORKER", 1)
+    monkeypatch.setattr(worker_processes, "MOST_ON_WORKER", 1)
     running(await session.start("sleep 615.5"))
     refused = await session.start("sleep 615.5")
     assert str(refused.output).startswith("not started: this worker keeps")

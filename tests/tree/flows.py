@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.settings import Rules
-from orchestrator.model.request import Completed, Item, ItemDone, Prompt
+from orchestrator.model.prompt import Completed, Item, ItemDone, Prompt
 from orchestrator.protocol import ops
 from orchestrator.views.event import Event
 from tests.core.driver import op

@@ -22,8 +22,8 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
-from orchestrator.model.client import HttpBudget
-from orchestrator.model.request import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import Completed, Item, ItemDone, ModelEvent, Prompt, TextDelta
 from orchestrator.runtime.worker import Worker
 from orchestrator.tools.agent_tools import NAMES, OFFERED
 from orchestrator.tools.arguments import BadArguments

@@ -24,16 +24,16 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.client import Client
-from orchestrator.model.client import HttpBudget
-from orchestrator.model.request import Completed, Item, ModelEvent, Prompt
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import Completed, Item, ModelEvent, Prompt
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.tools.agent_tools import AGENT_TOOLS
-from orchestrator.tools.plan import ApprovePlanTool
 from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.toolbox import Toolbox
+from orchestrator.tools.update_plan import ApprovePlanTool
 from orchestrator.views.event import Event
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

@@ -6,8 +6,8 @@ import pytest
 
 from orchestrator.broker.records import LimitChange
 from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited
-from orchestrator.runtime import budget
-from orchestrator.runtime.budget import Accounting
+from orchestrator.runtime import request_costs
+from orchestrator.runtime.request_costs import Accounting
 from orchestrator.tables import ModelPrice, ModelSettings
 from tests.runtime.connections import Gate
 from tests.runtime.players import USAGE, calls, message
@@ -46,7 +46,7 @@ async def test_warning_comes_before_the_end_of_a_budget_and_once(trees: TreeHarn
 async def test_a_budget_of_requests_does_not_read_the_conversation_for_each(
     trees: TreeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(budget, "_size", None)
+    monkeypatch.setattr(request_costs, "_size", None)
     trees.models.will("root", [message("through")])
     await trees.plant(budgets={"requests": 10_000})
     trees.start()

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.ids import SessionId
+from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
-from orchestrator.views.open_requests import OpenRequests
 
 ROOT = SessionId("root")
 

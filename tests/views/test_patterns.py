@@ -12,8 +12,8 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
 from orchestrator.views.approvals import Asked, chosen, decision_text
-from orchestrator.views.errors import ViewError
 from orchestrator.views.event_text import resolved_text
+from orchestrator.views.view_errors import ViewError
 
 ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED
 ALWAYS = ReviewDecision.APPROVED_FOR_SESSION

@@ -14,7 +14,7 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
 from orchestrator.views import thread_log
 from orchestrator.views.thread_log import Rollbacks, ThreadLog
-from orchestrator.views.turns.records import CommandExecution, ItemStatus
+from orchestrator.views.turns.turn_records import CommandExecution, ItemStatus
 from tests.views.test_threads import CHILD, ROOT, head
 
 Line = dict[str, Any]

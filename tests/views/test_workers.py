@@ -8,7 +8,7 @@ import pytest
 
 from orchestrator.broker.records import Heard
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, Pace, WorkerState, decoded, encoded
-from orchestrator.views.errors import ViewError
+from orchestrator.views.view_errors import ViewError
 from orchestrator.views.workers import SeenWorker, named_worker, seen_workers
 
 NOW = 1_800_000_000_000

@@ -26,7 +26,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import restore_session
-from orchestrator.workspaces.packs import PackName, Packs
+from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.workers.actors import DAY_MS, Author, head_of, is_told, log_of, session_id, some_entries
 from workers import upkeep_resting
 from workers.upkeep import Upkeep, archive, look, retain

@@ -18,7 +18,7 @@ from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import BrokenLog, Cache, load
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.trees import TreeLookups
+from orchestrator.runtime.tree_lookups import TreeLookups
 from orchestrator.tools.subagents import LogUnreadable
 from tests.workers.actors import Author, some_entries
 from workers.upkeep_sealing import Moved, Mover, seal_session

@@ -20,7 +20,7 @@ from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.rollouts.storage import Storage
-from orchestrator.workspaces.packs import PackName, Packs
+from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.workers.actors import Author, head_of, some_entries
 from workers.upkeep_packs import SETTLED_S, YOUNG_S, collect_packs, collect_unborn
 from workers.upkeep_sealing import Moved, Mover, seal_session

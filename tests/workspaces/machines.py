@@ -24,9 +24,9 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, MachineConfig
-from orchestrator.workspaces.keys import PackKeys
-from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.pack_keys import PackKeys
 from orchestrator.workspaces.service import MachineFolders
+from orchestrator.workspaces.stored_packs import Packs
 
 ROOT = new_session_id(1, 3, 7)
 

@@ -14,7 +14,7 @@ from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import SettingsError, TrustList
 from orchestrator.wiring.portable import SCRIPT_BYTES, NoWorkspace, first_folder, machine_folders
-from orchestrator.wiring.worker import tool_config
+from orchestrator.wiring.worker_parts import tool_config
 from orchestrator.workspaces.host import UnfitFolder
 from tests.workspaces.test_portable_births import APP, New, born, settings, state_of
 

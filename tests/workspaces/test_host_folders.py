@@ -28,13 +28,13 @@ from orchestrator.core.state import State
 from orchestrator.core.workspace import Copied
 from orchestrator.folders.copy import Copy as FolderCopy
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import Bounds, Place, Taken
+from orchestrator.folders.outcomes import Bounds, Place, Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, MachineConfig, boot_id
-from orchestrator.workspaces.packs import PackName, Packs
 from orchestrator.workspaces.service import MachineFolders
+from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.folders.workshop import git
 from tests.workspaces.machines import ROOT, Machine, Session, tree_of
 

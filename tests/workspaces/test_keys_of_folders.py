@@ -6,7 +6,7 @@ from pathlib import Path
 
 from orchestrator.core.commands import FolderFailed, FolderUnsaved
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.workspaces.keys import PackKeys, add_key, new_file
+from orchestrator.workspaces.pack_keys import PackKeys, add_key, new_file
 from tests.workspaces.machines import NewMachine, Session
 
 

@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.core.commands import FolderMerged, FolderNotMerged
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.records import FolderError
+from orchestrator.folders.outcomes import FolderError
 from orchestrator.workspaces.copies import Copy
 from tests.workspaces.machines import NewMachine, Session, tree_of
 

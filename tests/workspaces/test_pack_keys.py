@@ -7,7 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.workspaces.keys import MOST_KEYS, KeyUnavailable, PackKeys, add_key, new_file, read_keys
+from orchestrator.workspaces.pack_keys import (
+    MOST_KEYS,
+    KeyUnavailable,
+    PackKeys,
+    add_key,
+    new_file,
+    read_keys,
+)
 
 HEX = "0f" * 32
 

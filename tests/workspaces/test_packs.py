@@ -11,8 +11,8 @@ import pytest
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.workspaces.keys import KeyUnavailable, PackKeys, new_file
-from orchestrator.workspaces.packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys, new_file
+from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 ROOT = new_session_id(1, 3, 7)
 TREE, SESSION = TreeId(ROOT), SessionId(new_session_id(2, 3, 8))

@@ -18,11 +18,12 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Unsaved
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.records import FolderSnapshot, Place
-from orchestrator.gateways.workspace import Workspace
+from orchestrator.folders.outcomes import FolderSnapshot, Place
+from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring.new_sessions import new_birth
 from orchestrator.wiring.portable import (
     NoWorkspace,
     first_folder,
@@ -32,10 +33,9 @@ from orchestrator.wiring.portable import (
     pack_store,
     with_folder,
 )
-from orchestrator.wiring.sessions import new_birth
 from orchestrator.workspaces.host import birth_bounds
-from orchestrator.workspaces.keys import new_file
-from orchestrator.workspaces.packs import PackName
+from orchestrator.workspaces.pack_keys import new_file
+from orchestrator.workspaces.stored_packs import PackName
 from tests.workspaces.machines import tree_of
 
 New = Callable[..., Settings]

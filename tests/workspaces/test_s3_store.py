@@ -10,8 +10,8 @@ import pytest
 import s3fs
 
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.workspaces.keys import PackKeys, new_file
-from orchestrator.workspaces.packs import Packs
+from orchestrator.workspaces.pack_keys import PackKeys, new_file
+from orchestrator.workspaces.stored_packs import Packs
 from tests.workspaces.s3_server import BUCKET, S3, running_s3
 from tests.workspaces.test_packs import MOST, SESSION, TREE, file_with, name_of
 

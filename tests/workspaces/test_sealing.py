@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.rollouts.objects import TooLarge
-from orchestrator.workspaces.keys import KeyUnavailable, PackKeys, new_file
-from orchestrator.workspaces.packs import (
+from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys, new_file
+from orchestrator.workspaces.stored_packs import (
     HEADER,
     MAGIC,
     PIECE,

@@ -22,11 +22,11 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import FolderSetup
 from orchestrator.core.state import SessionExtras
-from orchestrator.folders.records import FolderError
+from orchestrator.folders.outcomes import FolderError
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
 from orchestrator.workspaces.copies import Copy
-from orchestrator.workspaces.packs import PackName, Packs
+from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.folders.workshop import git
 from tests.workspaces.machines import ROOT, NewMachine, Session, tree_of
 

@@ -20,9 +20,9 @@ from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
+from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.app_server.live_threads import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, notification
-from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.client import Client, is_rewound
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests

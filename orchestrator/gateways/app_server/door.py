@@ -15,10 +15,10 @@ from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
 from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.live import Line, LiveThread, LiveThreads, Told
+from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.app_server.live_threads import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer, RpcError, not_found, notification, request
 from orchestrator.gateways.app_server.outbox import Outbox
-from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.app_server.write_items import read_state_json, thread_json
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import Client
@@ -34,7 +34,7 @@ from orchestrator.requests import ClientToolRequest
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.threads import TURN_ENDS, Thread, read_state
-from orchestrator.views.turns.records import RequestOpened, RequestResolved
+from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved
 
 E = TypeVar("E", bound=EventModel)
 DECIDED_S = 5.0

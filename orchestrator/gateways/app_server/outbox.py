@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from orchestrator.gateways.app_server.messages import notification, versioned
-from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, Wire
+from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, Wire
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tables import KIB, MIB
 

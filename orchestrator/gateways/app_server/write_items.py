@@ -15,7 +15,7 @@ from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 from orchestrator.views.threads import ReadState, Spawned, Thread, Waits
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.fields import listed, mapping, mappings, optional, text, texts, whole
 from orchestrator.views.turns.projector import BUDGET_SPENT
 

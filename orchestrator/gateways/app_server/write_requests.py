@@ -40,7 +40,7 @@ from orchestrator.requests import (
     ServerRequest,
 )
 from orchestrator.requests.approvals import shown_as
-from orchestrator.views.turns.records import RequestOpened, RequestResolved, TurnId
+from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved, TurnId
 
 DECISIONS: Mapping[str, ReviewDecision] = {
     "accept": ReviewDecision.APPROVED,

@@ -29,7 +29,7 @@ from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.wires.addresses import Address, Answer, BadAddress, HttpRules, bearer, refusal
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch, Unauthenticated
-from orchestrator.gateways.wires.wire import (
+from orchestrator.gateways.wires.byte_wire import (
     HANDSHAKE_S,
     MESSAGE_LIMIT,
     PING_S,

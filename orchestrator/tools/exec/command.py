@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from orchestrator.core.frozen import record
 from orchestrator.sandbox.limits import Limits
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 
 Stream = Literal["stdout", "stderr"]
 OutputSink = Callable[[Stream, bytes], None]

@@ -37,7 +37,7 @@ import time
 from contextlib import suppress
 
 from orchestrator.sandbox import kernel
-from orchestrator.tools.exec.fork import (
+from orchestrator.tools.exec.forked_command import (
     IGNORED_SIGNALS,
     KILL_SIGNAL,
     descendants_of,

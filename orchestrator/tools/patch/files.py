@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Protocol
 
 from orchestrator.core.frozen import record
-from orchestrator.sandbox.policy import Place
+from orchestrator.sandbox.policy_paths import Place
 
 
 @record

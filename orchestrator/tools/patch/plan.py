@@ -21,7 +21,7 @@ from orchestrator.folders.linediff import unified_diff
 from orchestrator.protocol import commands as wire
 from orchestrator.protocol.commands import FileChange
 from orchestrator.protocol.wire import written
-from orchestrator.sandbox.policy import PROJECT_CONFIG
+from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.patch.files import FileImage, FileReader
 from orchestrator.tools.patch.grammar import (

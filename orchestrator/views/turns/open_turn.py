@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.frozen import replace
-from orchestrator.views.turns.records import (
+from orchestrator.views.turns.turn_records import (
     AgentMessage,
     Change,
     CollabToolCall,

@@ -23,11 +23,11 @@ from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonValue
 from orchestrator.requests import TYPES, CommandRequest, PatchRequest, known_request_of
 from orchestrator.views.event import Event
-from orchestrator.views.turns import calls
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import call_items
+from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.fields import chunk, mapping, mappings, optional, parsed, text, whole
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
-from orchestrator.views.turns.records import (
+from orchestrator.views.turns.turn_records import (
     Change,
     CollabState,
     CollabStatus,
@@ -240,7 +240,7 @@ class Projector:
     def _plan_update(self, out: Out, event: Event) -> None:
         if self._turn is not None:
             explanation = optional(event.msg.get("explanation"))
-            out.append(r.PlanUpdated(self._turn.id, explanation, calls.steps_of(event.msg)))
+            out.append(r.PlanUpdated(self._turn.id, explanation, call_items.steps_of(event.msg)))
 
     def _turn_diff(self, out: Out, event: Event, told: ev.TurnDiff) -> None:
         if self._turn is not None:
@@ -259,7 +259,9 @@ class Projector:
         turn.inputs += 1
         id = ItemId(f"{turn.id}-in-{turn.inputs}")
         client_id = optional(event.msg.get("client_id"))
-        turn.hears(out, r.UserMessage(id, calls.content_of(event.msg), client_id, _at(event), _at(event)))
+        turn.hears(
+            out, r.UserMessage(id, call_items.content_of(event.msg), client_id, _at(event), _at(event))
+        )
 
     def _agent_message(self, out: Out, event: Event) -> None:
         said = text(event.msg.get("message"))
@@ -337,9 +339,9 @@ class Projector:
         self._resolved(out, id, "", "", _at(event))
         found = turn.items.get(id)
         if isinstance(found, r.CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
-            turn.items[id] = calls.begun_command(found, event.msg)
+            turn.items[id] = call_items.begun_command(found, event.msg)
         else:
-            turn.starts(out, calls.command_of(id, event.msg, _at(event)))
+            turn.starts(out, call_items.command_of(id, event.msg, _at(event)))
 
     def _exec_command_output_delta(self, out: Out, event: Event) -> None:
         self._commands.said(out, self._turn, _call_id(event), event.msg)
@@ -357,31 +359,33 @@ class Projector:
         self._resolved(out, id, "", "", _at(event))
         found = turn.items.get(id)
         if not (isinstance(found, r.FileChange) and found.status is ItemStatus.IN_PROGRESS):
-            turn.starts(out, calls.patch_of(id, event.msg, _at(event)))
+            turn.starts(out, call_items.patch_of(id, event.msg, _at(event)))
 
     def _patch_apply_end(self, out: Out, event: Event) -> None:
         found = self._running(_call_id(event))
         if self._turn is not None and isinstance(found, r.FileChange):
-            self._turn.completes(out, calls.ended_patch(found, event.msg, _at(event)))
+            self._turn.completes(out, call_items.ended_patch(found, event.msg, _at(event)))
 
     def _mcp_tool_call_begin(self, out: Out, event: Event) -> None:
         if self._turn is not None:
             self._resolved(out, _call_id(event), "", "", _at(event))
-            self._turn.starts(out, calls.tool_of(_call_id(event), event.msg, _at(event)))
+            self._turn.starts(out, call_items.tool_of(_call_id(event), event.msg, _at(event)))
 
     def _mcp_tool_call_end(self, out: Out, event: Event) -> None:
         found = self._running(_call_id(event))
         if self._turn is not None and isinstance(found, r.McpToolCall):
-            self._turn.completes(out, calls.ended_tool(found, event.msg, _at(event)))
+            self._turn.completes(out, call_items.ended_tool(found, event.msg, _at(event)))
 
     def _sub_agent_tool_call_begin(self, out: Out, event: Event) -> None:
         if self._turn is not None:
-            self._turn.starts(out, calls.helper_of(_call_id(event), event.msg, self._session, _at(event)))
+            self._turn.starts(
+                out, call_items.helper_of(_call_id(event), event.msg, self._session, _at(event))
+            )
 
     def _sub_agent_tool_call_end(self, out: Out, event: Event) -> None:
         found = self._running(_call_id(event))
         if self._turn is not None and isinstance(found, r.CollabToolCall):
-            self._turn.completes(out, calls.ended_helper(found, event.msg, _at(event)))
+            self._turn.completes(out, call_items.ended_helper(found, event.msg, _at(event)))
 
     def _running(self, id: ItemId) -> r.ThreadItem | None:
         found = None if self._turn is None else self._turn.items.get(id)
@@ -392,7 +396,7 @@ class Projector:
         if self._turn is not None and isinstance(found, r.DynamicToolCall):
             # No event but this one tells of an answer by the client that gave the task.
             self._resolved(out, found.id, found.tool, "", _at(event))
-            self._turn.completes(out, calls.ended_client_tool(found, event.msg, _at(event)))
+            self._turn.completes(out, call_items.ended_client_tool(found, event.msg, _at(event)))
 
     def _web_search_begin(self, out: Out, event: Event) -> None:
         if self._turn is not None:
@@ -440,7 +444,10 @@ class Projector:
         opened = r.RequestOpened(turn.id, id, request, at_ms=_at(event))
         self._waiting[id] = opened
         self._waits(out)
-        if self._running(id) is None and (item := calls.asked_about(id, request, _at(event))) is not None:
+        if (
+            self._running(id) is None
+            and (item := call_items.asked_about(id, request, _at(event))) is not None
+        ):
             turn.starts(out, item)
         out.append(opened)
 
@@ -637,7 +644,7 @@ class RunningCommands:
         found = self._running(turn, id)
         if found is None:
             return
-        ended = calls.ended_command(found[1], event, at_ms)
+        ended = call_items.ended_command(found[1], event, at_ms)
         for stream in ("stdout", "stderr"):
             self._decoders.pop((ended.id, stream), None)
         if turn is not None and found[0] == turn.id:

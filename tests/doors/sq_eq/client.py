@@ -10,7 +10,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.gateways.app_server.ports import Ports
+from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.wires.addresses import Address, parse_address

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.gateways.sq_eq import parse_first_line
 from orchestrator.gateways.wires.addresses import Address
-from orchestrator.model.request import TextDelta
+from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol.submission import MalformedSubmission
 from tests.doors.sq_eq.client import LINE_LIMIT, LineClient, connect, gateway, opened
 from tests.doors.test_app_server_turns import ports_of, working

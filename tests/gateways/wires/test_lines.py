@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.wires.wire import LineWire, StandardStreams, WireClosed
+from orchestrator.gateways.wires.byte_wire import LineWire, StandardStreams, WireClosed
 from orchestrator.protocol.codec import OverlongLine
 
 ANNA = Principal("anna")

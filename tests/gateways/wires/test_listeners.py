@@ -20,8 +20,8 @@ from orchestrator.gateways.principals import Principal, Scope, machine_user
 from orchestrator.gateways.wires import listeners
 from orchestrator.gateways.wires.addresses import Address, BadAddress, parse_address
 from orchestrator.gateways.wires.authentication import Authentication, Peer, TokenWatch
+from orchestrator.gateways.wires.byte_wire import CloseCode, SocketStream, StreamBounds, Wire, WireClosed
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
-from orchestrator.gateways.wires.wire import CloseCode, SocketStream, StreamBounds, Wire, WireClosed
 from tests.certs import make_authority, make_certificate
 
 BEN = Principal("ben", "ns", Scope.READ)

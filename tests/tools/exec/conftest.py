@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
-from orchestrator.sandbox.policy import resolve
+from orchestrator.sandbox.policy_paths import resolve
 from orchestrator.sandbox.probe import NoConfinement, Preference, SandboxSupport, choose, probe
 from orchestrator.tools.exec.command import Command
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
-from orchestrator.sandbox.policy import resolve
+from orchestrator.sandbox.policy_paths import resolve
 from orchestrator.sandbox.probe import probe
 from orchestrator.tools.exec.command import Command
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.bubblewrap import Bubblewrap
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.tools.exec.supervisor import Supervisor
 
 from .conftest import MakeCommand

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.mcp import Program, RunningProgram, running_program
+from orchestrator.tools.mcp_tools import Program, RunningProgram, running_program
 from tests.mcp.serving import bad, is_alive, servers_and_supervisor, supervisor, until
 from tests.mcp.test_bad_servers import call, works
 

@@ -12,7 +12,7 @@ import uvloop
 
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport
 from orchestrator.tools.exec.running_command import KEPT_BYTES
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig, SupervisorLost

@@ -11,8 +11,8 @@ from pydantic import ValidationError
 
 from orchestrator.protocol import jobs
 from orchestrator.tables import SandboxPolicy
-from orchestrator.tools import jobs as bench
-from orchestrator.tools.jobs import JobRefused, permitted, search
+from orchestrator.tools import job_bench as bench
+from orchestrator.tools.job_bench import JobRefused, permitted, search
 
 WORK = Path("/work/space")
 
@@ -137,7 +137,7 @@ def test_search_finds_letters_in_their_order_and_prefers_the_file_s_own_name(tmp
 
 
 def test_search_stops_in_a_folder_without_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("orchestrator.tools.jobs.MOST_PATHS", 5)
+    monkeypatch.setattr("orchestrator.tools.job_bench.MOST_PATHS", 5)
     for number in range(9):
         (tmp_path / f"a{number}").write_text("")
     assert len(search("a", [str(tmp_path)], ()).files) == 5

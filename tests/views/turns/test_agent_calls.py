@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.views.event import Event
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 from tests.views.turns.told import (
     begun,
     items,

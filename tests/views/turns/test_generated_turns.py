@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import turns_of
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 from tests.views.turns.test_recorded_turns import assert_adds_up
 from tests.views.turns.told import PASSING, SESSION, begun, changes, completed, done, numbered, told
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core.frozen import replace
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import turns_of
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.projector import Projector
 from tests.views.turns.told import (
     SESSION,

@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.views.event import Event
 from orchestrator.views.thread_log import turns_of
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 from tests.views.turns.told import SESSION, changes, completed, logged, recordings
 
 RECORDED = dict(recordings())

@@ -11,8 +11,8 @@ from orchestrator.core.entries import Entry, encode_entry
 from orchestrator.core.ids import AgentId
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.views.event import Event
-from orchestrator.views.turns import records as r
-from orchestrator.views.turns.log import told_by
+from orchestrator.views.turns import turn_records as r
+from orchestrator.views.turns.log_events import told_by
 from tests.views.turns.told import changes, completed
 
 SPAWN = {"type": "function_call", "name": "subagent_spawn", "arguments": '{"prompt":"do"}', "call_id": "a1"}

@@ -10,7 +10,7 @@ from typing import Any
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.views.event import Event
-from orchestrator.views.turns import records as r
+from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.projector import Projector
 
 SESSION = SessionId("s")

@@ -10,9 +10,9 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field
 
+from orchestrator.gateways.app_server.door_ports import Offer
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Method, NoParams, PageParams, Params, Result, page
-from orchestrator.gateways.app_server.ports import Offer
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.catalog import SkillsListEntry
 from orchestrator.protocol.wire import JsonObject

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
+from orchestrator.gateways.app_server.door_ports import BadSetting, ConfigWrite, ConfigWritten, Saved
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods.catalogue import Folder, public_url
-from orchestrator.gateways.app_server.ports import BadSetting, ConfigWrite, ConfigWritten, Saved
 from orchestrator.gateways.app_server.turn_params import approval_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.wire import JsonMapping, JsonObject

@@ -23,7 +23,7 @@ from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.thread_log import ThreadLog, waiting_inputs
-from orchestrator.views.turns.records import Turn
+from orchestrator.views.turns.turn_records import Turn
 
 MOST_TEXT = 1_024
 MOST_IDS = 100

@@ -31,9 +31,9 @@ from orchestrator.protocol.wire import written
 from orchestrator.views.event import Event
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.threads import settings_of
-from orchestrator.views.turns.log import told_by
+from orchestrator.views.turns.log_events import told_by
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.records import TokenUsageUpdated
+from orchestrator.views.turns.turn_records import TokenUsageUpdated
 
 TOKENS_WITHIN = (64, 512)
 """Entries from the end among which the last count of tokens is looked for; each request has one."""

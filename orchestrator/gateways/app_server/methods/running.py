@@ -10,17 +10,17 @@ from pydantic import Field, ValidationError
 
 from orchestrator.broker.errors import SubmissionConflict
 from orchestrator.broker.records import SessionHead, Submitted
-from orchestrator.broker.requests import queue_number
+from orchestrator.broker.script_requests import queue_number
 from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.client_tools import MOST_TOOLS, BadTool, ClientTool, client_tool
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import settings_named
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
-from orchestrator.gateways.app_server.ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.turn_params import (
     Mode,
     NamedSettings,
@@ -42,12 +42,12 @@ from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
-from orchestrator.views.errors import ViewError
 from orchestrator.views.status import no_worker
 from orchestrator.views.thread_log import Stretch, ThreadLog
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.threads import settings_of, thread
-from orchestrator.views.turns.records import TurnId, UserMessage
+from orchestrator.views.turns.turn_records import TurnId, UserMessage
+from orchestrator.views.view_errors import ViewError
 
 STEERED = frozenset[type[InputAccepted | TaskStarted]]({InputAccepted, TaskStarted})
 """The events by which a session tells where input went."""

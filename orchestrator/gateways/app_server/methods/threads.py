@@ -64,7 +64,7 @@ from orchestrator.views.thread_pages import (
     turns_page,
 )
 from orchestrator.views.threads import Thread, read_state, read_states, threads
-from orchestrator.views.turns.records import ThreadItem, Turn, TurnId
+from orchestrator.views.turns.turn_records import ThreadItem, Turn, TurnId
 
 MOST_THREADS, USUAL_THREADS = 200, 25
 MOST_TURNS, USUAL_TURNS = 200, 25

@@ -22,9 +22,9 @@ from orchestrator.broker.trees import MOST_LISTED as MOST_LISTED_AT_ONCE
 from orchestrator.broker.trees import IndexPlace, Listed
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.turn_params import EMPTY, Mode, NamedSettings
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import past_events

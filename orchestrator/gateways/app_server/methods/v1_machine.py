@@ -12,13 +12,13 @@ from pydantic import TypeAdapter, ValidationError
 from pydantic.alias_generators import to_camel
 
 from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door_ports import ConfigWrite
 from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.app_server.methods import account
 from orchestrator.gateways.app_server.methods.config import write
 from orchestrator.gateways.app_server.methods.handshake import named_agent
 from orchestrator.gateways.app_server.methods.v1 import V1Params
-from orchestrator.gateways.app_server.ports import ConfigWrite
 from orchestrator.gateways.app_server.turn_params import sandbox_of
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Scope

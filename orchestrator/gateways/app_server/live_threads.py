@@ -16,8 +16,8 @@ from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import notification
-from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.client import RETRY_S, Client, is_rewound
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import EventMsg, SubagentLifecycle, TaskStarted
@@ -26,9 +26,9 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.thread_log import begun_since, turn_at
 from orchestrator.views.threads import Thread, threads
-from orchestrator.views.turns.log import told_by
+from orchestrator.views.turns.log_events import told_by
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.records import Change, ItemDelta, RequestResolved
+from orchestrator.views.turns.turn_records import Change, ItemDelta, RequestResolved
 
 log = logging.getLogger("dendro.app_server")
 

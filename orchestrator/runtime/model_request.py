@@ -30,15 +30,8 @@ from orchestrator.core.secrets import hidden, with_secrets
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.core.user_turns import begun_item, publishes_items
-from orchestrator.model.client import HttpBudget
-from orchestrator.model.refusals import (
-    FatalKind,
-    FatalModelError,
-    ModelError,
-    RateLimited,
-    RetryableModelError,
-)
-from orchestrator.model.request import (
+from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.prompt import (
     Completed,
     Item,
     ItemAdded,
@@ -51,16 +44,23 @@ from orchestrator.model.request import (
     ReasoningSummaryDelta,
     TextDelta,
 )
+from orchestrator.model.refusals import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
+)
 from orchestrator.model.shapes import name_of
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import StreamedText
 from orchestrator.protocol.turn_items import PlanItem, TurnItem
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
-from orchestrator.runtime.budget import RoomRequest, admitted, estimated_tokens, settle
-from orchestrator.runtime.commits import pieces
+from orchestrator.runtime.committing import pieces
 from orchestrator.runtime.intake import kept_answers
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.request_costs import RoomRequest, admitted, estimated_tokens, settle
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.site import DeltaSink
 

@@ -15,7 +15,8 @@ from pydantic import ValidationError
 from orchestrator.broker.errors import BrokerError
 from orchestrator.gateways.app_server import messages
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.live import LiveThreads, Write
+from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.app_server.live_threads import LiveThreads, Write
 from orchestrator.gateways.app_server.messages import (
     Answer,
     Code,
@@ -29,11 +30,10 @@ from orchestrator.gateways.app_server.messages import (
 from orchestrator.gateways.app_server.method import Method, NoParams, Params
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
-from orchestrator.gateways.app_server.ports import Ports
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.gateways.submit import OpRefused
-from orchestrator.gateways.wires.wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
+from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
 from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonObject

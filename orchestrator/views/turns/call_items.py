@@ -30,7 +30,7 @@ from orchestrator.views.turns.fields import (
     texts,
     whole,
 )
-from orchestrator.views.turns.records import (
+from orchestrator.views.turns.turn_records import (
     ChangeKind,
     CollabTool,
     CollabToolCall,

@@ -25,7 +25,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.private_files import replacing
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects, TooLarge
-from orchestrator.workspaces.keys import Key, KeyUnavailable, PackKeys
+from orchestrator.workspaces.pack_keys import Key, KeyUnavailable, PackKeys
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM

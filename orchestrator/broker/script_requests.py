@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
-from orchestrator.broker.keys import Keys
 from orchestrator.broker.records import UNLABELLED, BrokerConfig, Claim, Labels, NewTree, Place, Submit
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.scripts import Argument
 from orchestrator.core.ids import SessionId
 from orchestrator.core.secrets import secret_name

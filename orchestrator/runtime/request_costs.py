@@ -32,10 +32,10 @@ from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
-from orchestrator.model.request import Prompt
+from orchestrator.model.prompt import Prompt
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.tables import ModelPrice, ModelSettings
 

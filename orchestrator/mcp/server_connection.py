@@ -26,7 +26,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse
 from pydantic import ValidationError
 
-from orchestrator.mcp.records import (
+from orchestrator.mcp.server_records import (
     DESCRIPTION_CHARS,
     ERROR_CHARS,
     JSON_DEPTH,

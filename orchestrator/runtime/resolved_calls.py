@@ -13,10 +13,10 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonValue
-from orchestrator.runtime.log import log
-from orchestrator.sandbox.policy import InvalidPolicy
+from orchestrator.runtime.logger import log
+from orchestrator.sandbox.policy_paths import InvalidPolicy
 from orchestrator.tools.folder_setup import SetupRunner
-from orchestrator.tools.mcp import McpToolbox
+from orchestrator.tools.mcp_tools import McpToolbox
 from orchestrator.tools.rules import CommandRules
 from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.tools.tool import Judgement, Tool

@@ -26,7 +26,7 @@ import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
-from orchestrator.model.chat import ChatFormat
+from orchestrator.model.chat_completions import ChatFormat
 from orchestrator.model.connections import (
     BROKEN,
     MAX_CONNECTIONS,
@@ -38,6 +38,7 @@ from orchestrator.model.connections import (
     require_proxy,
     url_of,
 )
+from orchestrator.model.prompt import Completed, ModelEvent, Prompt, RateLimits, session_headers
 from orchestrator.model.refusals import (
     CUT,
     MAX_ERROR_BODY,
@@ -52,7 +53,6 @@ from orchestrator.model.refusals import (
     rate_limit_snapshot,
     retry_after_s,
 )
-from orchestrator.model.request import Completed, ModelEvent, Prompt, RateLimits, session_headers
 from orchestrator.model.responses import ResponsesFormat
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
 from orchestrator.tables import ProviderSettings, Secret

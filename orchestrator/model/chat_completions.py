@@ -11,8 +11,7 @@ import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
-from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
-from orchestrator.model.request import (
+from orchestrator.model.prompt import (
     SCHEMA_NAME,
     Completed,
     Created,
@@ -25,6 +24,7 @@ from orchestrator.model.request import (
     TextDelta,
     takes_verbosity,
 )
+from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
 from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
 from orchestrator.protocol.items import Message, OutputText, ReasoningText

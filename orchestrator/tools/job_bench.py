@@ -39,7 +39,7 @@ from orchestrator.protocol.wire import written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.git import repository_above
 from orchestrator.sandbox.limits import Limits
-from orchestrator.sandbox.policy import InvalidPolicy, resolve
+from orchestrator.sandbox.policy_paths import InvalidPolicy, resolve
 from orchestrator.sandbox.probe import NoConfinement
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tables import SANDBOX_MODES, SandboxPolicy

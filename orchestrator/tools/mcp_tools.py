@@ -25,7 +25,7 @@ from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
-from orchestrator.mcp.records import (
+from orchestrator.mcp.server_records import (
     JSON_DEPTH,
     PREFIX,
     STDERR_BYTES,
@@ -44,7 +44,7 @@ from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, W
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus, Tool
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.sandbox.environment import command_environment
-from orchestrator.sandbox.policy import Confinement
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.trusted_files import find_named_program, named_environment, not_found
 from orchestrator.tables import McpServerSettings
 from orchestrator.tools.arguments import BadArguments

@@ -10,7 +10,7 @@ from dataclasses import field
 from pathlib import Path
 
 from orchestrator.core.frozen import record
-from orchestrator.settings.trust import FolderConfig
+from orchestrator.settings.folder_trust import FolderConfig
 from orchestrator.tables import (
     AgentSettings,
     AuthSettings,

@@ -26,20 +26,20 @@ from orchestrator.private_files import make_folder
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.deletion import DeletedFiles, removing
 from orchestrator.rollouts.storage import Storage
-from orchestrator.runtime.budget import Accounting
-from orchestrator.runtime.calls import ToolCalls
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files
 from orchestrator.runtime.loader import restore_session
-from orchestrator.runtime.log import OutageFilter, log
+from orchestrator.runtime.logger import OutageFilter, log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
+from orchestrator.runtime.request_costs import Accounting
+from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.runtime.runner import RunnerConfig
+from orchestrator.runtime.same_folder import RecentChecks
 from orchestrator.runtime.worker import Worker, WorkerConfig
-from orchestrator.runtime.workspace import RecentChecks
 from orchestrator.sandbox.limits import half_of_memory
-from orchestrator.sandbox.policy import COPIES
+from orchestrator.sandbox.policy_paths import COPIES
 from orchestrator.sandbox.probe import SandboxSupport, probe
 from orchestrator.settings import Settings, TrustList
 from orchestrator.settings.private_home import is_shared
@@ -49,8 +49,8 @@ from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.folder_setup import SetupRunner
-from orchestrator.tools.jobs import Commands, Workbench
-from orchestrator.tools.mcp import McpToolbox, mcp_programs
+from orchestrator.tools.job_bench import Commands, Workbench
+from orchestrator.tools.mcp_tools import McpToolbox, mcp_programs
 from orchestrator.tools.rules import CommandRules
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
@@ -63,9 +63,9 @@ from orchestrator.wiring.deployment import (
     worker_name,
     worker_pools,
 )
+from orchestrator.wiring.new_sessions import SESSIONS, VERSION, guide
+from orchestrator.wiring.person_sign_in import signed_in
 from orchestrator.wiring.portable import machine_config, machine_folders, pack_store
-from orchestrator.wiring.sessions import SESSIONS, VERSION, guide
-from orchestrator.wiring.sign_in import signed_in
 from orchestrator.workspaces.copies import boot_id, sweeping
 from orchestrator.workspaces.service import MachineFolders
 
@@ -418,13 +418,13 @@ async def _counting(
     say: Callable[[str], None],
     stack: AsyncExitStack,
 ) -> list[Observer]:
-    from orchestrator.telemetry import catalogue
+    from orchestrator.telemetry import metric_names
     from orchestrator.telemetry.listener import Health, PortTaken, listening
     from orchestrator.telemetry.metrics import Metrics
     from orchestrator.telemetry.work import FleetMetrics, WorkMetrics
 
     metrics = Metrics(watch.ports.version)
-    metrics.gauge(catalogue.ROOM).set(worker.concurrency)
+    metrics.gauge(metric_names.ROOM).set(worker.concurrency)
     fleet = FleetMetrics(metrics, watch.ports.broker, pools, time.monotonic)
     assert worker.metrics_port is not None
     try:

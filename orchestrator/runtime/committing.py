@@ -33,7 +33,7 @@ from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.loader import BrokenLog
-from orchestrator.runtime.log import log
+from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 
 # ── deltas ────────────────────────────────────────────────────────────────────────────────────────

@@ -20,7 +20,7 @@ from orchestrator.core.settings import (
     WorkspaceMark,
 )
 from orchestrator.core.state import State
-from orchestrator.gateways.workspace import Workspace, mark
+from orchestrator.gateways.folder_facts import Workspace, mark
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.rollouts.rollout_file import rollout_path
