@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from orchestrator.core import compaction, evolve
-from orchestrator.core import evolve as evolve_task
 from orchestrator.core.decide import task
 from sim.mutant import Mutant, text
 
@@ -12,7 +11,7 @@ DEFECTS = (
         "reviewers know the conversation",
         "a review begins with what was said before it",
         text(
-            evolve_task,
+            evolve,
             "_branch",
             "Log.of(fact.opening), fact.opening,",
             "Log.of((*state.history, *fact.opening)), fact.opening,",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import evolve as workspace_facts
+from orchestrator.core import evolve
 from orchestrator.core.decide import agent
 from orchestrator.folders import keeper_process, known, merge, names
 from orchestrator.folders.build import Build
@@ -25,7 +25,7 @@ DEFECTS = (
     Mutant(
         "nobody keeps the packs of a beginning",
         "a session forgets which packs make what it began with as soon as it has begun",
-        text(workspace_facts, "evolve_workspace", "base_packs=packs", "base_packs=packs[1:]"),
+        text(evolve, "evolve_workspace", "base_packs=packs", "base_packs=packs[1:]"),
         "contents",
     ),
     Mutant(
@@ -37,7 +37,7 @@ DEFECTS = (
     Mutant(
         "packs before the last one are forgotten",
         "a session's folder is made from its first pack and the last one, without those between",
-        text(workspace_facts, "_saved", "(*known.packs, fact.pack)", "(*known.packs[:1], fact.pack)"),
+        text(evolve, "_saved", "(*known.packs, fact.pack)", "(*known.packs[:1], fact.pack)"),
         "contents",
     ),
     Mutant(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from orchestrator.broker import claims, commit_requests
 from orchestrator.broker.claims import Claims
 from orchestrator.core import evolve, outstanding
-from orchestrator.core import evolve as workspace_facts
 from orchestrator.core.decide import agent, folder
 from orchestrator.folders import keeper_process
 from orchestrator.runtime.folder_work import FolderWork
@@ -94,7 +93,7 @@ DEFECTS = (
         "folders made anew pass for set up",
         "a folder that is made again goes on as one in which the script has run",
         text(
-            workspace_facts,
+            evolve,
             "evolve_workspace",
             "known.set_up and not anew and machine == known.machine",
             "known.set_up",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from orchestrator.core import evolve as evolve_task
+from orchestrator.core import evolve
 from orchestrator.core.decide import task
 from orchestrator.runtime import model_request
 from sim.mutant import Mutant, text
@@ -17,7 +17,7 @@ DEFECTS = (
     Mutant(
         "approved plans stay",
         "a plan that a task was shown is shown to the next one, too",
-        text(evolve_task, "_task_begun", "state = state.with_extras(pinned_plan=None)", "pass"),
+        text(evolve, "_task_begun", "state = state.with_extras(pinned_plan=None)", "pass"),
         "plans",
     ),
     Mutant(

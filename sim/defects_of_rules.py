@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import decide, evolve, lines, outstanding, snapshot, user_turns
-from orchestrator.core import evolve as evolve_request
-from orchestrator.core import evolve as evolve_task
 from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork, ask
 from orchestrator.core.decide import agent, call, call_end, request, takeover, task
 from orchestrator.core.decide.draft import Draft
@@ -64,7 +62,7 @@ DEFECTS = (
     Mutant(
         "queued input is dropped",
         "when one of several inputs that wait begins, the others are forgotten",
-        text(evolve_task, "_task_begun", "*state.queue[place + 1 :]", ""),
+        text(evolve, "_task_begun", "*state.queue[place + 1 :]", ""),
     ),
     Mutant(
         "words to a closed root are dropped",
@@ -81,7 +79,7 @@ DEFECTS = (
     Mutant(
         "failed responses used nothing",
         "what a response used that failed is not counted in its session",
-        text(evolve_request, "_tokens_lost", "if usage else state", "if False else state"),
+        text(evolve, "_tokens_lost", "if usage else state", "if False else state"),
     ),
     Mutant(
         "a timer that is gone raises",
@@ -293,7 +291,7 @@ DEFECTS = (
     Mutant(
         "servers' questions have no deadline",
         "a question of a server that nobody answers in time stays open",
-        text(decide, "timer_fired", "if command.id == approval_timer(asked.id) and", "if False and"),
+        text(decide, "_timer_of_task", "if command.id == approval_timer(asked.id) and", "if False and"),
         "servers",
     ),
     Mutant(

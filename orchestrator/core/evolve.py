@@ -186,45 +186,25 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
     match fact:
         case f.TimerTaken(generation):
             return replace(state, timers=max(state.timers, generation))
-        case f.Configured(settings=settings, session=session):
-            return replace(state, native=True, settings=settings, facts=session)
-        case f.SettingsChanged(changes):
-            return replace(state, settings=state.settings.changed(changes), native=True)
-        case f.Instructed(text):
-            return replace(state, facts=replace(state.facts, base_instructions=text or None))
-        case f.Named(name):
-            return state.with_extras(thread_name=name)
-        case f.InputQueued(id, turn, client):
-            return replace(state, queue=(*state.queue, Queued(id, turn, client)))
-        case f.QueueOrdered(ids):
-            return replace(state, queue=_ordered(state.queue, ids))
-        case f.QueuedEdited(id, items):
-            return replace(state, queue=_edited(state.queue, id, items))
+        case f.Answered():
+            return _answered(state, fact)
+        case f.Configured() | f.SettingsChanged() | f.Instructed() | f.Named():
+            return _configured(state, fact)
+        case f.InputQueued() | f.QueueOrdered() | f.QueuedEdited():
+            return replace(state, queue=_queued(state.queue, fact))
+        case f.LookUpAsked() | f.LookUpEnded():
+            return state.with_extras(lookups=_looked_up(state.lookups, fact))
         case f.Closing(by):
             return replace(state.with_extras(lookups=()), closing=by)
         case f.Closed():
             return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):
             return replace(state, rate_limits=snapshot)
-        case f.Answered():
-            answer = Answer(fact.call_id, fact.turn, fact.decision, fact.who, fact.digest)
-            if fact.decision == "revised" and fact.agent_id is None and state.task is not None:
-                state = replace(state, task=replace(state.task, drafted=False))
-            state = replace(state, answers=(*state.answers, answer)[-ANSWERS_KEPT:])
-            return state if not fact.secret else _secret_told(state, fact)
         case f.ApprovedForSession(keys, granted):
             roots = tuple(dict.fromkeys((*state.granted_roots, *granted)))
             return replace(state, approved=state.approved | set(keys), granted_roots=roots)
-        case f.Rewound(content=None):
-            return _rewound(state, fact.length)
         case f.Rewound():
-            return _restored(state, fact)
-        case f.LookUpAsked(id, op, client, who):
-            return state.with_extras(lookups=(*state.lookups, PendingLookUp(id, op, client, who)))
-        case f.LookUpEnded(id, client):
-            ended = (id, client)
-            left = tuple(asked for asked in state.lookups if (asked.id, asked.client) != ended)
-            return state.with_extras(lookups=left)
+            return _rewound(state, fact.length) if fact.content is None else _restored(state, fact)
         case f.FoldersTold(folders):
             return _folders_told(state, folders)
         case f.PlanPinned(plan):
@@ -234,6 +214,50 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, history=state.history.append(inherited), native=True)
         case _:
             assert_never(fact)
+
+
+def _configured(state: State, fact: f.Configured | f.SettingsChanged | f.Instructed | f.Named) -> State:
+    match fact:
+        case f.Configured(settings=settings, session=session):
+            return replace(state, native=True, settings=settings, facts=session)
+        case f.SettingsChanged(changes):
+            return replace(state, settings=state.settings.changed(changes), native=True)
+        case f.Instructed(text):
+            return replace(state, facts=replace(state.facts, base_instructions=text or None))
+        case f.Named(name):
+            return state.with_extras(thread_name=name)
+        case _:
+            assert_never(fact)
+
+
+def _answered(state: State, fact: f.Answered) -> State:
+    answer = Answer(fact.call_id, fact.turn, fact.decision, fact.who, fact.digest)
+    if fact.decision == "revised" and fact.agent_id is None and state.task is not None:
+        state = replace(state, task=replace(state.task, drafted=False))
+    state = replace(state, answers=(*state.answers, answer)[-ANSWERS_KEPT:])
+    return state if not fact.secret else _secret_told(state, fact)
+
+
+def _queued(
+    queue: tuple[Queued, ...], fact: f.InputQueued | f.QueueOrdered | f.QueuedEdited
+) -> tuple[Queued, ...]:
+    match fact:
+        case f.InputQueued(id, turn, client):
+            return (*queue, Queued(id, turn, client))
+        case f.QueueOrdered(ids):
+            return _ordered(queue, ids)
+        case f.QueuedEdited(id, items):
+            return _edited(queue, id, items)
+        case _:
+            assert_never(fact)
+
+
+def _looked_up(
+    lookups: tuple[PendingLookUp, ...], fact: f.LookUpAsked | f.LookUpEnded
+) -> tuple[PendingLookUp, ...]:
+    if isinstance(fact, f.LookUpAsked):
+        return (*lookups, PendingLookUp(fact.id, fact.op, fact.client, fact.who))
+    return tuple(asked for asked in lookups if (asked.id, asked.client) != (fact.id, fact.client))
 
 
 def _ordered(queue: tuple[Queued, ...], ids: Sequence[str]) -> tuple[Queued, ...]:

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from enum import StrEnum
 from itertools import islice
-from typing import ClassVar, Final, Literal, TypeAlias, assert_never
+from typing import ClassVar, Final, Literal, TypeAlias, get_args
 
 from orchestrator.core.calls.agents import Await, AwaitWork, CopyWork, HelperWork, VariantsWork
 from orchestrator.core.calls.ask import ClientToolWork, PlanWork, QuestionWork, UserInputWork
@@ -81,37 +81,15 @@ RunnableWork: TypeAlias = ExecWork | PatchWork | CustomWork | McpWork | MergeWor
 Waiting: TypeAlias = AwaitWork | HelperWork | VariantsWork
 AskWork: TypeAlias = QuestionWork | UserInputWork | PlanWork | ClientToolWork
 """Calls that wait for words of a person, or of a client. An assessment of such a call is its work."""
-CallWork: TypeAlias = RunnableWork | StdinWork | CopyWork | Waiting | AskWork | UnknownWork
+KnownWork: TypeAlias = RunnableWork | StdinWork | CopyWork | Waiting | AskWork
+CallWork: TypeAlias = KnownWork | UnknownWork
 
-_EXEC = writer_of(ExecWork, ExecWork.kind)
-_PATCH = writer_of(PatchWork, PatchWork.kind)
-_AWAIT = writer_of(AwaitWork, AwaitWork.kind)
-_HELPER = writer_of(HelperWork, HelperWork.kind)
-_VARIANTS = writer_of(VariantsWork, VariantsWork.kind)
-_CUSTOM = writer_of(CustomWork, CustomWork.kind)
-_MCP = writer_of(McpWork, McpWork.kind)
-_MERGE = writer_of(MergeWork, MergeWork.kind)
-_COPY = writer_of(CopyWork, CopyWork.kind)
-_STDIN = writer_of(StdinWork, StdinWork.kind)
-_QUESTION = writer_of(QuestionWork, QuestionWork.kind)
-_USER_INPUT = writer_of(UserInputWork, UserInputWork.kind)
-_PLAN = writer_of(PlanWork, PlanWork.kind)
-_CLIENT_TOOL = writer_of(ClientToolWork, ClientToolWork.kind)
-_READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], CallWork]] = {
-    ExecWork.kind: reader_of(ExecWork),
-    PatchWork.kind: reader_of(PatchWork),
-    AwaitWork.kind: reader_of(AwaitWork),
-    HelperWork.kind: reader_of(HelperWork),
-    VariantsWork.kind: reader_of(VariantsWork),
-    CustomWork.kind: reader_of(CustomWork),
-    McpWork.kind: reader_of(McpWork),
-    MergeWork.kind: reader_of(MergeWork),
-    CopyWork.kind: reader_of(CopyWork),
-    StdinWork.kind: reader_of(StdinWork),
-    QuestionWork.kind: reader_of(QuestionWork),
-    UserInputWork.kind: reader_of(UserInputWork),
-    PlanWork.kind: reader_of(PlanWork),
-    ClientToolWork.kind: reader_of(ClientToolWork),
+_KINDS: tuple[type[KnownWork], ...] = get_args(KnownWork)
+_READERS: Mapping[str, Callable[[Mapping[str, JsonValue]], KnownWork]] = {
+    cls.kind: reader_of(cls) for cls in _KINDS
+}
+_WRITERS: Mapping[type[KnownWork], Callable[[KnownWork], JsonObject]] = {
+    cls: writer_of(cls, cls.kind) for cls in _KINDS
 }
 
 
@@ -128,39 +106,9 @@ def work_of(spec: Mapping[str, JsonValue] | None) -> CallWork | None:
 
 def spec_of(work: CallWork) -> JsonObject:
     """The work as JSON: the `spec` of the log."""
-    match work:
-        case ExecWork():
-            return _EXEC(work)
-        case PatchWork():
-            return _PATCH(work)
-        case AwaitWork():
-            return _AWAIT(work)
-        case HelperWork():
-            return _HELPER(work)
-        case VariantsWork():
-            return _VARIANTS(work)
-        case CustomWork():
-            return _CUSTOM(work)
-        case McpWork():
-            return _MCP(work)
-        case MergeWork():
-            return _MERGE(work)
-        case CopyWork():
-            return _COPY(work)
-        case StdinWork():
-            return _STDIN(work)
-        case QuestionWork():
-            return _QUESTION(work)
-        case UserInputWork():
-            return _USER_INPUT(work)
-        case PlanWork():
-            return _PLAN(work)
-        case ClientToolWork():
-            return _CLIENT_TOOL(work)
-        case UnknownWork():
-            return dict(work.spec)
-        case _:
-            assert_never(work)
+    if isinstance(work, UnknownWork):
+        return dict(work.spec)
+    return _WRITERS[type(work)](work)
 
 
 def timer_of(work: CallWork | None) -> int | None:

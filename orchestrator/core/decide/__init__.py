@@ -76,7 +76,7 @@ from orchestrator.core.decide.request import (
 from orchestrator.core.decide.takeover import refused, stopped, took_over
 from orchestrator.core.decide.task import fail, go_on, pause, resume, unpriced
 from orchestrator.core.decide.transitions import advance
-from orchestrator.core.state import State
+from orchestrator.core.state import State, Task
 from orchestrator.core.tree import pruned_flag
 
 __all__ = ["Decision", "IllegalCommand", "decide"]
@@ -111,26 +111,18 @@ def _apply(draft: Draft, command: c.Command) -> None:
     match command:
         case c.Submitted():
             submitted(draft, command)
-        case c.BeginRequest():
-            begin_request(draft)
-        case c.SearchBegun():
-            search_begun(draft, command)
-        case c.ItemCompleted():
-            item_completed(draft, command)
-        case c.ResponseCompleted():
-            response_completed(draft, command)
-        case c.ResponseBroken():
-            response_broken(draft, command)
-        case c.CallAssessed():
-            assessed(draft, command)
-        case c.CallFinished():
-            finished(draft, command)
-        case c.ProcessFinished():
-            process_finished(draft, command)
-        case c.Elicited():
-            elicited(draft, command)
-        case c.ElicitationDropped(id):
-            dropped(draft, id)
+        case (
+            c.BeginRequest()
+            | c.SearchBegun()
+            | c.ItemCompleted()
+            | c.ResponseCompleted()
+            | c.ResponseBroken()
+        ):
+            _apply_to_request(draft, command)
+        case (
+            c.CallAssessed() | c.CallFinished() | c.ProcessFinished() | c.Elicited() | c.ElicitationDropped()
+        ):
+            _apply_to_call(draft, command)
         case c.Stopped():
             stopped(draft, command)
         case c.CloseCalls():
@@ -155,6 +147,44 @@ def _apply(draft: Draft, command: c.Command) -> None:
             commit_refused(draft, command)
         case _:
             _apply_to_folder(draft, command)
+
+
+def _apply_to_request(
+    draft: Draft,
+    command: c.BeginRequest | c.SearchBegun | c.ItemCompleted | c.ResponseCompleted | c.ResponseBroken,
+) -> None:
+    match command:
+        case c.BeginRequest():
+            begin_request(draft)
+        case c.SearchBegun():
+            search_begun(draft, command)
+        case c.ItemCompleted():
+            item_completed(draft, command)
+        case c.ResponseCompleted():
+            response_completed(draft, command)
+        case c.ResponseBroken():
+            response_broken(draft, command)
+        case _:
+            assert_never(command)
+
+
+def _apply_to_call(
+    draft: Draft,
+    command: c.CallAssessed | c.CallFinished | c.ProcessFinished | c.Elicited | c.ElicitationDropped,
+) -> None:
+    match command:
+        case c.CallAssessed():
+            assessed(draft, command)
+        case c.CallFinished():
+            finished(draft, command)
+        case c.ProcessFinished():
+            process_finished(draft, command)
+        case c.Elicited():
+            elicited(draft, command)
+        case c.ElicitationDropped(id):
+            dropped(draft, id)
+        case _:
+            assert_never(command)
 
 
 def _apply_to_folder(draft: Draft, command: fc.FolderCommand | f.WorkspaceSaved) -> None:
@@ -285,9 +315,11 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
         if command.id == watchdog_timer(watchdog.agent_id) and command.generation == watchdog.generation:
             watchdog_fired(draft, watchdog)
             return
-    task = draft.state.task
-    if task is None:
-        return
+    if draft.state.task is not None:
+        _timer_of_task(draft, draft.state.task, command)
+
+
+def _timer_of_task(draft: Draft, task: Task, command: TimerFired) -> None:
     waiting = task.waiting
     if waiting is not None and command.id == wait_timer(waiting.call_id):
         wait = waiting.work

@@ -64,11 +64,8 @@ def submitted(draft: Draft, command: Submitted) -> None:
             _run_command(draft, command, op)
         case ops.Interrupt():
             _interrupt(draft, command, op)
-        case ops.MessageAgent(agent_id=0) if draft.state.facts.is_root and draft.state.task is None:
-            said = ops.UserInput(items=(TextInput(text=op.text),))
-            user_turn(draft, command, UserTurn.asked(said))
         case ops.MessageAgent():
-            message_agent(draft, command, op)
+            _message(draft, command, op)
         case ops.CancelAgent():
             cancel_agent(draft, command, op)
         case (
@@ -81,20 +78,14 @@ def submitted(draft: Draft, command: Submitted) -> None:
             | ops.DynamicToolResponse()
         ):
             answer(draft, command, op)
-        case ops.OverrideTurnContext():
-            change_settings(draft, settings_named(op) or {})
-        case ops.ConfigureSession():
-            _configure(draft, command, op)
+        case ops.OverrideTurnContext() | ops.ConfigureSession() | ops.SetThreadName() | ops.GetPath():
+            _about_session(draft, command, op)
         case ops.ThreadRollback():
             roll_back(draft, command, op)
         case ops.InjectItems():
             inject(draft, command, op)
         case ops.RemoveQueued() | ops.ReorderQueue() | ops.UpdateQueued():
             change_queue(draft, command, op)
-        case ops.SetThreadName():
-            _set_name(draft, command, op.name)
-        case ops.GetPath():
-            _get_path(draft, command)
         case (
             ops.AddToHistory()
             | ops.GetHistoryEntryRequest()
@@ -157,6 +148,34 @@ def _run_command(draft: Draft, command: Submitted, op: ops.RunUserShellCommand) 
         error(draft, command.id, why_not)
     else:
         user_turn(draft, command, UserTurn(op))
+
+
+def _message(draft: Draft, command: Submitted, op: ops.MessageAgent) -> None:
+    """A message to an agent; one to the root itself, between tasks, begins a task as input does."""
+    if op.agent_id == 0 and draft.state.facts.is_root and draft.state.task is None:
+        said = ops.UserInput(items=(TextInput(text=op.text),))
+        user_turn(draft, command, UserTurn.asked(said))
+    else:
+        message_agent(draft, command, op)
+
+
+def _about_session(
+    draft: Draft,
+    command: Submitted,
+    op: ops.OverrideTurnContext | ops.ConfigureSession | ops.SetThreadName | ops.GetPath,
+) -> None:
+    """What people set of a session, or ask of it, without a turn."""
+    match op:
+        case ops.OverrideTurnContext():
+            change_settings(draft, settings_named(op) or {})
+        case ops.ConfigureSession():
+            _configure(draft, command, op)
+        case ops.SetThreadName():
+            _set_name(draft, command, op.name)
+        case ops.GetPath():
+            _get_path(draft, command)
+        case _:
+            assert_never(op)
 
 
 def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> None:
