@@ -11,8 +11,8 @@ import pytest
 from orchestrator.broker.records import Labels, SessionHead
 from orchestrator.broker.trees import IndexPlace, Listed
 from orchestrator.core.ids import AgentId, SessionId, new_session_id
-from orchestrator.views.thread_list import ListAsked, ListCursor, ThreadFilter, loaded, threads_page
-from orchestrator.views.thread_pages import BadCursor
+from orchestrator.views.thread_list import ListAsked, ListCursor, SortKey, ThreadFilter, loaded, threads_page
+from orchestrator.views.thread_pages import BadCursor, Direction
 from tests.views.test_threads import RESTED, head
 
 
@@ -257,3 +257,128 @@ async def test_thread_that_waits_for_a_person_or_agents_is_loaded(status: str) -
     fleet.add(1, 1, status="closed")
     waits = fleet.add(2, 2, status=status)
     assert await loaded(cast(Any, fleet), 10) == [waits]
+
+
+def family() -> tuple[Fleet, dict[str, SessionId]]:
+    """Two trees, one with agents of agents, beside a foreign, an archived and an ephemeral session.
+
+    Several changed at one moment, and the ids of the agents are those of one second.
+    """
+    fleet, named = Fleet(), dict[str, SessionId]()
+
+    def add(name: str, n: int, changed: int, above: str = "", **facts: Any) -> None:
+        if above:
+            root = fleet.heads_of[named[above]].tree
+            number = AgentId(
+                1 + sum(one.tree == root and one.agent_id > 0 for one in fleet.heads_of.values())
+            )
+            facts |= {"tree": root, "parent": named[above], "agent_id": number}
+        named[name] = fleet.add(n, changed, **facts)
+
+    add("root", 1, 50)
+    add("child", 9, 50, "root")
+    add("second", 8, 70, "root")
+    add("grandchild", 7, 50, "child")
+    add("below", 6, 90, "grandchild")
+    add("beside", 2, 50)
+    add("niece", 5, 50, "beside")
+    add("archived", 3, 60, shelved=True)
+    add("its agent", 10, 50, "archived")
+    add("foreign", 4, 50, labels=Labels("eve"))
+    add("foreign agent", 11, 50, "foreign", labels=Labels("eve"))
+    add("run", 12, 50, labels=Labels(source="exec"))
+    add("for a moment", 13, 50, labels=Labels(ephemeral=True))
+    return fleet, named
+
+
+ROOTS = {"root", "beside"}
+AGENTS = {"child", "second", "grandchild", "below", "niece", "its agent"}
+LISTS: list[tuple[str, dict[str, Any], set[str]]] = [
+    ("people's", {}, ROOTS),
+    ("programs'", {"kinds": frozenset({"exec"})}, {"run"}),
+    ("both", {"kinds": frozenset({"cli", "exec"})}, {*ROOTS, "run"}),
+    ("agents", {"kinds": frozenset({"agent"})}, AGENTS),
+    ("agents and people's", {"kinds": frozenset({"agent", "cli"})}, ROOTS | AGENTS),
+    ("archived", {"archived": True}, {"archived"}),
+    ("archived, and agents", {"archived": True, "kinds": frozenset({"agent", "cli"})}, {"archived"} | AGENTS),
+    ("below the root", {"ancestor": "root"}, {"child", "second", "grandchild", "below"}),
+    ("below an agent", {"ancestor": "child"}, {"grandchild", "below"}),
+    ("below one that has none", {"ancestor": "second"}, set()),
+    ("children of the root", {"parent": "root"}, {"child", "second"}),
+    ("children of an agent", {"parent": "child"}, {"grandchild"}),
+    ("below nobody", {"ancestor": str(numbered(99))}, set()),
+]
+
+
+@pytest.mark.parametrize(("about", "wanted", "found"), LISTS, ids=[row[0] for row in LISTS])
+@pytest.mark.parametrize("sort", ["created", "recency"])
+@pytest.mark.parametrize("direction", ["desc", "asc"])
+async def test_every_list_has_each_of_its_threads_once_in_pages_of_every_size_and_the_same_way_back(
+    about: str, wanted: dict[str, Any], found: set[str], sort: SortKey, direction: Direction
+) -> None:
+    fleet, named = family()
+    meant = {
+        name: named.get(str(value), value) for name, value in wanted.items() if name in ("parent", "ancestor")
+    }
+    more: dict[str, Any] = {"wanted": ThreadFilter(**(wanted | meant)), "sort": sort}
+
+    def key(session: SessionId) -> tuple[int, str]:
+        one = fleet.heads_of[session]
+        return (one.recency_ms if sort == "recency" else one.created_ms), session
+
+    expected = sorted((named[name] for name in found), key=key, reverse=direction == "desc")
+    other: Direction = "asc" if direction == "desc" else "desc"
+    for limit in range(1, len(found) + 2):
+        seen: list[SessionId] = []
+        cursor: ListCursor | None = None
+        while True:
+            page = await threads_page(
+                cast(Any, fleet), ListAsked(limit, cursor=cursor, direction=direction, **more)
+            )
+            here = [one.id for one in page.threads]
+            assert len(here) == min(limit, len(expected) - len(seen))
+            seen += here
+            if page.back is not None:
+                back = ListAsked(len(found), cursor=page.back, direction=other, **more)
+                way = [one.id for one in (await threads_page(cast(Any, fleet), back)).threads]
+                assert way == expected[: expected.index(here[0]) + 1][::-1]
+            if page.next is None:
+                break
+            cursor = ListCursor.of(str(page.next), sort)
+        assert seen == expected
+
+
+async def test_list_of_few_among_many_goes_on_behind_those_that_were_looked_at(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A page looks at so many threads and no more; the next one goes on there, and none is left out."""
+    monkeypatch.setattr("orchestrator.views.thread_list.LOOKED_THROUGH", 500)
+    fleet = Fleet()
+    for n in range(1, 1_501):
+        fleet.add(n, n)
+    left = {numbered(n) for n in (3, 700, 1_499)}
+    wanted = ThreadFilter(without=frozenset(fleet.heads_of) - left)
+    reads = []
+    found: list[int] = []
+    cursor: ListCursor | None = None
+    while True:
+        before = fleet.read
+        page = await threads_page(cast(Any, fleet), asked(wanted=wanted, cursor=cursor))
+        reads.append(fleet.read - before)
+        found += [one.created_ms // 1_000 for one in page.threads]
+        if page.next is None:
+            break
+        cursor = ListCursor.of(str(page.next), "created")
+    assert found == [1_499, 700, 3]
+    assert max(reads) <= 750
+    assert len(reads) >= 3
+
+
+@pytest.mark.parametrize("most", [0, 1, 249, 250, 251, 600])
+async def test_loaded_threads_are_as_many_as_may_be_shown_and_no_more_are_read(most: int) -> None:
+    fleet = Fleet()
+    for n in range(1, 600):
+        fleet.add(n, n, holder="w1")
+    found = await loaded(cast(Any, fleet), most)
+    assert [fleet.heads_of[one].recency_ms for one in found] == list(range(599, max(599 - most, 0), -1))
+    assert fleet.read <= most + 250

@@ -19,7 +19,7 @@ from orchestrator.views.thread_pages import (
     items_page,
     turns_page,
 )
-from tests.views.test_thread_log import Logs, event, log_of, turn
+from tests.views.test_thread_log import Logs, event, fact, log_of, turn
 from tests.views.test_threads import CHILD, ROOT
 
 
@@ -46,6 +46,7 @@ async def all_pages(
             cursor = items.next
         if cursor is None:
             return pages
+        assert len(pages) < 200, "a page that leads to itself"
 
 
 def joined(pages: list[list[Any]]) -> list[Any]:
@@ -78,6 +79,50 @@ async def test_place_back_begins_with_the_first_of_its_page(turns: int, limit: i
         page: Any = await (turns_page(log, asked) if kind == "turns" else items_page(log, asked))
         back = joined(await all_pages(log, kind, cast(Direction, other), 99, page.back))
         assert back == one_way[:1]
+
+
+def forked(own: int, inherited: int) -> Logs:
+    """A thread that was forked from another one, which has gone on since."""
+    logs = Logs()
+    told = [line for n in range(inherited) for line in turn(f"t{n}", "go")]
+    logs.add(CHILD, [event("session_configured"), *told, *turn("later", "go")])
+    at = {"session": CHILD, "seq": 1 + len(told), "chain": logs.logs[CHILD][len(told)].chain.hex()}
+    opening = [fact("configured"), fact("forked", parent=at, content="[]")]
+    mine = [line for n in range(inherited, inherited + own) for line in turn(f"t{n}", "go")]
+    logs.add(ROOT, [*opening, *mine], meta={"forked_from": "x"})
+    return logs
+
+
+@given(st.integers(0, 3), st.integers(0, 3), st.integers(1, 4), st.sampled_from(["turns", "items"]))
+async def test_pages_of_a_fork_have_its_sources_turns_and_its_own_and_each_place_back_the_same_way(
+    own: int, inherited: int, limit: int, kind: Kind
+) -> None:
+    log = await log_of(forked(own, inherited))
+    turns = [f"t{n}" for n in range(own + inherited)]
+    oldest = joined(await all_pages(log, kind, "asc", 99))
+    assert [one if kind == "turns" else one[0] for one in oldest] == (
+        turns if kind == "turns" else [id for id in turns for _ in range(2)]
+    )
+    ways: tuple[tuple[Direction, Direction], ...] = (("asc", "desc"), ("desc", "asc"))
+    for direction, other in ways:
+        expected = oldest if direction == "asc" else oldest[::-1]
+        assert joined(await all_pages(log, kind, direction, limit)) == expected
+        cursor: Cursor | None = None
+        seen = 0
+        while seen < len(expected):
+            asked = Asked(direction, limit, cursor)
+            page: Any = await (turns_page(log, asked) if kind == "turns" else items_page(log, asked))
+            back = joined(await all_pages(log, kind, other, 99, page.back))
+            assert back == expected[: seen + 1][::-1]
+            seen, cursor = seen + min(limit, len(expected) - seen), page.next
+        assert cursor is None
+
+
+async def test_items_of_one_turn_cost_what_comes_up_to_it_and_not_the_log() -> None:
+    logs = logs_of(400)
+    log = await log_of(logs)
+    assert [id for id, _ in (await items_page(log, Asked("desc", 9), "t398")).items] == ["t398"] * 2
+    assert logs.read < 300
 
 
 async def test_place_at_the_end_of_a_log_comes_before_its_newest_turn_and_item() -> None:
@@ -121,7 +166,16 @@ async def test_place_of_a_log_that_was_put_back_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "é", "AAAA", "dDwuLTEuMS5hLjA=", "x" * 9_999, str(Cursor("items", "before", 0, 1, "a", 0))]
+    "text",
+    [
+        "",
+        "é",
+        "AAAA",
+        "dDwuLTEuMS5hLjA=",
+        "x" * 9_999,
+        str(Cursor("items", "before", 0, 1, "a", 0)),
+        *(str(Cursor("turns", "before", *at)) for at in ((-1, 1, "a", 0), (0, -1, "a", 0), (0, 1, "a", -1))),
+    ],
 )
 def test_text_that_is_no_place_of_turns_is_refused(text: str) -> None:
     with pytest.raises(BadCursor):

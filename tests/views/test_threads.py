@@ -8,11 +8,11 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.broker.records import Labels, SessionHead, StoredEntry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent
 from orchestrator.gateways.app_server.write_items import thread_json
-from orchestrator.views.threads import thread, threads
+from orchestrator.views.threads import Spawned, path_at_birth, thread, threads
 from tests.doors.schema import assert_valid
 
 ROOT = SessionId("01a1f8a1-c5d0-7001-97bc-c80be6a60f79")
@@ -119,3 +119,46 @@ async def test_list_shows_the_first_words_of_a_session_that_has_never_rested() -
     found = await threads(broker, [new, head(RESTED, status="running", session=CHILD)])
     assert [one.preview for one in found] == ["do this", "fix the bug in the parser"]
     assert asked == [ROOT]
+
+
+NOTED = {"commit_hash": "def2", "branch": "other"}
+FACTS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
+    ("a name that was given last", {}, {"name": "Newer"}, {"name": "Newer"}),
+    ("a name of its last rest", {}, {}, {"name": "The name"}),
+    ("no name", {"name": None}, {}, {"name": None}),
+    ("git as a client has told it", {}, {"git_note": orjson.dumps(NOTED)}, {"git": NOTED}),
+    ("git of its last rest", {}, {}, {"git": RESTED["git"]}),
+    ("a rollout", {"rollout_path": "/r"}, {}, {"path": "/r"}),
+    ("a tenant's rollout", {"rollout_path": "/r"}, {"labels": Labels("acme")}, {"path": None}),
+    ("put away", {}, {"shelved": True}, {"status": "not_loaded"}),
+    ("put away at work", {}, {"shelved": True, "status": "running"}, {"status": "not_loaded"}),
+    ("in the archive", {}, {"archived": True}, {"status": "not_loaded"}),
+    ("never at rest", {"updated_ms": None}, {}, {"updated_ms": 1_000}),
+    ("a fork", {"forked_from": CHILD}, {}, {"forked_from": CHILD}),
+    ("a pruned agent", {}, {"agent_id": AgentId(7), "parent": CHILD}, {"spawned": Spawned(CHILD, "0/7")}),
+    ("a program's", {}, {"labels": Labels(source="exec")}, {"source": "exec"}),
+]
+
+
+@pytest.mark.parametrize(("about", "meta", "changes", "facts"), FACTS, ids=[row[0] for row in FACTS])
+def test_thread_has_the_newest_of_each_fact(
+    about: str, meta: dict[str, Any], changes: dict[str, Any], facts: dict[str, Any]
+) -> None:
+    found = thread(head({**RESTED, **meta}, **changes))
+    assert {name: getattr(found, name) for name in facts} == facts
+
+
+@pytest.mark.parametrize(
+    ("changes", "path"),
+    [({}, "/r"), ({"labels": Labels("acme")}, ""), ({"archived": True}, "")],
+)
+async def test_path_of_a_new_sessions_rollout_is_told_to_who_may_read_it(
+    changes: dict[str, Any], path: str
+) -> None:
+    born = {"type": "event_msg", "payload": {"type": "session_configured", "rollout_path": "/r"}}
+
+    async def read_rollout(session: SessionId, after: int, count: int) -> tuple[StoredEntry, ...]:
+        return (StoredEntry(1, 1, orjson.dumps(born), b"", b""),)
+
+    logs = cast(Any, SimpleNamespace(read_rollout=read_rollout))
+    assert await path_at_birth(logs, head(**changes)) == path
