@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId, TreeId
     from orchestrator.gateways.client import Client
     from orchestrator.gateways.submit import decide
-    from orchestrator.gateways.turns import Turn, run_turn
+    from orchestrator.gateways.turn_follower import Turn, run_turn
     from orchestrator.protocol.ids import SubmissionId
     from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.protocol.submission import Submission

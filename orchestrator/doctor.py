@@ -34,7 +34,7 @@ from orchestrator.sandbox.trusted_files import find_named_program, find_program,
 from orchestrator.settings import FolderConfig, Settings
 from orchestrator.settings.private_home import open_folders
 from orchestrator.tables import McpServerSettings, RedisSettings
-from orchestrator.tools.rules import CommandRules
+from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.views.workers import FleetStats, SeenWorker, fleet_stats, waits_for, workers_of
 from orchestrator.wiring.deployment import client_name, open_broker, redis_url
 from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys

@@ -21,7 +21,7 @@ from typing import Any, Final, cast
 
 from orchestrator.core.calls import Exec
 from orchestrator.protocol.commands import UnknownCommand
-from orchestrator.tools import rules
+from orchestrator.tools import exec_policy
 from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.commands.script_process import _READERS
 from sim.ledger import Ledger, Reading
@@ -283,7 +283,7 @@ class ScriptReaders:
         with self._own():
             dangerous, unreadable = safety.dangers(command)
             safe = safety.is_known_safe(command)
-            found = rules.segments(command, (), lambda program: True) if given.get("prefix") else ()
+            found = exec_policy.segments(command, (), lambda program: True) if given.get("prefix") else ()
         for question in self.answered & self._lost.keys():
             self._lost[question] -= 1
         reading = self._true(script, given)

@@ -24,3 +24,22 @@ def test_list_of_pages_has_every_page() -> None:
     listed = set(_LINK.findall((ROOT / "docs" / "README.md").read_text(encoding="utf-8")))
     pages = {page.name for page in (ROOT / "docs").glob("*.md")} - {"README.md"}
     assert pages <= listed
+
+
+_FOLDERS = ("orchestrator", "workers", "sim", "tests", "bench", "docs", "examples", "ops")
+_PATH = re.compile(rf"`((?:{'|'.join(_FOLDERS)})/[\w./-]*)`")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_each_file_that_a_page_names_is_there(page: Path) -> None:
+    named = _PATH.findall(page.read_text(encoding="utf-8"))
+    templates = {name for name in named if "NAME" in name}
+    assert [name for name in named if name not in templates and not (ROOT / name).exists()] == []
+
+
+def test_each_word_of_the_architecture_stands_once() -> None:
+    page = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = page.partition("## Words and their files")[2].partition("\n## ")[0]
+    words = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ")][1:]
+    assert len(words) > 90
+    assert sorted(words) == sorted(set(words))

@@ -15,9 +15,9 @@ from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.runtime.logger import log
 from orchestrator.sandbox.policy_paths import InvalidPolicy
+from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.mcp_tools import McpToolbox
-from orchestrator.tools.rules import CommandRules
 from orchestrator.tools.site import CallSite, DeltaSink
 from orchestrator.tools.tool import Judgement, Tool
 from orchestrator.tools.toolbox import Toolbox

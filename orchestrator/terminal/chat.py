@@ -34,7 +34,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.resume import to_resume
 from orchestrator.gateways.submit import new_submission_id
-from orchestrator.gateways.turns import End, TurnFollower
+from orchestrator.gateways.turn_follower import End, TurnFollower
 from orchestrator.private_files import make_folder, open_file, write_file
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId

@@ -40,8 +40,8 @@ from orchestrator.tools.confinement import confinement_of, on_machine, place_of,
 from orchestrator.tools.exec.command import Command, Finished, formatted_output, model_output
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
+from orchestrator.tools.exec_policy import PrefixRule, segments, strict_rule
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.rules import PrefixRule, segments, strict_rule
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
 

@@ -14,7 +14,7 @@ from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tables import SandboxSettings, ToolSettings
-from orchestrator.tools.rules import CommandRules
+from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.tools.subagents import Tree
 
 AskPerson = Callable[[CallId, str, str], Awaitable[ElicitationAction]]

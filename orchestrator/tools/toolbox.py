@@ -19,11 +19,11 @@ from orchestrator.tools.custom import CustomTool, custom_tools
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.exec.worker_processes import LiveProcesses, follow
 from orchestrator.tools.exec_command import ExecCommand, WriteStdinTool
+from orchestrator.tools.exec_policy import CommandRules, RuleWarnings
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.images import ViewImage
 from orchestrator.tools.mcp_tools import McpToolbox, is_mcp
 from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
-from orchestrator.tools.rules import CommandRules, RuleWarnings
 from orchestrator.tools.shell import LocalShell, Shell
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported

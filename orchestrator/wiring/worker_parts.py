@@ -48,10 +48,10 @@ from orchestrator.telemetry.observer import Observer, Observers
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
+from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.job_bench import Commands, Workbench
 from orchestrator.tools.mcp_tools import McpToolbox, mcp_programs
-from orchestrator.tools.rules import CommandRules
 from orchestrator.tools.site import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
 from orchestrator.wiring.deployment import (

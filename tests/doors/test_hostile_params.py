@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.gateways.app_server import door
 from orchestrator.gateways.app_server.messages import Code
-from orchestrator.gateways.app_server.methods import METHODS, changes, running, v1
+from orchestrator.gateways.app_server.methods import METHODS, changes, turns, v1
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.settings import SettingsSources, load_settings
@@ -36,7 +36,7 @@ ODD: st.SearchStrategy[Any] = st.one_of(
 WAITS = (
     (door, "DECIDED_S"),
     (changes, "REST_S"),
-    (running, "INTERRUPT_S"),
+    (turns, "INTERRUPT_S"),
     (v1, "INTERRUPT_S"),
 )
 

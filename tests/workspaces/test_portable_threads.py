@@ -13,7 +13,7 @@ import pytest
 from orchestrator.gateways.app_server.door_ports import BadSetting, Born, NewThread
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Params
-from orchestrator.gateways.app_server.methods.running import ThreadStartParams, _workspace
+from orchestrator.gateways.app_server.methods.turns import ThreadStartParams, _workspace
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope, WorkspaceKind
 from orchestrator.gateways.sq_eq import _done_with, parse_first_line
 from orchestrator.protocol.ops import WorkspaceSource

@@ -59,7 +59,7 @@ from orchestrator.gateways.mcp_server.tools import (
 )
 from orchestrator.gateways.ndjson import AWAITING, READ_BYTES, Streams
 from orchestrator.gateways.submit import new_submission_id
-from orchestrator.gateways.turns import Aborted, Completed, End, Quarantined, Refused, TurnFollower
+from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import HEAD_BYTES, Frame, LineSplitter, OverlongLine
 from orchestrator.protocol.events import StreamError, UserMessage

@@ -22,7 +22,7 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.rules import (
+from orchestrator.tools.exec_policy import (
     MOST_BYTES,
     MOST_CHARS,
     MOST_FILES,

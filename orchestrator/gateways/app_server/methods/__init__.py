@@ -16,15 +16,15 @@ from orchestrator.gateways.app_server.methods import (
     handshake,
     queue,
     resume,
-    running,
     threads,
+    turns,
     v1,
     v1_machine,
 )
 
 TABLES: tuple[Mapping[str, Method], ...] = (
     handshake.METHODS,
-    running.METHODS,
+    turns.METHODS,
     catalogue.METHODS,
     config.METHODS,
     threads.METHODS,
@@ -33,7 +33,7 @@ TABLES: tuple[Mapping[str, Method], ...] = (
     changes.MARKS,
     queue.METHODS,
     account.METHODS,
-    running.FORKS,
+    turns.FORKS,
     v1.METHODS,
     v1_machine.METHODS,
 )

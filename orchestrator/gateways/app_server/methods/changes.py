@@ -16,13 +16,13 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.messages import RpcError, bad_params, invalid
 from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.methods.running import (
+from orchestrator.gateways.app_server.methods.threads import head_to_read, thread_of
+from orchestrator.gateways.app_server.methods.turns import (
     ThreadParams,
     settings_after,
     started_turn,
     tell_settings,
 )
-from orchestrator.gateways.app_server.methods.threads import head_to_read, thread_of
 from orchestrator.gateways.app_server.turn_params import TurnSettingsParams
 from orchestrator.gateways.app_server.write_items import GIT, read_state_json
 from orchestrator.gateways.principals import Scope

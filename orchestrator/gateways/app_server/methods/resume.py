@@ -19,8 +19,8 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.messages import no_rollout
 from orchestrator.gateways.app_server.method import Method, Result
-from orchestrator.gateways.app_server.methods.running import asks_of, settings_after
 from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
+from orchestrator.gateways.app_server.methods.turns import asks_of, settings_after
 from orchestrator.gateways.app_server.turn_params import NamedSettings, Reviewer, session_json
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import Scope
