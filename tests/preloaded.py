@@ -16,6 +16,7 @@ import io
 import json
 import os
 import pkgutil
+import runpy
 import socket
 import sys
 import termios
@@ -44,8 +45,8 @@ BYTES_PASS = ("", "C", "POSIX", "C.UTF-8", "C.utf8", "UTF-8")
 """Locales in which Python lets bytes that are no text through its standard streams."""
 
 
-def serve(connection: socket.socket) -> None:
-    """Serves orders until the tests have ended; returns in a fork that is to run a command."""
+def serve(connection: socket.socket) -> str:
+    """Serves orders until the tests have ended; returns, in a fork, the module that it is to run."""
     while True:
         _, descriptors, _, _ = socket.recv_fds(connection, 64, 4)
         if not descriptors:
@@ -53,8 +54,7 @@ def serve(connection: socket.socket) -> None:
         if (between := os.fork()) == 0:
             _leave_an_orphan()
             connection.send(str(os.getpid()).encode())
-            _take_up(descriptors)
-            return
+            return _take_up(descriptors)
         os.waitpid(between, 0)
         for descriptor in descriptors:
             os.close(descriptor)
@@ -69,7 +69,7 @@ def _leave_an_orphan() -> None:
         time.sleep(0.0002)
 
 
-def _take_up(descriptors: list[int]) -> None:
+def _take_up(descriptors: list[int]) -> str:
     order: dict[str, Any] = json.loads(os.pread(descriptors[0], os.fstat(descriptors[0]).st_size, 0))
     for number, descriptor in enumerate(descriptors[1:]):
         os.dup2(descriptor, number)
@@ -91,6 +91,8 @@ def _take_up(descriptors: list[int]) -> None:
     sys.stdin = _stream(0, "r", lenient)
     sys.stdout = _stream(1, "w", lenient)
     sys.stderr = _stream(2, "w", "backslashreplace")
+    module: str = order["module"]
+    return module
 
 
 def _enter(namespaces: list[str]) -> None:
@@ -117,13 +119,17 @@ def _stream(number: int, mode: str, errors: str) -> io.TextIOWrapper:
     return io.TextIOWrapper(binary, "utf-8", errors, line_buffering=number == 2 or binary.isatty())
 
 
-def _run() -> None:
-    """Runs the command, and ends without taking everything to pieces, which would be most of a fork's CPU.
+def _run(module: str) -> None:
+    """Runs the module, and ends without taking everything to pieces, which would be most of a fork's CPU.
 
     What ends by more than an exit code goes to the interpreter's own end.
     """
     try:
-        main()
+        if module == main.__module__:
+            main()
+        else:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+            sys.exit()
     except SystemExit as end:
         if not isinstance(end.code, int | None):
             raise
@@ -198,5 +204,4 @@ def _use_large_pages() -> None:
 if __name__ == "__main__":
     import_all()
     _use_large_pages()
-    serve(socket.socket(fileno=int(sys.argv[1])))
-    _run()
+    _run(serve(socket.socket(fileno=int(sys.argv[1]))))

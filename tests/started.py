@@ -41,7 +41,8 @@ def own_terminal() -> None:
 
 
 class _Fork(subprocess.Popen[AnyStr]):
-    """A process of `COMMAND` and more words; a new Python, if that would read another environment.
+    """A process of `COMMAND` and more words, or of another module of the product or of the tests; a new
+    Python, if that would read another environment.
 
     Takes descriptors, `cwd`, `env`, `umask`, `user` with nothing but it,
     and `own_terminal` as `preexec_fn`.
@@ -57,11 +58,12 @@ class _Fork(subprocess.Popen[AnyStr]):
             assert not self.namespaces, "a new Python starts where the tests run"
             super()._execute_child(*values)  # type: ignore[misc]
             return
-        assert tuple(given["args"][:3]) == COMMAND, "only dendro's commands are preloaded"
+        assert tuple(given["args"][:2]) == COMMAND[:2], "only the product is preloaded, and starts by modules"
         assert given["preexec_fn"] in (None, own_terminal), "nothing else is done before the command"
         assert not given["pass_fds"], "only the standard streams are handed over"
         assert given["gid"] is None, "a user has the group of its number alone"
         order = {
+            "module": given["args"][2],
             "words": given["args"][3:],
             "cwd": os.fspath(given["cwd"] or Path.cwd()),
             "environ": dict(environ),
@@ -88,16 +90,19 @@ else:
 
 
 async def create_started(*words: str, **given: Any) -> asyncio.subprocess.Process:
-    """As `asyncio.create_subprocess_exec`, for a command."""
-    with patch("asyncio.unix_events.subprocess", _Starts()):
+    """As `asyncio.create_subprocess_exec`, for what `Started` starts."""
+    with patch("asyncio.unix_events.subprocess", _Starts(words)):
         return await asyncio.create_subprocess_exec(*words, **given)
 
 
 class _Starts:
-    """The module `subprocess`, but that `Popen` starts commands as `Started` does, and all else as ever."""
+    """The module `subprocess`, but that `Popen` starts these words as `Started` does."""
+
+    def __init__(self, words: Sequence[str]) -> None:
+        self._words = words
 
     def Popen(self, args: Sequence[str], **given: Any) -> subprocess.Popen[Any]:  # noqa: N802
-        return (Started if tuple(args[:3]) == COMMAND else subprocess.Popen)(args, **given)
+        return (Started if args == self._words else subprocess.Popen)(args, **given)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(subprocess, name)

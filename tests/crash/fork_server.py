@@ -16,6 +16,7 @@ from typing import Self
 import orjson
 
 from tests.crash.points import Point
+from tests.started import create_started
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -60,7 +61,7 @@ class ForkServer:
         cls, cwd: Path, environ: Mapping[str, str], log: Path, *, servers: bool = False
     ) -> AsyncIterator[Self]:
         """The launcher, ready to start workers; with `servers` those have MCP servers."""
-        process = await asyncio.create_subprocess_exec(
+        process = await create_started(
             sys.executable,
             "-m",
             "tests.crash.launcher",

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from tests.started import COMMAND, create_started
 
-_PROGRAM = """
-import sys
-from orchestrator.settings import SettingsSources, load_settings
-from workers.upkeep import run_upkeep
-sys.exit(run_upkeep(load_settings(SettingsSources.of_process())))
-"""
 _REPOSITORY = Path(__file__).parents[2]
 _PATIENCE_S = 60
 
@@ -27,7 +21,7 @@ def environment_for(redis_url: str, home: Path, **settings: str) -> dict[str, st
     return {
         "HOME": str(home),
         "PATH": os.environ["PATH"],
-        "DENDRO_HOME": str(home),
+        "DENDRO_HOME": str(home / "data"),
         "DENDRO_REDIS_URL": redis_url,
         "DENDRO_UPKEEP_SEAL_AFTER": "10",
         **settings,
@@ -73,8 +67,8 @@ class UpkeepProcess:
 @asynccontextmanager
 async def running_upkeep(environ: Mapping[str, str]) -> AsyncIterator[UpkeepProcess]:
     """A process that is gone when the test is over."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", _PROGRAM, cwd=_REPOSITORY, env=environ, stderr=asyncio.subprocess.PIPE
+    process = await create_started(
+        *COMMAND, "upkeep", cwd=_REPOSITORY, env=environ, stderr=asyncio.subprocess.PIPE
     )
     try:
         yield UpkeepProcess(process)
