@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import socket
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -33,9 +34,11 @@ from orchestrator.views.tree import (
     AgentPicture,
     Doing,
     TreePicture,
+    TreeReader,
     doing_of,
     machine_of,
     message_summary,
+    uncounted,
     used_of,
 )
 from orchestrator.views.view_errors import Contradiction, ViewError
@@ -271,6 +274,112 @@ def test_reader_learns_since_when_and_what_for_an_agent_waits() -> None:
     doing = doing_of(log, head(3))
     assert (doing.since_ms, doing.waits_for, doing.awaited) == (NOW_MS - 20, "agents", (4,))
     assert (doing.until_ms, doing.last) == (NOW_MS + 9, "first")
+
+
+def test_reader_learns_of_every_agent_that_an_await_names() -> None:
+    wait = AwaitWork((AgentId(4), AgentId(7)), 1, NOW_MS + 9)
+    log = stored((NOW_MS - 20, e.fact(f.CallMoved(CallId("c"), Phase.WAITING, work=wait))))
+    assert doing_of(log, head(1)).awaited == (4, 7)
+
+
+@pytest.mark.parametrize(("of_tree", "of_log", "told"), [(0, 7, 7), (5, 7, 7), (9, 7, 9), (0, 0, 0)])
+def test_agent_has_the_tokens_of_its_tree_or_of_its_log_whichever_are_more(
+    of_tree: int, of_log: int, told: int
+) -> None:
+    """The tree's accounts begin with the first child."""
+    assert agent(1, 0, used=Spend(tokens=of_tree), doing=Doing(tokens=of_log)).tokens == told
+
+
+@pytest.mark.parametrize(
+    ("path", "known", "above"),
+    [
+        ("0/1/2", {1, 2}, 1),
+        ("0/1/2", {2}, 0),
+        ("0/1/3/2", {1, 2}, 1),
+        ("0/1/3/2", {1, 3, 2}, 3),
+        ("0/2", {2}, 0),
+    ],
+)
+async def test_agent_is_drawn_below_the_nearest_that_was_not_pruned(
+    path: str, known: set[int], above: int
+) -> None:
+    tree = Looked()
+    for number in known:
+        tree.add(number, path if number == 2 else f"0/{number}")
+    found = await tree.picture()
+    assert found.agents[2].parent == above
+
+
+async def test_reader_reads_a_log_again_when_it_has_grown_and_not_otherwise() -> None:
+    tree = Looked()
+    tree.add(1, "0/1")
+    reader = TreeReader(cast(Any, tree), TREE)
+    for seq, reads in ((1, 2), (1, 2), (2, 3), (2, 3), (1, 4)):
+        tree.seq[1] = seq
+        await reader.picture()
+        assert tree.reads == reads
+
+
+@pytest.mark.parametrize(
+    ("spent", "told"),
+    [
+        ([], ""),
+        ([Spend(tokens=5, cost=9, requests=3)], ""),
+        ([Spend(tokens=5, requests=3), Spend(tokens=5, cost=9, requests=2)], "3 earlier requests"),
+        ([Spend(requests=3), Spend(tokens=5, requests=1)], "1 earlier request "),
+    ],
+)
+def test_person_is_told_how_many_requests_a_cost_budget_does_not_count(spent: list[Spend], told: str) -> None:
+    cost, requests = sum(each.cost for each in spent), sum(each.requests for each in spent)
+    accounts = {
+        "cost": Account("cost", cost or 1, 0, None),
+        "requests": Account("requests", requests, 0, None),
+    }
+    agents = {AgentId(at): SimpleNamespace(used=each) for at, each in enumerate(spent)}
+    registry = replace(picture(agent(0, None), **accounts).registry, agents=cast(Any, agents))
+    found = uncounted(registry)
+    assert told in f"{found} " if told else not found
+
+
+class Looked:
+    """A tree as its reader looks at it, and how often a log was read."""
+
+    def __init__(self) -> None:
+        self.fields: dict[str, bytes] = {}
+        self.seq: dict[int, int] = {0: 1}
+        self.reads = 0
+        self.trees = self.logs = self
+
+    def add(self, number: int, path: str) -> None:
+        record = {
+            "agent_id": number,
+            "session_id": f"s{number}",
+            "agent_path": path,
+            "status": "idle",
+            "turn": 1,
+        }
+        self.fields[f"a:{number}"] = orjson.dumps(record)
+        self.seq[number] = 1
+
+    async def projection(self, tree: TreeId) -> Any:
+        return picture(agent(0, None), agent(1, 0)).registry, self.fields
+
+    async def head(self, session: SessionId) -> SessionHead:
+        number = int(session[1:]) if session.startswith("s") else 0
+        return replace(head(self.seq[number]), session=session, agent_id=AgentId(number))
+
+    async def read_rollout(self, session: SessionId, after: int, count: int) -> list[StoredEntry]:
+        self.reads += 1
+        return []
+
+    async def serving(self, heads: Any) -> Any:
+        return {one.session: Serving(NOW_MS) for one in heads}
+
+    def now_ms(self) -> int:
+        return NOW_MS
+
+    async def picture(self) -> TreePicture:
+        return await TreeReader(cast(Any, self), TREE).picture()
 
 
 def test_reader_forgets_a_wait_that_is_over() -> None:

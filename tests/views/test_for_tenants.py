@@ -77,11 +77,27 @@ SAID: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("message", SAID, ids=[each["type"] for each in SAID])
+def with_twice(value: Any) -> Any:
+    """The same with each member of a list twice: what holds for the first holds for all."""
+    if isinstance(value, list):
+        return [with_twice(each) for each in (*value, *value)]
+    return {name: with_twice(each) for name, each in value.items()} if isinstance(value, dict) else value
+
+
+@pytest.mark.parametrize(
+    "message",
+    [*SAID, *map(with_twice, SAID)],
+    ids=[*(each["type"] for each in SAID), *(f"{each['type']}, all twice" for each in SAID)],
+)
 def test_event_that_tells_of_the_machine_tells_a_tenant_nothing_of_it(message: dict[str, Any]) -> None:
     told = str(for_tenant(message))
     assert [word for word in MACHINE if word in told] == []
     assert any(word in str(message) for word in MACHINE), "or the example says nothing"
+
+
+@pytest.mark.parametrize("message", SAID, ids=[each["type"] for each in SAID])
+def test_each_of_several_is_told_to_a_tenant_as_it_would_be_alone(message: dict[str, Any]) -> None:
+    assert for_tenant(with_twice(message)) == with_twice(for_tenant(message))
 
 
 def test_words_of_agents_and_commands_are_the_tenants_own() -> None:

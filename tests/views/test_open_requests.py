@@ -9,6 +9,7 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
+from tests.requests.test_answers import ASKS
 
 ROOT = SessionId("root")
 
@@ -55,3 +56,51 @@ def test_request_that_was_read_before_its_events_outlives_the_end_of_the_turn_be
     assert found.first is not None
     found.receive(Event("u2", {"type": ends}))
     assert not found
+
+
+EVERY = {kind: event for kind, event in ASKS.items() if kind != "client_tool"}
+WITH_CALLS = {"choices", "input", "plan", "elicitation"}
+"""Kinds of which no event tells that their own call begins: they are over when the turn's calls are."""
+COUNTED = {"type": "token_count", "info": None, "rate_limits": None}
+AGENT = {"agent_id": 1, "session_id": "a"}
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("turn", [None, "now", "later"])
+@pytest.mark.parametrize("agent", [{}, AGENT])
+@pytest.mark.parametrize(
+    "happens",
+    [
+        *({"type": begins} for begins in ("exec_command_begin", "mcp_tool_call_begin", "patch_apply_begin")),
+        {"type": "request_resolved", "decision": "denied"},
+        COUNTED,
+        {"type": "task_complete"},
+        {"type": "turn_aborted", "reason": "interrupted"},
+        {"type": "agent_message", "message": "so"},
+    ],
+    ids=lambda happens: str(happens["type"]),
+)
+def test_request_of_every_kind_is_closed_by_what_ends_it_and_by_nothing_else(
+    kind: str, turn: str | None, agent: dict[str, Any], happens: dict[str, Any]
+) -> None:
+    """Beside it one of another agent is open under the same id, and one of the same agent under another."""
+    asking = {**EVERY[kind], **({} if turn is None else {"turn_id": turn})}
+    name = "id" if kind == "elicitation" else "callId" if "callId" in asking else "call_id"
+    stranger = {"agent_id": 2, "session_id": "b"}
+    found = OpenRequests(ROOT)
+    for message in ({**asking, **agent}, {**asking, **stranger}, {**asking, **agent, name: "other"}):
+        found.receive(Event("now", message))
+    named = happens["type"] not in ("token_count", "task_complete", "turn_aborted", "agent_message")
+    found.receive(Event("now", {**happens, **(agent | {"call_id": "c"} if named else {})}))
+    own_turn = not agent and turn in (None, "now")
+    over = {
+        "token_count": own_turn and kind in WITH_CALLS,
+        "task_complete": own_turn,
+        "turn_aborted": own_turn,
+        "agent_message": False,
+    }.get(happens["type"], True)
+    left = [(request.session, request.call_id) for request in found]
+    session = agent.get("session_id", "")
+    first, beside = [(session, "c")], [(session, "other")]
+    others = [] if over and not named else beside
+    assert left == [*([] if over else first), ("b", "c"), *others]

@@ -14,6 +14,7 @@ from orchestrator.requests import request_of
 from orchestrator.views.approvals import Asked, chosen, decision_text
 from orchestrator.views.event_text import resolved_text
 from orchestrator.views.view_errors import ViewError
+from tests.requests.test_answers import ASKS
 
 ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED
 ALWAYS = ReviewDecision.APPROVED_FOR_SESSION
@@ -162,3 +163,59 @@ def test_word_that_people_allow_means_no_call_whose_model_has_named_it_so(
     assert is_meant(named, f"1:{name}")
     assert is_meant(asked(name, call="c1"), name)
     assert is_meant(asked("rm", "-r", "work", call="call_1"), "call_1")
+
+
+@pytest.mark.parametrize("where", [0, 1, 2])
+def test_permission_needs_every_command_of_a_script_and_every_path_of_a_patch_wherever_the_other_stands(
+    where: int,
+) -> None:
+    commands, paths = ["git status"] * 3, [f"/w/docs/{name}" for name in "abc"]
+    assert is_meant(script("; ".join(commands)), "git *")
+    assert is_meant(changed(*paths), "/w/docs/*")
+    for other in ("rm x", "git $X", "git count*", "git status > f"):
+        assert not is_meant(script("; ".join([*commands[:where], other, *commands[where + 1 :]])), "git *")
+    assert not is_meant(changed(*paths[:where], "/w/src/x", *paths[where + 1 :]), "/w/docs/*")
+
+
+@pytest.mark.parametrize("left_out", [1, 2])
+def test_pattern_allows_no_patch_that_changes_more_than_it_shows(left_out: int) -> None:
+    patch = changed("/w/docs/a", changes_left_out=left_out)
+    assert not is_meant(patch, "/w/docs/*")
+    assert is_meant(patch, "/w/docs/*", DENY)
+    assert is_meant(patch, "1:c1")
+
+
+def test_pattern_allows_no_patch_that_a_link_leads_away_however_many_paths_it_has() -> None:
+    reach = {"sandboxed": False, "text": "", "by_link": True}
+    assert not is_meant(changed("/w/docs/a", "/w/docs/b", reach=reach), "/w/docs/*")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "denied"),
+    [
+        *[
+            (pattern, True)
+            for pattern in ("rm *", "sudo rm *", "do sudo rm *", "LD_PRELOAD=*", "* x", "git diff")
+        ],
+        ("chmod *", False),
+    ],
+)
+def test_denial_meets_any_command_behind_any_words_before_it_and_any_variable(
+    pattern: str, denied: bool
+) -> None:
+    text = "git diff; git log --stat a b c d e f; do sudo rm x"
+    variables = {"PAGER": "cat", "LD_PRELOAD": "/w/x.so"}
+    assert is_meant(asked("bash", "-c", text, env=variables), pattern, DENY) is denied
+
+
+@pytest.mark.parametrize("kind", ASKS)
+def test_request_that_asks_for_more_than_yes_or_no_is_met_by_its_call_alone(kind: str) -> None:
+    request = request_of(ASKS[kind])
+    one = Asked(SessionId("s1"), TreeId("s1"), 1, "0/1", "c1", 0, request, 5)
+    by_pattern = kind in ("command", "patch")
+    assert is_meant(one, "*", ALLOW) is by_pattern
+    assert is_meant(one, "*", DENY) is by_pattern
+    assert one.meant_by("1:c1", ALLOW)
+    assert one.meant_by("c1", ALLOW)
+    for other in ("2:c1", "0:c1", ":c1", "1:c2", "c2"):
+        assert not one.meant_by(other, ALLOW)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from orchestrator.broker.records import Heard
+from orchestrator.broker.records import Heard, PoolQueue
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, Pace, WorkerState, decoded, encoded
 from orchestrator.views.view_errors import ViewError
-from orchestrator.views.workers import SeenWorker, named_worker, seen_workers
+from orchestrator.views.workers import SeenWorker, fleet_stats, named_worker, seen_workers
 
 NOW = 1_800_000_000_000
 FACTS = MachineFacts("build-3", 4711, "0.1.0", 7, NOW - 60_000, NOW, 0.5)
@@ -102,3 +105,79 @@ def test_silent_worker_has_no_root_that_others_are_held_to() -> None:
         for n, each in enumerate(facts)
     ]
     assert seen_workers(heard, NOW)[2].remarks == ()
+
+
+@pytest.mark.parametrize(
+    ("own", "usual", "said"), [(1, 2, True), (1, 1, False), (2, 2, False), (2, 1, False)]
+)
+def test_root_of_workspaces_is_named_where_more_workers_of_a_pool_have_another_one(
+    own: int, usual: int, said: bool
+) -> None:
+    for roots in (["/srv/own"] * own + ["/srv/usual"] * usual, ["/srv/usual"] * usual + ["/srv/own"] * own):
+        workers = seen(*(replace(STATE, facts=replace(FACTS, workspaces=root)) for root in roots))
+        told = [bool(each.remarks) for each, root in zip(workers, roots, strict=True) if root == "/srv/own"]
+        assert told == [said] * own
+
+
+def test_worker_of_several_pools_is_told_once_that_its_root_differs() -> None:
+    def under(root: str) -> WorkerState:
+        return replace(STATE, pools=("default", "gpu"), facts=replace(FACTS, workspaces=root))
+
+    *_, other = seen(under("/srv/a"), under("/srv/a"), under("/srv/b"))
+    assert len(other.remarks) == 1
+
+
+class Fleet:
+    """The claims of a fleet with these workers, of which the last one is silent."""
+
+    def __init__(self, *states: WorkerState) -> None:
+        self.heard = [Heard(f"w{n}", encoded(state), NOW) for n, state in enumerate(states)]
+        self.heard[-1] = replace(self.heard[-1], heard_ms=NOW - SILENT_MS)
+        self.claims = self.requests = self.logs = self
+
+    async def workers(self) -> list[Heard]:
+        return self.heard
+
+    async def server_ms(self) -> int:
+        return NOW
+
+    async def queue_of(self, pool: str) -> PoolQueue:
+        return PoolQueue(1, 2, 3)
+
+    async def count_open_requests(self) -> int:
+        return 4
+
+    async def count_sessions(self) -> int:
+        return 5
+
+
+async def test_figures_of_a_pool_are_those_of_its_workers_that_take_sessions_and_all_that_they_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    pace = Pace(1.5, 2, 3)
+    serving = replace(STATE, pools=("cpu", "gpu"), paces={"cpu": pace, "gpu": pace})
+    draining = replace(STATE, pools=("gpu",), draining=True, paces={"gpu": pace})
+    silent = replace(STATE, pools=("gpu", "old"), paces={"gpu": pace})
+
+    async def rows(broker: object, most: int) -> AsyncIterator[tuple[dict[str, Any], Any]]:
+        for pool, status, unsaved in (
+            *(("cpu", "idle", ""), ("cpu", "running", ""), ("cpu", "closed", "")),
+            *(("cpu", "due", "build-3"), ("cpu", "due", ""), ("parked", "idle", "")),
+        ):
+            head = SimpleNamespace(pool=pool, unsaved_on=unsaved, session=f"of {pool}")
+            yield {"status": status, "nobody_serves": status == "due"}, head
+
+    monkeypatch.setattr("orchestrator.views.workers.found_rows", rows)
+    found = await fleet_stats(cast(Any, Fleet(serving, draining, silent)))
+    assert [one.pool for one in found.pools] == ["cpu", "gpu", "old", "parked"]
+    by_pool = {one.pool: one for one in found.pools}
+    assert {pool: (one.workers, one.slots) for pool, one in by_pool.items()} == {
+        **dict.fromkeys(("cpu", "gpu"), (1, STATE.room)),
+        **dict.fromkeys(("old", "parked"), (0, 0)),
+    }
+    # A worker that drains works still; what a silent one did last is nobody's pace.
+    assert (by_pool["gpu"].pace.claims_per_s, by_pool["cpu"].pace.claims_per_s) == (3.0, 1.5)
+    assert by_pool["cpu"].parked == {"closed": 1, "idle": 1, "unsaved": 1}
+    assert by_pool["parked"].parked == {"idle": 1}
+    assert found.waiting == {"build-3": ["of cpu"]}
+    assert (found.workers, found.silent, found.draining, found.looked) == (3, 1, 1, 6)
