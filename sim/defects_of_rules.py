@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import decide, evolve, lines, outstanding, snapshot, user_turns
-from orchestrator.core.calls import ClientToolWork, Exec, Mcp, UserInputWork, ask
+from orchestrator.core.calls import Call, ClientToolWork, Exec, Mcp, UserInputWork, ask
 from orchestrator.core.decide import agent, call, call_end, request, takeover, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
@@ -100,7 +100,7 @@ DEFECTS = (
     Mutant(
         "servers' calls run again",
         "a call of an MCP server that was lost with its worker is started anew",
-        text(takeover, "_repeatable", "return custom or", "return call.work.kind == 'mcp' or custom or"),
+        text(takeover, "_judge", "or call.repeatable or", "or call.kind == 'mcp' or"),
         "servers",
     ),
     Mutant(
@@ -118,12 +118,7 @@ DEFECTS = (
     Mutant(
         "lost calls of servers end unseen",
         "no event tells that a call of an MCP server was lost with its worker",
-        text(
-            takeover,
-            "_end_in_doubt",
-            "if isinstance(work, RunnableWork) else ()",
-            "if work.kind == 'exec' else ()",
-        ),
+        text(Call, "broken_off", "PatchWork() | CustomWork() | McpWork() | MergeWork()", "PatchWork()"),
         "servers",
     ),
     Mutant(
@@ -200,21 +195,21 @@ DEFECTS = (
         text(
             call,
             "ask_out",
-            "work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms",
-            "facts.approval_timeout_ms",
+            "work.most_ms(draft.state.facts.approval_timeout_ms)",
+            "draft.state.facts.approval_timeout_ms",
         ),
         "asks",
     ),
     Mutant(
         "failed calls of clients' tools are told as done",
         "clients are told that a client's tool has answered, whatever it said",
-        text(ClientToolWork, "ended", "end.decision == ANSWERED", "True"),
+        text(ClientToolWork, "end_events", "end.decision == ANSWERED", "True"),
         "asks",
     ),
     Mutant(
         "images of clients' tools are told to the model alone",
         "clients are told the texts of a client's tool, and none of its images",
-        text(ClientToolWork, "ended", "end.output if isinstance(end.output, tuple) else None", "None"),
+        text(ClientToolWork, "end_events", "end.output if isinstance(end.output, tuple) else None", "None"),
         "asks",
     ),
     Mutant(
@@ -303,7 +298,7 @@ DEFECTS = (
     Mutant(
         "people's commands run again",
         "a command of a person that was lost with its worker is started anew",
-        text(takeover, "_repeatable", "return custom or", "return call.name == 'user_shell' or custom or"),
+        text(takeover, "_judge", "or call.repeatable or", "or call.name == 'user_shell' or"),
         "commands",
     ),
     Mutant(

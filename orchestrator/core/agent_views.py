@@ -245,11 +245,8 @@ def helper_calls(calls: Iterable[Call]) -> list[tuple[Call, HelperWork]]:
 
 def awaited_helpers(calls: Iterable[Call]) -> list[tuple[CallId, HelperWork]]:
     """The helpers that calls wait for, each under the id by which events tell of it."""
-    found = [(call.call_id, work) for call, work in helper_calls(calls)]
-    for call in calls:
-        if call.phase is Phase.WAITING and isinstance(call.work, VariantsWork):
-            found += call.work.helpers(call.call_id)
-    return found
+    in_order = sorted(calls, key=lambda call: call.kind == VariantsWork.kind)
+    return [helper for call in in_order for helper in call.helpers]
 
 
 def one_line(text: str | None, most: int) -> str | None:

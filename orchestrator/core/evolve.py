@@ -609,10 +609,7 @@ def _task_begun(state: State, fact: f.TaskBegun) -> State:
 
 def _variant_drafted(task: Task, fact: f.VariantDrafted) -> Task:
     call = task.call(fact.call_id)
-    if call is None or not isinstance(call.work, VariantsWork):
-        return task
-    results = {**call.work.results, str(fact.agent_id): fact.variant}
-    return task.with_call(replace(call, work=replace(call.work, results=results)))
+    return task if call is None else task.with_call(call.drafted(fact.agent_id, fact.variant))
 
 
 def _branch(state: State, fact: f.TaskBegun) -> Branch | None:

@@ -17,10 +17,8 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import (
     Call,
     CustomWork,
-    ExecWork,
     MergeWork,
     PatchWork,
-    RunnableWork,
     spec_of,
     work_of,
 )
@@ -121,9 +119,7 @@ MOST_SHOWN_BYTES = 32 << 10
 async def shown_by_lost(ports: Ports, state: State, claim: Claim) -> dict[str, Shown]:
     """The output that commands and processes of lost workers had shown to clients; only there is it known."""
     running = state.task.running if state.task is not None else ()
-    calls = [
-        call.call_id for call in running if call.epoch != claim.epoch and isinstance(call.work, ExecWork)
-    ]
+    calls = [call.call_id for call in running if call.epoch != claim.epoch and call.is_command]
     calls += [process.call_id for process in lost_processes(state.processes.living, claim.epoch)]
     if not calls:
         return {}
@@ -212,9 +208,7 @@ def failed_process(process: Process, why: str) -> c.ProcessEnd:
 
 
 def _ended_early(call: Call, text: str, elapsed_s: float) -> c.CallFinished:
-    work = call.work
-    ends = (work.broken_off(call.call_id, text, elapsed_s),) if isinstance(work, RunnableWork) else ()
-    return c.CallFinished(call.call_id, text, ends)
+    return c.CallFinished(call.call_id, text, call.broken_off(text, elapsed_s))
 
 
 # ── patience ──────────────────────────────────────────────────────────────────────────────────────

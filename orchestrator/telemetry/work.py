@@ -13,7 +13,7 @@ from typing import assert_never
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim, Claimed
 from orchestrator.core import facts as f
-from orchestrator.core.calls import Phase, UnknownWork
+from orchestrator.core.calls import Phase
 from orchestrator.core.entries import DENDRO, kind_of, read_event
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
@@ -203,7 +203,7 @@ def _kind(step: CommittedStep, call_id: str) -> str:
     for task in (step.after.task, step.before.task):
         call = task.call(call_id) if task is not None else None
         if call is not None and call.work is not None:
-            return OTHER if isinstance(call.work, UnknownWork) else call.work.kind
+            return call.kind or OTHER
     return OTHER
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from orchestrator.core.calls import Call, McpWork, RunnableWork
+from orchestrator.core.calls import Call, McpWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd, SetupEnded
 from orchestrator.core.state import Process, State, Task
 from orchestrator.protocol.mcp import Tool as McpTool
@@ -188,8 +188,7 @@ def _missing(call: Call) -> CallFinished:
         f"not run: this worker has no tool of the name {call.name}; "
         "every worker of a pool has to have the same tools"
     )
-    ends = (call.work.broken_off(call.call_id, text),) if isinstance(call.work, RunnableWork) else ()
-    return CallFinished(call.call_id, text, ends)
+    return CallFinished(call.call_id, text, call.broken_off(text))
 
 
 def _names(tools: Iterable[Tool]) -> frozenset[str]:

@@ -21,16 +21,19 @@ from itertools import islice
 from typing import ClassVar, Final, Literal, TypeAlias, get_args
 
 from orchestrator.core.calls.agents import Await, AwaitWork, CopyWork, HelperWork, VariantsWork
-from orchestrator.core.calls.ask import ClientToolWork, PlanWork, QuestionWork, UserInputWork
-from orchestrator.core.calls.exec import Exec, ExecWork, StdinWork, WriteStdin
+from orchestrator.core.calls.ask import ClientToolWork, DoesNotAnswer, PlanWork, QuestionWork, UserInputWork
+from orchestrator.core.calls.exec import NOTHING_SHOWN, Exec, ExecWork, Shown, StdinWork, WriteStdin
 from orchestrator.core.calls.patch import ApplyPatch, Merge, MergeWork, PatchWork
 from orchestrator.core.calls.tool import Custom, CustomWork, Mcp, McpWork
+from orchestrator.core.calls.verdict import Remembered
 from orchestrator.core.forms import reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, call_output, user_message
+from orchestrator.core.ids import AgentId
+from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import CustomToolCallOutput, FunctionCallOutput, Message, ToolOutput
-from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.protocol.wire import EventModel, JsonObject, JsonValue
 
 __all__ = [
     "ApplyPatch",
@@ -203,7 +206,113 @@ class Call:
             raise IllegalTransition(f"call {self.call_id} is {self.phase}, it cannot become {phase}")
         return replace(self, phase=phase, **changes)
 
+    @property
+    def kind(self) -> str:
+        """The kind of its work; empty without work, or for work of a kind that this version does not know."""
+        return "" if self.work is None or isinstance(self.work, UnknownWork) else self.work.kind
 
+    @property
+    def is_question(self) -> bool:
+        """Whether words of a person or of a client are its output."""
+        return isinstance(self.work, AskWork)
+
+    @property
+    def is_command(self) -> bool:
+        return isinstance(self.work, ExecWork)
+
+    @property
+    def sandboxed(self) -> bool | None:
+        """Whether its work is confined; None for work that does not run."""
+        return self.work.sandboxed if isinstance(self.work, RunnableWork) else None
+
+    @property
+    def rejected(self) -> str:
+        """Its output when a person denies it."""
+        return self.work.rejected if isinstance(self.work, RunnableWork) else REJECTED
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether it may run again, whatever it has done."""
+        return isinstance(self.work, CopyWork) or (isinstance(self.work, CustomWork) and self.work.repeatable)
+
+    @property
+    def writes_files(self) -> bool:
+        """Whether all that it does is to write files of the folder."""
+        return isinstance(self.work, PatchWork | MergeWork)
+
+    @property
+    def diff_baselines(self) -> JsonObject | None:
+        """The texts that the task's diff counts from once it is done; None for other work than a patch."""
+        return self.work.baselines if isinstance(self.work, PatchWork) else None
+
+    @property
+    def helpers(self) -> list[tuple[CallId, HelperWork]]:
+        """The helpers that it waits for, each under the id by which events tell of it."""
+        if self.phase is not Phase.WAITING:
+            return []
+        match self.work:
+            case HelperWork():
+                return [(self.call_id, self.work)]
+            case VariantsWork():
+                return list(self.work.helpers(self.call_id))
+            case _:
+                return []
+
+    def unapproved(self, output: ToolOutput) -> ToolOutput:
+        """Its output if it ends in this phase: a command that waits to run wider has run in the sandbox."""
+        if self.phase is not Phase.AWAITING_APPROVAL or not isinstance(self.work, ExecWork):
+            return output
+        return self.work.without_second(output) if isinstance(output, str) else output
+
+    def unconfined(self, output: ToolOutput, planted: tuple[str, ...]) -> ExecWork | None:
+        """Its command without the sandbox that it ran in, which gave `output`; None for other work."""
+        if not isinstance(self.work, ExecWork) or not self.work.sandboxed:
+            return None
+        return self.work.unconfined(output if isinstance(output, str) else "", planted)
+
+    def allowing(self, prefix: tuple[str, ...], settings: TurnSettings) -> Remembered:
+        """The memory of an approval of a prefix; raises `DoesNotAnswer` for one that does not fit."""
+        if not isinstance(self.work, ExecWork):
+            raise DoesNotAnswer("it is no command, and has no prefix that could be allowed")
+        return self.work.allowing(prefix, settings)
+
+    def broken_off(
+        self, text: str, after_s: float = 0.0, shown: Shown = NOTHING_SHOWN
+    ) -> tuple[EventModel, ...]:
+        """The event of its end when nobody saw that; `shown` is what a command had shown to clients."""
+        match self.work:
+            case ExecWork():
+                return (self.work.broken_off(self.call_id, text, after_s, shown),)
+            case PatchWork() | CustomWork() | McpWork() | MergeWork():
+                return (self.work.broken_off(self.call_id, text, after_s),)
+            case _:
+                return ()
+
+    def found_done(self) -> FoundDone | None:
+        """Its end when it is shown to be done whole; None for work of which nothing can show it."""
+        work = self.work
+        if not isinstance(work, PatchWork | CustomWork):
+            return None
+        return FoundDone(work.summary, work.found_done(self.call_id), self.diff_baselines)
+
+    def drafted(self, agent_id: AgentId, variant: JsonObject) -> Call:
+        """The call with what a helper has drafted for it; another call stays as it is."""
+        if not isinstance(self.work, VariantsWork):
+            return self
+        results = {**self.work.results, str(agent_id): variant}
+        return replace(self, work=replace(self.work, results=results))
+
+
+@record
+class FoundDone:
+    """The end of a call that a lost worker had done; the task's diff counts from its `baselines`."""
+
+    output: ToolOutput
+    event: EventModel
+    baselines: JsonObject | None
+
+
+REJECTED = "call rejected by user"
 ANSWERABLE = frozenset({Phase.AWAITING_APPROVAL, Phase.ASKING})
 """The phases of a call that people are asked about."""
 MOST_EARLIER_CALLS = 4_096

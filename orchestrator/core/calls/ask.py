@@ -109,8 +109,22 @@ def shown(name: str) -> str:
 CANCELLED = "the user cancelled the questions: go on without the answers, or say what you need"
 
 
+class Asks:
+    """The answers that kinds of work which ask have in common; a kind that differs gives its own."""
+
+    __slots__ = ()
+
+    def most_ms(self, general: int | None) -> int | None:
+        """Milliseconds that the answer is waited for, `general` being those of approvals; None for ever."""
+        return general
+
+    def end_events(self, call_id: CallId, turn: SubmissionId, end: Settled) -> tuple[EventModel, ...]:
+        """The events that tell of the end."""
+        return end.events
+
+
 @record
-class QuestionWork:
+class QuestionWork(Asks):
     """Questions that wait for a person; an answer has a text for each header."""
 
     kind: ClassVar[Literal["question"]] = "question"
@@ -159,7 +173,7 @@ MOST_TEXTS: Final = 16
 
 
 @record
-class UserInputWork:
+class UserInputWork(Asks):
     """Questions that wait for a person; an answer has any number of texts for each question's id."""
 
     kind: ClassVar[Literal["user_input"]] = "user_input"
@@ -215,7 +229,7 @@ APPROVED: Final = "Plan approved; going on."
 
 
 @record
-class PlanWork:
+class PlanWork(Asks):
     """A plan that waits for a person, who approves it, rejects it, or says what is to be changed."""
 
     kind: ClassVar[Literal["plan"]] = "plan"
@@ -273,7 +287,7 @@ NOTHING_SAID: Final = "the tool failed, and says nothing else"
 
 
 @record
-class ClientToolWork:
+class ClientToolWork(Asks):
     """A call that waits for the answer of the client which brought its tool."""
 
     kind: ClassVar[Literal["client_tool"]] = "client_tool"
@@ -318,9 +332,11 @@ class ClientToolWork:
             return Settled(ANSWERED, output)
         return Settled(FAILED, output or NOTHING_SAID)
 
-    def ended(self, call_id: CallId, turn: SubmissionId, end: Settled) -> DynamicToolCallResponse:
-        """The event that tells of the end."""
-        return DynamicToolCallResponse(
+    def most_ms(self, general: int | None) -> int:
+        return self.limit_ms
+
+    def end_events(self, call_id: CallId, turn: SubmissionId, end: Settled) -> tuple[EventModel, ...]:
+        response = DynamicToolCallResponse(
             call_id=call_id,
             turn_id=turn,
             tool=self.tool,
@@ -328,6 +344,7 @@ class ClientToolWork:
             output=_words(end.output),
             content_items=end.output if isinstance(end.output, tuple) else None,
         )
+        return (response,)
 
 
 def _output(parts: Sequence[ClientContent]) -> ToolOutput:

@@ -10,7 +10,7 @@ from typing import ClassVar, Final, Literal, TypeAlias
 import orjson
 
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
+from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
 from orchestrator.core.forms import ALWAYS, LIST, TEXT, TEXTS, form, reader_of, whole, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
@@ -342,7 +342,7 @@ class Exec:
 
 
 @record
-class ExecWork:
+class ExecWork(Runs):
     """A command that waits for an approval, or runs."""
 
     kind: ClassVar[Literal["exec"]] = "exec"
@@ -406,7 +406,6 @@ class ExecWork:
         )
 
     def proposing(self, prefix: Words) -> ExecWork:
-        """The same command, whose approval may allow a prefix from now on."""
         return replace(self, proposed=prefix)
 
     def allowing(self, prefix: Words, settings: TurnSettings) -> Remembered:
@@ -453,6 +452,9 @@ class ExecWork:
         if not self.sandboxed and not settings.full_access:
             keys = tuple(unconfined_key(key, self.planted) for key in keys)
         return Remembered(keys)
+
+    def confined(self, asked: Ask) -> bool:
+        return self.sandboxed
 
     @property
     def activity(self) -> str:

@@ -9,7 +9,7 @@ from dataclasses import field
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal, TypeAlias
 
-from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
+from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
 from orchestrator.core.counts import counted
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, TEXT, TEXTS, form, read_text, write_text
 from orchestrator.core.frozen import record, replace
@@ -111,7 +111,7 @@ class ApplyPatch:
 
 
 @record
-class PatchWork:
+class PatchWork(Runs):
     """A patch that waits for an approval, or is being written."""
 
     kind: ClassVar[Literal["patch"]] = "patch"
@@ -166,6 +166,12 @@ class PatchWork:
     def activity(self) -> str:
         """The line that a helper's asker sees while the patch is written."""
         return f"changes {', '.join(self.changes)}"
+
+    def by_link(self, asked: Ask) -> bool:
+        if self.left_out:
+            return False
+        moved = (change.get("move_path") for change in self.changes.values() if isinstance(change, dict))
+        return not {*asked.outside} <= {*self.changes, *(path for path in moved if isinstance(path, str))}
 
 
 def _first(paths: tuple[str, ...]) -> str:
@@ -266,7 +272,7 @@ class Merge:
 
 
 @record
-class MergeWork:
+class MergeWork(Runs):
     """A merge that waits for an approval, or is being written."""
 
     kind: ClassVar[Literal["merge"]] = "merge"
@@ -318,3 +324,8 @@ class MergeWork:
     def activity(self) -> str:
         """The line that a helper's asker sees while it is written."""
         return f"merges the work of agent {self.agent_id}"
+
+    @property
+    def cwd(self) -> str:
+        """The folder that it is written to; empty for that of the session."""
+        return self.folder

@@ -11,7 +11,7 @@ from typing import ClassVar, Literal
 
 import orjson
 
-from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict, short_keys
+from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
 from orchestrator.core.forms import TEXT, TEXTS
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import TurnSettings
@@ -22,7 +22,7 @@ from orchestrator.protocol.scalars import Duration, LargeText
 from orchestrator.protocol.wire import JsonObject
 
 
-class Invoked:
+class Invoked(Runs):
     """The events of such a call, and what an approval for the session remembers of it."""
 
     __slots__ = ()
@@ -50,6 +50,9 @@ class Invoked:
 
     def remembered(self, settings: TurnSettings) -> Remembered:
         return Remembered(short_keys(self.keys))
+
+    def confined(self, asked: Ask) -> bool:
+        return False
 
 
 # ── mcp ───────────────────────────────────────────────────────────────────────────────────────────

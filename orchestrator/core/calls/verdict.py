@@ -6,6 +6,8 @@ January 2026. Each kind of call judges by them for itself; nothing is executed o
 
 from __future__ import annotations
 
+from typing import Self
+
 from orchestrator.core.frozen import record
 
 
@@ -52,3 +54,21 @@ class Remembered:
 def short_keys(keys: tuple[object, ...]) -> tuple[str, ...]:
     """The keys that stand in the entry itself; what one of the others names is asked about again."""
     return tuple(key for key in keys if isinstance(key, str))
+
+
+class Runs:
+    """The answers that kinds of work which run have in common; a kind that differs gives its own."""
+
+    __slots__ = ()
+
+    def confined(self, asked: Ask) -> bool:
+        """Whether it stays within what the sandbox permits if it is approved."""
+        return not asked.outside
+
+    def by_link(self, asked: Ask) -> bool:
+        """Whether a link leads from a path of it to another one, outside of the sandbox's folders."""
+        return False
+
+    def proposing(self, prefix: tuple[str, ...]) -> Self:
+        """The same work, whose approval may allow a prefix of its command from now on."""
+        return self

@@ -19,13 +19,11 @@ from orchestrator.core.calls import (
     Mcp,
     Merge,
     MergeWork,
-    PatchWork,
     Phase,
     PlanWork,
     QuestionWork,
     Runnable,
     RunnableWork,
-    UnknownWork,
     UserInputWork,
     WriteStdin,
     answered_by,
@@ -139,10 +137,7 @@ def _carry_out(draft: Draft, call: Call, asked: Runnable, verdict: Verdict) -> N
         case Run(sandboxed):
             run(draft, call, asked.work(sandboxed), auto_approved=True)
         case Ask():
-            work = asked.work(verdict.sandboxed)
-            if verdict.proposed and isinstance(work, ExecWork):
-                work = work.proposing(verdict.proposed)
-            ask(draft, call, work, verdict)
+            ask(draft, call, asked.work(verdict.sandboxed).proposing(verdict.proposed), verdict)
         case Refuse(text):
             close(draft, call, text)
         case _:
@@ -163,26 +158,24 @@ def ask(draft: Draft, call: Call, work: RunnableWork, asked: Ask) -> None:
 def finished(draft: Draft, command: CallFinished) -> None:
     """A running call ended. A command that the sandbox stopped may be asked about again."""
     call = _call(draft, command.call_id, Phase.RUNNING)
-    work = call.work
+    wider = call.unconfined(command.output, command.planted) if command.sandbox_denied else None
     if (
-        command.sandbox_denied
-        and isinstance(work, ExecWork)
-        and work.sandboxed
+        wider is not None
         and may_ask_for_more(draft.task.settings.approval_policy)
         and not draft.task.stopping
     ):
         for event in command.events:
             draft.event(event)
-        first = command.output if isinstance(command.output, str) else ""
         reason = with_planted(UNSANDBOXED_REASON, command.planted)
-        ask(draft, call, work.unconfined(first, command.planted), Ask(reason, sandboxed=False))
+        ask(draft, call, wider, Ask(reason, sandboxed=False))
         return
     if command.keeps:
         keep_process(draft, call)
     seen_ending(draft, command)
+    work = call.work
     if command.applied and isinstance(work, MergeWork):
         draft.add(f.WorkspaceMerged(call.call_id, work.agent_id, work.base, work.snapshot, work.packs))
-    baselines = work.baselines if command.applied and isinstance(work, PatchWork) else None
+    baselines = call.diff_baselines if command.applied else None
     _done(draft, call, command.output, command.events, baselines)
 
 
@@ -345,7 +338,7 @@ def _below(command: Submitted, reply: Reply) -> list[PendingBelow]:
 
 def _other_op(draft: Draft, command: Submitted, reply: Reply) -> str | None:
     """The error for an answer by the wrong op to a request that is pending under its call's id."""
-    own = [(str(call.call_id), _kind(call)) for call in _pending(draft) if _for_me(draft, reply)]
+    own = [(str(call.call_id), call.kind) for call in _pending(draft) if _for_me(draft, reply)]
     own += [(asked.id, ELICITATION) for asked in _elicitations(draft) if _for_me(draft, reply)]
     below = [(p.call_id, p.kind) for p in command.below if reply.agent_id in (None, p.agent_id)]
     for call_id, kind in (*own, *below):
@@ -401,10 +394,10 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
         decide_elicitation(draft, asked, answer["decision"], answer["who"])
         return
     for call in _pending(draft) if of_this_turn else ():
-        asks = isinstance(call.work, AskWork)
+        asks = call.is_question
         if call.call_id != answer["call_id"] or asks != of_words:
             continue
-        if asks or answer.get("sandboxed") in (None, _sandboxed(call)):
+        if asks or answer.get("sandboxed") in (None, call.sandboxed):
             needed = _answer_sent_on(draft, call, answer)
             break
     else:
@@ -417,7 +410,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
 def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -> bool:
     """Carries out an answer of the root's client; whether its texts beside the log are still needed."""
     try:
-        if isinstance(call.work, AskWork):
+        if call.is_question:
             if answer["response"] is None:
                 raise DoesNotAnswer(GONE)
             return settle(draft, call, answer["response"], answer["who"], secret=answer.get("secret", ""))
@@ -502,7 +495,7 @@ def _meant(draft: Draft, reply: Reply, seen_seq: int) -> list[Call]:
     Two people who press Allow on A must not allow B, nor A without its sandbox: an answer counts
     only for a request that stood in the log when the answer was submitted.
     """
-    pending = [call for call in _pending(draft) if reply.fits(_kind(call))]
+    pending = [call for call in _pending(draft) if reply.fits(call.kind)]
     named = [call for call in pending if call.call_id == reply.id]
     if named or draft.state.task is None or reply.id != draft.state.task.id:
         return [call for call in named if call.asked_seq <= seen_seq]
@@ -521,14 +514,6 @@ def _elicitations(draft: Draft) -> tuple[Elicitation, ...]:
     return () if task is None else task.open_elicitations
 
 
-def _kind(call: Call) -> str:
-    return "" if call.work is None or isinstance(call.work, UnknownWork) else call.work.kind
-
-
-def _sandboxed(call: Call) -> bool | None:
-    return call.work.sandboxed if isinstance(call.work, RunnableWork) else None
-
-
 def _open_here(draft: Draft) -> list[str]:
     return [*(call.call_id for call in _pending(draft)), *(one.id for one in _elicitations(draft))]
 
@@ -539,9 +524,6 @@ def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
 
 # ── approval ──────────────────────────────────────────────────────────────────────────────────────
 # Approvals: what a decision does to the call that it is about.
-
-
-REJECTED = "call rejected by user"
 
 
 def resolve(
@@ -573,7 +555,7 @@ def resolve(
         case "abort":
             stop(draft, "interrupted", call.call_id)
         case _:
-            close(draft, call, call.work.rejected if isinstance(call.work, RunnableWork) else REJECTED)
+            close(draft, call, call.rejected)
 
 
 def _work(call: Call) -> RunnableWork:
@@ -592,9 +574,7 @@ def _remembered(draft: Draft, call: Call, decision: str) -> Remembered | None:
         return _work(call).remembered(draft.task.settings)
     if not decision.startswith(AMENDED):
         return None
-    if not isinstance(call.work, ExecWork):
-        raise DoesNotAnswer("it is no command, and has no prefix that could be allowed")
-    return call.work.allowing(amended(decision), draft.task.settings)
+    return call.allowing(amended(decision), draft.task.settings)
 
 
 def run(draft: Draft, call: Call, work: RunnableWork, auto_approved: bool = False) -> None:
@@ -626,8 +606,7 @@ def ask_out(draft: Draft, call: Call, work: AskWork) -> None:
     """
     request = written(work.request(call.call_id, draft.task.id))
     draft.event(request)
-    facts = draft.state.facts
-    timeout = work.limit_ms if isinstance(work, ClientToolWork) else facts.approval_timeout_ms
+    timeout = work.most_ms(draft.state.facts.approval_timeout_ms)
     if timeout is not None:
         work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
     draft.add(f.CallMoved(call.call_id, Phase.ASKING, work=work))
@@ -669,7 +648,5 @@ def _end(
     draft.clear_timer(approval_timer(call.call_id))
     resolved(draft, call.call_id, end.decision, who, client, digest=digest)
     decided(draft, call, end.decision)
-    events = end.events
-    if isinstance(call.work, ClientToolWork):
-        events = (call.work.ended(call.call_id, turn, end),)
+    events = _question(call).end_events(call.call_id, turn, end)
     close(draft, call, end.output, events=events)

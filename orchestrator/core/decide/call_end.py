@@ -82,10 +82,8 @@ def close(
         withdraw(draft, call, with_task=with_task)
     for event in events:
         draft.event(event)
-    if call.phase is Phase.AWAITING_APPROVAL and isinstance(call.work, ExecWork) and isinstance(output, str):
-        # Denied, withdrawn or timed out: the run in the sandbox is what there is.
-        output = call.work.without_second(output)
-    answer = answer_item(call.item, output)
+    # Denied, withdrawn or timed out: the run in the sandbox is what there is.
+    answer = answer_item(call.item, call.unapproved(output))
     draft.add(e.item(answer))
     publish_call(draft, call.name, answer)
     if not with_task:
@@ -185,23 +183,15 @@ ALL_RIGHTS: Final = "with all rights of the user who runs the worker: every file
 
 def reach_of(draft: Draft, work: RunnableWork, asked: Ask) -> Reach:
     """The reach of a call that is about to be asked about."""
-    confined = _stays_confined(work, asked)
+    confined = work.confined(asked)
     return Reach(
         sandboxed=confined,
         text=printable_line(_text(draft.state, draft.task.settings, work, asked, draft.moment.machine)),
         machine=draft.moment.machine,
         why=printable_line(asked.reason or ""),
         says=said(asked.says),
-        by_link=_by_link(work, asked) or None,
+        by_link=work.by_link(asked) or None,
     )
-
-
-def _by_link(work: RunnableWork, asked: Ask) -> bool:
-    """Whether a link leads from a path of the request to another one, outside of the sandbox's folders."""
-    if not isinstance(work, PatchWork) or work.left_out:
-        return False
-    moved = (change.get("move_path") for change in work.changes.values() if isinstance(change, dict))
-    return not {*asked.outside} <= {*work.changes, *(path for path in moved if isinstance(path, str))}
 
 
 def server_reach(draft: Draft, call: Call, server: str) -> Reach:
@@ -210,18 +200,6 @@ def server_reach(draft: Draft, call: Call, server: str) -> Reach:
     where, gains = _at(draft.state, folder, draft.moment.machine), "lets nothing run in Dendro"
     text = f"{OUTSIDE}, {where}, the MCP server {server} works: an answer goes to it, and {gains}"
     return Reach(sandboxed=False, text=printable_line(text), machine=draft.moment.machine)
-
-
-def _stays_confined(work: RunnableWork, asked: Ask) -> bool:
-    match work:
-        case ExecWork():
-            return work.sandboxed
-        case PatchWork() | MergeWork():
-            return not asked.outside
-        case CustomWork() | McpWork():
-            return False
-        case _:
-            assert_never(work)
 
 
 def _text(state: State, settings: TurnSettings, work: RunnableWork, asked: Ask, machine: str) -> str:
@@ -243,8 +221,7 @@ def _text(state: State, settings: TurnSettings, work: RunnableWork, asked: Ask, 
 
 
 def _where(state: State, work: RunnableWork, machine: str) -> str:
-    folder = work.folder or state.in_force.cwd if isinstance(work, MergeWork) else work.cwd
-    return _at(state, folder, machine)
+    return _at(state, work.cwd or state.in_force.cwd, machine)
 
 
 def _at(state: State, folder: LargeText, machine: str) -> str:

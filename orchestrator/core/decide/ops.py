@@ -164,7 +164,7 @@ def _about_session(
     command: Submitted,
     op: ops.OverrideTurnContext | ops.ConfigureSession | ops.SetThreadName | ops.GetPath,
 ) -> None:
-    """What people set of a session, or ask of it, without a turn."""
+    """Sets what people set of a session, or tells what they ask of it."""
     match op:
         case ops.OverrideTurnContext():
             change_settings(draft, settings_named(op) or {})

@@ -5,13 +5,7 @@ from __future__ import annotations
 from orchestrator.core import facts as f
 from orchestrator.core.calls import (
     Call,
-    CopyWork,
-    CustomWork,
-    ExecWork,
-    MergeWork,
-    PatchWork,
     Phase,
-    RunnableWork,
 )
 from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
@@ -89,32 +83,22 @@ def took_over(draft: Draft, command: TookOver) -> None:
 
 
 def _judge(draft: Draft, call: Call, judgement: str, shown: Shown) -> None:
-    work = call.work
     if draft.state.facts.portable is not None:
         judgement = _judged_by_folder(draft, call)
-    if judgement == "none" or isinstance(work, CopyWork) or _repeatable(draft, call):
+    if judgement == "none" or call.repeatable or call.name in draft.moment.rules.repeatable:
         draft.add(f.CallMoved(call.call_id, Phase.PROPOSED))
-        return
-    if judgement == "all" and isinstance(work, PatchWork | CustomWork):
-        baselines = work.baselines if isinstance(work, PatchWork) else None
-        close(draft, call, work.summary, events=(work.found_done(call.call_id),), baselines=baselines)
+    elif judgement == "all" and (done := call.found_done()) is not None:
+        close(draft, call, done.output, events=(done.event,), baselines=done.baselines)
     else:
         text = _in_doubt(draft, call)
-        close(draft, call, shown.behind(text), events=_end_in_doubt(call, text, shown))
+        close(draft, call, shown.behind(text), events=call.broken_off(text, shown=shown))
         draft.event(ev.WarningEvent(message=f"call {call.call_id} is {text}"))
-
-
-def _end_in_doubt(call: Call, text: str, shown: Shown) -> tuple[ev.EventModel, ...]:
-    work = call.work
-    if isinstance(work, ExecWork):
-        return (work.broken_off(call.call_id, text, shown=shown),)
-    return (work.broken_off(call.call_id, text),) if isinstance(work, RunnableWork) else ()
 
 
 def _judged_by_folder(draft: Draft, call: Call) -> str:
     """The judgement on a call in a portable folder, which is without what a lost patch has written of it."""
     recorded = call.call_id in draft.state.workspace.recorded
-    return "none" if isinstance(call.work, PatchWork | MergeWork) and not recorded else "in_doubt"
+    return "none" if call.writes_files and not recorded else "in_doubt"
 
 
 def _in_doubt(draft: Draft, call: Call) -> str:
@@ -122,9 +106,3 @@ def _in_doubt(draft: Draft, call: Call) -> str:
         return IN_DOUBT
     recorded = call.call_id in draft.state.workspace.recorded
     return IN_DOUBT_RECORDED if recorded else IN_DOUBT_ELSEWHERE
-
-
-def _repeatable(draft: Draft, call: Call) -> bool:
-    """Whether the call may run again, whatever it has done: it only reads, or says of itself that it may."""
-    custom = isinstance(call.work, CustomWork) and call.work.repeatable
-    return custom or call.name in draft.moment.rules.repeatable
