@@ -24,7 +24,7 @@ __all__ = ["fifo"]
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 
 Event = dict[str, Any]
-ASKING = BAD.with_name("asking_server.py")
+ASKING = BAD.with_name("plain_asking_server.py")
 
 
 def calls(tool: str, **arguments: Any) -> dict[str, Any]:
@@ -234,9 +234,9 @@ def test_a_question_that_wants_more_than_yes_or_no_is_declined_and_the_person_is
     assert client.all("elicitation_request") == []
 
 
-def asking(machine: Machine) -> None:
-    """A server of the official SDK that asks a person."""
-    configure(machine, asking=[sys.executable, str(ASKING)])
+def asking(machine: Machine, server: Path = ASKING) -> None:
+    """A server that asks a person."""
+    configure(machine, asking=[sys.executable, str(server)])
 
 
 def result(ended: Event) -> str:
@@ -245,7 +245,7 @@ def result(ended: Event) -> str:
 
 
 def test_a_person_answers_a_server_in_the_middle_of_a_call(machine: Machine) -> None:
-    asking(machine)
+    asking(machine, BAD.with_name("asking_server.py"))
     with machine.model(calls("mcp__asking__permit", twice=True), says("done")) as user, proto(user) as client:
         client.say("go")
         for question, decision in (("May I?", "accept"), ("Really?", "decline")):

@@ -174,6 +174,18 @@ def test_programs_that_an_agent_plants_first_on_the_path_never_run_outside(perso
     assert marks(person) == []
 
 
+NOBODY_BY_NIGHT = pytest.mark.parametrize(
+    "person",
+    [
+        pytest.param(os.geteuid(), id="this user"),
+        pytest.param(NOBODY, id="nobody", marks=pytest.mark.night),
+    ],
+    indirect=True,
+)
+"""Long tests; with each commit, what an agent has planted is tried for nobody, too."""
+
+
+@NOBODY_BY_NIGHT
 def test_no_program_of_a_project_runs_outside_whatever_the_person_does_next(person: Machine) -> None:
     git(person, "init", "-q", "-b", "main")
     git(person, "commit", "-q", "--allow-empty", "-m", "first")
@@ -228,6 +240,7 @@ def as_a_stranger_has_made_it(person: Machine) -> None:
         git(person, "config", key, value.format(home=home))
 
 
+@NOBODY_BY_NIGHT
 @pytest.mark.parametrize("commit", ["is there", "is missing"])
 def test_repository_of_a_stranger_starts_and_tells_nothing(person: Machine, commit: str) -> None:
     as_a_stranger_has_made_it(person)
