@@ -6,6 +6,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 from typing import Any, cast
 
@@ -27,11 +28,15 @@ from orchestrator.tools.exec_policy import (
     MOST_CHARS,
     MOST_FILES,
     MOST_RULES,
+    MOST_SHOWN,
     CommandRules,
+    PrefixRule,
     RuleError,
     RuleWarnings,
     add_rule,
     parsed_rules,
+    segments,
+    strict_rule,
 )
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
@@ -372,3 +377,116 @@ def test_rule_is_not_added_through_a_link(home: Path, tmp_path: Path) -> None:
     with pytest.raises(OSError, match=r"default\.rules is a link, or no file: remove it"):
         add_rule(home / "rules", ("touch",), confined=True)
     assert not (tmp_path / "elsewhere").exists()
+
+
+# --- what a rule means, by itself
+
+
+SAID = {"prompt": "ask me", "forbidden": "never"}
+
+
+def ruling(*decisions: str, pattern: tuple[str, ...] = ("git",)) -> list[PrefixRule]:
+    words = tuple(frozenset({word}) for word in pattern)
+    return [PrefixRule(words, cast(Any, each), SAID.get(each, "")) for each in decisions]
+
+
+@pytest.mark.parametrize("decisions", [*permutations(("allow", "prompt", "forbidden")), ("prompt", "allow")])
+def test_strictest_of_all_rules_that_a_command_meets_counts_in_whatever_order(
+    decisions: tuple[str, ...],
+) -> None:
+    strictest = "forbidden" if "forbidden" in decisions else "prompt"
+    found = strict_rule(["git", "push"], ruling(*decisions))
+    assert found is not None
+    assert (found.decision, found.justification) == (strictest, SAID[strictest])
+    assert strict_rule(["make"], ruling(*decisions)) is None
+
+
+@pytest.mark.parametrize(
+    ("command", "met"),
+    [
+        (["git", "push"], True),
+        (["/usr/bin/git", "push"], True),
+        (["./git", "push"], True),
+        (["bin/git", "push"], True),
+        (["sudo", "git", "push"], True),
+        (["env", "A=1", "git", "push"], True),
+        (["bash", "-c", "ls; sudo git push"], True),
+        (["bash", "-c", "bash -c 'git push'"], True),
+        (["gitk", "push"], False),
+        (["/git/x", "push"], False),
+        (["git"], False),
+    ],
+)
+def test_rule_is_met_by_a_program_however_it_is_named_and_whatever_runs_it(
+    command: list[str], met: bool
+) -> None:
+    assert (strict_rule(command, ruling("forbidden", pattern=("git", "push"))) is not None) is met
+
+
+def test_rule_about_what_runs_another_command_is_met_as_well() -> None:
+    assert strict_rule(["sudo", "git", "push"], ruling("prompt", pattern=("sudo",))) is not None
+
+
+@pytest.mark.parametrize(
+    ("script", "allowed"),
+    [
+        ("git status", ["free"]),
+        ("git status; git push", ["free", ""]),
+        ("git *; git status", ["", "free"]),
+        ("git * status", [""]),
+    ],
+)
+def test_each_command_of_a_script_is_allowed_by_the_words_that_are_certain(
+    script: str, allowed: list[str]
+) -> None:
+    rules = ruling("allow", pattern=("git", "status"))
+    assert [
+        each.allowed or "" for each in segments(["/bin/bash", "-c", script], rules, lambda name: True)
+    ] == allowed
+
+
+@pytest.mark.parametrize("free", [set(), {"/bin/bash"}, {"git"}, {"/bin/bash", "git"}])
+def test_command_leaves_its_sandbox_where_its_program_and_the_shell_around_it_are_the_machines(
+    free: set[str],
+) -> None:
+    (found,) = segments(["/bin/bash", "-c", "git status"], ruling("allow"), free.__contains__)
+    assert found.allowed == ("free" if len(free) == 2 else "confined")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_file_has_as_many_rules_as_it_may(more: int) -> None:
+    text = "prefix_rule(pattern=['a'])\n" * (MOST_RULES + more)
+    if more:
+        with pytest.raises(RuleError, match=f"line {MOST_RULES + 1}: more than"):
+            parsed_rules(text)
+    else:
+        assert len(parsed_rules(text)) == MOST_RULES
+
+
+def test_file_that_changes_within_a_second_to_as_many_bytes_is_read_again(home: Path) -> None:
+    rules, path = CommandRules(home), home / "rules" / "own.rules"
+    for at, word in ((1, "a"), (2, "b")):
+        write(home, f"prefix_rule(pattern=['{word}'])")
+        os.utime(path, ns=(1_700_000_000_000_000_000 + at,) * 2)
+        (rule,) = rules.of(home).rules
+        assert rule.means([word])
+
+
+def test_rule_is_added_behind_a_line_without_an_end_and_beside_one_that_holds_its_words(home: Path) -> None:
+    path = home / "rules" / "default.rules"
+    path.write_text('# prefix_rule(pattern=["git"], decision="allow")')
+    for _ in range(2):
+        add_rule(home / "rules", ("git",), confined=False)
+    (rule,) = parsed_rules(path.read_text())
+    assert rule.means(["git"])
+
+
+@pytest.mark.parametrize("count", [1, MOST_SHOWN, MOST_SHOWN + 1])
+def test_session_hears_of_each_file_that_is_left_out_up_to_a_bound(
+    home: Path, repo: Path, count: int
+) -> None:
+    for number in range(count):
+        write(home, "nonsense", f"{number:02}.rules")
+    heard: list[Any] = []
+    RuleWarnings(CommandRules(home)).show(state(repo), heard.append)
+    assert len(heard) == min(count, MOST_SHOWN)
