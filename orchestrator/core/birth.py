@@ -1,4 +1,5 @@
-"""The first entries of a session: who it is, what it runs under, what its model is told first."""
+"""The first entries of a session: who it is, what it runs under, what its model is told first, what it
+inherits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Commands: everything that can happen to a session, the inputs of `decide`."""
+"""Commands: everything that can happen to a session and to its folder, the inputs of `decide`."""
 
 from __future__ import annotations
 

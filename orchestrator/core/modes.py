@@ -2,6 +2,9 @@
 
 Both are told by developer messages, when a task begins whose settings differ from what was told last. The
 system prompt stays as it is: a provider's copy of the conversation begins with it.
+
+Behind them: plans as people and models read them, plan blocks in a model's text, and how a child runs under
+less than its parent.
 """
 
 from __future__ import annotations

@@ -6,6 +6,9 @@ flight and no call is open, and it ends when a response asks for nothing more. A
 moves through the phases of `calls`; everything that a worker needs to carry it on stands
 in the call, so that any worker can. A task that is stopped ends when nothing of it runs; if it
 has more open calls than one commit can close, it is `ending` until the last one is closed.
+
+Before it: the parts that only some sessions have, and processes. Behind it: the phases of a task, with
+what may follow what, and which calls need a portable folder.
 """
 
 from __future__ import annotations

@@ -2,6 +2,8 @@
 
 Its settings and its bookmark are the op's own. Its input items stand apart, in their wire form: a log keeps a
 reference in the place of a very large text, which the protocol's models do not know.
+
+Behind it: the kinds of tasks, what input items make of a conversation, and the items that newer clients draw.
 """
 
 from __future__ import annotations
