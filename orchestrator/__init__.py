@@ -80,7 +80,7 @@ _MODULES = {
     "core.ids": ("SessionId", "TreeId"),
     "gateways.submit": ("decide",),
     "gateways.client": ("Client",),
-    "gateways.turns": ("Turn", "run_turn"),
+    "gateways.turn_follower": ("Turn", "run_turn"),
     "protocol.ids": ("SubmissionId",),
     "protocol.policy": ("ReviewDecision",),
     "protocol.submission": ("Submission",),
