@@ -477,8 +477,8 @@ def test_rule_is_added_behind_a_line_without_an_end_and_beside_one_that_holds_it
     path.write_text('# prefix_rule(pattern=["git"], decision="allow")')
     for _ in range(2):
         add_rule(home / "rules", ("git",), confined=False)
-    (rule,) = parsed_rules(path.read_text())
-    assert rule.means(["git"])
+        (rule,) = parsed_rules(path.read_text())
+        assert rule.means(["git"])
 
 
 @pytest.mark.parametrize("count", [1, MOST_SHOWN, MOST_SHOWN + 1])
