@@ -64,7 +64,7 @@ from orchestrator.core.decide.folder import (
     setup_begins,
     setup_ended,
 )
-from orchestrator.core.decide.mail import cancel_agent, mail_arrived
+from orchestrator.core.decide.mail import end_agent, mail_arrived
 from orchestrator.core.decide.ops import file_not_written, instructions_read, looked_up, submitted
 from orchestrator.core.decide.request import (
     begin_request,
@@ -264,7 +264,7 @@ def _ended(draft: Draft, refused: c.Command, mark: str) -> None:
     if draft.state.task is None and mark == pruned_flag(draft.state.facts.agent_id):
         draft.add(f.AgentChanged({"pruned": True}))
     else:
-        cancel_agent(draft, "cancelled from above")
+        end_agent(draft, "cancelled from above")
     if isinstance(refused, c.Submitted):
         draft.add(e.error(refused.id, ENDED))
     elif isinstance(refused, c.MailArrived):

@@ -46,7 +46,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
             interrupt_below(draft, command.key)
             stop(draft, "interrupted", command.key)
         case "cancel":
-            cancel_agent(draft, str(command.payload.get("reason") or ""))
+            end_agent(draft, str(command.payload.get("reason") or ""))
         case "answer":
             routed_answer(draft, command)
         case _:
@@ -165,7 +165,7 @@ def _child_status(draft: Draft, content: JsonMapping) -> None:
     draft.add(f.ChildChanged(id, {"status": content["status"]}))
 
 
-def cancel_agent(draft: Draft, reason: str) -> None:
+def end_agent(draft: Draft, reason: str) -> None:
     """Ends this agent, and everything below it."""
     if draft.state.facts.is_root:
         return
