@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from orchestrator.stub.script import Answer, Call, Step, StubRequest, Text
+from orchestrator.stub.answers import Answer, Call, Step, StubRequest, Text
 
 HEADER, LABEL = "Auth", "Key"
 _QUESTION: dict[str, Any] = {

@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.decide.request import MOST_CALLS
-from orchestrator.stub.script import Answer, Call, Step, StubRequest, Text
+from orchestrator.stub.answers import Answer, Call, Step, StubRequest, Text
 
 MOMENT_MS = 60.0
 _ORDER = re.compile(r"Make (\d+) agents")

@@ -252,8 +252,8 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
     from orchestrator.gateways.app_server.live_threads import events_of_running_turn
     from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
     from orchestrator.terminal.streams import write_json
-    from orchestrator.wiring.one_turn import resumed_turn
     from orchestrator.wiring.open_deployment import new_session
+    from orchestrator.wiring.resumed_settings import resumed_turn
 
     async with opened(settings, insists=True) as found:
         client = found.client()
@@ -303,7 +303,7 @@ async def _to_resume(found: Opened, thread: str) -> SessionHead:
     """The thread that goes on; raises `Fault` if there is none."""
     from orchestrator.gateways.resume import to_resume
     from orchestrator.views.view_errors import SetAside, ViewError
-    from orchestrator.wiring.one_turn import newest_in
+    from orchestrator.wiring.resumed_settings import newest_in
 
     folder = str(found.settings.session_defaults.cwd.resolve())
     wanted = thread or await newest_in(found.broker, folder)

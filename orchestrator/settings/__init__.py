@@ -10,8 +10,8 @@ loosens nothing. Every key `a.b` can also be given as the variable `DENDRO_A_B`.
 knows is a warning, not an error: a file of Codex's, or of a newer version, must load.
 
 - `whole`: all of it, made of the tables in `orchestrator.tables`, which document each setting
-- `sources`: where values are found, and what a folder's file may set; the one place that reads `os.environ`
-- `folder_trust`: which files of folders a person trusts
+- `sources`: where values are found; the one place that reads `os.environ`
+- `folder_trust`: what a folder's file may set, and which files a person trusts
 - `layers`: the precedence; `load`: what people write, its errors, and the whole
 - `document`: the page `docs/configuration.md`
 """

@@ -6,8 +6,8 @@ names its model `stub:<script>`. It must not know the model client, nor anything
 sessions but the id that a request carries.
 """
 
+from orchestrator.stub.answers import Script
 from orchestrator.stub.scenario import Scenario, ScenarioError, UnknownBehaviour, behaviour
-from orchestrator.stub.script import Script
 from orchestrator.stub.server import (
     NotLoopback,
     Pace,

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from orchestrator.stub.script import Answer, Call, Script, Step, StubConversation, StubRequest, Text, Usage
+from orchestrator.stub.answers import Answer, Call, Script, Step, StubConversation, StubRequest, Text, Usage
 from orchestrator.stub.survey import survey_step
 from orchestrator.stub.tree import tree_step
 

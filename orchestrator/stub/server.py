@@ -25,7 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrator.stub.script import (
+from orchestrator.stub.answers import (
     Answer,
     Call,
     CustomCall,

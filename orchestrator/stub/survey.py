@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import orjson
 
-from orchestrator.stub.script import (
+from orchestrator.stub.answers import (
     Call,
     CustomCall,
     MadeCall,

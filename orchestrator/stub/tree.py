@@ -21,7 +21,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.stub.script import Call, MadeCall, OutputItem, Reasoning, Step, StubConversation, Text
+from orchestrator.stub.answers import Call, MadeCall, OutputItem, Reasoning, Step, StubConversation, Text
 from orchestrator.stub.survey import patch_call, report_path, written
 
 _FOLDERS = "git ls-files | grep / | cut -d/ -f1 | sort | uniq -c | sort -rn | head -n 3"

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.stub.script import translated
+from orchestrator.stub.answers import translated
 from tests.acceptance.allowances import Message
 from tests.acceptance.placeholders import Json
 from tests.commit_seed import chosen

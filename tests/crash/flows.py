@@ -19,7 +19,7 @@ import orjson
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.requests import call_id_of
-from orchestrator.stub.script import Call, Step, StubConversation, StubRequest
+from orchestrator.stub.answers import Call, Step, StubConversation, StubRequest
 from orchestrator.views.event import Event
 from tests.crash.people import Person
 from tests.crash.workload import Ledger

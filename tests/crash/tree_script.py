@@ -14,7 +14,7 @@ from typing import Any
 
 import orjson
 
-from orchestrator.stub.script import Call, Step, StubConversation, StubRequest, Text
+from orchestrator.stub.answers import Call, Step, StubConversation, StubRequest, Text
 from tests.crash.workload import Ledger
 
 ERRANDS = (

@@ -14,7 +14,7 @@ from random import Random
 
 import orjson
 
-from orchestrator.stub.script import Answer, Call, OutputItem, Step, StubConversation, StubRequest, Text
+from orchestrator.stub.answers import Answer, Call, OutputItem, Step, StubConversation, StubRequest, Text
 
 WORDS = ("exec", "exec", "slow", "big", "patch", "pair", "think")
 IN_DOUBT = "in doubt"

@@ -26,7 +26,7 @@ def read() -> dict[str, Any]:
 
 
 def action(question: str, number: int) -> str | None:
-    """What the person did with a question; None if the call is cancelled first."""
+    """The answer of the person to a question; None if the call is cancelled first."""
     schema = {"type": "object", "properties": {}}
     params = {"message": question, "requestedSchema": schema}
     send(id=number, method="elicitation/create", params=params)

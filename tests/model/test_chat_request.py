@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from orchestrator.core.history import BESIDE, for_model, made_together
 from orchestrator.model.chat_completions import messages_of, request_body
 from orchestrator.model.responses import request_body as responses_body
-from orchestrator.stub.script import translated
+from orchestrator.stub.answers import translated
 from orchestrator.tools.apply_patch import APPLY_PATCH
 from orchestrator.tools.images import VIEW_IMAGE
 from orchestrator.tools.shell import LOCAL_SHELL, SHELL

@@ -9,7 +9,7 @@ import httpx
 import pytest
 
 from orchestrator.stub import Scenario, StubConfig, behaviour, running
-from orchestrator.stub.script import translated
+from orchestrator.stub.answers import translated
 from orchestrator.tools.subagents import role_of
 
 Json = dict[str, Any]

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.stub import behaviour
-from orchestrator.stub.script import StubConversation, StubRequest, Usage
+from orchestrator.stub.answers import StubConversation, StubRequest, Usage
 from orchestrator.stub.server import Identity, frames
 from orchestrator.stub.survey import report_path
 
