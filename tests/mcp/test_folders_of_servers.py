@@ -381,7 +381,7 @@ class Answers(httpx2.AsyncBaseTransport):
 
 
 class Told:
-    """What a server is reproached with."""
+    """The reproaches to a server."""
 
     def __init__(self) -> None:
         self.why: list[str] = []
