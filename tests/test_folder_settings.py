@@ -3,15 +3,25 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, cast, get_args, get_origin
 
 import pytest
 
 from orchestrator.protocol.mcp import CUSTOM_SERVER
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.layers import Layers, Origin, Rank
 from orchestrator.settings.load import bare
-from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY
-from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES, Table, settings_of
+from orchestrator.settings.sources import (
+    KEYED_RECORDS,
+    SHOWN_KEY_CHARS,
+    TRUSTED_ONLY,
+    FolderRules,
+    folder_file,
+    named_keys,
+    refused_keys,
+    written,
+)
+from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES, ProviderSettings, Table, settings_of
 
 NEVER_FREE = {
     "approval_policy", "sandbox_mode", "model_provider", "pool", "base_instructions", "effects",
@@ -244,3 +254,125 @@ def test_an_mcp_server_with_a_wrong_table_is_left_out_and_the_others_are_kept(ho
         f"mcp_servers = '{CUSTOM_SERVER}': another name: events show a program's own tools as those of",
     ):
         assert words in told
+
+
+RULED = [
+    (spec.key or name, spec.folder)
+    for record in KEYED_RECORDS
+    if record not in TRUSTED_ONLY
+    for name, spec in settings_of(record)
+]
+
+
+def table(key: str, value: object) -> dict[str, object]:
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return cast(dict[str, object], value)
+
+
+def is_permitted(key: str, theirs: object, own: object = None, usual: object = None) -> bool:
+    """Whether a folder may set a key over what the person has set, or over what the machine has."""
+    path, person = tuple(key.split(".")), Layers()
+    if own is not None:
+        person.merge(table(key, own), Origin(Rank.FILE, "own", Path("/")))
+    records = [record for record in KEYED_RECORDS if record not in TRUSTED_ONLY]
+    rules = FolderRules(records, {} if usual is None else {path: lambda: usual})
+    return not rules.refused(table(key, theirs), person)
+
+
+@pytest.mark.parametrize(("key", "rule"), RULED, ids=[key for key, _ in RULED])
+def test_folder_may_make_each_setting_stricter_and_never_looser_than_the_person_or_the_machine(
+    key: str, rule: Any
+) -> None:
+    if rule in ("free", "trusted"):
+        assert is_permitted(key, "x") is (rule == "free")
+        return
+    values: tuple[Any, ...] = rule if isinstance(rule, tuple) else (9, 10, 11)
+    strictest_first = values[::-1] if rule == "up" else values
+    for theirs in values:
+        for counts in values:
+            stricter = strictest_first.index(theirs) <= strictest_first.index(counts)
+            assert is_permitted(key, theirs, own=counts) is stricter, (theirs, counts)
+            assert is_permitted(key, theirs, usual=counts) is stricter, (theirs, counts)
+            # What the person has set counts, and not what the machine has.
+            assert is_permitted(key, theirs, own=counts, usual=strictest_first[0]) is stricter
+    for odd in ("x", None, [], *(() if isinstance(rule, tuple) else (True, False))):
+        assert not is_permitted(key, odd, own=values[1])
+
+
+def test_file_of_the_home_folder_is_no_folders_file_by_whatever_name_the_folder_is_reached(
+    home: Path,
+) -> None:
+    """Else a session that works there would be told that its own person's file is a stranger's."""
+    (home / "dendro.toml").write_text("model = 'mine'")
+    (link := home.parent / "link").symlink_to(home)
+    for cwd, named in ((home, home), (link, home), (home, link)):
+        given = {"HOME": str(home.parent), "DENDRO_HOME": str(named)}
+        assert folder_file(SettingsSources(cwd, given)) is None
+
+
+@pytest.mark.parametrize("length", [SHOWN_KEY_CHARS - 1, SHOWN_KEY_CHARS, SHOWN_KEY_CHARS + 1])
+def test_key_of_a_stranger_is_shown_whole_up_to_a_bound_and_cut_beyond_it(length: int) -> None:
+    key = "k" * length
+    shown = written((key,))
+    assert shown == (key if length <= SHOWN_KEY_CHARS else key[: SHOWN_KEY_CHARS - 1] + "…")
+    assert written(("a b", "c")) == '"a b".c'
+
+
+@pytest.mark.parametrize(
+    ("flags", "overrides", "named"),
+    [
+        ({}, (), set()),
+        ({"cwd": "x"}, (), {"cwd"}),
+        ({"cwd": None, "model": "m"}, (), {"model"}),
+        ({"home": "h"}, ("agents.max_depth=2", "model=n"), {"agents.max_depth", "model"}),
+    ],
+)
+def test_keys_that_the_command_line_names_are_known_the_folder_among_them(
+    home: Path, flags: dict[str, object], overrides: tuple[str, ...], named: set[str]
+) -> None:
+    assert named_keys(SettingsSources(home, {}, overrides=overrides, flags=flags)) == named
+
+
+def test_look_at_a_value_is_no_use_of_it() -> None:
+    layers = Layers()
+    layers.merge({"modle": "x", "model": "y"}, Origin(Rank.FILE, "own", Path("/")))
+    layers.peek(("modle",))
+    layers.take(("model",))
+    assert [path for path, _ in layers.unread()] == [("modle",)]
+
+
+SOURCES = ("file", "profile", "environment", "override")
+"""Where a retry key can stand, from the weakest."""
+
+
+@pytest.mark.parametrize("shared", [None, *SOURCES])
+@pytest.mark.parametrize("own", [None, "file", "profile", "override"])
+def test_retry_key_of_all_providers_counts_where_its_source_is_stronger_than_that_of_the_providers_own(
+    home: Path, shared: str | None, own: str | None
+) -> None:
+    texts = {"file": "", "profile": "[profiles.p]\nmodel = 'm'\n"}
+    environ, overrides = {}, ["profile=p"]
+    for at, key, value in (
+        (shared, "request_max_retries", 7),
+        (own, "model_providers.openai.request_max_retries", 9),
+    ):
+        match at:
+            case "file" | "profile":
+                texts[at] += f"{key} = {value}\n"
+            case "environment":
+                environ["DENDRO_REQUEST_MAX_RETRIES"] = str(value)
+            case "override":
+                overrides.append(f"{key}={value}")
+    (home / "dendro.toml").write_text(f"{texts['file']}{texts['profile']}")
+    given = {"HOME": str(home.parent), "DENDRO_HOME": str(home), "OPENAI_API_KEY": "k", **environ}
+    found = load_settings(SettingsSources(home.parent, given, overrides=overrides))
+    stronger = shared is not None and (own is None or SOURCES.index(shared) > SOURCES.index(own))
+    default = ProviderSettings.model_fields["request_max_retries"].default
+    assert found.model.providers["openai"].request_max_retries == (
+        7 if stronger else default if own is None else 9
+    )
+
+
+def test_key_below_one_that_is_a_value_is_refused() -> None:
+    assert refused_keys(Layers(), {"model": "m", "model.x": "y"}, {}) == ("model.x",)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.sandbox.environment import command_environment
-from orchestrator.sandbox.policy_paths import Confinement
+from orchestrator.sandbox.policy_paths import Confinement, Mode, Place
 from orchestrator.tables import EnvironmentPolicy
 
 CONFINED = Confinement(mode="workspace-write", cwd=Path("/"))
@@ -86,3 +86,35 @@ def test_a_confined_command_inherits_no_way_to_programs_that_act_for_the_person(
 def test_a_confined_command_is_told_of_its_sandbox() -> None:
     marks = command_environment({}, EnvironmentPolicy(), CONFINED)
     assert marks == {"DENDRO_SANDBOX": "workspace-write", "CODEX_SANDBOX_NETWORK_DISABLED": "1"}
+
+
+PORTABLE = Place(Path("/copy"), Path("/seen"), Path("/copy-tmp"))
+MODES: tuple[Mode, ...] = ("read-only", "workspace-write", "danger-full-access")
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("network", [True, False])
+@pytest.mark.parametrize("portable", [True, False])
+def test_command_gets_what_leads_to_its_folder_and_no_further_in_every_mode(
+    mode: Mode, network: bool, portable: bool
+) -> None:
+    parent = {"TMPDIR": "/t", "TEMP": "/t", "TMP": "/t", "TMUX": "/run/tmux", "EDITOR": "vi"}
+    place = PORTABLE if portable else None
+    confinement = Confinement(mode=mode, cwd=Path("/"), network=network, place=place)
+    free = mode == "danger-full-access"
+    expected = {"EDITOR": "vi"}
+    # A portable folder has a /tmp of its own, in every mode.
+    expected |= {} if portable else dict.fromkeys(("TMPDIR", "TEMP", "TMP"), "/t")
+    expected |= {"TMUX": "/run/tmux"} if free else {"DENDRO_SANDBOX": mode}
+    expected |= {} if free or network else {"CODEX_SANDBOX_NETWORK_DISABLED": "1"}
+    assert command_environment(parent, EnvironmentPolicy(), confinement) == expected
+
+
+@pytest.mark.parametrize("name", ["MY_KEY", "TMUX", "EDITOR"])
+def test_variable_that_a_person_sets_is_given_whatever_it_looks_like_unless_others_alone_are_included(
+    name: str,
+) -> None:
+    given = command_environment({}, EnvironmentPolicy(set={name: "1"}), FREE)
+    assert given == {name: "1"}
+    assert command_environment({}, EnvironmentPolicy(set={name: "1"}, include_only=("PATH",)), FREE) == {}
+    assert command_environment({}, EnvironmentPolicy(set={name: "1"}, exclude=(name,)), FREE) == {name: "1"}
