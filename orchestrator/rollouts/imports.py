@@ -393,6 +393,8 @@ def _last_settings(state: State, newcomer: Newcomer) -> TurnSettings:
         summary=told.summary if told.model else fallback.summary,
         approval_policy=told.approval_policy if told.model else fallback.approval_policy,
         sandbox_policy=told.sandbox_policy if told.model else fallback.sandbox_policy,
+        personality=told.personality if told.model else fallback.personality,
+        collaboration_mode=told.collaboration_mode if told.model else fallback.collaboration_mode,
     )
 
 

@@ -162,6 +162,10 @@ def test_settings_that_a_peers_rollout_says_last_hold() -> None:
     told = planned([META, line(turn, "turn_context"), line(SAID)], who).state.settings
     assert (told.cwd, told.model, told.approval_policy) == ("/here", "gpt-4", "never")
     assert (told.effort, told.summary, told.sandbox_policy) == (None, "concise", {"mode": "read-only"})
+    plan = {"mode": "plan", "settings": {"model": "gpt-4", "reasoning_effort": None}}
+    shown = turn | {"personality": "friendly", "collaboration_mode": plan}
+    held = planned([META, line(shown, "turn_context"), line(SAID)], who).state.settings
+    assert (held.personality, held.collaboration_mode) == ("friendly", plan)
     silent = planned([line(SAID)], who).state.settings
     assert (silent.cwd, silent.effort, silent.summary) == (fallback.cwd, "high", "detailed")
     assert (silent.model_provider, silent.sandbox_policy) == ("openai", fallback.sandbox_policy)
