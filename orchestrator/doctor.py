@@ -73,7 +73,7 @@ def without_credentials(url: str) -> str:
     return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
 
 
-# ── machine ────────────────────────────────────────────────────────────
+# ── machine ───────────────────────────────────────────────────────────────────────────────────────
 
 
 GIB = 1024**3

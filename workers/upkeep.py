@@ -142,7 +142,7 @@ def queue_server(settings: Settings, url: str) -> RedisSettings:
     return settings.redis.at(settings.upkeep.url or url)
 
 
-# ── jobs ──────────────────────────────────────────────────────────────────────────────────────
+# ── jobs ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def timers(ctx: Context) -> None:
@@ -241,7 +241,7 @@ def _upkeep(ctx: Context) -> Upkeep:
     return upkeep
 
 
-# ── arq ───────────────────────────────────────────────────────────────────────────────────────
+# ── arq ───────────────────────────────────────────────────────────────────────────────────────────
 
 
 def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
@@ -317,7 +317,7 @@ async def _close(worker: arq.Worker, queue: ArqRedis) -> None:
         await queue.aclose(close_connection_pool=True)
 
 
-# ── the process ───────────────────────────────────────────────────────────────────────────────
+# ── the process ───────────────────────────────────────────────────────────────────────────────────
 
 
 def run_upkeep(settings: Settings, ready: Callable[[], None] | None = None) -> int:

@@ -24,7 +24,7 @@ WORKER_SILENT_MS = 30_000
 """Heartbeats come every 5 s."""
 
 
-# ── chains ────────────────────────────────────────────────────────────────────────────────────
+# ── chains ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def verify_session(storage: Storage, session: SessionId) -> BrokenLink | None:
@@ -88,7 +88,7 @@ async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
     return broken
 
 
-# ── work that nobody takes ────────────────────────────────────────────────────────────────────
+# ── work that nobody takes ────────────────────────────────────────────────────────────────────────
 
 
 async def fire_timers(claims: Claims) -> list[Fired]:

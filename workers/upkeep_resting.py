@@ -33,7 +33,7 @@ MOST_TREES = 10_000
 """Trees that one look hands on to be archived; the next one finds the others."""
 
 
-# ── archiving ─────────────────────────────────────────────────────────────────────────────────
+# ── archiving ─────────────────────────────────────────────────────────────────────────────────────
 
 
 async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
@@ -142,7 +142,7 @@ async def _later(mover: Mover, seen: RestingTree, moved: Moved, look_ms: int) ->
     return moved
 
 
-# ── what an earlier version left ──────────────────────────────────────────────────────────────
+# ── what an earlier version left ──────────────────────────────────────────────────────────────────
 
 
 async def enlist_trees(storage: Storage, *, idle: bool) -> int:

@@ -69,7 +69,7 @@ class Mover:
     """Names its claims."""
 
 
-# ── when ──────────────────────────────────────────────────────────────────────────────────────
+# ── when ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 def at_rest(head: SessionHead) -> bool:
@@ -114,7 +114,7 @@ def _waits(state: State) -> bool:
     return bool(waits or state.tree.ends_in_pieces or state.tree.slot)
 
 
-# ── moving ────────────────────────────────────────────────────────────────────────────────────
+# ── moving ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def seal_session(mover: Mover, session: SessionId) -> Moved:

@@ -88,7 +88,7 @@ def news_of(kind: str, about: Sequence[str | int], at_ms: int, data: Mapping[str
     return News(f"evt_{digest[:32]}", kind, at_ms, data)
 
 
-# ── what happens ──────────────────────────────────────────────────────────────────────────────
+# ── what happens ──────────────────────────────────────────────────────────────────────────────────
 
 
 async def request_news(found: LogSource, approval: OpenApproval) -> News | None:
@@ -183,7 +183,7 @@ def _cut(text: str, most: int) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-# ── telling it ────────────────────────────────────────────────────────────────────────────────
+# ── telling it ────────────────────────────────────────────────────────────────────────────────────
 
 
 def signature(secret: str, id: str, at_s: int, body: bytes) -> str:

@@ -6,7 +6,9 @@ notified.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from orchestrator.broker import script_requests
@@ -20,12 +22,13 @@ from orchestrator.broker.errors import (
 )
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.notices import Listener
-from orchestrator.broker.port import Deployment, scored
+from orchestrator.broker.port import Deployment, Port, scored
 from orchestrator.broker.records import (
     Claim,
     Claimant,
     Claimed,
     Fenced,
+    Fired,
     Heard,
     LogPlace,
     Notices,
@@ -44,36 +47,24 @@ from orchestrator.broker.replies import (
 )
 from orchestrator.broker.script_requests import holder
 from orchestrator.broker.scripts import Argument
+from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, decoded
+from orchestrator.core.commit_parts import STANDING_TIMERS
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import (
+        AdmitWait,
         ClaimLeft,
         ClaimOk,
+        FireOk,
         HeartbeatOk,
         Peek,
         ReleaseOk,
         RenewOk,
+        SubmitMoved,
+        TimersDue,
     )
-from collections.abc import Callable
-from contextlib import suppress
-from typing import TYPE_CHECKING
-
-from orchestrator.broker.port import Port
-from orchestrator.broker.records import Fired
-from orchestrator.core.commit_parts import STANDING_TIMERS
-
-if TYPE_CHECKING:
-    from orchestrator.broker.replies import FireOk, SubmitMoved, TimersDue
-from collections.abc import Awaitable, Iterator
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
-
-from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, decoded
-from orchestrator.core.frozen import record
-
-if TYPE_CHECKING:
-    from orchestrator.broker.replies import AdmitWait
 
 # ── admission ─────────────────────────────────────────────────────────────────────────────────────
 # Admission of model requests: requests and tokens per minute of a provider, for the whole fleet.
@@ -254,7 +245,7 @@ class Timers(Port):
             await self.fire(shard, _FIRED_SOON)
 
 
-# ── claims ────────────────────────────────────────────────────────────
+# ── claims ────────────────────────────────────────────────────────────────────────────────────────
 
 
 _CANDIDATES = 8

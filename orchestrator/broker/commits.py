@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from orchestrator.broker import script_requests
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commit_requests import check_bounds, commit_call, others_of, shape_of
-from orchestrator.broker.connection import call
+from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import (
     BirthGivenUp,
     QueueFull,
@@ -17,7 +17,7 @@ from orchestrator.broker.errors import (
     SubmissionConflict,
     UnknownSession,
 )
-from orchestrator.broker.port import Deployment
+from orchestrator.broker.port import Deployment, Port
 from orchestrator.broker.records import (
     Claim,
     CommitRequest,
@@ -27,6 +27,7 @@ from orchestrator.broker.records import (
     NewTree,
     Place,
     Refused,
+    Stored,
     Submit,
     Submitted,
     Unstored,
@@ -47,19 +48,12 @@ if TYPE_CHECKING:
         CommitMoved,
         CommitOk,
         EmitOk,
+        GiveUpOk,
         KeepSecretSecrets,
         SubmitFull,
         SubmitOk,
     )
     from orchestrator.core.commit_parts import NewEvent
-from typing import TYPE_CHECKING
-
-from orchestrator.broker.connection import ScriptCall
-from orchestrator.broker.port import Port
-from orchestrator.broker.records import Stored
-
-if TYPE_CHECKING:
-    from orchestrator.broker.replies import GiveUpOk
 
 # ── births ────────────────────────────────────────────────────────────────────────────────────────
 # Root sessions that are to be: announced before anything is stored for them, and what becomes of them.
@@ -199,7 +193,7 @@ class Storage(Port):
                 raise reply.unexpected()
 
 
-# ── commits ────────────────────────────────────────────────────────────
+# ── commits ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class Commits(Storage, Births):

@@ -199,7 +199,7 @@ def _version_of(path: Path) -> ServerVersion | None:
     return ServerVersion.parse(answer.stdout)
 
 
-# ── embedded ────────────────────────────────────────────────────────────
+# ── embedded ──────────────────────────────────────────────────────────────────────────────────────
 
 
 __all__ = ["EmbeddedConfig", "EmbeddedError", "EmbeddedRedis", "NoServer", "ServerTooOld"]

@@ -2,36 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from orchestrator.broker.connection import call
+from orchestrator.broker.errors import BrokerError, SecretsFull, UnknownSession
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.port import Deployment, Port
-from orchestrator.broker.records import OpenApproval
-from orchestrator.core.frozen import record
-from orchestrator.core.ids import SessionId
-
-if TYPE_CHECKING:
-    from orchestrator.core.settings import HistoryHead
-from typing import TYPE_CHECKING
-
-from orchestrator.broker.errors import SecretsFull
-from orchestrator.broker.records import Place
-from orchestrator.broker.script_requests import SECRETS, queue_number
-from orchestrator.core.ids import TreeId
-
-if TYPE_CHECKING:
-    from orchestrator.broker.replies import KeepSecretSecrets
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
-
-from orchestrator.broker.errors import BrokerError, UnknownSession
+from orchestrator.broker.records import OpenApproval, Place
 from orchestrator.broker.redis_keys import Keys
+from orchestrator.broker.script_requests import SECRETS, queue_number
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.replies import NoteFull, NoteWas
+    from orchestrator.broker.replies import KeepSecretSecrets, NoteFull, NoteWas
+    from orchestrator.core.settings import HistoryHead
 
 # ── notes ─────────────────────────────────────────────────────────────────────────────────────────
 # Notes about sessions: what clients keep beside a log, each under a name, gone with the session.
@@ -101,7 +88,7 @@ class Notes(Port):
         await self._connection.command("SET", self.keys.news(id), _TOLD, "PX", NEWS_KEPT_MS)
 
 
-# ── open requests ────────────────────────────────────────────────────────────
+# ── open requests ─────────────────────────────────────────────────────────────────────────────────
 
 
 # ── secrets ───────────────────────────────────────────────────────────────────────────────────────
@@ -246,7 +233,7 @@ def _kept(fields: dict[bytes, bytes]) -> KeptPrompt:
     )
 
 
-# ── open requests ────────────────────────────────────────────────────────────
+# ── open requests ─────────────────────────────────────────────────────────────────────────────────
 
 
 class Requests(History, Notes, Secrets, Tokens):

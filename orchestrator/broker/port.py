@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,6 @@ from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import SubmitMoved
-from collections import deque
 
 _PLACES_KEPT = 100_000
 

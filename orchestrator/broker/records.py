@@ -20,11 +20,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.tables import RedisSettings, WorkerSettings, WorkspaceSettings
 
 if TYPE_CHECKING:
-    from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, NewSession, Timer
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from orchestrator.core.commit_parts import TreeEvent
+    from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, NewSession, Timer, TreeEvent
 
 # ── tree records ──────────────────────────────────────────────────────────────────────────────────
 # Records of what several sessions of a tree share: log, registry, budgets. Plain frozen values.
@@ -215,7 +211,7 @@ class ClaimState:
     worker: str | None
 
 
-# ── records ────────────────────────────────────────────────────────────
+# ── records ───────────────────────────────────────────────────────────────────────────────────────
 
 
 Release = Literal["keep", "park", "yield"]

@@ -7,25 +7,20 @@ cannot be asked.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from orchestrator.broker.connection import Connection, call
-from orchestrator.broker.errors import Misconfigured
+from orchestrator.broker.connection import Connection, call, connect
+from orchestrator.broker.embedded import ServerVersion
+from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import read_reply
+from orchestrator.core.frozen import record
+from orchestrator.tables import RedisSettings
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import Rights
-import time
-from collections.abc import Mapping
-from typing import Any
-
-from orchestrator.broker.connection import connect
-from orchestrator.broker.embedded import ServerVersion
-from orchestrator.broker.errors import BrokerError
-from orchestrator.core.frozen import record
-from orchestrator.tables import RedisSettings
 
 COMMANDS = (
     "DEL @",

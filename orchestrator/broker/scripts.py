@@ -283,7 +283,7 @@ def _by_name(columns: Sequence[Item]) -> Callable[[Any], Mapping[str, Any]]:
     return named
 
 
-# ── reading the head ──────────────────────────────────────────────────────────────────────────
+# ── reading the head ──────────────────────────────────────────────────────────────────────────────
 
 
 def takes_of(source: str) -> Takes:
@@ -359,7 +359,7 @@ class _Reader:
         return str(self._tokens[self._at - 1])
 
 
-# ── scripts ────────────────────────────────────────────────────────────
+# ── scripts ───────────────────────────────────────────────────────────────────────────────────────
 
 
 _USES, _THEN = "-- uses: ", "-- then: "

@@ -6,55 +6,48 @@ scripts check it again.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final, Literal
 
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commit_requests import tree_event_rows
 from orchestrator.broker.connection import ScriptCall, call
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.logs import Logs
-from orchestrator.broker.port import Deployment
+from orchestrator.broker.port import Deployment, Port
 from orchestrator.broker.records import (
     BUDGET_KINDS,
+    Account,
+    BudgetKind,
     ClaimState,
     LimitChange,
     LimitsRaised,
     Place,
+    RegisteredAgent,
     Registry,
     SessionHead,
-)
-from orchestrator.broker.script_requests import eq_limits
-from orchestrator.core.ids import AgentId, SessionId, TreeId
-
-if TYPE_CHECKING:
-    from orchestrator.broker.replies import RaiseLimitsOk, ReserveOk, RevokeMoved, RevokeOk
-    from orchestrator.broker.replies import Registry as RegistryFields
-from collections.abc import Mapping
-from dataclasses import replace
-from typing import TYPE_CHECKING
-
-from orchestrator.broker.errors import SessionHeld
-from orchestrator.broker.port import Port
-from orchestrator.broker.records import (
-    Account,
-    BudgetKind,
-    RegisteredAgent,
+    Source,
     Spend,
 )
 from orchestrator.broker.redis_keys import Keys
-from orchestrator.broker.script_requests import birth_keys, queue_number
+from orchestrator.broker.script_requests import birth_keys, eq_limits, queue_number
 from orchestrator.core.frozen import record
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.tree import ROOT
 
 if TYPE_CHECKING:
-    from orchestrator.broker.replies import DeleteHeld, DeleteUnlisted
-import heapq
-from collections.abc import Iterable, Iterator
-from contextlib import suppress
-from typing import Final, Literal
-
-from orchestrator.broker.records import Source
-from orchestrator.core.tree import ROOT
+    from orchestrator.broker.replies import (
+        DeleteHeld,
+        DeleteUnlisted,
+        RaiseLimitsOk,
+        ReserveOk,
+        RevokeMoved,
+        RevokeOk,
+    )
+    from orchestrator.broker.replies import Registry as RegistryFields
 
 # ── fleet index ───────────────────────────────────────────────────────────────────────────────────
 # The fleet's index: the roots that lists show, page by page, and what people put away.
@@ -393,7 +386,7 @@ class Resting(Port):
         return self._is_done(await self._run(drop, seen.tree), unless="CHANGED")
 
 
-# ── trees ────────────────────────────────────────────────────────────
+# ── trees ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 WARN_PERCENT = 80

@@ -118,7 +118,7 @@ async def _merge(
     return await copy.keeper.write_merge(base.snapshot, theirs.snapshot, copy.packs, plan.digest)
 
 
-# ── what is printed ───────────────────────────────────────────────────────────────────────────
+# ── what is printed ───────────────────────────────────────────────────────────────────────────────
 
 
 def _show_conflicts(found: Conflicted, folder: Path) -> None:

@@ -87,7 +87,7 @@ async def _past(invocation: Invocation, whom: tuple[str, int | None]) -> FolderP
         return await folder_past(found, (await addressed(found, *whom)).head)
 
 
-# ── what is printed ───────────────────────────────────────────────────────────────────────────
+# ── what is printed ───────────────────────────────────────────────────────────────────────────────
 
 
 def _show_figures(found: Difference) -> None:

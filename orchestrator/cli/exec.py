@@ -217,7 +217,7 @@ def _originator(settings: Settings) -> str | None:
     return name if 0 < len(name) <= 64 and name.isascii() and name.isprintable() else None
 
 
-# ── the run ───────────────────────────────────────────────────────────────────────────────────
+# ── the run ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _carry_out(invocation: Invocation, settings: Settings, order: Order, *, own_worker: bool) -> None:

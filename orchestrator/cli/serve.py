@@ -88,7 +88,7 @@ async def _serve_sockets(settings: Settings, sources: SettingsSources, addresses
         await told.wait()
 
 
-# ── app-server ──────────────────────────────────────────────────────────────────────────────────
+# ── app-server ────────────────────────────────────────────────────────────────────────────────────
 
 
 def app_server(
@@ -198,7 +198,7 @@ async def _listening(found: Opened, server: AppServer, address: Address) -> None
         await told.wait()
 
 
-# ── mcp-server ──────────────────────────────────────────────────────────────────────────────────
+# ── mcp-server ────────────────────────────────────────────────────────────────────────────────────
 
 
 def mcp_server(ctx: typer.Context, cwd: Cwd = None, no_worker: NoWorker = False) -> None:

@@ -97,7 +97,7 @@ async def _listing(invocation: Invocation, wanted: Filter, limit: int, *, all: b
         return await (sessions_listed if json else trees_listed)(found.broker, wanted, limit, all=all)
 
 
-# ── drawing ───────────────────────────────────────────────────────────────────────────────────
+# ── drawing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def render(listing: Listing, console: Console, now_ms: float | None = None) -> None:
@@ -246,7 +246,7 @@ def nobody_serves(pool: str) -> str:
     return plain(f"due or lost: no worker serves them now; start `dendro worker` {where} (pool {pool})")
 
 
-# ── search ────────────────────────────────────────────────────────────────────────────────────
+# ── search ────────────────────────────────────────────────────────────────────────────────────────
 
 
 def search(
@@ -322,7 +322,7 @@ def _show(row: Mapping[str, Any], lines: list[str]) -> None:
         typer.echo(f"    {one_line(line)}")
 
 
-# ── names ─────────────────────────────────────────────────────────────────────────────────────
+# ── names ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def name(

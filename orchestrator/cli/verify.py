@@ -150,7 +150,7 @@ async def _folders(
         return [(past.head.session, await folder_report(store, past, bounds)) for past in pasts if past]
 
 
-# ── what is printed ───────────────────────────────────────────────────────────────────────────
+# ── what is printed ───────────────────────────────────────────────────────────────────────────────
 
 
 def _lines(settings: Settings, report: Report) -> Iterator[str]:

@@ -146,7 +146,7 @@ def _draw(found: Sequence[SeenWorker], now_ms: int) -> None:
             wide.print(f"{worker.name}: {remark}", soft_wrap=True, markup=False)
 
 
-# ── stats ───────────────────────────────────────────────────────────────────────────────────────
+# ── stats ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def stats(ctx: typer.Context, json: Annotated[bool, typer.Option("--json", help="As JSON.")] = False) -> None:

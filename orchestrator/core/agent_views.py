@@ -232,7 +232,7 @@ def told_result(text: str | None) -> str | None:
     return f"{beginning}\n[the first of {len(data):,} bytes; subagent_logs tells where it ended]"
 
 
-# ── helpers ───────────────────────────────────────────────────────────────────────────────────
+# ── helpers ───────────────────────────────────────────────────────────────────────────────────────
 
 CANCELLED = "cancelled"
 

@@ -176,7 +176,7 @@ def _user_texts(history: Iterable[Item], shown: Collection[int]) -> Iterator[str
                 yield " ".join([text, *named] if text else named)
 
 
-# ── pictures ──────────────────────────────────────────────────────────────────────────────────
+# ── pictures ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _pictures(item: Item) -> list[JsonMapping]:
@@ -207,7 +207,7 @@ def _ends_a_task(history: Sequence[Item], place: int) -> bool:
     return item.get("role") == "assistant" and _is_of_user(behind)
 
 
-# ── the bridge ────────────────────────────────────────────────────────────────────────────────
+# ── the bridge ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _newest(texts: list[str]) -> Iterable[str]:
@@ -243,7 +243,7 @@ def _bridge(kept: tuple[str, ...], summary: str) -> Item:
     return written(user_message(*parts))
 
 
-# ── the request ───────────────────────────────────────────────────────────────────────────────
+# ── the request ───────────────────────────────────────────────────────────────────────────────────
 
 
 def compaction_input(shown: Sequence[Item], attempt: int = 1) -> list[Item]:

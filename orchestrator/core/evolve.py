@@ -146,7 +146,7 @@ def _dendro(state: State, payload: Payload, seq: int) -> State:
     return stated(state, f.decode(payload), seq)
 
 
-# ── facts ─────────────────────────────────────────────────────────────────────────────────────
+# ── facts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:

@@ -68,7 +68,7 @@ REST: Mapping[str, Form] = {FORM: Form(rest=True)}
 """The form of the field that keeps, whole, the members that the record has no field for."""
 
 
-# ── texts that may stand beside the log ───────────────────────────────────────────────────────
+# ── texts that may stand beside the log ───────────────────────────────────────────────────────────
 
 
 def read_text(value: str | JsonObject) -> LargeText:
@@ -99,7 +99,7 @@ TEXT: Mapping[str, Form] = form(read=read_text, write=write_text)
 TEXTS: Mapping[str, Form] = form(read=_read_texts, write=_write_texts)
 
 
-# ── both ways of a record ─────────────────────────────────────────────────────────────────────
+# ── both ways of a record ─────────────────────────────────────────────────────────────────────────
 
 
 R = TypeVar("R")

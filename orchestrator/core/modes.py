@@ -61,7 +61,7 @@ _MODES: Mapping[ModeKind, str] = {
 }
 
 
-# ── settings ──────────────────────────────────────────────────────────────────────────────────
+# ── settings ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def mode_fault(mode: CollaborationMode | None) -> str | None:
@@ -137,7 +137,7 @@ def child_settings(settings: TurnSettings) -> TurnSettings:
     return replace(settings, collaboration_mode=None) if settings.collaboration_mode else settings
 
 
-# ── what the model is told ────────────────────────────────────────────────────────────────────
+# ── what the model is told ────────────────────────────────────────────────────────────────────────
 
 
 def not_told(history: Iterable[Item], settings: TurnSettings) -> Sequence[Message]:

@@ -63,7 +63,7 @@ REVIEW_BRIEF: Final = (
 )
 
 
-# ── the request ───────────────────────────────────────────────────────────────────────────────
+# ── the request ───────────────────────────────────────────────────────────────────────────────────
 
 
 def request_fault(request: ReviewRequest) -> str | None:
@@ -126,7 +126,7 @@ def assignment(request: ReviewRequest) -> str:
             assert_never(target)
 
 
-# ── the answer ────────────────────────────────────────────────────────────────────────────────
+# ── the answer ────────────────────────────────────────────────────────────────────────────────────
 
 
 @record
@@ -205,7 +205,7 @@ def _score(value: JsonValue) -> float:
     return float(value) if known else 0.0
 
 
-# ── what the conversation keeps ───────────────────────────────────────────────────────────────
+# ── what the conversation keeps ───────────────────────────────────────────────────────────────────
 
 
 def review_message(asked: str, output: ReviewOutputEvent) -> str:

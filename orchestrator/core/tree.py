@@ -220,7 +220,7 @@ def _by_number(wire: Mapping[str, Payload]) -> list[tuple[AgentId, Payload]]:
     return sorted((AgentId(int(id)), made) for id, made in wire.items())
 
 
-# ── cancel flags ──────────────────────────────────────────────────────────────────────────────
+# ── cancel flags ──────────────────────────────────────────────────────────────────────────────────
 
 
 def cancel_flag(agent_id: int) -> str:

@@ -141,7 +141,7 @@ SKILL_TAG = "<skill>"
 _LONG = "[a long text]"
 
 
-# ── what cannot be taken ──────────────────────────────────────────────────────────────────────
+# ── what cannot be taken ──────────────────────────────────────────────────────────────────────────
 
 
 def fault(op: ops.UserInput | ops.UserTurn) -> str | None:
@@ -187,7 +187,7 @@ def _border(text: bytes, at: int) -> bool:
     return at == len(text) or text[at] & 0xC0 != 0x80
 
 
-# ── what the model and people are shown ───────────────────────────────────────────────────────
+# ── what the model and people are shown ───────────────────────────────────────────────────────────
 
 
 def input_messages(items: Sequence[Item]) -> tuple[JsonObject, ...]:

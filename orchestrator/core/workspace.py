@@ -42,7 +42,7 @@ MOST_TRIES = 3
 """Claims that may fail to make the folder before the task does."""
 
 
-# ── a folder, and those of children ───────────────────────────────────────────────────────────
+# ── a folder, and those of children ───────────────────────────────────────────────────────────────
 
 
 @record

@@ -97,7 +97,7 @@ async def _readable(found: LogSource, tree: TreeId, state: State) -> State:
     return replace(state, meta=meta, facts=replace(facts, base_instructions=base))
 
 
-# ── large texts ───────────────────────────────────────────────────────────────────────────────
+# ── large texts ───────────────────────────────────────────────────────────────────────────────────
 
 
 async def copy_texts(found: LogSource, source: ForkedFrom, tree: TreeId) -> list[str]:

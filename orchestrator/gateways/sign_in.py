@@ -142,7 +142,7 @@ class _Refused(Exception):
     """The issuer said no; the message says how."""
 
 
-# ── the redirect ──────────────────────────────────────────────────────────────────────────────
+# ── the redirect ──────────────────────────────────────────────────────────────────────────────────
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
 

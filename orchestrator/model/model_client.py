@@ -116,7 +116,7 @@ def format_of(provider: ProviderSettings) -> WireFormat:
             assert_never(provider.wire_api)
 
 
-# ── client ────────────────────────────────────────────────────────────
+# ── client ────────────────────────────────────────────────────────────────────────────────────────
 
 
 BACKOFF_BASE_S = 0.2

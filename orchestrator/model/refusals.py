@@ -111,7 +111,7 @@ def one_line(text: str) -> str:
     return folded if len(folded) <= MAX_MESSAGE_CHARS else folded[: MAX_MESSAGE_CHARS - 1] + "…"
 
 
-# ── refusals ────────────────────────────────────────────────────────────
+# ── refusals ──────────────────────────────────────────────────────────────────────────────────────
 
 
 MAX_ERROR_BODY = 64 * 1024

@@ -140,7 +140,7 @@ class RolloutLine:
     extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
-# ── codec ────────────────────────────────────────────────────────────
+# ── codec ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 MAX_DEPTH: Final = 128

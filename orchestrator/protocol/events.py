@@ -1028,7 +1028,7 @@ class RawResponseItem(EventModel):
     item: ResponseItemField
 
 
-# ── events ────────────────────────────────────────────────────────────
+# ── events ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class UnknownEvent(Unknown):

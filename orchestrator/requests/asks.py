@@ -62,7 +62,7 @@ _ACTIONS: Final[Mapping[ReviewDecision, ElicitationAction]] = {
 }
 
 
-# ── questions ─────────────────────────────────────────────────────────────────────────────────
+# ── questions ─────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +160,7 @@ class InputRequest(_Questions):
         return ops.UserInputAnswer(id=self.call_id, response=response, agent_id=self.agent_id)
 
 
-# ── plan ──────────────────────────────────────────────────────────────────────────────────────
+# ── plan ──────────────────────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,7 +234,7 @@ class PlanDecisionRequest(RequestBase):
         return self.responded(PlanRejected())
 
 
-# ── a server's question ───────────────────────────────────────────────────────────────────────
+# ── a server's question ───────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,7 +307,7 @@ class ServerRequest(RequestBase):
         return self.responded(ElicitationAction.CANCEL)
 
 
-# ── a call of a client's tool ─────────────────────────────────────────────────────────────────
+# ── a call of a client's tool ─────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)

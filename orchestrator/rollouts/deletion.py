@@ -50,7 +50,7 @@ async def delete_everywhere(storage: Storage, members: Sequence[SessionHead], *,
     await storage.archive.delete_tree(tree)
 
 
-# ── rollout files ─────────────────────────────────────────────────────────────────────────────
+# ── rollout files ─────────────────────────────────────────────────────────────────────────────────
 
 
 class DeletedFiles:

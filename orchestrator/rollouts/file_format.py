@@ -174,7 +174,7 @@ class RolloutText:
     """The word of the tree's log on agents: the events of the lines that were read so far."""
 
 
-# ── writing ───────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def full_line(line: LogLine, text_of: Callable[[str], str | None]) -> bytes:
@@ -196,7 +196,7 @@ def _put_back(value: Any, text_of: Callable[[str], str | None]) -> Any:
     return [_put_back(inner, text_of) for inner in value] if isinstance(value, list) else value
 
 
-# ── reading ───────────────────────────────────────────────────────────────────────────────────
+# ── reading ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def read_rollout(lines: Iterable[bytes], keep: dict[str, bytes] | None = None) -> RolloutText:
@@ -282,7 +282,7 @@ def _read(
     return replace(found, texts_missing=_missing(value)) if may_refer(line) else found
 
 
-# ── the form of a line ────────────────────────────────────────────────────────────────────────
+# ── the form of a line ────────────────────────────────────────────────────────────────────────────
 
 
 def _form_fault(value: Mapping[str, Any], line: bytes, kind: Kind) -> str:
@@ -374,7 +374,7 @@ def _told_line(number: int, value: Mapping[str, Any]) -> FileLine:
     return FileLine(number, str(value["timestamp"]), None, None, tree_seq=value["tree_seq"])
 
 
-# ── the values of a line ──────────────────────────────────────────────────────────────────────
+# ── the values of a line ──────────────────────────────────────────────────────────────────────────
 
 
 def _file_line(number: int, value: dict[str, Any], blobs: dict[str, bytes]) -> FileLine:
@@ -428,7 +428,7 @@ def _place(value: Mapping[str, Any], stored: bytes) -> LinePlace:
     return LinePlace(int(value["seq"]), int(value["epoch"]), digest, bytes.fromhex(value["chain"]))
 
 
-# ── the chain ─────────────────────────────────────────────────────────────────────────────────
+# ── the chain ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def links_of(line: FileLine, head: bytes, secret: bytes = b"") -> list[Link]:

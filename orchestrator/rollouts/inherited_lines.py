@@ -59,7 +59,7 @@ class LogLine:
         return bool(self.value["type"] == DENDRO)
 
 
-# ── inherited lines ────────────────────────────────────────────────────────────
+# ── inherited lines ───────────────────────────────────────────────────────────────────────────────
 
 
 TextOf = Callable[[str], str | None]
@@ -99,7 +99,7 @@ def _wrapped(payload: Mapping[str, Any]) -> list[Item]:
     return [{"type": INHERITED, "content": payload["content"]}]
 
 
-# ── writing ───────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def inherited_lines(line: LogLine, text_of: TextOf) -> list[bytes]:
@@ -135,7 +135,7 @@ def _line(timestamp: str, item: Item, mark: dict[str, Any], text_of: TextOf) -> 
     return orjson.dumps({**line, "inherited": mark}, default=dict) + b"\n"
 
 
-# ── proving ───────────────────────────────────────────────────────────────────────────────────
+# ── proving ───────────────────────────────────────────────────────────────────────────────────────
 
 Inherited = tuple[Mapping[str, Any], Mapping[str, Any]]
 """A line's payload and its mark."""

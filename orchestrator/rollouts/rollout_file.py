@@ -66,7 +66,7 @@ def _opened(path: Path) -> BinaryIO:
     return os.fdopen(descriptor, "a+b")
 
 
-# ── rollout file ────────────────────────────────────────────────────────────
+# ── rollout file ──────────────────────────────────────────────────────────────────────────────────
 
 
 log = logging.getLogger("dendro.runtime")

@@ -74,7 +74,7 @@ def differs(log: RegistryView, projection: RegistryView) -> str:
     return "" if log.spawned == projection.spawned else "the number of agents made"
 
 
-# ── against what else tells of the agents ─────────────────────────────────────────────────────
+# ── against what else tells of the agents ─────────────────────────────────────────────────────────
 
 
 async def audit_tree_log(

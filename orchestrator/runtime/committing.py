@@ -168,7 +168,7 @@ def _size(pending: tuple[str, Mapping[str, Any]]) -> int:
     return len(message.get("delta") or message.get("chunk") or "") + 64
 
 
-# ── commits ────────────────────────────────────────────────────────────
+# ── commits ───────────────────────────────────────────────────────────────────────────────────────
 
 
 T = TypeVar("T")

@@ -122,7 +122,7 @@ async def settle(ports: Ports, asking: RoomRequest, usage: Mapping[str, int] | N
         log.warning("provider %s: its usage was not settled: %s", asking.provider, error)
 
 
-# ── budget ────────────────────────────────────────────────────────────
+# ── budget ────────────────────────────────────────────────────────────────────────────────────────
 
 
 NEAR = 0.8

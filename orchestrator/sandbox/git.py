@@ -180,7 +180,7 @@ async def in_git_thread(ask: Callable[..., _T], *arguments: object) -> _T:
     return await asyncio.get_running_loop().run_in_executor(_threads().waiting, ask, *arguments)
 
 
-# ── one run ───────────────────────────────────────────────────────────────────────────────────
+# ── one run ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _finished(
@@ -247,7 +247,7 @@ def _content(file: IO[bytes]) -> bytes:
     return os.pread(file.fileno(), size, 0)
 
 
-# ── what is known to hang ─────────────────────────────────────────────────────────────────────
+# ── what is known to hang ─────────────────────────────────────────────────────────────────────────
 
 _late: dict[str, tuple[float, str]] = {}
 
@@ -321,7 +321,7 @@ def git_fault(folder: Path) -> str:
     return "" if above is None else _silent(str(Path.cwd() / folder)) or irregular(above)
 
 
-# ── threads ───────────────────────────────────────────────────────────────────────────────────
+# ── threads ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class _Threads:

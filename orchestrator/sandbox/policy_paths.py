@@ -88,7 +88,7 @@ def copy_of(root: Path, session: str) -> Path:
     return root / COPIES / session
 
 
-# ── policy ────────────────────────────────────────────────────────────
+# ── policy ────────────────────────────────────────────────────────────────────────────────────────
 
 
 Mode = Literal["read-only", "workspace-write", "danger-full-access"]

@@ -71,7 +71,7 @@ def in_work_tree(folder: Path, environ: Mapping[str, str]) -> bool:
         return False
 
 
-# ── sources ────────────────────────────────────────────────────────────
+# ── sources ───────────────────────────────────────────────────────────────────────────────────────
 
 
 Usual = Mapping[KeyPath, Callable[[], object]]

@@ -171,7 +171,7 @@ def _as_developer(item: JsonObject) -> JsonObject:
     return item | {"role": "developer"} if item.get("role") == "system" else item
 
 
-# ── script ────────────────────────────────────────────────────────────
+# ── script ────────────────────────────────────────────────────────────────────────────────────────
 
 
 _STRICT = ConfigDict(extra="forbid")

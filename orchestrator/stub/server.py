@@ -299,7 +299,7 @@ def _chat_frame(data: dict[str, Any], slow: bool = False) -> Frame:
     return Frame(b"data: %b\n\n" % orjson.dumps(data), slow)
 
 
-# ── server ────────────────────────────────────────────────────────────
+# ── server ────────────────────────────────────────────────────────────────────────────────────────
 
 
 _KEEPALIVE_S = 75

@@ -41,7 +41,7 @@ def tree_step(conversation: StubConversation) -> Step:
     return _PARTS.get(word, _root)(conversation)
 
 
-# ── the root ──────────────────────────────────────────────────────────────────────────────────
+# ── the root ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _root(conversation: StubConversation) -> Step:
@@ -155,7 +155,7 @@ def _outcome(completion: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return shown if kind == "Completed" else [f"It ended early ({kind.lower()}):", "", *shown]
 
 
-# ── the agents ────────────────────────────────────────────────────────────────────────────────
+# ── the agents ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _survey(conversation: StubConversation) -> Step:
@@ -240,7 +240,7 @@ _PARTS: Mapping[str, Callable[[StubConversation], Step]] = {
 }
 
 
-# ── what a conversation says ──────────────────────────────────────────────────────────────────
+# ── what a conversation says ──────────────────────────────────────────────────────────────────────
 
 
 def _run(thought: str, script: str) -> Step:

@@ -91,7 +91,7 @@ class Health:
         return HealthAnswer(200, PROMETHEUS, self.metrics.page())
 
 
-# ── listener ────────────────────────────────────────────────────────────
+# ── listener ──────────────────────────────────────────────────────────────────────────────────────
 
 
 MOST_CONNECTIONS = 32

@@ -311,7 +311,7 @@ def show_words(view: View, word: str) -> None:
         view.note(f"  {name:<14} {meaning}")
 
 
-# ── from the first line to the last ───────────────────────────────────────────────────────────
+# ── from the first line to the last ───────────────────────────────────────────────────────────────
 
 
 @record

@@ -387,7 +387,7 @@ def _seconds(duration: Mapping[str, int]) -> float:
     return duration["secs"] + duration["nanos"] / 1e9
 
 
-# ── requests ──────────────────────────────────────────────────────────────────────────────────
+# ── requests ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def show_request(live: Live, request: Request) -> str:

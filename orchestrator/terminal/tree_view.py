@@ -129,7 +129,7 @@ def _cut(text: str, most: int) -> str:
     return shown if len(shown) <= most else shown[: most - 1] + "…"
 
 
-# ── the tree's accounts ───────────────────────────────────────────────────────────────────────
+# ── the tree's accounts ───────────────────────────────────────────────────────────────────────────
 
 
 def headline(picture: TreePicture) -> Text:
@@ -167,7 +167,7 @@ def _used(kind: str, value: int) -> str:
     return counted(value, kind.removesuffix("s")) if kind in COUNTED else f"{amount(kind, value)} {kind}"
 
 
-# ── for programs ──────────────────────────────────────────────────────────────────────────────
+# ── for programs ──────────────────────────────────────────────────────────────────────────────────
 
 
 def as_value(picture: TreePicture) -> dict[str, Any]:

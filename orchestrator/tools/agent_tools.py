@@ -188,7 +188,7 @@ BATCHED = frozenset(
 """Calls that look nothing up which an earlier call of the same response may have changed."""
 
 
-# ── agent tools ────────────────────────────────────────────────────────────
+# ── agent tools ───────────────────────────────────────────────────────────────────────────────────
 
 
 class AgentTool(Tool):

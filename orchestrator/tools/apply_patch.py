@@ -11,12 +11,16 @@ holder; the supervisor's clock goes on, and ends the writer with the right to wr
 from __future__ import annotations
 
 import asyncio
+import base64
+import hashlib
 import json
-from collections.abc import Mapping, Sequence
+import os
+import stat
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 
 import orjson
 
@@ -26,6 +30,7 @@ from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.modes import plans
 from orchestrator.core.state import State, Task
+from orchestrator.folders.linediff import unified_diff
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText
@@ -35,12 +40,15 @@ from orchestrator.tools.arguments import Arguments, parsed
 from orchestrator.tools.confinement import confinement_of, place_of, roots_of
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
-from orchestrator.tools.patch.files import DiskFiles, FileReader, PlacedFiles, display_root
+from orchestrator.tools.patch.files import DiskFiles, FileImage, FileReader, PlacedFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import (
     INLINE_BYTES,
+    MOST_LINES,
     PatchCheckError,
     PatchPlan,
+    PlannedFile,
+    WritableRoots,
     cut,
     outside,
     plan_patch,
@@ -48,28 +56,12 @@ from orchestrator.tools.patch.plan import (
     shown,
     weight,
 )
+from orchestrator.tools.patch.writer import PREFIX
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
 
 if TYPE_CHECKING:
-    from orchestrator.tools.patch.writer import Job
-import os
-from typing import TYPE_CHECKING
-
-from orchestrator.tools.patch.plan import PlannedFile, WritableRoots
-from orchestrator.tools.patch.writer import PREFIX
-
-if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import File, Job, Outcome
-import base64
-import hashlib
-import stat
-from collections.abc import Iterator
-from typing import Literal, TypeAlias
-
-from orchestrator.folders.linediff import unified_diff
-from orchestrator.tools.patch.files import FileImage
-from orchestrator.tools.patch.plan import MOST_LINES
 
 NOT_IN_PLAN_MODE = "apply_patch is not allowed in Plan mode"
 CHANGED_SINCE = "files changed since the patch was checked; read them again and send a new patch"

@@ -199,7 +199,7 @@ class _Custom(Tool):
         return found if found in _JUDGEMENTS else "in_doubt"
 
 
-# ── bounds ────────────────────────────────────────────────────────────────────────────────────
+# ── bounds ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ToolFailed(Exception):

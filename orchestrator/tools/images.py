@@ -80,7 +80,7 @@ def _url(kind: str, content: bytes) -> str:
     return f"{DATA_URL}{kind};base64,{base64.b64encode(content).decode()}"
 
 
-# ── sizes ─────────────────────────────────────────────────────────────────────────────────────
+# ── sizes ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def dimensions(kind: str, content: bytes) -> tuple[int, int]:
@@ -146,7 +146,7 @@ def _little(part: bytes) -> int:
 _DIMENSIONS = {"png": _of_png, "gif": _of_gif, "webp": _of_webp, "jpeg": _of_jpeg}
 
 
-# ── scaling ───────────────────────────────────────────────────────────────────────────────────
+# ── scaling ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def _scaled(kind: str, content: bytes, size: str) -> bytes:

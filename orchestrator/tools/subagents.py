@@ -81,7 +81,7 @@ async def assess_agent_call(asking: AgentCall) -> c.Assessment:
             raise BadArguments(f"unsupported call: {name}")
 
 
-# ── creation ────────────────────────────────────────────────────────────────────────────────────
+# ── creation ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _spawn(asking: AgentCall) -> c.Spawn:
@@ -149,7 +149,7 @@ async def _child_spec(
     )
 
 
-# ── talking ───────────────────────────────────────────────────────────────────────────────────
+# ── talking ───────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _send(asking: AgentCall) -> c.SendMessage:
@@ -210,7 +210,7 @@ async def _watchdog(asking: AgentCall) -> c.SetWatchdog:
     return c.SetWatchdog(target, int(given.interval_s * 1000), message, given.cancel)
 
 
-# ── taking work over ────────────────────────────────────────────────────────────────────────────
+# ── taking work over ──────────────────────────────────────────────────────────────────────────────
 
 
 def _merge(asking: AgentCall) -> c.Immediate | Merge:
@@ -238,7 +238,7 @@ def _merge(asking: AgentCall) -> c.Immediate | Merge:
     return Merge(number, base, offer.snapshot, tuple(packs), files, names, folder)
 
 
-# ── ending ────────────────────────────────────────────────────────────────────────────────────
+# ── ending ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def _cancel(asking: AgentCall) -> c.CancelAgent:
@@ -265,7 +265,7 @@ async def _prune(asking: AgentCall) -> c.Prune:
     return c.Prune(tuple(map(target_of, found)), echo, unknown, given.completed_only)
 
 
-# ── looking up ────────────────────────────────────────────────────────────────────────────────
+# ── looking up ────────────────────────────────────────────────────────────────────────────────────
 
 
 def _target(asking: AgentCall, view: RegistryView, number: int) -> c.Target:

@@ -153,7 +153,7 @@ async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) ->
     )
 
 
-# ── choosing ──────────────────────────────────────────────────────────────────────────────────
+# ── choosing ──────────────────────────────────────────────────────────────────────────────────────
 
 Wishes = Mapping[ReviewDecision, Sequence[str]]
 
@@ -217,7 +217,7 @@ class Decided:
         return f"{about}: {words}" if self.ours else f"{about}: already {words}, by {self.who or 'a client'}"
 
 
-# ── with names and folders ────────────────────────────────────────────────────────────────────
+# ── with names and folders ────────────────────────────────────────────────────────────────────────
 
 
 @record

@@ -98,7 +98,7 @@ async def _look_through(found: LogSource, tree: TreeId, gone: Sequence[Gone], be
     return left
 
 
-# ── a tree's decisions ────────────────────────────────────────────────────────────────────────
+# ── a tree's decisions ────────────────────────────────────────────────────────────────────────────
 
 
 async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
@@ -138,7 +138,7 @@ async def _as_asked(found: LogSource, tree: TreeId, message: Mapping[str, Any]) 
     )
 
 
-# ── one call, in its agent's own log ──────────────────────────────────────────────────────────
+# ── one call, in its agent's own log ──────────────────────────────────────────────────────────────
 
 
 async def _named_calls(found: LogSource, tree: TreeId, gone: Sequence[Gone]) -> dict[str, str]:

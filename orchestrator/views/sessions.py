@@ -146,7 +146,7 @@ async def _rows(logs: Logs, heads: Sequence[SessionHead], agents: Agents) -> lis
     return [row(head, served[head.session], agents.get(head.tree, {}).get(head.agent_id)) for head in heads]
 
 
-# ── trees ─────────────────────────────────────────────────────────────────────────────────────
+# ── trees ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def trees_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:

@@ -103,7 +103,7 @@ async def _further(
     return Seen(through, b"" if last is None else last.chain, taken)
 
 
-# ── thread log ────────────────────────────────────────────────────────────
+# ── thread log ────────────────────────────────────────────────────────────────────────────────────
 
 
 OPENING = 64

@@ -203,7 +203,7 @@ def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
     return next((number for number in reversed(above) if number in known), 0)
 
 
-# ── the end of a log ──────────────────────────────────────────────────────────────────────────
+# ── the end of a log ──────────────────────────────────────────────────────────────────────────────
 
 
 def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:

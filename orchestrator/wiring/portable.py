@@ -63,7 +63,7 @@ class NoWorkspace(ViewError):
     """The first content of a session's folder cannot be had; the text says why and what to do."""
 
 
-# ── workers ───────────────────────────────────────────────────────────────────────────────────
+# ── workers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def machine_config(
@@ -102,7 +102,7 @@ def machine_folders(
     return MachineFolders(config, pack_store(settings), lambda: time.time_ns() // 1_000_000)
 
 
-# ── new sessions ──────────────────────────────────────────────────────────────────────────────
+# ── new sessions ──────────────────────────────────────────────────────────────────────────────────
 
 
 def first_folder(

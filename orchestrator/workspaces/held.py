@@ -117,7 +117,7 @@ def forget_unsaved(copy: Copy) -> None:
         (copy.path / UNSAVED).unlink()
 
 
-# ── a snapshot that was taken, as the core and people are told of it ──────────────────────────
+# ── a snapshot that was taken, as the core and people are told of it ──────────────────────────────
 
 
 def changed_folder(
@@ -164,7 +164,7 @@ async def change_since_birth(held: Held, state: State, taken: Taken) -> FolderCh
     return FolderChange(files, found.insertions, found.deletions, names)
 
 
-# ── merges ────────────────────────────────────────────────────────────────────────────────────
+# ── merges ────────────────────────────────────────────────────────────────────────────────────────
 
 
 async def merge(

@@ -595,7 +595,7 @@ def _takes_sub_commands(program: str) -> bool:
     return program.lower() in _TAKES_SUB_COMMANDS
 
 
-# ── as a decision, and as a key ───────────────────────────────────────────────────────────────
+# ── as a decision, and as a key ───────────────────────────────────────────────────────────────────
 
 
 def amendment(prefix: Words) -> str:

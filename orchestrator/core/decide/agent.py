@@ -208,7 +208,7 @@ def heading(draft: Draft, item: Item) -> None:
         change(draft, told, {"header": header})
 
 
-# ── the end of watchdogs ───────────────────────────────────────────────────────────────────────
+# ── the end of watchdogs ──────────────────────────────────────────────────────────────────────────
 
 
 def end_watchdogs(draft: Draft) -> None:
@@ -402,7 +402,7 @@ def watchers(facts: SessionFacts) -> tuple[str, ...]:
     return tuple(dict.fromkeys((facts.parent_session or facts.session_id, facts.tree_id)))
 
 
-# ── what a person said and no model will read ─────────────────────────────────────────────────
+# ── what a person said and no model will read ─────────────────────────────────────────────────────
 
 
 def key_of_person(client: str, id: str) -> str:
@@ -467,7 +467,7 @@ def unfit_folder(state: State, spec: ChildSpec) -> str | None:
     return NOT_STORED if state.workspace.unsaved is not None else None
 
 
-# ── copies of a folder of one machine ─────────────────────────────────────────────────────────
+# ── copies of a folder of one machine ─────────────────────────────────────────────────────────────
 
 
 def _is_copied(state: State, spec: ChildSpec) -> bool:
@@ -528,7 +528,7 @@ def settings_in_copy(settings: TurnSettings, copied: Copied, tree: TreeId) -> Tu
     return replace(settings, cwd=cwd, sandbox_policy=policy)
 
 
-# ── content and offers ────────────────────────────────────────────────────────────────────────
+# ── content and offers ────────────────────────────────────────────────────────────────────────────
 
 
 def began_with(parent: State, copied: Copied | None) -> tuple[Entry, ...]:

@@ -147,7 +147,7 @@ def _carry_out(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
             assert_never(asked)
 
 
-# ── messages ──────────────────────────────────────────────────────────────────────────────────
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
@@ -218,7 +218,7 @@ def _described(draft: Draft, target: c.Target) -> dict[str, object]:
     return {**shown, "pending_messages": regular, "pending_interrupts": interrupts}
 
 
-# ── watchdogs ─────────────────────────────────────────────────────────────────────────────────
+# ── watchdogs ─────────────────────────────────────────────────────────────────────────────────────
 
 
 def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
@@ -264,7 +264,7 @@ def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
     arm(draft, watchdog, sent)
 
 
-# ── cancel and prune ──────────────────────────────────────────────────────────────────────────
+# ── cancel and prune ──────────────────────────────────────────────────────────────────────────────
 
 
 def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:

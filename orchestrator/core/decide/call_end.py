@@ -361,7 +361,7 @@ def withdrawn(draft: Draft, call: Call) -> None:
 WORKER_LOST = "its worker was lost"
 
 
-# ── processes: the begin ───────────────────────────────────────────────────────────────────────────────
+# ── processes: the begin ──────────────────────────────────────────────────────────────────────────
 
 
 def no_room(draft: Draft) -> str | None:
@@ -412,7 +412,7 @@ SHELL_WORDS = 3
 """The shell, its option and the script, which alone is shown."""
 
 
-# ── processes: looking and typing ──────────────────────────────────────────────────────────────────────
+# ── processes: looking and typing ─────────────────────────────────────────────────────────────────
 
 
 def write_stdin(draft: Draft, call: Call, asked: WriteStdin) -> None:
@@ -462,7 +462,7 @@ def _not_writable(draft: Draft, process: Process) -> str | None:
     return None
 
 
-# ── processes: the end ─────────────────────────────────────────────────────────────────────────────────
+# ── processes: the end ────────────────────────────────────────────────────────────────────────────
 
 
 def seen_ending(draft: Draft, finished: CallFinished) -> None:

@@ -405,7 +405,7 @@ class Piece:
     """Whether nothing is left behind this piece."""
 
 
-# ── beginning to end ──────────────────────────────────────────────────────────────────────────
+# ── beginning to end ──────────────────────────────────────────────────────────────────────────────
 
 
 def stop(draft: Draft, reason: StopReason, by: str | None = None) -> None:
@@ -459,7 +459,7 @@ def go_on(draft: Draft) -> None:
     _end(draft, task.stopping, task.ending)
 
 
-# ── piece by piece ────────────────────────────────────────────────────────────────────────────
+# ── piece by piece ────────────────────────────────────────────────────────────────────────────────
 
 
 def _end(

@@ -549,7 +549,7 @@ class ProcessRead:
 ProcessFact: TypeAlias = ProcessNumbered | ProcessKept | ProcessesStopping | ProcessOver | ProcessRead
 
 
-# ── facts ────────────────────────────────────────────────────────────
+# ── facts ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 __all__ = [

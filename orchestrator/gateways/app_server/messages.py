@@ -63,7 +63,7 @@ def invalid(error: ValidationError, member: str = "") -> RpcError:
     return bad_params(f"{place}: {first['msg']}")
 
 
-# ── messages ────────────────────────────────────────────────────────────
+# ── messages ──────────────────────────────────────────────────────────────────────────────────────
 
 
 RequestId: TypeAlias = str | int

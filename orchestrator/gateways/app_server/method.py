@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from orchestrator.core.frozen import record
-from orchestrator.gateways.app_server.messages import RpcError
+from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.protocol.wire import JsonObject
 
 if TYPE_CHECKING:
     from orchestrator.gateways.app_server.door import Door
-from collections.abc import Sequence
-from typing import Annotated, TypeVar
-
-from pydantic import Field
-
-from orchestrator.gateways.app_server.messages import bad_params
-from orchestrator.protocol.wire import JsonObject
 
 
 class Params(BaseModel):

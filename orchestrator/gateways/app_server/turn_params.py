@@ -45,7 +45,7 @@ USER = "user"
 """The reviewer of approvals: there is no model that does."""
 
 
-# ── words ─────────────────────────────────────────────────────────────────────────────────────
+# ── words ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class RangeParams(Params):
@@ -131,7 +131,7 @@ def _element(element: ElementParams) -> TextElement:
     return TextElement(byte_range=place, placeholder=element.placeholder)
 
 
-# ── settings, as params name them ───────────────────────────────────────────────────────────────────────
+# ── settings, as params name them ─────────────────────────────────────────────────────────────────
 
 
 class SettingsParams(Params):
@@ -207,7 +207,7 @@ class TurnSettingsParams(SettingsParams):
         return named
 
 
-# ── settings, as answers tell them ──────────────────────────────────────────────────────────────────────
+# ── settings, as answers tell them ────────────────────────────────────────────────────────────────
 
 
 def sandbox_json(policy: JsonMapping) -> JsonObject:

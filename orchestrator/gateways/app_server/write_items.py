@@ -53,7 +53,7 @@ def camel(word: str) -> str:
     return first + "".join(part.capitalize() for part in rest)
 
 
-# ── turns ─────────────────────────────────────────────────────────────────────────────────────
+# ── turns ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def turn_json(turn: r.Turn, view: ItemsView, root_turn: str | None = None) -> JsonObject:
@@ -126,7 +126,7 @@ def error_info(info: JsonValue) -> JsonValue:
     return "other"
 
 
-# ── items ─────────────────────────────────────────────────────────────────────────────────────
+# ── items ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def item_json(item: r.ThreadItem) -> JsonObject:
@@ -202,7 +202,7 @@ def _element(element: JsonMapping) -> JsonObject:
     }
 
 
-# ── calls ─────────────────────────────────────────────────────────────────────────────────────
+# ── calls ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 def _command(item: r.CommandExecution) -> JsonObject:

@@ -175,7 +175,7 @@ def _tool_call(thread: SessionId, opened: RequestOpened, request: ClientToolRequ
     }
 
 
-# ── answers ───────────────────────────────────────────────────────────────────────────────────
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def answer_of(opened: RequestOpened, result: Mapping[str, Any]) -> ops.Op:

@@ -130,7 +130,7 @@ def _shown(text: str) -> str:
     return "".join(char if char.isprintable() else "?" for char in text[:200])
 
 
-# ── addresses ────────────────────────────────────────────────────────────
+# ── addresses ─────────────────────────────────────────────────────────────────────────────────────
 
 
 SCHEMES = ("tcp", "tcps", "ws", "wss", "unix", "stdio")

@@ -8,6 +8,7 @@ and `kill` return only when no process of what they are about is left.
 from __future__ import annotations
 
 import asyncio
+import errno
 import itertools
 import logging
 import marshal
@@ -29,13 +30,10 @@ from orchestrator.sandbox.limits import Limits, ProcessAllowance, memory_setting
 from orchestrator.sandbox.probe import Preference, SandboxSupport, choose
 from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink, Written
 from orchestrator.tools.exec.held_objects import remove_cgroup
-from orchestrator.tools.exec.running_command import Running
+from orchestrator.tools.exec.running_command import Exit, Running
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import Job
-import errno
-
-from orchestrator.tools.exec.running_command import Exit
 
 log = logging.getLogger("dendro.tools")
 

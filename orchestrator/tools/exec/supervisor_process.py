@@ -276,7 +276,7 @@ def _read_spec(descriptor: int) -> dict[str, Any]:
     return spec
 
 
-# ── supervisor process ────────────────────────────────────────────────────────────
+# ── supervisor process ────────────────────────────────────────────────────────────────────────────
 
 
 _PACKET = 64 * 1024

@@ -49,7 +49,7 @@ _TEXT: Final = written(TextInput(text="", text_elements=()))
 _SOURCES = {source.value: source for source in ExecCommandSource}
 
 
-# ── commands ──────────────────────────────────────────────────────────────────────────────────
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 
 def command_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> CommandExecution:
@@ -88,7 +88,7 @@ def _both(event: JsonMapping) -> str:
     return text(event.get("stdout")) + text(event.get("stderr"))
 
 
-# ── patches ───────────────────────────────────────────────────────────────────────────────────
+# ── patches ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def patch_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> FileChange:
@@ -125,7 +125,7 @@ def ended_patch(item: FileChange, event: JsonMapping, at_ms: int | None) -> File
     return replace(item, status=status, completed_ms=at_ms)
 
 
-# ── tools of servers, and helpers ─────────────────────────────────────────────────────────────
+# ── tools of servers, and helpers ─────────────────────────────────────────────────────────────────
 
 
 def tool_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> McpToolCall:
@@ -165,7 +165,7 @@ def ended_helper(item: CollabToolCall, event: JsonMapping, at_ms: int | None) ->
     return replace(item, status=ItemStatus.FAILED if failed else ItemStatus.COMPLETED, completed_ms=at_ms)
 
 
-# ── tools of clients ──────────────────────────────────────────────────────────────────────────
+# ── tools of clients ──────────────────────────────────────────────────────────────────────────────
 
 
 def client_tool_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> DynamicToolCall:

@@ -39,7 +39,7 @@ FILES_S = 10.0
 Folder = Annotated[str, Field(max_length=MOST_PATH)]
 
 
-# ── models ────────────────────────────────────────────────────────────────────────────────────
+# ── models ────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ModelList(PageParams):
@@ -115,7 +115,7 @@ def public_url(url: str) -> str:
     return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
-# ── modes, profiles, features ─────────────────────────────────────────────────────────────────
+# ── modes, profiles, features ─────────────────────────────────────────────────────────────────────
 
 
 async def collaboration_modes(door: Door, _: NoParams) -> Result:
@@ -158,7 +158,7 @@ async def mcp_servers(door: Door, asked: OfThread) -> Result:
     return page([], asked)
 
 
-# ── hooks and skills ──────────────────────────────────────────────────────────────────────────
+# ── hooks and skills ──────────────────────────────────────────────────────────────────────────────
 
 
 class HooksList(Params):

@@ -42,7 +42,7 @@ REST_S = 2.0
 """A worker lets go of a thread within milliseconds of its turn's end."""
 
 
-# ── settings ──────────────────────────────────────────────────────────────────────────────────
+# ── settings ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class SettingsUpdate(TurnSettingsParams):
@@ -63,7 +63,7 @@ async def settings_update(door: Door, params: SettingsUpdate) -> Result:
     return {}
 
 
-# ── going back ────────────────────────────────────────────────────────────────────────────────
+# ── going back ────────────────────────────────────────────────────────────────────────────────────
 
 
 class Revert(Params):
@@ -107,7 +107,7 @@ async def _decided(door: Door, head: SessionHead, op: ops.Op, event: type[EventM
         raise RpcError(unread(head.pool))
 
 
-# ── put away, and brought back ────────────────────────────────────────────────────────────────
+# ── put away, and brought back ────────────────────────────────────────────────────────────────────
 
 
 async def archive(door: Door, params: ThreadParams) -> Result:
@@ -136,7 +136,7 @@ async def _root(door: Door, thread: str) -> SessionHead:
     return head
 
 
-# ── the end of a thread ───────────────────────────────────────────────────────────────────────
+# ── the end of a thread ───────────────────────────────────────────────────────────────────────────
 
 
 async def delete(door: Door, params: ThreadParams) -> Result:
@@ -185,7 +185,7 @@ async def _members(door: Door, root: SessionHead) -> list[SessionHead]:
     ]
 
 
-# ── turns of another kind ─────────────────────────────────────────────────────────────────────
+# ── turns of another kind ─────────────────────────────────────────────────────────────────────────
 
 
 class ShellCommand(Params):

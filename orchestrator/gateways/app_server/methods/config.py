@@ -105,7 +105,7 @@ async def requirements_read(door: Door, _: NoParams) -> Result:
     return {"supportsIndependentSpeedModes": None, "requirements": None}
 
 
-# ── writing ───────────────────────────────────────────────────────────────────────────────────
+# ── writing ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class ConfigEdit(Params):

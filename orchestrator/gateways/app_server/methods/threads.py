@@ -108,7 +108,7 @@ async def head_to_read(door: Door, thread: str) -> SessionHead:
     return head
 
 
-# ── lists ─────────────────────────────────────────────────────────────────────────────────────
+# ── lists ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class ThreadList(Params):
@@ -229,7 +229,7 @@ async def loaded_list(door: Door, params: PageParams) -> Result:
     return page((found + heard)[:MOST_LOADED], params)
 
 
-# ── a thread ──────────────────────────────────────────────────────────────────────────────────
+# ── a thread ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class ThreadRead(Params):
@@ -375,7 +375,7 @@ def _entry(turn: TurnId, item: ThreadItem) -> JsonObject:
     return {"turnId": turn, "item": item_json(item), **times}
 
 
-# ── names and small things ────────────────────────────────────────────────────────────────────
+# ── names and small things ────────────────────────────────────────────────────────────────────────
 
 
 class SetName(Params):

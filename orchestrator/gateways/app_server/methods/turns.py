@@ -100,7 +100,7 @@ def _tools(given: Sequence[FunctionGiven | NamespaceGiven]) -> Iterator[ClientTo
             )
 
 
-# ── threads ───────────────────────────────────────────────────────────────────────────────────
+# ── threads ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class ThreadStartParams(NamedSettings):
@@ -189,7 +189,7 @@ async def compact_start(door: Door, params: ThreadParams) -> Result:
     return {}
 
 
-# ── turns ─────────────────────────────────────────────────────────────────────────────────────
+# ── turns ─────────────────────────────────────────────────────────────────────────────────────────
 
 
 class TurnStartParams(TurnSettingsParams):

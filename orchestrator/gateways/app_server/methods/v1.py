@@ -89,7 +89,7 @@ async def conversation(door: Door, id: str) -> SessionHead:
     return head
 
 
-# ── making and finding ────────────────────────────────────────────────────────────────────────
+# ── making and finding ────────────────────────────────────────────────────────────────────────────
 
 
 class NewConversation(NamedSettings, V1Params):
@@ -280,7 +280,7 @@ async def get_summary(door: Door, params: GetSummary) -> Result:
     return {"summary": {**_summary(found, await _path(door, head)), "modelProvider": found.model_provider}}
 
 
-# ── listening ─────────────────────────────────────────────────────────────────────────────────
+# ── listening ─────────────────────────────────────────────────────────────────────────────────────
 
 
 class OfConversation(V1Params):
@@ -313,7 +313,7 @@ async def remove_listener(door: Door, params: RemoveListener) -> Result:
     return {}
 
 
-# ── speaking ──────────────────────────────────────────────────────────────────────────────────
+# ── speaking ──────────────────────────────────────────────────────────────────────────────────────
 
 
 class SendUserMessage(V1Params):

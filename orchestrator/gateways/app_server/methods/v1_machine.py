@@ -41,7 +41,7 @@ async def job_result(door: Door, job: j.Job, result: type[j.Result]) -> j.Result
         raise RpcError(str(error)) from None
 
 
-# ── commands and files ────────────────────────────────────────────────────────────────────────
+# ── commands and files ────────────────────────────────────────────────────────────────────────────
 
 
 class OfCommand(V1Params):
@@ -162,7 +162,7 @@ async def get_metadata(door: Door, params: OfPath) -> Result:
     }
 
 
-# ── the user ──────────────────────────────────────────────────────────────────────────────────
+# ── the user ──────────────────────────────────────────────────────────────────────────────────────
 
 
 async def get_user_agent(door: Door, _: NoParams) -> Result:
@@ -255,7 +255,7 @@ async def set_default_model(door: Door, params: SetDefaultModel) -> Result:
     return {}
 
 
-# ── sign-in ───────────────────────────────────────────────────────────────────────────────────
+# ── sign-in ───────────────────────────────────────────────────────────────────────────────────────
 
 
 class LoginApiKey(V1Params):
