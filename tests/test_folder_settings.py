@@ -9,18 +9,10 @@ import pytest
 
 from orchestrator.protocol.mcp import CUSTOM_SERVER
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings.folder_trust import SHOWN_KEY_CHARS, FolderRules, written
 from orchestrator.settings.layers import Layers, Origin, Rank
 from orchestrator.settings.load import bare
-from orchestrator.settings.sources import (
-    KEYED_RECORDS,
-    SHOWN_KEY_CHARS,
-    TRUSTED_ONLY,
-    FolderRules,
-    folder_file,
-    named_keys,
-    refused_keys,
-    written,
-)
+from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY, folder_file, named_keys, refused_keys
 from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES, ProviderSettings, Table, settings_of
 
 NEVER_FREE = {
