@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -12,9 +15,18 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.build import remove
 from orchestrator.folders.known import Known
-from orchestrator.folders.merge import Plan, Side, Step, write
+from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Side, Step, take_back, write
 from orchestrator.folders.names import FILE
-from orchestrator.folders.outcomes import Conflict, Conflicted, Counts, FolderSnapshot, Merged, Planned
+from orchestrator.folders.outcomes import (
+    ANYWHERE,
+    Conflict,
+    Conflicted,
+    Counts,
+    FolderSnapshot,
+    Guard,
+    Merged,
+    Planned,
+)
 from tests.folders.workshop import Bench, Content, content_of, git
 
 
@@ -206,3 +218,178 @@ def test_contents_are_merged_as_git_merge_file_merges_them(base: bytes, ours: by
         else:
             assert isinstance(merged, Merged)
             assert (family.parent.folder / "f").read_bytes() == expected
+
+
+# ── every pair of changes ─────────────────────────────────────────────────────────────────────────
+
+OURS, THEIRS = _LINES.replace(b"line 3\n", b"LINE 3\n"), _LINES.replace(b"line 15\n", b"LINE 15\n")
+BOTH = OURS.replace(b"line 15\n", b"LINE 15\n")
+
+
+def program(folder: Path, name: str) -> None:
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.parametrize("ours", [None, "lines", "mode", "both"])
+@pytest.mark.parametrize("theirs", ["lines", "mode", "both"])
+def test_lines_and_mode_of_a_file_are_merged_each_by_itself(
+    tmp_path: Path, ours: str | None, theirs: str
+) -> None:
+    family = Family(tmp_path, {"a": _LINES})
+    for side, change, lines in ((family.parent, ours, OURS), (family.child, theirs, THEIRS)):
+        if change in ("lines", "both"):
+            side.write({"a": lines})
+        if change in ("mode", "both"):
+            program(side.folder, "a")
+    assert isinstance(family.merge(), Merged)
+    changed = {(False, False): _LINES, (True, False): OURS, (False, True): THEIRS, (True, True): BOTH}
+    content = changed[ours in ("lines", "both"), theirs in ("lines", "both")]
+    kind = "program" if "mode" in (ours, theirs) or "both" in (ours, theirs) else "file"
+    assert content_of(family.parent.folder) == {b"a": (kind, content)}
+
+
+def test_mode_that_the_other_side_has_changed_comes_to_a_file_that_git_cannot_merge(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a": b"\0one"})
+    family.parent.write({"a": b"\0two"})
+    program(family.child.folder, "a")
+    assert isinstance(family.merge(), Merged)
+    assert content_of(family.parent.folder) == {b"a": ("program", b"\0two")}
+
+
+@pytest.mark.parametrize("side", ["base", "ours", "theirs"])
+def test_link_that_both_sides_have_changed_is_a_conflict_whichever_of_them_it_is(
+    tmp_path: Path, side: str
+) -> None:
+    family = Family(tmp_path, {"a": "to" if side == "base" else b"1\n"})
+    for bench, name, content in ((family.parent, "ours", b"2\n"), (family.child, "theirs", b"3\n")):
+        (bench.folder / "a").unlink()
+        bench.write({"a": "elsewhere" if side == name else content})
+    merged = family.merge()
+    assert isinstance(merged, Conflicted)
+    (conflict,) = merged.conflicts
+    assert conflict.why == "a link or another kind of file, changed on both sides"
+
+
+@pytest.mark.parametrize("count", [MOST_CONFLICTS - 1, MOST_CONFLICTS, MOST_CONFLICTS + 1])
+def test_conflicts_are_shown_up_to_a_bound_and_all_are_counted(tmp_path: Path, count: int) -> None:
+    names = [f"{n:03}" for n in range(count)]
+    family = Family(tmp_path, {"a": b"1\n"})
+    family.parent.write(dict.fromkeys(names, b"2\n"))
+    family.child.write(dict.fromkeys(names, b"3\n"))
+    merged = family.merge()
+    assert isinstance(merged, Conflicted)
+    assert (len(merged.conflicts), merged.all) == (min(count, MOST_CONFLICTS), count)
+
+
+@pytest.mark.parametrize("change", ["made", "changed", "taken away", "changed on both sides"])
+def test_path_that_the_sandbox_does_not_let_be_written_is_a_conflict_whatever_becomes_of_it(
+    tmp_path: Path, change: str
+) -> None:
+    family = Family(tmp_path, {"kept": b"1\n", "other": b"1\n"} if change != "made" else {"other": b"1\n"})
+    family.child.write({"kept": b"2\n", "other": b"2\n"})
+    if change == "taken away":
+        (family.child.folder / "kept").unlink()
+    if change == "changed on both sides":
+        family.parent.write({"kept": b"3\n"})
+    guard = Guard(kept=("kept",))
+    planned = family.parent.copy.plan_merge(family.base, family.theirs, family.child.packs, guard)
+    assert isinstance(planned, Conflicted)
+    assert [it.path for it in planned.conflicts] == ["kept"]
+    assert "the sandbox does not let it be written" in planned.conflicts[0].why
+
+
+def test_file_comes_where_a_folder_was_that_both_sides_have_emptied(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a/x": b"1", "a/y": b"2"})
+    remove(family.child.folder / "a")
+    family.child.write({"a": b"file"})
+    (family.parent.folder / "a/x").unlink()
+    assert isinstance(family.merge(), Merged)
+    assert content_of(family.parent.folder) == {b"a": ("file", b"file")}
+
+
+def test_folder_that_the_other_side_has_stays_where_a_merge_empties_it(tmp_path: Path) -> None:
+    family = Family(tmp_path, {"a/b/x": b"1", "a/b/y": b"2"})
+    (family.child.folder / "a/b/x").unlink()
+    (family.parent.folder / "a/b/y").unlink()
+    assert isinstance(family.merge(), Merged)
+    assert (family.parent.folder / "a/b").is_dir()
+
+
+def test_plans_differ_where_a_path_its_content_before_or_its_content_behind_does() -> None:
+    one, other = Side(FILE, b"1" * 20), Side(FILE, b"2" * 20)
+    pairs = ((one, other), (other, one), (None, one), (one, None), (one, one))
+    plans = [Plan((Step(path, *pair),), ()) for path in (b"a", b"b") for pair in pairs]
+    assert len({plan.digest for plan in plans}) == len(plans)
+
+
+# ── broken off ────────────────────────────────────────────────────────────────────────────────────
+
+STEPPED = ("rename", "mkdir", "rmdir", "unlink", "symlink", "link")
+
+
+def broken_off_at(at: int, plan: Plan, folder: Path, theirs: Known, work: Path) -> bool:
+    """Writes a merge in a process that is killed at one of its steps; whether it came to its end."""
+    if (pid := os.fork()) == 0:
+        done = 0
+
+        def killed(real: Any) -> Any:
+            def step(*given: Any, **named: Any) -> Any:
+                nonlocal done
+                done += 1
+                if done > at:
+                    os._exit(9)
+                return real(*given, **named)
+
+            return step
+
+        for name in STEPPED:
+            setattr(os, name, killed(getattr(os, name)))
+        try:
+            write(plan, folder, theirs, work)
+        finally:
+            os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+
+def test_merge_that_is_killed_at_any_step_is_taken_back_and_a_file_that_was_changed_since_is_kept(
+    tmp_path: Path,
+) -> None:
+    """Folders come where files were and go where files come, new ones lie in new ones."""
+    start: dict[str | bytes, Content] = {
+        "a/x": b"1",
+        "a/y": b"2",
+        "b": b"3",
+        "c": b"4",
+        "deep/er/one": b"5",
+        "link": "b",
+    }
+    for at in itertools.count():
+        family = Family(tmp_path / str(at), start)
+        child = family.child.folder
+        remove(child / "a")
+        for name in ("b", "link", "deep/er/one"):
+            (child / name).unlink()
+        (child / "deep/er").rmdir()
+        (child / "deep").rmdir()
+        family.child.write(
+            {"a": b"file", "b/new/d": b"6", "c": b"7", "link": "c", "new/er/est/e": b"8", "new/f": b"9"}
+        )
+        before = content_of(family.parent.folder)
+        theirs = family.theirs
+        copy, packs = family.parent.copy, family.child.packs
+        plan, known = copy._merge(family.base, theirs, packs, ANYWHERE)
+        folder, work = family.parent.folder, copy._work
+        if broken_off_at(at, plan, folder, known, work):
+            assert content_of(folder) == content_of(child)
+            break
+        changed = (folder / "new/f").exists() and at % 2 == 1
+        if changed:
+            (folder / "new/f").write_bytes(b"mine")
+        elif (folder / "c").exists() and (folder / "c").read_bytes() == b"7":
+            # Somebody has taken the new file away: the old one comes back all the same.
+            (folder / "c").unlink()
+        take_back(folder, work)
+        assert content_of(folder) == before | ({b"new/f": ("file", b"mine")} if changed else {})
+        # A list of steps that was not whole yet says nothing, and is written over by the next merge.
+        assert {path.name for path in work.iterdir()} <= {"steps.part"}
+    assert at > 20
