@@ -11,10 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests.commit_seed import examples
 from tests.costs import Costs
 
 # A busy machine is no defect, but hypothesis takes an example that came late for one.
-settings.register_profile("dendro", deadline=None)
+settings.register_profile("dendro", deadline=None, max_examples=examples(100))
 settings.load_profile("dendro")
 
 

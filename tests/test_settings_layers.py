@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.settings.layers import Found, Layers, Origin, Rank, parse_value
+from tests.commit_seed import examples
 
 KEYS = st.sampled_from(["a", "b", "c"])
 TABLES: st.SearchStrategy[Any] = st.recursive(
@@ -17,7 +18,7 @@ TABLES: st.SearchStrategy[Any] = st.recursive(
 ORIGIN = Origin(Rank.FILE, "file", Path("/"))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(tables=st.lists(st.dictionaries(KEYS, TABLES, max_size=3), min_size=1, max_size=4))
 def test_layers_never_hold_a_value_and_a_table_under_one_name(tables: list[dict[str, Any]]) -> None:
     layers = Layers()
@@ -29,7 +30,7 @@ def test_layers_never_hold_a_value_and_a_table_under_one_name(tables: list[dict[
             assert one == other or other[: len(one)] != one
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(
     first=st.dictionaries(KEYS, TABLES, max_size=3), value=TABLES, path=st.lists(KEYS, min_size=1, max_size=3)
 )
@@ -44,7 +45,7 @@ def test_assigned_value_is_found_whole_whatever_was_there(
     assert layers.below(tuple(path)) == expected.below(tuple(path))
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(text=st.text(max_size=30))
 def test_any_text_is_a_value(text: str) -> None:
     assert parse_value(text) is not None

@@ -20,6 +20,7 @@ from orchestrator.core.modes import (
     TagParser,
     proposal,
 )
+from tests.commit_seed import examples
 
 PIECES = st.sampled_from(
     [
@@ -89,7 +90,7 @@ def test_any_cut_of_a_text_gives_the_parts_that_its_lines_have(text: str, data: 
     assert read(text) == joined(reference(text)), "letter by letter"
 
 
-@settings(max_examples=400)
+@settings(max_examples=examples(400))
 @given(st.lists(st.tuples(st.one_of(LINES, PIECES), st.booleans()), max_size=12))
 def test_pieces_that_end_where_lines_end_give_the_parts_that_the_lines_have(
     given: list[tuple[str, bool]],

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.outstanding import OweRequest
+from tests.commit_seed import examples
 from tests.core.driver import a_command, assistant, function_call
 from tests.core.tree_driver import Agent, TreeDriver
 
@@ -167,7 +168,7 @@ def lived(seed: int, scenes: int = 5, acts: int = 30) -> Life:
     return life
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 1 << 32))
 @example(634666107)  # A message crosses a cancel of the agent that it would start again.
 @example(2368145367)  # The same, after a result that nobody had read.

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.folders import linediff
 from orchestrator.folders.linediff import line_edits, split_lines, unified_diff
+from tests.commit_seed import examples
 
 TEXTS = st.lists(st.sampled_from(["a\n", "b\n", "c\n", "d\n", "\n"]), max_size=14)
 
@@ -33,7 +34,7 @@ def rebuilt(old: list[str], new: list[str]) -> list[str]:
     return result + old[position:]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(TEXTS, TEXTS)
 def test_edits_lead_from_old_to_new_by_a_shortest_way(old: list[str], new: list[str]) -> None:
     edits = line_edits(old, new)
@@ -43,7 +44,7 @@ def test_edits_lead_from_old_to_new_by_a_shortest_way(old: list[str], new: list[
     assert all(one.old_end < two.old_start for one, two in pairwise(edits))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(TEXTS, TEXTS, st.integers(0, 3))
 def test_edits_are_right_where_the_search_gives_up(old: list[str], new: list[str], depth: int) -> None:
     kept, linediff.MAX_SEARCH_DEPTH = linediff.MAX_SEARCH_DEPTH, depth
@@ -76,7 +77,7 @@ def test_empty_sides_have_empty_ranges() -> None:
     assert unified_diff("a\n", "") == "@@ -1 +0,0 @@\n-a\n"
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(TEXTS, TEXTS)
 def test_lines_added_or_removed_in_a_run_are_the_last_of_it(old: list[str], new: list[str]) -> None:
     for edit in line_edits(old, new):

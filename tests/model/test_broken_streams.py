@@ -26,6 +26,7 @@ from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
 from orchestrator.runtime.model_request import build_prompt
 from orchestrator.runtime.request_costs import Accounting
+from tests.commit_seed import examples
 from tests.core.test_core_ending import Crowded
 from tests.model.stubbed_client import prompt, provider, raw_server
 
@@ -150,7 +151,7 @@ ODD = st.recursive(
 )
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.data())
 def test_arbitrary_json_in_the_place_of_a_field_is_refused_or_recorded_and_asked_with(
     data: st.DataObject,
@@ -205,7 +206,7 @@ EVENTS: list[dict[str, Any]] = [
 ]
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 @given(st.sampled_from(EVENTS), st.data(), st.booleans())
 def test_arbitrary_json_in_an_event_raises_nothing_but_the_models_own_errors(
     sent: dict[str, Any], data: st.DataObject, named: bool

@@ -13,6 +13,7 @@ from orchestrator.model.prompt import Completed, ItemDone, ModelEvent, Reasoning
 from orchestrator.model.refusals import ModelError
 from orchestrator.model.sse import SseParser
 from orchestrator.tools.shell import LOCAL_SHELL
+from tests.commit_seed import examples
 from tests.model.chat_chunks import (
     CALLS,
     COST,
@@ -58,7 +59,7 @@ def test_every_single_cut_gives_the_same_events() -> None:
         assert read(RECORDED[:at], RECORDED[at:], tools=[CUSTOM]) == WHOLE, at
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.integers(0, len(RECORDED)), max_size=40))
 def test_any_cuts_give_the_same_events(cuts: list[int]) -> None:
     edges = [0, *sorted(cuts), len(RECORDED)]
@@ -89,7 +90,7 @@ CHUNKS: list[Json] = [
 ]
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(st.data(), st.integers(0, len(CHUNKS) - 1))
 def test_arbitrary_json_in_the_place_of_a_field_is_taken_or_refused_in_order(
     data: st.DataObject, at: int
@@ -99,13 +100,13 @@ def test_arbitrary_json_in_the_place_of_a_field_is_taken_or_refused_in_order(
     assert_in_order(b"".join(map(line, sent)) + DONE)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.sampled_from(CHUNKS) | ODD, max_size=12))
 def test_chunks_in_any_order_are_taken_or_refused_in_order(sent: list[Any]) -> None:
     assert_in_order(b"".join(map(line, sent)) + DONE)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.lists(st.binary(max_size=30) | st.sampled_from([b"data: ", b"\n\n", b"[DONE]", b"{}"]), max_size=20)
 )

@@ -19,6 +19,7 @@ from orchestrator.tools.apply_patch import APPLY_PATCH
 from orchestrator.tools.images import VIEW_IMAGE
 from orchestrator.tools.shell import LOCAL_SHELL, SHELL
 from orchestrator.tools.update_plan import UPDATE_PLAN
+from tests.commit_seed import examples
 from tests.model.stubbed_client import prompt, provider
 
 OFFERED = (SHELL, APPLY_PATCH, UPDATE_PLAN, VIEW_IMAGE)
@@ -356,7 +357,7 @@ ITEMS = st.one_of(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(ITEMS, max_size=14))
 def test_every_conversation_has_an_output_behind_each_call_and_none_without_one(items: list[Json]) -> None:
     messages = body(input=for_model(items), together=made_together(items))["messages"]
@@ -370,7 +371,7 @@ def test_every_conversation_has_an_output_behind_each_call_and_none_without_one(
     assert open_calls == []
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(ITEMS, max_size=14))
 def test_stub_reads_back_what_the_client_says(items: list[Json]) -> None:
     plain = [item for item in for_model(items) if item["type"] != "reasoning" and SEEN not in _parts(item)]

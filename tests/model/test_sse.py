@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
+from tests.commit_seed import examples
 
 
 def parse(*chunks: bytes, limit: int = 1 << 20) -> list[SseEvent]:
@@ -49,13 +50,13 @@ fragments = st.lists(
 
 
 @given(stream=fragments, places=st.lists(st.integers(0, 500), max_size=12))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_parser_gives_the_same_events_however_the_stream_is_cut(stream: bytes, places: list[int]) -> None:
     assert parse(*cut(stream, places)) == parse(stream)
 
 
 @given(stream=fragments)
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_parser_gives_the_same_events_byte_by_byte(stream: bytes) -> None:
     assert parse(*(bytes([byte]) for byte in stream)) == parse(stream)
 
@@ -69,7 +70,7 @@ lines = st.text(st.characters(exclude_characters="\r\n", codec="utf-8"), max_siz
     end=st.sampled_from(["\n", "\r", "\r\n"]),
     places=st.lists(st.integers(0, 500), max_size=6),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 def test_parser_reads_back_what_a_server_wrote(
     written: list[tuple[str, list[str]]], end: str, places: list[int]
 ) -> None:

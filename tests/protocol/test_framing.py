@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.protocol.codec import DEFAULT_LIMIT, Frame, Line, LineSplitter, OverlongLine
+from tests.commit_seed import examples
 
 
 def split(chunks: Iterable[bytes], limit: int = DEFAULT_LIMIT) -> list[Frame]:
@@ -83,7 +84,7 @@ def test_a_limit_of_nothing_is_refused() -> None:
 streams = st.lists(st.sampled_from([b"\n", b"\r", b"a", b"bc", b" ", b"defgh", b"\xff"])).map(b"".join)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(streams, st.lists(st.integers(0, 60)), st.integers(1, 9))
 def test_it_does_not_matter_how_the_bytes_were_cut(data: bytes, cuts: list[int], limit: int) -> None:
     edges = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
@@ -91,7 +92,7 @@ def test_it_does_not_matter_how_the_bytes_were_cut(data: bytes, cuts: list[int],
     assert split(chunks, limit) == split([data], limit)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(streams, st.integers(1, 9))
 def test_every_line_is_delivered_reported_or_blank(data: bytes, limit: int) -> None:
     expected: list[Frame] = []

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from orchestrator.protocol.bounds import SCHEMA_DEPTH
 from orchestrator.protocol.codec import MAX_DEPTH, MESSAGE_LIMIT, encode_submission, parse_submission
 from orchestrator.protocol.submission import MalformedSubmission, UnknownOp
+from tests.commit_seed import examples
 
 MALFORMED = [
     (b"", "", "not JSON"),
@@ -113,7 +114,7 @@ def test_many_shallow_brackets_are_no_depth() -> None:
     assert encode_submission(parse_submission(line)) == line
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.binary(max_size=60))
 def test_no_bytes_raise_anything_else(line: bytes) -> None:
     with pytest.raises(MalformedSubmission):
@@ -127,7 +128,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.sampled_from(["user_turn", "exec_approval", "review", "list_skills", "resolve_plan_approval"]),
     st.dictionaries(

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from orchestrator.protocol.codec import UnknownRolloutItem, parse_event
 from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, UnknownEvent
 from orchestrator.protocol.items import UnknownItem
+from tests.commit_seed import examples
 from tests.protocol.lines import encode_event, encode_rollout_line, parse_rollout_line
 
 values = st.recursive(
@@ -26,7 +27,7 @@ objects = st.dictionaries(st.text(max_size=8), values, max_size=5)
 new_tags = st.text(max_size=12).filter(lambda tag: tag not in EVENTS and tag not in EVENT_SYNONYMS)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(new_tags, objects)
 def test_an_unknown_event_is_written_byte_for_byte(tag: str, body: dict[str, Any]) -> None:
     frame = orjson.dumps({"id": "x", "msg": {**body, "type": tag}})
@@ -36,7 +37,7 @@ def test_an_unknown_event_is_written_byte_for_byte(tag: str, body: dict[str, Any
     assert encode_event(event) == frame
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(objects)
 def test_unknown_fields_of_an_event_are_kept(extra: dict[str, Any]) -> None:
     msg = {**extra, "type": "background_event", "message": "m"}
@@ -44,7 +45,7 @@ def test_unknown_fields_of_an_event_are_kept(extra: dict[str, Any]) -> None:
     assert orjson.loads(encode_event(parse_event(orjson.dumps(frame)))) == frame
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(objects)
 def test_unknown_fields_within_an_event_are_kept(extra: dict[str, Any]) -> None:
     step = {**extra, "step": "s", "status": "pending"}
@@ -52,7 +53,7 @@ def test_unknown_fields_within_an_event_are_kept(extra: dict[str, Any]) -> None:
     assert orjson.loads(encode_event(parse_event(orjson.dumps(frame)))) == frame
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(max_size=10).map(lambda tag: f"{tag}!"), values)
 def test_an_unknown_rollout_line_is_written_byte_for_byte(kind: str, payload: Any) -> None:
     line = orjson.dumps({"timestamp": "t", "type": kind, "payload": payload})
@@ -61,7 +62,7 @@ def test_an_unknown_rollout_line_is_written_byte_for_byte(kind: str, payload: An
     assert encode_rollout_line(parsed) == line
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.text(max_size=10).map(lambda tag: f"{tag}!"), objects)
 def test_an_unknown_item_is_written_byte_for_byte(tag: str, body: dict[str, Any]) -> None:
     line = orjson.dumps({"timestamp": "t", "type": "response_item", "payload": {**body, "type": tag}})
@@ -70,14 +71,14 @@ def test_an_unknown_item_is_written_byte_for_byte(tag: str, body: dict[str, Any]
     assert encode_rollout_line(parsed) == line
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(objects)
 def test_unknown_fields_of_a_line_are_kept(extra: dict[str, Any]) -> None:
     line = {**extra, "timestamp": "t", "type": "compacted", "payload": {"message": "m"}}
     assert orjson.loads(encode_rollout_line(parse_rollout_line(orjson.dumps(line), foreign=True))) == line
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(objects)
 def test_a_fact_of_our_own_keeps_any_fields(fields: dict[str, Any]) -> None:
     line = {"timestamp": "t", "type": "dendro", "payload": {**fields, "kind": "k"}}

@@ -16,6 +16,7 @@ from orchestrator.rollouts.imports import plan_import
 from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.verify import audit_file
+from tests.commit_seed import examples
 from tests.old_sessions.kept import NAMES, Kept
 from tests.rollouts.deployments import newcomer
 
@@ -248,7 +249,9 @@ def edited(data: st.DataObject, lines: Lines, proved: list[int]) -> Lines:
             return [*lines[:at], lines[at][: data.draw(st.integers(0, len(lines[at]) - 1), "cut at")]]
 
 
-MANY = settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+MANY = settings(
+    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
 @MANY

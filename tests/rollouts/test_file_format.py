@@ -35,6 +35,7 @@ from orchestrator.rollouts.file_format import (
 )
 from orchestrator.rollouts.inherited_lines import LogLine, missing_texts
 from orchestrator.rollouts.rollout_file import export_lines
+from tests.commit_seed import examples
 
 SECRET = b"a key"
 TEXTS = st.text(max_size=40) | st.text(min_size=1, max_size=3).map(lambda t: t * 4000)
@@ -68,7 +69,7 @@ def broken(text: RolloutText, secret: bytes = SECRET) -> BrokenLink | None:
     return next(filter(None, (walk.take_line(line) for line in text.lines)), None)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(PAYLOADS, min_size=1, max_size=6))
 def test_a_full_export_verifies_and_folds_to_the_stored_entries(payloads: list[dict[str, Any]]) -> None:
     log, texts = stored([e.item({"type": "other", **payload}) for payload in payloads])
@@ -77,7 +78,7 @@ def test_a_full_export_verifies_and_folds_to_the_stored_entries(payloads: list[d
     assert [line.entry for line in lines] == [decode_entry(entry.payload) for entry in log]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(st.booleans(), min_size=1, max_size=8))
 def test_an_export_without_facts_verifies_through_their_places(facts: list[bool]) -> None:
     log, texts = stored([e.fact(f.Closed()) if fact else item("x" * 5000) for fact in facts])

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.sandbox.seccomp import AF_INET, AF_UNIX, Families, UnsupportedMachine, program
+from tests.commit_seed import examples
 
 ALLOW, REFUSE = 0x7FFF0000, 0x00050001
 X86_64, AARCH64, I386 = 0xC000003E, 0xC00000B7, 0x40000003
@@ -59,7 +60,7 @@ def test_a_refused_family_wins_over_an_open_network() -> None:
 
 
 @given(st.integers(0, 0xFFFF), st.integers(0, 64), st.lists(st.integers(0, 45), max_size=4))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_the_filter_always_reaches_a_verdict(call: int, family: int, allowed: list[int]) -> None:
     code = program("x86_64", Families(allowed=tuple(allowed)))
     assert verdict(code, call, first_argument=family) in (ALLOW, REFUSE)

@@ -21,6 +21,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.commands import bash
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
+from tests.commit_seed import examples
 
 TOOLBOX = Toolbox(built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None)))
 AWKWARD = st.sampled_from(
@@ -62,7 +63,9 @@ def _too_long(value: Any) -> bool:
     return isinstance(value, int) and value.bit_length() > 63
 
 
-@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(300), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(NAMES, ARGUMENTS)
 async def test_any_arguments_are_assessed(tmp_path: Path, name: str, arguments: dict[str, Any]) -> None:
     loop = tmp_path / "loop"

@@ -17,6 +17,7 @@ from orchestrator.gateways.sq_eq import parse_first_line
 from orchestrator.gateways.wires.addresses import Address
 from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol.submission import MalformedSubmission
+from tests.commit_seed import examples
 from tests.doors.sq_eq.client import LINE_LIMIT, LineClient, connect, gateway, opened
 from tests.doors.test_app_server_turns import ports_of, working
 from tests.runtime.connections import Gate
@@ -238,7 +239,7 @@ async def test_garbage_behind_the_first_line_is_answered_line_by_line(address: A
     client.cut()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(
     line=st.one_of(
         st.binary(max_size=200),

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tools.commands.parsed import join
+from tests.commit_seed import examples
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,7 @@ def test_words_are_quoted_as_the_peer_does(words: list[str], line: str) -> None:
     assert join(words) == line
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.text("ab'\"\\$`!^ \n*é=,", max_size=8), max_size=4))
 def test_a_shell_splits_the_line_into_the_same_words(words: list[str]) -> None:
     assert shlex.split(join(words)) == words

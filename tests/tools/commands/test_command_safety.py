@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tools.commands.safety import dangers, is_known_safe
+from tests.commit_seed import examples
 
 SAFE = [
     "ls",
@@ -456,7 +457,7 @@ def test_words_that_only_look_like_danger_are_not(argv: list[str]) -> None:
 NAMES = "ls cat rm git sudo find rg sed env bash -c -lc -f -rf reset status . a;rm $x *"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from(NAMES.split()), max_size=6))
 def test_no_command_is_both_safe_and_dangerous(words: list[str]) -> None:
     for argv in (words, ["bash", "-lc", " ".join(words)], ["bash", "-c", "; ".join(words)]):

@@ -15,6 +15,7 @@ from orchestrator.protocol.commands import (
 )
 from orchestrator.protocol.wire import written
 from orchestrator.tools.commands.parsed import parsed_cmd
+from tests.commit_seed import examples
 
 
 def read(cmd: str, name: str) -> ParsedCommand:
@@ -178,7 +179,7 @@ def test_an_argv_without_a_shell_is_one_command_whatever_its_words() -> None:
 WORDS = "ls cat rg find fd sed head tail nl git grep echo cd true -n -e -- --files a/b src / 1p"
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.lists(st.sampled_from(WORDS.split()), max_size=6), st.sampled_from([" ", "; ", " | ", " && "]))
 def test_every_command_has_well_formed_entries(words: list[str], joint: str) -> None:
     fields = {

@@ -26,6 +26,7 @@ from orchestrator.tools.commands.bash import (
     unwrap,
 )
 from orchestrator.tools.commands.safety import dangers
+from tests.commit_seed import examples
 
 PLAIN = [
     ("ls", [["ls"]]),
@@ -275,7 +276,7 @@ WRITTEN_WORDS = st.one_of(
 COMMANDS = st.tuples(st.sampled_from(["ls", "cat", "x-y"]), st.lists(WRITTEN_WORDS, max_size=4))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(
     st.lists(COMMANDS, min_size=1, max_size=5), st.lists(st.sampled_from(["&&", "||", ";", "|"]), min_size=5)
 )
@@ -289,7 +290,7 @@ def test_a_script_built_from_words_reads_back_as_these_words(
     assert what_runs(script) == tuple((name, *(text for text, _ in words)) for name, words in commands)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.text(max_size=60))
 def test_reader_answers_for_any_text(script: str) -> None:
     plain = what_runs(script)

@@ -4,10 +4,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tools.exec.command import Capture
+from tests.commit_seed import examples
 
 
 @given(st.lists(st.binary(max_size=40), max_size=30), st.integers(2, 60))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_capture_keeps_the_start_and_the_end_and_counts_the_rest(chunks: list[bytes], limit: int) -> None:
     capture = Capture(limit)
     for chunk in chunks:

@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tools.exec.command import MODEL_BYTES, Finished, for_model, formatted_output, model_output
+from tests.commit_seed import examples
 
 
 def test_model_gets_compact_json_with_rounded_seconds() -> None:
@@ -46,7 +47,7 @@ def test_short_output_is_left_alone_to_the_byte() -> None:
 
 
 @given(st.text(max_size=200), st.integers(1, 200))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_no_output_is_longer_than_the_model_s_limit(piece: str, times: int) -> None:
     shortened = for_model((piece * times).encode("utf-8", "replace"))
     assert len(shortened.encode()) <= MODEL_BYTES

@@ -20,6 +20,7 @@ from orchestrator.tools.patch.grammar import (
     UpdateFile,
     parse_patch,
 )
+from tests.commit_seed import examples
 
 Write = Callable[..., str]
 
@@ -143,7 +144,7 @@ MARKERS = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.lists(MARKERS | st.text(max_size=8), max_size=12), st.booleans())
 def test_reader_raises_nothing_but_its_own_error(parts: list[str], framed: bool) -> None:
     framing = ["*** Begin Patch", *parts, "*** End Patch"] if framed else parts

@@ -16,6 +16,7 @@ from orchestrator.tools.apply_patch import Baseline, PatchApplyError, turn_diff,
 from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import PatchCheckError, WritableRoots, plan_patch
+from tests.commit_seed import examples
 from tests.tools.patch.in_process import apply_plan
 
 # Few different lines, so that blocks repeat; blanks and punctuation, so that passes differ.
@@ -40,7 +41,9 @@ def joined(lines: list[str]) -> str:
     return "".join(line + "\n" for line in lines)
 
 
-@settings(max_examples=200, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(200), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(old=FILE, new=FILE)
 def test_edited_file_written_as_a_patch_comes_out_exactly(
     memory: Callable[..., Any], patch: Callable[..., str], old: list[str], new: list[str]
@@ -54,7 +57,9 @@ def test_edited_file_written_as_a_patch_comes_out_exactly(
     assert files.texts() == {"/w/f": joined(new)}
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(100), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(size=st.integers(1, 40), changes=st.sets(st.integers(0, 39), min_size=1, max_size=8))
 def test_chunks_with_three_lines_of_context_find_their_places(
     memory: Callable[..., Any], patch: Callable[..., str], size: int, changes: set[int]
@@ -88,7 +93,9 @@ HUNK = st.one_of(
 )
 
 
-@settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(250), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @example(
     hunks=[
         ("*** Update File: b", "*** Move to: c", "+y"),
@@ -159,7 +166,9 @@ PATCH_LINE = st.sampled_from(
 )  # fmt: skip
 
 
-@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=examples(120), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(lines=st.lists(PATCH_LINE, min_size=1, max_size=9))
 def test_patch_that_fails_anywhere_leaves_every_file_as_it_was(
     patch: Callable[..., str], everything_below: Callable[[Path], dict[str, Any]], lines: list[str]
