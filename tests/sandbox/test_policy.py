@@ -255,3 +255,89 @@ def test_folders_around_what_no_command_may_write_are_not_opened(tmp_path: Path)
     (tmp_path / "w").mkdir()
     assert resolve(workspace(), tmp_path / "w", None, hidden=[home]).passed == ()
     assert resolve({"mode": "read-only"}, tmp_path, None, hidden=[home]).passed == ()
+
+
+GITS = ("none", "empty", "folder", "file", "link", "link to nowhere")
+
+
+def with_git(root: Path, kind: str, store: Path) -> None:
+    root.mkdir(parents=True)
+    git = root / ".git"
+    match kind:
+        case "empty":
+            git.mkdir()
+        case "folder":
+            (git / "hooks").mkdir(parents=True)
+        case "file":
+            git.write_text(f"gitdir: {store}\n")
+        case "link":
+            git.symlink_to(store)
+        case "link to nowhere":
+            git.symlink_to(root / "absent")
+
+
+@pytest.mark.parametrize("second", GITS)
+@pytest.mark.parametrize("first", GITS)
+def test_repository_of_every_root_is_guarded_whatever_it_is_and_whatever_the_others_are(
+    tmp_path: Path, first: str, second: str
+) -> None:
+    store = tmp_path / "store"
+    store.mkdir()
+    roots = {tmp_path / "cwd": first, tmp_path / "extra": second, tmp_path / "cwd/deep/root": second}
+    for root, kind in roots.items():
+        with_git(root, kind, store)
+    policy = workspace(writable_roots=[str(root) for root in [*roots][1:]])
+    found = resolve(policy, tmp_path / "cwd", None)
+    for root, kind in roots.items():
+        closed = kind.startswith("link")
+        assert (root in found.writable_roots) is not closed
+        if closed:
+            assert not found.may_write(root / "file"), root
+            continue
+        assert found.may_write(root / "file")
+        for name in (".git", ".git/config", ".git/hooks/pre-commit"):
+            assert not found.may_write(root / name), (root, name)
+        assert (root / ".git" in found.missing) is (kind in ("none", "empty"))
+
+
+def test_what_lies_in_a_hidden_folder_is_hidden_with_it_and_nothing_of_it_is_written(tmp_path: Path) -> None:
+    cwd = tmp_path / "cwd"
+    inner, beside = cwd / "secret/inner", cwd / "secrets"
+    for folder in (inner, beside):
+        folder.mkdir(parents=True)
+    found = resolve(workspace(), cwd, None, hidden=[inner, cwd / "secret"])
+    own = [path for path in found.hidden if path.is_relative_to(tmp_path)]
+    assert own == [cwd / "secret"]
+    assert not found.may_write(inner / "x")
+    assert found.may_write(beside / "x")
+
+
+def test_folders_around_what_is_kept_are_held_in_every_root(tmp_path: Path) -> None:
+    roots = [tmp_path / name for name in ("cwd", "one", "two")]
+    secrets = [root / "a/b/secret" for root in roots]
+    for folder in secrets:
+        folder.mkdir(parents=True)
+    policy = workspace(writable_roots=[str(root) for root in roots[1:]])
+    found = resolve(policy, roots[0], None, hidden=secrets)
+    assert set(found.passed) == {root / name for root in roots for name in ("a", "a/b")}
+
+
+def test_temporary_folder_without_a_whole_path_opens_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cwd").mkdir()
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert resolve(workspace(), tmp_path / "cwd", "tmp").writable_roots == (tmp_path / "cwd",)
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_trusted_place_that_is_a_link_to_nowhere_is_guarded_where_something_could_be_put_there(
+    tmp_path: Path, there: bool
+) -> None:
+    cwd = tmp_path / "cwd"
+    (cwd / "conf").mkdir(parents=True)
+    target = cwd / ("conf" if there else "absent") / "dendro.toml"
+    (cwd / "dendro.toml").symlink_to(target)
+    found = resolve(workspace(), cwd, None, trusted=[cwd / "dendro.toml"])
+    assert (target in found.missing) is there
