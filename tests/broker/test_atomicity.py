@@ -60,6 +60,7 @@ from tests.broker.actors import (
     step,
     submitted,
 )
+from tests.broker.conftest import ALL
 
 READ_ONLY = {"peek", "timers_due", "registry", "serving", "rights"}
 SHRINKING = {"drop_texts", "delete", "settle_job"}
@@ -301,6 +302,9 @@ def _all_scripts() -> set[str]:
     return {name.removesuffix(".lua") for name in names if not name.startswith("_")}
 
 
+@pytest.mark.parametrize(
+    "backend", [pytest.param("double", marks=pytest.mark.night), *ALL[1:]], indirect=True
+)
 @pytest.mark.parametrize(
     "provoke", [_wrong_type_at_each_key, _stream_ahead_of_its_session, _bad_arguments, _foreign_claim]
 )
