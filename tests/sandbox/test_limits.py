@@ -1,11 +1,15 @@
 """Limits on the number of processes."""
 
+import errno
 import os
 import resource
+import shutil
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from orchestrator.sandbox import limits
 from orchestrator.sandbox.limits import Limits, ProcessAllowance, find_pids_cgroup, tasks_of
 
 
@@ -21,6 +25,25 @@ def test_allowance_is_what_the_user_runs_plus_what_the_command_may() -> None:
 def test_allowance_sets_nothing_for_root_or_without_a_limit() -> None:
     assert ProcessAllowance(uid=0).rlimit(Limits(1024)) is None
     assert ProcessAllowance(uid=65533).rlimit(Limits(processes=None)) is None
+
+
+def test_cgroup_is_of_use_though_the_kernel_counts_its_ended_process_for_a_moment_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = tmp_path / f"dendro-probe-{os.getpid()}"
+    trial.mkdir()
+    (trial / "pids.max").touch()
+    (trial / "cgroup.procs").touch()
+    refusals = [errno.EBUSY, errno.EBUSY]
+
+    def rmdir(folder: Path) -> None:
+        if refusals:
+            raise OSError(refusals.pop(), "still counted")
+        shutil.rmtree(folder)
+
+    monkeypatch.setattr(Path, "rmdir", rmdir)
+    limits._try_out(tmp_path, (("pids.max", "16"),))
+    assert not trial.exists()
 
 
 def test_pids_cgroup_is_found_or_the_reason_is_named() -> None:
