@@ -349,6 +349,20 @@ async def test_other_changes_add_up(broker: Broker) -> None:
     assert raised.limits == {"tokens": 0}
 
 
+@pytest.mark.parametrize("kind", ["tokens", "cost", "requests"])
+async def test_limit_that_is_taken_back_below_what_is_used_is_spent(broker: Broker, kind: str) -> None:
+    root = await root_of(broker, **{f"limit_{kind}": b"100"})
+    await root.does(reservation=Reservation("1", Spend(60, 60, 60)))
+    await root.does(settlements=(Settlement("1", Spend(60, 60, 60)),))
+    taken = await broker.trees.raise_limits(root.tree, LimitChange("c1", {kind: -41}))
+    assert taken.limits == {kind: 59}
+    refused = await root.refused(reservation=Reservation("2", Spend(0, 0, 0)))
+    assert (refused.reason, refused.detail) == ("budget_spent", kind)
+    assert (await broker.trees.raise_limits(root.tree, LimitChange("c2", {kind: -60}))).limits == {kind: 0}
+    await broker.trees.raise_limits(root.tree, LimitChange("c3", {kind: 61}))
+    await root.does(reservation=Reservation("2", Spend(0, 0, 0)))
+
+
 async def test_warning_is_said_again_at_the_new_limit(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     events = tuple(TreeEvent((name.encode(),), once=name) for name in (warned("tokens"), exhausted("tokens")))
