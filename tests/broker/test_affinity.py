@@ -214,6 +214,20 @@ async def test_person_gives_unsaved_changes_up_and_the_next_holder_hears_who(fle
     assert await fleet.fields(session, "abandoned", "unsaved", "copy_on") == ["", "", "m2"]
 
 
+async def test_changes_are_given_up_also_behind_a_revocation_that_its_holder_has_not_heard(
+    fleet: Fleet,
+) -> None:
+    session = await fleet.due(UNSAVED)
+    await fleet.says("m1")
+    held = await claimed(fleet.on("m1"), session, "w-m1", "holds")
+    await fleet.on("m2").trees.revoke(session)
+    assert (await fleet.on("m2").trees.abandon_unsaved(session, "ada")).state == "revoked"
+    assert isinstance(await fleet.on("m1").claims.release(held.claim), Released)
+    found = await fleet.on("m2").claims.claim_session(session, "w-m2", "c")
+    assert found is not None
+    assert found.abandoned == "ada"
+
+
 async def test_parked_session_whose_changes_are_given_up_is_due(fleet: Fleet) -> None:
     session = await fleet.due(UNSAVED)
     held = await claimed(fleet.on("m1"), session, "w-m1", "parks")
