@@ -214,7 +214,7 @@ async def test_person_gives_unsaved_changes_up_and_the_next_holder_hears_who(fle
     assert await fleet.fields(session, "abandoned", "unsaved", "copy_on") == ["", "", "m2"]
 
 
-async def test_changes_are_given_up_also_behind_a_revocation_that_its_holder_has_not_heard(
+async def test_changes_are_given_up_also_behind_a_revocation_that_is_not_heard_yet(
     fleet: Fleet,
 ) -> None:
     session = await fleet.due(UNSAVED)
