@@ -188,7 +188,8 @@ def _once_for(probed: Callable[[], SandboxSupport]) -> Callable[[], SandboxSuppo
 
 def _where() -> object:
     namespaces = tuple(Path(f"/proc/self/ns/{name}").readlink() for name in ("mnt", "user", "pid", "uts"))
-    return namespaces, os.geteuid(), find_program("bwrap"), os.environ.get("TMPDIR")
+    program = find_program("bwrap")
+    return namespaces, os.geteuid(), program and Path(program).resolve()
 
 
 def _use_large_pages() -> None:
