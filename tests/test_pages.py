@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -56,3 +57,9 @@ def test_each_word_of_the_architecture_stands_once() -> None:
     words = [row.split("|")[1].strip() for row in table.splitlines() if row.startswith("| ")][1:]
     assert len(words) > 90
     assert sorted(words) == sorted(set(words))
+
+
+def test_few_files_of_the_product_have_the_name_of_another_one() -> None:
+    names = Counter(file.stem for file in (ROOT / "orchestrator").rglob("*.py") if file.stem != "__init__")
+    twice = sorted(name for name, files in names.items() if files > 1)
+    assert len(twice) <= 30, f"name the file for what it alone has: {twice}"
