@@ -46,7 +46,7 @@ test: setup
 
 # Slices of the simulator, of crashes and of mutations, others for each commit.
 slices: setup
-	$(BIN)/pytest -n auto --dist worksteal -m slice
+	$(BIN)/pytest -n auto --dist worksteal -m slice tests/crash tests/sim
 
 # Everything, also what `make test` leaves out for its time, with all examples, and the growth of a large fleet.
 nightly: setup

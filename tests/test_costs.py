@@ -51,4 +51,7 @@ def test_what_make_test_leaves_out_runs_in_slices_or_at_night() -> None:
     assert " -m " not in recipes["nightly"], "the night leaves nothing out"
     assert "DENDRO_NIGHT=1" in recipes["nightly"]
     assert " -m slice" in recipes["slices"]
+    marked = {path for path in (ROOT / "tests").rglob("*.py") if "mark.slice" in path.read_text()}
+    looked = [ROOT / folder for folder in re.findall(r" (tests/\w+)", recipes["slices"])]
+    assert [path for path in marked if not any(map(path.is_relative_to, looked))] == [Path(__file__)]
     assert re.search(r"^ *part slices .* tests slices$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
