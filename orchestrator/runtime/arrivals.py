@@ -21,6 +21,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_TIMER
 from orchestrator.core.decide.draft import Note
+from orchestrator.core.decide.task import located
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item, check_image_url
 from orchestrator.core.ids import SessionId
@@ -44,6 +45,7 @@ from orchestrator.protocol.ops import (
     OverrideTurnContext,
     ResolveElicitation,
     Shutdown,
+    UpdateQueued,
     UserTurn,
 )
 from orchestrator.protocol.wire import written
@@ -188,15 +190,19 @@ class Arrivals:
         )
         return replace(command, history=head or NO_HISTORY)
 
-    def _folder(self) -> str:
-        """The folder in which the next input will find the session: the last that was named before it."""
+    def _folder(self, op: ops.Op) -> str:
+        """The folder that an input will find: the one that was named last before it, or by itself."""
         state = self._context.journal.state
-        waiting = [arrival for arrival, _ in self.inbox if isinstance(arrival, c.Submitted)]
-        queued = [turn.turn.op for turn in state.queue]
-        for op in (*(each.op for each in reversed(waiting)), *reversed(queued)):
-            if isinstance(op, OverrideTurnContext | ConfigureSession | UserTurn) and op.cwd:
-                return op.cwd
-        return state.settings.cwd
+        before: list[tuple[str, ops.Op]] = [(each.id, each.turn.op) for each in state.queue]
+        before += [(each.id, each.op) for each, _ in self.inbox if isinstance(each, c.Submitted)]
+        if isinstance(op, UpdateQueued):
+            # Words in the place of others find what those would have found.
+            place = next((at for at, (id, _) in enumerate(before) if id == op.submission_id), len(before))
+            before = before[: place + 1]
+        folder = state.settings.cwd
+        for named in (*(each for _, each in before), op):
+            folder = located(_cwd_named(named) or folder, folder)
+        return folder
 
     async def _with_requests(
         self, command: c.Submitted, op: c.AnswerOp, lookups: TreeLookups, at_ms: int
@@ -245,6 +251,12 @@ class Arrivals:
     @property
     def _consumed(self) -> str:
         return self._context.writing.cursor(self._context.claimed.cursor)
+
+
+def _cwd_named(op: ops.Op) -> str | None:
+    if isinstance(op, ops.UserInput):
+        return op.overrides.cwd if op.overrides is not None else None
+    return op.cwd if isinstance(op, OverrideTurnContext | ConfigureSession | UserTurn) else None
 
 
 def _number(place: str) -> int:
@@ -341,7 +353,7 @@ MOST_IMAGE_BYTES = 64 << 20
 
 
 async def with_files(
-    library: Library, servers: Servers, command: c.Submitted, cwd: Callable[[], str]
+    library: Library, servers: Servers, command: c.Submitted, cwd: Callable[[ops.Op], str]
 ) -> c.Submitted | Note:
     """The op with its files read, as seen from the session's folder; or the `error` that answers it."""
     op = command.op
@@ -349,7 +361,7 @@ async def with_files(
         return command
     if all(isinstance(item, TextInput) for item in op.items):
         return command
-    folder = op.cwd if isinstance(op, ops.UserTurn) else cwd()
+    folder = cwd(op)
     reader = _Reader(library, servers, folder)
     read: list[Item] = []
     for place, item in enumerate(op.items):

@@ -155,6 +155,17 @@ def test_messages_that_would_join_a_turn_after_too_many_others_are_refused() -> 
     assert f"{MOST_STEERED} inputs wait" in refusal(session)
 
 
+def test_messages_of_which_some_alone_would_find_room_in_a_turn_are_all_refused() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    for left in range(MOST_STEERED - 1, 0, -MOST_INJECTED):
+        injects(session, *[message("more")] * min(left, MOST_INJECTED))
+    assert injects(session, message("two"), message("more")) == ["error"]
+    assert injects(session, message("the last")) == ["items_injected"]
+    assert len(session.task.steered) == MOST_STEERED
+
+
 def test_agent_that_was_cancelled_takes_no_messages_of_a_client() -> None:
     tree, (child,) = a_family()
     child.asks_for("c1")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -335,6 +335,75 @@ async def test_image_behind_several_folders_is_read_from_the_last_one(
     await harness.submit(session, items({"type": "local_image", "path": "relative.png"}))
     await harness.run(session)
     assert ("image", str(tmp_path / "relative.png")) in shelf.asked
+
+
+PICTURED = {"type": "local_image", "path": "relative.png"}
+NAMES_A_FOLDER: dict[str, Callable[[str, list[dict[str, str]]], ops.Op]] = {
+    "override_turn_context": lambda cwd, _: ops.OverrideTurnContext(cwd=cwd),
+    "configure_session": lambda cwd, _: ops.ConfigureSession(cwd=cwd),
+    "user_turn": lambda cwd, said: _user_turn(cwd, said),
+    "user_input": lambda cwd, said: ops.UserInput.model_validate(
+        {"type": "user_input", "items": said, "overrides": {"type": "override_turn_context", "cwd": cwd}}
+    ),
+}
+
+
+def _user_turn(cwd: str, said: list[dict[str, str]]) -> ops.Op:
+    return ops.UserTurn.model_validate(
+        {"type": "user_turn", "items": said, "cwd": cwd, "approval_policy": "never", "model": "m"}
+        | {"sandbox_policy": {"type": "read-only"}, "summary": "auto", "delivery": "queue"}
+    )
+
+
+def _words() -> list[dict[str, str]]:
+    return [{"type": "text", "text": "go"}]
+
+
+@pytest.mark.parametrize("named", NAMES_A_FOLDER)
+@pytest.mark.parametrize("decided", [False, True])
+async def test_image_is_read_from_the_folder_that_any_op_before_it_named(
+    harness: Harness, shelf: Shelf, named: str, decided: bool
+) -> None:
+    session = await harness.session()
+    for cwd in ("/there", "below"):
+        await harness.submit(session, NAMES_A_FOLDER[named](cwd, _words()))
+        if decided:
+            await harness.run(session)
+    await harness.submit(session, items(PICTURED))
+    await harness.run(session)
+    assert ("image", "/there/below/relative.png") in shelf.asked
+
+
+@pytest.mark.parametrize("named", ["user_turn", "user_input"])
+async def test_image_is_read_from_the_folder_that_its_own_input_names(
+    harness: Harness, shelf: Shelf, named: str
+) -> None:
+    session = await harness.session()
+    await harness.submit(session, ops.OverrideTurnContext(cwd="/there"))
+    await harness.submit(session, NAMES_A_FOLDER[named]("below", [PICTURED]))
+    await harness.run(session)
+    assert ("image", "/there/below/relative.png") in shelf.asked
+
+
+async def test_image_in_the_place_of_words_that_wait_is_read_from_the_folder_that_they_will_find(
+    harness: Harness, shelf: Shelf
+) -> None:
+    session = await harness.session()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
+    runner = harness.runner(await harness.claimed(session))
+    running = asyncio.create_task(runner.run())
+    await harness.tools.began("c1").wait()
+    await harness.submit(session, NAMES_A_FOLDER["user_turn"]("/first", _words()), "first")
+    await harness.submit(session, NAMES_A_FOLDER["user_turn"]("/second", _words()), "second")
+    change = {"type": "update_queued", "submission_id": "first", "items": [PICTURED]}
+    await harness.submit(session, ops.UpdateQueued.model_validate(change), "change")
+    runner.notify()
+    await harness.until(session, "queue_changed")
+    harness.tools.gates["c1"].open()
+    assert await running is Ended.PARKED
+    assert [path for kind, path in shelf.asked if kind == "image"] == ["/first/relative.png"]
 
 
 async def test_file_that_cannot_be_read_is_an_error_and_the_running_task_goes_on(

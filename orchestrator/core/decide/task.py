@@ -310,11 +310,13 @@ def change_settings(draft: Draft, changes: SettingsChanges) -> None:
 
 
 def _located(changes: SettingsChanges, folder: str) -> SettingsChanges:
-    """The changes; a `cwd` that is not absolute is one of the session's folder, not of the worker's."""
     cwd = changes.get("cwd")
-    if cwd is None or posixpath.isabs(cwd):
-        return changes
-    return {**changes, "cwd": posixpath.normpath(posixpath.join(folder, cwd))}
+    return changes if cwd is None else {**changes, "cwd": located(cwd, folder)}
+
+
+def located(cwd: str, folder: str) -> str:
+    """A `cwd` that is not absolute is one of the session's folder, not of the worker's."""
+    return cwd if posixpath.isabs(cwd) else posixpath.normpath(posixpath.join(folder, cwd))
 
 
 def token_count(draft: Draft, response_id: ResponseId | None = None) -> None:
