@@ -38,6 +38,16 @@ def test_whole_conversation_can_be_taken_back_and_no_more_of_it() -> None:
     assert session.texts() == []
 
 
+@pytest.mark.parametrize("turns", [1, 2, 3])
+def test_log_says_behind_which_response_the_conversation_ends_now(turns: int) -> None:
+    session = talked()
+    rolls_back(session, turns)
+    (rewound,) = (
+        entry.payload for entry in session.seen[-1].entries if entry.payload.get("kind") == "rewound"
+    )
+    assert rewound["response_id"] == ("", "r1", "r2")[3 - turns]
+
+
 @pytest.mark.parametrize("turns", [0, 10**9])
 def test_nothing_changes_where_the_number_is_none(turns: int) -> None:
     session = talked()

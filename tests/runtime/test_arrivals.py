@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
-from orchestrator.broker.records import Claimed
+import orjson
+import pytest
+
+from orchestrator.broker.records import Claimed, OpenApproval
 from orchestrator.core import commands as c
+from orchestrator.core.commit_parts import OpenRequest
+from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.runtime.tree_lookups import TreeLookups
 from tests.runtime.harness import Harness
 
 
@@ -70,3 +78,18 @@ async def test_a_step_that_came_to_nothing_gives_its_cursor_back(harness: Harnes
     assert arrivals.moved
     arrivals.rewind()
     assert arrivals.cursor == at_claim
+
+
+@pytest.mark.parametrize(("opened_ms", "found"), [(999, True), (1_000, True), (1_001, False)])
+async def test_answer_is_held_against_the_requests_that_stood_open_when_it_was_given(
+    opened_ms: int, found: bool
+) -> None:
+    asked = OpenRequest({}, tree="t", agent_id=AgentId(1), turn=SubmissionId("u1"))
+    opened = OpenApproval(SessionId("s"), "c1", orjson.dumps(asked.value()), opened_ms)
+
+    async def approvals() -> tuple[OpenApproval, ...]:
+        return (opened,)
+
+    ports: Any = SimpleNamespace(broker=SimpleNamespace(requests=SimpleNamespace(approvals=approvals)))
+    facts: Any = SimpleNamespace(tree_id="t")
+    assert bool(await TreeLookups.of(ports, facts).pending_below(1_000)) is found

@@ -14,7 +14,7 @@ from orchestrator.broker.connection import connect
 from orchestrator.broker.records import BrokerConfig, Fenced
 from orchestrator.runtime.reaper import forsaken, taken_at_once, unended
 from orchestrator.tables import RedisSettings
-from tests.broker.actors import lease_runs_out
+from tests.broker.actors import lease_runs_out, submitted
 from tests.broker.families import Agent, letter, root_of
 from tests.servers import RedisServer
 
@@ -108,13 +108,45 @@ async def test_who_cancels_takes_claims_at_once_and_ends_whom_nobody_held(broker
     assert over.epoch == family.over.held.claim.epoch, "nobody looks at it again"
 
 
+async def test_root_that_nobody_serves_is_taken_with_its_agents_and_is_not_what_is_waited_for(
+    broker: Broker,
+) -> None:
+    family = await a_family(broker)
+    await submitted(broker, family.root.session)
+    found = await forsaken(broker, family.root.tree)
+    assert (found.left, set(found.lying)) == (True, {family.unread.session, family.root.session})
+    for agent in (family.working, family.silent):
+        await agent.parks(summary=ended(family.working))
+    await family.unread.claims_again()
+    await family.unread.parks()
+    found = await forsaken(broker, family.root.tree)
+    assert (found.left, found.lying) == (False, (family.root.session,))
+
+
+async def test_who_cancels_waits_for_agents_at_work_and_not_for_word_of_those_that_are_done(
+    broker: Broker,
+) -> None:
+    family = await a_family(broker)
+    await family.working.parks(summary=ended(family.working))
+    found = await taken_at_once(broker, family.root.tree, 0, ())
+    assert (found.left, found.lying) == (False, (family.unread.session,))
+
+
+def ended(agent: Agent) -> dict[str, bytes]:
+    """The registry's record of the first agent, which has come to its end."""
+    record = {
+        "agent_id": 1,
+        "session_id": agent.session,
+        "agent_path": "0/1",
+        "status": "canceled",
+        "turn": 1,
+    }
+    return {"a:1": orjson.dumps(record)}
+
+
 async def test_cancel_that_is_over_leaves_nobody(broker: Broker) -> None:
     family = await a_family(broker)
-    done = orjson.dumps(
-        {"agent_id": 1, "session_id": family.working.session, "agent_path": "0/1", "status": "canceled"}
-        | {"turn": 1}
-    )
-    await family.working.parks(summary={"a:1": done})
+    await family.working.parks(summary=ended(family.working))
     await family.silent.parks()
     await family.unread.claims_again()
     await family.unread.parks()
