@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.core import commands as c
 from orchestrator.core.entries import decode_entry
+from orchestrator.core.ids import AgentId
 from tests.core.driver import assistant, op
 from tests.core.tree_driver import Agent, TreeDriver, a_family, a_tree, answers, statuses
 
@@ -86,6 +89,32 @@ def test_siblings_message_is_a_synthetic_await() -> None:
     output = second.told("await-2-1")
     assert output["ready"][0]["messages"][0]["prompt"] == "mind the gap"
     assert output["ready"][0]["metadata"]["agent_id"] == 1
+
+
+@pytest.mark.parametrize(("sender", "instructs"), [(0, True), (1, True), (2, False), (4, False)])
+def test_message_of_anyone_above_instructs_and_of_anyone_else_is_told(sender: int, instructs: bool) -> None:
+    tree, (parent, _) = a_family(2)
+    reader = parent.spawns("deeper")
+    tree.settle()
+    reader.spawns("deepest")
+    tree.settle()
+    assert reader.id == 3
+    {agent.id: agent for agent in tree.agents.values()}[AgentId(sender)].sends(
+        reader.id, "mind the gap", "said"
+    )
+    tree.settle()
+    reader.begin()
+    said = [item for item in reader.state.history if "mind the gap" in str(item)]
+    assert [item.get("role") == "user" for item in said] == [instructs]
+
+
+@pytest.mark.parametrize("reader", [0, 1])
+def test_message_with_a_new_label_is_what_an_agent_is_known_by_from_then_on(reader: int) -> None:
+    tree, (child, sibling) = a_family(2)
+    sibling.sends(reader, "look again", label="archivist")
+    tree.settle()
+    known = (tree.root if reader == 0 else child).state.tree
+    assert (known.label, known.summary) == ("archivist", "look again")
 
 
 def test_child_writes_to_the_root() -> None:
