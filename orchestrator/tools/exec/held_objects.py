@@ -9,8 +9,10 @@ Loaded into the supervisor: only light imports.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
+import time
 from contextlib import suppress
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
@@ -26,10 +28,26 @@ def make_cgroup(path: str, settings: Iterable[tuple[str, str]]) -> None:
             file.write(value)
 
 
-def remove_cgroup(path: str) -> None:
-    """Removes it, unless a survivor of another user is still in it."""
-    with suppress(OSError):
-        os.rmdir(path)
+def remove_cgroup(path: str, patience_s: float = 0.0) -> None:
+    """Removes it, unless a survivor of another user is still in it.
+
+    The kernel counts a process that has ended for a moment more, and refuses as long: it is asked again.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            os.rmdir(path)
+        except OSError as refused:
+            if refused.errno == errno.EBUSY and time.monotonic() < until and not _has_process(path):
+                time.sleep(0.001)
+                continue
+        return
+
+
+def _has_process(path: str) -> bool:
+    with suppress(OSError), open(f"{path}/cgroup.procs") as file:
+        return file.read() != ""
+    return False
 
 
 def ran_out_of_memory(path: str) -> bool:
