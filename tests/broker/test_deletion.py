@@ -14,7 +14,7 @@ from orchestrator.broker.errors import SessionHeld
 from orchestrator.broker.records import BrokerConfig, SessionHead
 from orchestrator.core.commit_parts import Approval, NewSession, Timer
 from orchestrator.core.ids import AgentId
-from tests.broker.actors import Backend, RecordingConnection, everything, session_id, submitted
+from tests.broker.actors import Backend, RecordingConnection, everything, holder_died, session_id, submitted
 from tests.broker.families import Agent, root_of
 
 IN_HAND = {"timers_set": (Timer("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
@@ -67,6 +67,22 @@ async def test_tree_of_which_one_session_is_used_keeps_every_session(
             await broker.trees.delete_tree(seen, owed=owed)
         assert held.value.session == family[who].session
         assert await everything(backend.look()) == before
+
+
+@pytest.mark.parametrize("who", [0, 1, 2])
+async def test_tree_of_which_one_session_is_to_be_taken_stays_though_it_has_read_all(
+    broker: Broker, who: int
+) -> None:
+    family = await _family(broker)
+    agent = family[who]
+    await _is_at_work(agent)
+    await agent.does(cursor=agent.cursor)
+    await holder_died(broker, agent.session)
+    with pytest.raises(SessionHeld) as held:
+        await broker.trees.delete_tree(await _seen(broker, family))
+    assert held.value.session == agent.session
+    await broker.trees.delete_tree(await _seen(broker, family), owed=True)
+    assert await broker.logs.heads([each.session for each in family]) == ()
 
 
 async def test_deleted_tree_takes_all_of_its_own_and_nothing_of_another(backend: Backend) -> None:
