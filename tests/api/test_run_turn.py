@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
 import pytest
 
@@ -177,8 +178,9 @@ async def test_program_is_told_that_its_session_is_quarantined_meanwhile_or_was_
     async with waiting(harness, session) as program, hasty_broker(harness.url) as broker:
         while not (await head_of(harness, session)).sq_tip:
             await asyncio.sleep(0)
-        for number in range(5):
-            await broker.claims.claim_session(session, f"w{number}", f"c{number}")
+        claims = count()
+        while not (await head_of(harness, session)).quarantined:
+            await broker.claims.claim_session(session, "w", f"c{next(claims)}")
         with pytest.raises(SetAside, match="quarantined"):
             await program.ended()
     with pytest.raises(SetAside, match="quarantined"):
