@@ -8,7 +8,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import AgentId
 from tests.core.driver import assistant, op
-from tests.core.tree_driver import Agent, TreeDriver, a_family, a_tree, answers, statuses
+from tests.core.tree_driver import Agent, TreeDriver, a_family, a_tree, answers, statuses, told_by
 
 # ── mail ────────────────────────────────────────────────────────────────────────────────────
 
@@ -509,3 +509,32 @@ def test_old_result_that_is_read_leaves_a_child_ready_that_has_worked_since() ->
     assert tree.root.state.tree.inbox == ()
     assert tree.root.state.tree.children[child.id].status == statuses(tree)[1] == "idle"
     tree.check()
+
+
+@pytest.mark.parametrize("levels", [1, 2, 3, 4])
+def test_result_is_told_to_the_root_and_to_who_made_the_agent_that_it_waits_for(levels: int) -> None:
+    tree = a_tree()
+    line = [tree.root]
+    for _ in range(levels):
+        line.append(line[-1].spawns())
+        tree.settle()
+    part = answers(line[-1], "found it").decision.tree
+    assert part is not None
+    (waits,) = [event for event in part.events if told_by(event)["type"] == "agent_inbox"]
+    makers = {tree.root.sid, line[-3].sid if levels > 1 else tree.root.sid}
+    assert told_by(waits)["agent_id"] == line[-2].id
+    assert set(waits.targets) == makers
+
+
+def test_interrupt_of_a_tree_reaches_agents_at_work_below_one_at_rest() -> None:
+    tree, (child,) = a_family()
+    grandchild = child.spawns()
+    tree.settle()
+    grandchild.begin()
+    answers(child, "mine is done")
+    tree.settle()
+    assert statuses(tree) == {1: "ready", 2: "running"}
+    tree.root.submit(op("interrupt", tree=True), "stop")
+    tree.settle()
+    assert grandchild.task.stopping == "interrupted"
+    assert "canceled" not in statuses(tree).values()
