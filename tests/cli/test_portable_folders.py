@@ -158,6 +158,19 @@ def test_person_gets_the_changes_into_a_folder_that_has_changed_too(
     assert f"--from {log.first + 3}" in told
 
 
+@pytest.mark.parametrize("back", [0, 1, 2])
+def test_person_who_follows_the_hint_gets_all_that_came_later(
+    machine: Machine, log: PortableLog, tmp_path: Path, back: int
+) -> None:
+    session, mine, at = log.plant(machine), tmp_path / "mine", log.first + 3 - back
+    log.bench.write(BEGAN, mine)
+    told = says(machine, "apply", session, "--at", str(at), at=mine)
+    hint = told.splitlines()[-1].partition("dendro ")[2].split()
+    assert hint == ["apply", session, "--from", str(at)]
+    says(machine, *hint, at=mine)
+    assert content_of(mine) == content_of(log.bench.folder)
+
+
 def test_a_conflict_is_named_and_the_folder_is_as_it_was(
     machine: Machine, log: PortableLog, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
