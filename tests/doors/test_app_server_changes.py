@@ -241,6 +241,35 @@ async def test_client_sees_changes_and_deletes_the_words_that_wait(
     assert (await peer.call("thread/queue/list", {"threadId": thread}))["data"] == []
 
 
+async def test_order_that_is_not_of_all_the_words_that_wait_is_refused(peer: Peer, harness: Harness) -> None:
+    thread, gate = await begun(peer), Gate()
+    harness.models.will([gate, *HELLO], HELLO, HELLO, HELLO)
+    await said(peer, thread, "one")
+    await peer.until("turn/started")
+    ids = []
+    for word in ("two", "three", "four"):
+        words = {"input": [{"type": "text", "text": word}], "clientUserMessageId": word}
+        ids.append(
+            (await peer.call("thread/queue/add", {"threadId": thread, **words}))["queuedSubmission"]["id"]
+        )
+    second, third, fourth = ids
+    wrong = (
+        [],
+        [third],
+        [third, second],
+        [second, third],
+        [fourth, second],
+        [*ids, "none"],
+        [*ids[:2], "none"],
+    )
+    for order in (*wrong, [second, second, third], [*ids, second]):
+        asked = {"threadId": thread, "queuedSubmissionIds": order}
+        assert (await peer.refused("thread/queue/reorder", asked))[0] == Code.REFUSED, order
+    listed = await peer.call("thread/queue/list", {"threadId": thread})
+    assert [one["id"] for one in listed["data"]] == ids
+    gate.open()
+
+
 async def test_messages_that_a_client_adds_are_shown_to_the_model_and_begin_no_turn(
     peer: Peer, harness: Harness
 ) -> None:
