@@ -253,16 +253,9 @@ async def test_order_that_is_not_of_all_the_words_that_wait_is_refused(peer: Pee
             (await peer.call("thread/queue/add", {"threadId": thread, **words}))["queuedSubmission"]["id"]
         )
     second, third, fourth = ids
-    wrong = (
-        [],
-        [third],
-        [third, second],
-        [second, third],
-        [fourth, second],
-        [*ids, "none"],
-        [*ids[:2], "none"],
-    )
-    for order in (*wrong, [second, second, third], [*ids, second]):
+    wrong: list[list[str]] = [[], [third], [third, second], [second, third], [fourth, second]]
+    wrong += [[*ids, "none"], [*ids[:2], "none"], [second, second, third], [*ids, second]]
+    for order in wrong:
         asked = {"threadId": thread, "queuedSubmissionIds": order}
         assert (await peer.refused("thread/queue/reorder", asked))[0] == Code.REFUSED, order
     listed = await peer.call("thread/queue/list", {"threadId": thread})
