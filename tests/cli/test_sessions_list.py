@@ -51,6 +51,21 @@ async def test_person_sees_a_tree_as_one_line_with_the_standing_of_its_agents(fo
     assert listing.whole
 
 
+@pytest.mark.parametrize("who", [None, 0, 1, 2])
+async def test_line_of_a_tree_says_that_nobody_serves_any_one_of_its_sessions(
+    found: Opened, who: int | None
+) -> None:
+    family = await planted_tree(found, ids(3), ["ready", "ready"])
+    if who is not None:
+        keys = found.broker.keys
+        due = keys.due(keys.shard_of(family[who]), "default")
+        await found.broker.command("ZADD", due, 1, family[who])
+        await found.broker.command("HSET", keys.session(family[who]), "sq", 1)
+    (tree,) = (await trees_listed(found.broker, ALL, 9, all=False)).trees
+    assert tree.root["nobody_serves"] == (who is not None)
+    assert tree.root["session_id"] == family[0]
+
+
 async def test_person_finds_trees_by_status_folder_and_text_of_their_agents_too(found: Opened) -> None:
     failing = await planted_tree(found, ids(2, 1), ["failed"], cwd="/srv/a", title="Mend the flaky test")
     named = await planted_tree(found, ids(1, 2), cwd="/srv/a/b", name="Release", updated_ms=5_000)

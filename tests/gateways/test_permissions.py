@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,25 @@ async def test_submitter_may_not_open_temporary_folders_that_the_person_has_clos
     bound = Policies("on-request", {"mode": "workspace-write", "exclude_slash_tmp": True})
     with pytest.raises(NotPermitted):
         await check(override(WorkspaceWrite()), bound, bound)
+
+
+FLAGS = ("network_access", "exclude_tmpdir_env_var", "exclude_slash_tmp")
+ANY_FLAGS = list(product([False, True], repeat=3))
+
+
+@pytest.mark.parametrize("bound", ANY_FLAGS)
+@pytest.mark.parametrize("asked", ANY_FLAGS)
+def test_policy_is_within_a_bound_where_each_of_its_parts_is(
+    asked: tuple[bool, ...], bound: tuple[bool, ...]
+) -> None:
+    own, most = (
+        Policies("never", {"mode": "workspace-write", **dict(zip(FLAGS, flags, strict=True))})
+        for flags in (asked, bound)
+    )
+    # The network is what may be left out, and a temporary folder what may be left out more.
+    network, *spared = zip(asked, bound, strict=True)
+    may = (not network[0] or network[1]) and all(mine or not theirs for mine, theirs in spared)
+    assert own.within(most) == may
 
 
 @pytest.mark.parametrize(
