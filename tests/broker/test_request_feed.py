@@ -63,6 +63,22 @@ async def test_feed_loses_nothing_where_the_notices_are_gone(broker: Broker) -> 
     await feed.aclose()
 
 
+async def test_request_that_was_settled_and_asked_anew_between_two_looks_is_told_as_it_is_now(
+    broker: Broker,
+) -> None:
+    held = await working(broker)
+    at = await asks(broker, held, held, "c1")
+    feed = broker.requests.request_feed()
+    assert await told(feed) == ["+c1"]
+    at = await settles(broker, at, held, "c1")
+    anew = step(at, held.claim, "asks anew", approvals_open=(Approval("c1", b"without the sandbox?"),))
+    assert isinstance(await broker.commits.commit(anew), Committed)
+    (change,) = await feed.changes()
+    assert isinstance(change, Opened)
+    assert (change.request.key, change.request.payload) == ("c1", b"without the sandbox?")
+    await feed.aclose()
+
+
 async def test_feed_of_a_namespace_tells_of_no_other(broker: Broker) -> None:
     ours, theirs = await working(broker, "ours"), await working(broker, "theirs")
     await asks(broker, ours, ours, "mine")
