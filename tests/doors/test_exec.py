@@ -110,6 +110,20 @@ async def test_run_that_nobody_is_there_to_answer_ends_by_itself(tmp_path: Path)
 
 
 @pytest.mark.slow
+async def test_run_that_nobody_is_there_to_answer_ends_also_where_an_agent_asks(tmp_path: Path) -> None:
+    asks = {"call": "request_user_input", "args": {"questions": [QUESTION]}, "call_id": "q1"}
+    spawn = {"call": "subagent_spawn", "args": {"label": "scout", "prompt": "scout"}, "call_id": "s1"}
+    wait = {"call": "subagent_await", "args": {"agent_ids": [1]}, "call_id": "w1"}
+    steps = [{"items": [spawn]}, {"items": [wait]}, {"items": [{"text": "both alone"}]}]
+    scout = [{"items": [asks]}, {"items": [{"text": "scout alone"}]}]
+    play = {"steps": steps, "agents": [{"label": "scout", "steps": scout}], "after_end": "repeat_last"}
+    async with scene(tmp_path, CONFIG, play) as place:
+        done = await exec_run(place)
+        assert done.code == 0, done.stderr
+        assert done.events[-2]["item"]["text"] == "both alone"
+
+
+@pytest.mark.slow
 async def test_run_that_cannot_begin_writes_no_event(tmp_path: Path) -> None:
     async with scene(tmp_path, CONFIG, []) as place:
         unknown, outside = await asyncio.gather(
