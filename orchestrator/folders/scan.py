@@ -297,7 +297,8 @@ class Scan:
             why = "its path is too long"
         if why is None and self._exclude.judge(path, is_folder):
             # What the rules ignore anyhow is no secret that is worth a line.
-            if not here.included and (here.ignored or here.rules.ignores(path, is_folder)):
+            included = here.included or self._include.judge(path, is_folder)
+            if not included and (here.ignored or here.rules.ignores(path, is_folder)):
                 return False
             why = "excluded (workspace.exclude)"
         if why is None:

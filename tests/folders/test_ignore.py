@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.ignore import Rules
 from orchestrator.folders.outcomes import Bounds
-from tests.folders.workshop import Bench, content_of, git
+from tests.folders.workshop import Bench, Content, content_of, git
 
 _PIECES = st.sampled_from(
     [
@@ -153,6 +153,19 @@ def test_glob_of_the_settings_includes_ignored_files(tmp_path: Path) -> None:
         "A dist/deep/x",
         "A lib.so",
     }
+
+
+@pytest.mark.parametrize("ignored", ["", ".env\n", "*.env\n", "config/\n", "config/deep/\n"])
+@pytest.mark.parametrize("included", ["config/", "config/**", "config/deep/.env", "**/.env"])
+def test_excluded_file_is_never_recorded_whatever_includes_or_ignores_it(
+    tmp_path: Path, ignored: str, included: str
+) -> None:
+    bench = Bench(tmp_path, Bounds(include=(included,), exclude=(".env",)))
+    files: dict[str | bytes, Content] = {"config/.env": b"1", "config/deep/.env": b"2", "config/a": b"3"}
+    bench.write({".gitignore": ignored.encode(), **files} if ignored else files)
+    assert not [name for name in bench.born().names if name.endswith(".env")]
+    bench.write({"config/new/.env": b"4", "other": b"5"})
+    assert not [name for name in bench.taken().names if name.endswith(".env")]
 
 
 def test_excluded_file_is_left_out_and_named_unless_rules_ignore_it(tmp_path: Path) -> None:
