@@ -294,6 +294,22 @@ async def test_machine_that_could_not_make_the_folder_is_named_to_claims(
     assert await place(harness, session) == [b"", b"", b"m1", b""]
 
 
+async def test_each_machine_that_could_not_make_the_folder_is_named_until_one_has_made_it(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session = await portable(harness)
+    folders.fails = [FolderFailed(name, "no space left", elsewhere=True) for name in ("m1", "m2")]
+    harness.models.will([calls("c1"), ends()], [ends()])
+    await harness.say(session)
+    for name in ("m1", "m2"):
+        folders.machine = name
+        assert await harness.run(session) is Ended.YIELDED
+        assert await place(harness, session) == [b"", b"", name.encode(), b""]
+    folders.machine = "m3"
+    assert await harness.run(session) is Ended.PARKED
+    assert await place(harness, session) == [b"m3", b"", b"", b""]
+
+
 async def test_changes_that_a_person_gave_up_are_gone_where_they_were_and_the_log_says_who(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
