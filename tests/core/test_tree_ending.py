@@ -281,3 +281,18 @@ def test_look_after_cancelled_agents_ends_when_none_is_left() -> None:
     tree.settle()
     tree.root.happens(c.TimerFired(REAP_TIMER, generation))
     assert REAP_TIMER not in tree.root.timers
+
+
+def test_look_after_agents_that_are_cancelled_together_ends_with_the_last_of_them() -> None:
+    tree, children = a_family(3)
+    for child in children:
+        child.asks_for("c1")
+        child.runs("c1")
+    for child in children:
+        tree.root.cancels(child.id, call_id=f"cancel{child.id}")
+    tree.settle()
+    for child in children:
+        assert REAP_TIMER in tree.root.timers, f"agent {child.id} has not ended"
+        child.stopped(c1=1.0)
+        tree.settle()
+    assert REAP_TIMER not in tree.root.timers
