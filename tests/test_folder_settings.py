@@ -8,7 +8,7 @@ from typing import Any, Literal, cast, get_args, get_origin
 import pytest
 
 from orchestrator.protocol.mcp import CUSTOM_SERVER
-from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
+from orchestrator.settings import Settings, SettingsError, SettingsSources, TrustList, load_settings
 from orchestrator.settings.folder_trust import SHOWN_KEY_CHARS, FolderRules, written
 from orchestrator.settings.layers import Layers, Origin, Rank
 from orchestrator.settings.load import bare
@@ -368,3 +368,17 @@ def test_retry_key_of_all_providers_counts_where_its_source_is_stronger_than_tha
 
 def test_key_below_one_that_is_a_value_is_refused() -> None:
     assert refused_keys(Layers(), {"model": "m", "model.x": "y"}, {}) == ("model.x",)
+
+
+@pytest.mark.parametrize("contents", [1, 2, 3])
+def test_trust_that_is_taken_back_leaves_no_content_of_a_place(tmp_path: Path, contents: int) -> None:
+    trusted, config, other = TrustList(tmp_path / "home"), tmp_path / "dendro.toml", tmp_path / "other.toml"
+    texts = [f"# {number}".encode() for number in range(contents)]
+    for text in texts:
+        for place in (config, other):
+            place.write_bytes(text)
+            trusted.add(place, text, 1)
+    assert all(trusted.trusts(config, text) for text in texts)
+    assert trusted.revoke(config) == contents
+    assert not any(trusted.trusts(config, text) for text in texts)
+    assert all(trusted.trusts(other, text) for text in texts)
