@@ -62,7 +62,6 @@ if TYPE_CHECKING:
         Peek,
         ReleaseOk,
         RenewOk,
-        SubmitMoved,
         TimersDue,
     )
 
@@ -172,15 +171,6 @@ class Timers(Port):
         # What the notice is about is already in the queue, and the next renewal answers its tip.
         with suppress(Unavailable):
             await self._connection.commands(rows)
-
-    async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> Reply:
-        """Runs a call whose keys depend on the session's place, once more if it had moved."""
-        reply = await self._run(build(await self._place(session)), session)
-        if reply.code != "MOVED":
-            return reply
-        moved: SubmitMoved = reply.fields
-        self._keep(Place(session, TreeId(moved["tree"]), moved["pool"]))
-        return await self._run(build(await self._place(session)), session)
 
     async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
         """Turns the shard's due timers into queue entries."""
