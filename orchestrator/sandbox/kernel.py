@@ -7,9 +7,11 @@ imported here (no dataclasses, typing, re or enum). Knows nothing of policies.
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import signal
 import struct
+import time
 
 PR_SET_PDEATHSIG = 1
 PR_SET_SECCOMP = 22
@@ -38,6 +40,8 @@ _MOUNT_ATTR_RDONLY = 0x1
 _AT_RECURSIVE = 0x8000
 
 CLOCK_BOOTTIME = 7
+COUNTED_STILL_S = 1.0
+"""Time for which the kernel may count a process that has ended in its cgroup."""
 _TFD_TIMER_ABSTIME = 1
 _TFD_FLAGS = os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -139,3 +143,20 @@ def set_deadly(timer: int, at_boottime_s: float) -> None:
     setting = struct.pack("qqqq", 0, 0, int(at), int((at - int(at)) * 1e9))
     number = _TIMER_CALLS[os.uname().machine][1]
     syscall(number, timer, _TFD_TIMER_ABSTIME, setting, 0)
+
+
+def remove_cgroup(path: str, patience_s: float = 0.0) -> None:
+    """Removes a cgroup; raises `OSError` if it cannot be.
+
+    The kernel counts a process that has ended for a moment more, and refuses as long: it is asked again.
+    """
+    until = time.monotonic() + patience_s
+    while True:
+        try:
+            os.rmdir(path)  # noqa: PTH106 - pathlib is no light import
+        except OSError as refused:
+            if refused.errno != errno.EBUSY or time.monotonic() >= until:
+                raise
+            time.sleep(0.001)
+        else:
+            return

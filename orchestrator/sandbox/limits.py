@@ -9,7 +9,6 @@ reserve more than any machine has.
 
 from __future__ import annotations
 
-import errno
 import os
 import resource
 import time
@@ -17,8 +16,9 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from orchestrator.sandbox.kernel import COUNTED_STILL_S, remove_cgroup
+
 _COUNT_LIVES_S = 5.0
-_COUNTED_STILL_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,20 +165,7 @@ def _try_out(parent: Path, settings: tuple[tuple[str, str], ...]) -> None:
             file.write_text(value)
         _move_a_process(trial / "cgroup.procs")
     finally:
-        _remove(trial)
-
-
-def _remove(trial: Path) -> None:
-    """Removes a cgroup whose only process has ended, which the kernel may count for a moment more."""
-    until = time.monotonic() + _COUNTED_STILL_S
-    while True:
-        try:
-            trial.rmdir()
-            return
-        except OSError as refused:
-            if refused.errno != errno.EBUSY or time.monotonic() > until:
-                raise
-            time.sleep(0.001)
+        remove_cgroup(str(trial), COUNTED_STILL_S)
 
 
 def _move_a_process(place: Path) -> None:

@@ -9,11 +9,11 @@ Loaded into the supervisor: only light imports.
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
-import time
 from contextlib import suppress
+
+from orchestrator.sandbox import kernel
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
@@ -29,19 +29,9 @@ def make_cgroup(path: str, settings: Iterable[tuple[str, str]]) -> None:
 
 
 def remove_cgroup(path: str, patience_s: float = 0.0) -> None:
-    """Removes it, unless a survivor of another user is still in it.
-
-    The kernel counts a process that has ended for a moment more, and refuses as long: it is asked again.
-    """
-    until = time.monotonic() + patience_s
-    while True:
-        try:
-            os.rmdir(path)
-        except OSError as refused:
-            if refused.errno == errno.EBUSY and time.monotonic() < until and not _has_process(path):
-                time.sleep(0.001)
-                continue
-        return
+    """Removes it, unless a survivor of another user is still in it."""
+    with suppress(OSError):
+        kernel.remove_cgroup(path, 0.0 if _has_process(path) else patience_s)
 
 
 def _has_process(path: str) -> bool:

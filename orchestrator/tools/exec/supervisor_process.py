@@ -78,8 +78,6 @@ if TYPE_CHECKING:
 
 EXIT_TIMED_OUT = 124
 KILL_PATIENCE_S = 5.0
-_COUNTED_STILL_S = 1.0
-"""Time for which the kernel may count a process that has ended in its cgroup."""
 _RESCAN_S = 0.01
 
 
@@ -138,7 +136,7 @@ def run_shim(supervisor_pid: int, given: Descriptors) -> int:
             watch.report("memory")
     finally:
         for path in cgroups:
-            remove_cgroup(path, _COUNTED_STILL_S)
+            remove_cgroup(path, kernel.COUNTED_STILL_S)
         for path, descriptor in held:
             release_placeholder(path, descriptor)
     watch.report(f"gone {survivors}")
