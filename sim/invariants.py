@@ -325,6 +325,10 @@ RULES = {
         "A session bears the name that it was given last.",
         Case("a session was given another name than it had"),
     ),
+    "ended": Rule(
+        "A session's hash names the last entry that ended a turn of it, whoever asks and whoever took over.",
+        Case("a turn ended of a session that had ended one before"),
+    ),
     "raised": Rule(
         "A change of a tree's limits counts once, whatever was sent again.",
         Case("a limit was raised again under the same change", ("reply raise_limits DUP",)),

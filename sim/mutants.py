@@ -33,6 +33,7 @@ from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
 from sim.defects_of_doors import DEFECTS as DEFECTS_OF_DOORS
 from sim.defects_of_doors_more import DEFECTS as DEFECTS_OF_DOORS_MORE
 from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
+from sim.defects_of_fleet import DEFECTS as DEFECTS_OF_FLEET
 from sim.defects_of_folders import DEFECTS as DEFECTS_OF_FOLDERS
 from sim.defects_of_jobs import DEFECTS as DEFECTS_OF_JOBS
 from sim.defects_of_odd_servers import DEFECTS as DEFECTS_OF_ODD_SERVERS
@@ -78,6 +79,7 @@ MUTANTS = (
     *DEFECTS_OF_DOORS_MORE,
     *DEFECTS_OF_ODD_SERVERS,
     *DEFECTS_OF_REQUESTS,
+    *DEFECTS_OF_FLEET,
 )
 
 

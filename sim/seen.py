@@ -39,6 +39,8 @@ class Seen:
     grammar: Grammar = field(default_factory=Grammar)
     running: defaultdict[str, int] = field(default_factory=lambda: defaultdict(int))
     """Decisions to start, by call."""
+    ended: int = 0
+    """The last entry that ended a turn, of those that a claim's holder wrote."""
     at: dict[int, Place] = field(default_factory=dict)
     """Where the log stood behind each entry."""
     stored: list[tuple[bytes, dict[bytes, bytes]]] = field(default_factory=list)

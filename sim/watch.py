@@ -60,6 +60,7 @@ QUARANTINED = {"id": "", "msg": {"type": "error", "message": "set aside", "codex
 GOES_ON = "\nProcess running with session ID "
 """In the output of a call whose command goes on."""
 SALT_BYTES = 16
+TURN_ENDS = frozenset({"task_complete", "turn_aborted"})
 _REFERS = f'"{REFERENCE}"'.encode()
 
 
@@ -290,6 +291,10 @@ class Watch(Rest, Branches, TreeLogs):
         seen.epoch = epoch
         if int(data[b"seq"]) != seen.seq:
             self.broken("gapless", f"{session}: the log ends at {seen.seq}, the hash says {data[b'seq']!r}")
+        if int(data.get(b"ended_seq", b"0")) != seen.ended and not seen.state.facts.imported_from:
+            self.broken(
+                "ended", f"{session}: its last turn ended at {seen.ended}, not {data.get(b'ended_seq')!r}"
+            )
         if data.get(b"head", GENESIS) != seen.head:
             self.broken("chain", f"the hash of session {session} has another head than its log at {seen.seq}")
 
@@ -336,6 +341,10 @@ class Watch(Rest, Branches, TreeLogs):
         seen.at[stored.seq] = Place(head, seen.state.history, seen.state.kept_user_texts)
         seen.entries.append(entry)
         seen.stored.append((entry_id, fields))
+        if stored.epoch and entry.type == EVENT_MSG and entry.payload["type"] in TURN_ENDS:
+            if seen.ended:
+                self.reach.saw("ended")
+            seen.ended = stored.seq
         self._facts(session, seen, entry)
 
     def _agrees(self, session: str, seen: Seen) -> None:

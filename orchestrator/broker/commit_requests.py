@@ -182,6 +182,8 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
         yield "failed_on", folder.failed_on
         if folder.settled:
             yield "abandoned", ""
+    if request.ended_seq is not None:
+        yield "ended_seq", request.ended_seq
 
 
 def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> dict[str, Any]:

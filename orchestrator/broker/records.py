@@ -434,6 +434,8 @@ class CommitRequest:
     min_core: int | None = None
     folder: FolderPlace | None = None
     """The place of the session's folder from here on; None if it stays, or the session has none."""
+    ended_seq: int | None = None
+    """The last of its entries that ends a turn; None if none does."""
     texts: tuple[str, ...] = ()
     """The hashes of the large texts that were stored for this step; without one of them it is not written."""
     tree: TreePart = NO_TREE_PART
@@ -608,6 +610,8 @@ class SessionHead:
     """The machine of the last copy of a portable session's folder; empty for any other session."""
     unsaved_on: str = ""
     """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
+    ended_seq: int = 0
+    """The entry that ended its last turn; 0: none has, or an earlier version wrote the end."""
 
     @property
     def summary(self) -> Mapping[str, Any]:

@@ -74,6 +74,7 @@ The fields of a session's hash, by who writes them:
     sq sq_total sq_done regular interrupts           all that enqueue, and commit: the queue's end, the
                                                      bytes ever enqueued and consumed, inbox depths
     status meta name min_core                        birth, and commit: for listings; what may fold the log
+    ended_seq                                        commit: the entry that ended the last turn
     namespace source who ephemeral                   birth: where it is listed, who may see it, who made it
     recency shelved                                  birth commit enlist: its place in the fleet's index
     note:<name>                                      note: kept for clients beside the log

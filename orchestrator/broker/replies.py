@@ -286,6 +286,7 @@ HEAD_FIELDS = (
     "copy_on",
     "unsaved",
     "abandoned",
+    "ended_seq",
 )
 
 
@@ -478,6 +479,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         git_note=field["note:git"],
         copy_on=text["copy_on"],
         unsaved_on=text["copy_on"] if field["unsaved"] == b"1" and not field["abandoned"] else "",
+        ended_seq=count["ended_seq"],
     )
 
 

@@ -280,6 +280,7 @@ class Writing:
             # With the claim's first entries: from here on an older worker might fold another state.
             min_core=self._ports.broker.config.core_version if self._cursor is None else None,
             folder=_folder_place(step, self._ports.folders.machine, first=self._cursor is None),
+            ended_seq=step.ended_seq,
             release=release,
         )
 

@@ -20,8 +20,12 @@ from orchestrator.core.decide.draft import Decision, Metered
 from orchestrator.core.entries import EVENT_MSG, Entry
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.state import State
+from orchestrator.protocol.events import TaskComplete, TurnAborted
+from orchestrator.protocol.wire import tag_of
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.request_costs import Accounting
+
+_TURN_ENDS = frozenset({tag_of(TaskComplete), tag_of(TurnAborted)})
 
 
 @dataclass(slots=True)
@@ -74,6 +78,8 @@ class Step:
     """The step's part for other sessions; None is the usual case."""
     budget: BudgetPart | None = None
     export: bool = False
+    ended_seq: int | None = None
+    """The last of the entries that ends a turn; None if none does."""
     size: int = 0
     taken: list[Entry] | None = None
     """The entries as an observer reads them; None where there is none."""
@@ -161,6 +167,8 @@ class Step:
                 self.taken.append(encoded.entry)
             if encoded.entry.type == EVENT_MSG:
                 self.show(event_of(encoded, seq, head))
+                if encoded.entry.payload["type"] in _TURN_ENDS:
+                    self.ended_seq = seq
         for shown in passing:
             self.show(event_of(shown.event, seq, head))
         self.position = Position(decision.state, seq, head)

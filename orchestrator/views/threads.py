@@ -287,6 +287,8 @@ async def _state(found: LogSource, head: SessionHead, mark: ReadMark) -> ReadSta
 
 async def _first_ended(found: LogSource, head: SessionHead, after: int) -> str | None:
     """The first turn that ended behind a place."""
+    if 0 < head.ended_seq <= after:
+        return None
     through = min(head.seq, after + MOST_SCANNED)
     if through > after:
         async for stored in found.log(head.session, through, after):
@@ -297,6 +299,8 @@ async def _first_ended(found: LogSource, head: SessionHead, after: int) -> str |
 
 async def _before_last_turn(found: LogSource, head: SessionHead) -> int:
     """The place before the end of the last turn; the log's own end if none is near it."""
+    if head.ended_seq:
+        return head.ended_seq - 1
     last, after = head.seq, max(0, head.seq - MOST_SCANNED)
     async for stored in found.log(head.session, head.seq, after):
         if _ended(stored) is not None:

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
 from orchestrator.core.commit_parts import Approval, Timer
 from orchestrator.core.decide.draft import Decision, Draft
+from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.core.state import State
+from orchestrator.protocol import events
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.journal import Step, Writer
 
@@ -53,3 +58,14 @@ def test_draft_does_not_set_a_timer_that_it_clears_afterwards() -> None:
     decision = draft.decision()
     assert decision.timers_set == ()
     assert decision.timers_clear == (BARK.id,)
+
+
+@pytest.mark.parametrize(
+    "end", [events.task_complete("done"), {"type": "turn_aborted", "reason": "interrupted"}]
+)
+def test_step_names_its_last_entry_that_ends_a_turn(end: JsonObject) -> None:
+    said = encode_entry(Entry(EVENT_MSG, {"type": "agent_message", "message": "done"}, "t1"), NOON_MS, {})
+    ended = encode_entry(Entry(EVENT_MSG, end, "t1"), NOON_MS, {})
+    assert a_step(Decision(STATE, entries=(said,))).ended_seq is None
+    step = a_step(Decision(STATE, entries=(said, ended)), Decision(STATE, entries=(ended, said)))
+    assert (step.ended_seq, step.position.seq) == (3, 4)

@@ -44,10 +44,13 @@ class Noted(Logs):
         return self.kept.get((name, session), b"")
 
 
-def grown(logs: Noted, turns: int, session: SessionId = ROOT, *, runs: bool = False) -> None:
-    """The log with so many turns, of which the last one may go on."""
+def grown(
+    logs: Noted, turns: int, session: SessionId = ROOT, *, runs: bool = False, noted: bool = False
+) -> None:
+    """The log with so many turns, of which the last one may go on; its end may be `noted` in the head."""
     lines: list[Line] = [event("session_configured"), *(line for n in range(turns) for line in turn(f"t{n}"))]
-    logs.add(session, [*lines, event("task_started", "now")] if runs else lines)
+    ended_seq = len(lines) - 1 if noted and turns else 0
+    logs.add(session, [*lines, event("task_started", "now")] if runs else lines, ended_seq=ended_seq)
 
 
 ACTS = st.lists(
@@ -56,19 +59,19 @@ ACTS = st.lists(
 )
 
 
-@given(ACTS)
+@given(ACTS, st.booleans())
 async def test_first_unread_turn_is_the_first_that_ended_behind_what_the_person_has_read(
-    acts: list[tuple[str, int]],
+    acts: list[tuple[str, int]], noted: bool
 ) -> None:
     logs, turns, read = Noted(), 1, 0
-    grown(logs, turns)
+    grown(logs, turns, noted=noted)
     seen = [(await read_state(cast(Any, logs), logs.heads[ROOT], "ann"), turns)]
     for act, more in acts:
         head = logs.heads[ROOT]
         state = await read_state(cast(Any, logs), head, "ann")
         if act == "grow":
             turns += more
-            grown(logs, turns, runs=more == 1)
+            grown(logs, turns, runs=more == 1, noted=noted)
         elif act == "read":
             await mark_read(cast(Any, logs), head, "ann", state.revision, read=True)
             read = turns
@@ -104,6 +107,17 @@ async def test_state_that_was_changed_meanwhile_is_refused_whichever_side_has_ch
     with pytest.raises(StaleReadState):
         await mark_read(cast(Any, logs), head, "ann", second.revision, read=read)
     assert (await read_state(cast(Any, logs), head, "ann")).mark.changes == 9
+
+
+async def test_thread_that_is_read_to_its_last_turns_end_is_known_to_be_read_without_its_log() -> None:
+    logs = Noted()
+    grown(logs, 3, runs=True, noted=True)
+    head = logs.heads[ROOT]
+    read = await mark_read(cast(Any, logs), head, "ann", "0.999", read=True)
+    assert (read.first_unread, logs.read) == (None, 0)
+    unread = await mark_read(cast(Any, logs), head, "ann", read.revision, read=False)
+    assert unread.first_unread == "t2"
+    assert logs.read <= 3
 
 
 async def test_place_beyond_the_log_is_its_end() -> None:
