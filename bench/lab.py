@@ -84,8 +84,9 @@ def lab() -> Iterator[Lab]:
 def _start_redis(server: ServerBinary, folder: Path) -> subprocess.Popen[bytes]:
     socket = folder / "s"
     place = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder / "redis"), "--save", ""]
-    durable = ["--appendonly", "yes", "--appendfsync", "everysec", "--stream-node-max-bytes", "512"]
-    process = subprocess.Popen([server.path, *place, *durable], stdout=subprocess.DEVNULL)
+    durable = ["--appendonly", "yes", "--appendfsync", "everysec"]
+    compact = ["--stream-node-max-bytes", "2048", "--hash-max-ziplist-value", "512"]
+    process = subprocess.Popen([server.path, *place, *durable, *compact], stdout=subprocess.DEVNULL)
     while not socket.exists():
         if process.poll() is not None:
             raise RuntimeError(f"{server.path} ended with {process.returncode}")

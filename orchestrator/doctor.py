@@ -411,7 +411,8 @@ def judge_rules(settings: Settings) -> Iterator[Finding]:
 
 
 CLOCK_TOLERANCE_S = 1.0
-DEFAULT_STREAM_NODE_BYTES = 4096
+STREAM_NODE_BYTES = 2048
+HASH_VALUE_BYTES = 512
 MAX_LAG_S = 2
 """With it a primary that is cut off stops writing within three seconds; see docs/claims.md."""
 LOSES = {"always": "nothing acknowledged is lost", "everysec": "a crash of its host may lose a second"}
@@ -456,7 +457,10 @@ def judge_server(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:
         detail = f"the server's is {facts.clock_ahead_s:+.1f} s ahead of this machine's"
         yield Finding("clock", "warn", detail, "run NTP on both: times in logs will not agree")
     if facts.settings is None:
-        remedy = "ask who runs it for: AOF on, maxmemory-policy noeviction, stream-node-max-bytes 512"
+        remedy = (
+            "ask who runs it for: AOF on, maxmemory-policy noeviction, "
+            f"stream-node-max-bytes {STREAM_NODE_BYTES}, hash-max-ziplist-value {HASH_VALUE_BYTES}"
+        )
         yield Finding("redis settings", "warn", "the server does not tell its settings", remedy)
     else:
         yield _judge_log(facts.settings)
@@ -528,15 +532,30 @@ def _judge_memory(found: Mapping[str, str]) -> Iterator[Finding]:
         detail = f"maxmemory-policy {policy}: a full server deletes parts of sessions"
         remedy = "CONFIG SET maxmemory-policy noeviction, and the same in redis.conf"
         yield Finding("redis memory", "missing" if limited else "warn", detail, remedy)
-    if int(found.get("stream-node-max-bytes", 0)) >= DEFAULT_STREAM_NODE_BYTES:
-        detail = "stream-node-max-bytes 4096: a session with little in it takes four times the memory"
-        remedy = "CONFIG SET stream-node-max-bytes 512, and the same in redis.conf"
-        yield Finding("redis memory", "warn", detail, remedy)
+    yield from _judge_nodes(found)
     if int(found.get("timeout", 0)) > 0:
         detail = (
             f"timeout {found['timeout']}: idle connections are cut, waiting workers reconnect for nothing"
         )
         yield Finding("redis connections", "warn", detail, "CONFIG SET timeout 0")
+
+
+def _judge_nodes(found: Mapping[str, str]) -> Iterator[Finding]:
+    """How compactly the server keeps what is small; a setting that it does not tell is no finding."""
+    node = int(found.get("stream-node-max-bytes", STREAM_NODE_BYTES))
+    # 0 is no bound at all.
+    if not STREAM_NODE_BYTES // 2 <= node <= STREAM_NODE_BYTES:
+        small = 0 < node < STREAM_NODE_BYTES
+        why = "each entry of a log has a node of its own" if small else "a short stream reserves more"
+        detail = f"stream-node-max-bytes {node}: {why}, which takes about half as much memory again"
+        remedy = f"CONFIG SET stream-node-max-bytes {STREAM_NODE_BYTES}, and the same in redis.conf"
+        yield Finding("redis memory", "warn", detail, remedy)
+    # Redis 6.2 knows the older name alone.
+    value = found.get("hash-max-listpack-value", found.get("hash-max-ziplist-value", HASH_VALUE_BYTES))
+    if int(value) < HASH_VALUE_BYTES:
+        detail = f"hash-max-ziplist-value {value}: the hash of each session takes twice the memory"
+        remedy = f"CONFIG SET hash-max-ziplist-value {HASH_VALUE_BYTES}, and the same in redis.conf"
+        yield Finding("redis memory", "warn", detail, remedy)
 
 
 def _judge_failover(found: Mapping[str, str]) -> Iterator[Finding]:

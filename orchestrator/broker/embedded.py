@@ -224,8 +224,11 @@ appendonly yes
 appendfsync {appendfsync}
 save ""
 maxmemory-policy noeviction
-# Most streams here hold one entry; the default of 4096 would reserve 4 KB for each.
-stream-node-max-bytes 512
+# A stream reserves so much for its first entries. Less than that, and a log takes a node for each entry.
+stream-node-max-bytes 2048
+# A session's hash has values of some hundred bytes: one of more than this would cost it its compact form.
+# The older name of hash-max-listpack-value, which every version takes.
+hash-max-ziplist-value 512
 timeout 0
 """
 

@@ -171,7 +171,8 @@ def test_server_keeps_its_log_and_never_evicts(config: EmbeddedConfig) -> None:
     assert settings["appendonly"] == "yes"
     assert settings["appendfsync"] == "everysec"
     assert settings["maxmemory-policy"] == "noeviction"
-    assert settings["stream-node-max-bytes"] == "512"
+    assert settings["stream-node-max-bytes"] == "2048"
+    assert settings["hash-max-ziplist-value"] == "512"
     assert settings["save"] == ""
     assert settings["port"] == "0"
 

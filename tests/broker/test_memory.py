@@ -40,7 +40,8 @@ async def _parked_for_an_approval(broker: Broker) -> None:
 async def test_session_parked_for_an_approval_stays_under_its_budget(server: Backend) -> None:
     client = server.look()[0]
     async with aclosing(server.broker(BrokerConfig(lease_s=60.0))) as broker:
-        await broker.command("CONFIG", "SET", "stream-node-max-bytes", "512")
+        await broker.command("CONFIG", "SET", "stream-node-max-bytes", "2048")
+        await broker.command("CONFIG", "SET", "hash-max-ziplist-value", "512")
         for _ in range(SESSIONS):
             await _parked_for_an_approval(broker)
         assert await broker.claims.claim(POOL, "w2", "none", SHARD) is None
@@ -73,7 +74,8 @@ async def _tree_of_waiting_agents(broker: Broker) -> None:
 async def test_agent_that_waits_in_a_tree_stays_under_the_same_budget(server: Backend) -> None:
     client = server.look()[0]
     async with aclosing(server.broker(BrokerConfig(lease_s=60.0))) as broker:
-        await broker.command("CONFIG", "SET", "stream-node-max-bytes", "512")
+        await broker.command("CONFIG", "SET", "stream-node-max-bytes", "2048")
+        await broker.command("CONFIG", "SET", "hash-max-ziplist-value", "512")
         await _tree_of_waiting_agents(broker)
         assert await broker.claims.claim(POOL, "w2", "none", SHARD) is None
         sizes: dict[str, int] = {}

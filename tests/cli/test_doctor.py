@@ -50,7 +50,8 @@ GOOD = {
     "appendfsync": "everysec",
     "maxmemory": "0",
     "maxmemory-policy": "noeviction",
-    "stream-node-max-bytes": "512",
+    "stream-node-max-bytes": "2048",
+    "hash-max-ziplist-value": "512",
     "timeout": "0",
 }
 FACTS = ServerFacts(ServerVersion("redis", (7, 0, 15)), GOOD, 0, False, 0.0, 0.001)
@@ -148,7 +149,11 @@ def test_good_server_needs_nothing(load: Load) -> None:
         ({"appendfsync": "no"}, "redis log", "warn", "appendfsync everysec"),
         ({"maxmemory-policy": "allkeys-lru"}, "redis memory", "warn", "noeviction"),
         ({"maxmemory-policy": "allkeys-lru", "maxmemory": "1"}, "redis memory", "missing", "noeviction"),
-        ({"stream-node-max-bytes": "4096"}, "redis memory", "warn", "stream-node-max-bytes 512"),
+        ({"stream-node-max-bytes": "4096"}, "redis memory", "warn", "stream-node-max-bytes 2048"),
+        ({"stream-node-max-bytes": "512"}, "redis memory", "warn", "stream-node-max-bytes 2048"),
+        ({"stream-node-max-bytes": "0"}, "redis memory", "warn", "stream-node-max-bytes 2048"),
+        ({"hash-max-ziplist-value": "64"}, "redis memory", "warn", "hash-max-ziplist-value 512"),
+        ({"hash-max-listpack-value": "64"}, "redis memory", "warn", "hash-max-ziplist-value 512"),
         ({"timeout": "60"}, "redis connections", "warn", "timeout 0"),
     ],
 )

@@ -74,7 +74,8 @@ async def test_every_server_takes_the_configuration_and_the_doctor_is_content(
             running.terminate()
     assert facts.settings is not None
     assert facts.settings["appendonly"] == "yes"
-    assert facts.settings["stream-node-max-bytes"] == "512"
+    assert facts.settings["stream-node-max-bytes"] == "2048"
+    assert facts.settings["hash-max-ziplist-value"] == "512"
     assert {finding.level for finding in judge_server(facts, settings)} == {"ok"}
 
 
