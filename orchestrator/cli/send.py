@@ -64,14 +64,15 @@ async def say(found: Opened, target: Addressed, text: str, *, interrupt: bool) -
 
 def _sent(target: Addressed, told: OpAnswer) -> str:
     from orchestrator.gateways.submit import unread
+    from orchestrator.protocol.events import AgentInbox
 
     if told.answer is None:
         return unread(target.head.pool)
-    if told.answer.type != "agent_inbox":
-        return f"{target.name} begins with it now"
-    message = told.answer.msg
-    waiting = message["pending_messages"] + message["pending_interrupts"]
-    return f"{target.name} has it; {waiting} in its inbox"
+    match told.answer.told:
+        case AgentInbox(pending_messages=messages, pending_interrupts=interrupts):
+            return f"{target.name} has it; {messages + interrupts} in its inbox"
+        case _:
+            return f"{target.name} begins with it now"
 
 
 def interrupt(
@@ -116,6 +117,7 @@ async def _interrupt(
 
 async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     from orchestrator.gateways.submit import submit_op, unread
+    from orchestrator.protocol.events import TurnAborted
     from orchestrator.protocol.ops import Interrupt
 
     head = target.head
@@ -127,7 +129,7 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
         return await _all_stopped(found, target)
     if told.answer is None:
         return unread(target.head.pool)
-    ended = "was interrupted" if told.answer.type == "turn_aborted" else "had just come to its end"
+    ended = "was interrupted" if told.answer.kind is TurnAborted else "had just come to its end"
     return f"{target.name} {ended}"
 
 

@@ -347,6 +347,7 @@ def name(
 async def _name(invocation: Invocation, id: str, text: str) -> None:
     from orchestrator.cli.invocation import opened
     from orchestrator.gateways.submit import unread
+    from orchestrator.protocol.events import ThreadNameUpdated
     from orchestrator.protocol.ops import SetThreadName
     from orchestrator.terminal.text import one_line
     from orchestrator.views.find import short_id
@@ -355,11 +356,14 @@ async def _name(invocation: Invocation, id: str, text: str) -> None:
     async with opened(invocation.settings()) as found:
         head = await found.find(id)
         told = await submit_to_parked(found, head, SetThreadName(name=text), _named)
-    if told.answer is None:
-        typer.echo(unread(head.pool))
-    else:
-        typer.echo(f"{short_id(head.session)} is named {one_line(told.answer.msg['thread_name'])}")
+    match told.answer and told.answer.told:
+        case ThreadNameUpdated(thread_name=name):
+            typer.echo(f"{short_id(head.session)} is named {one_line(name or '')}")
+        case _:
+            typer.echo(unread(head.pool))
 
 
 def _named(event: Event, id: str) -> bool:
-    return event.type == "thread_name_updated" and event.id == id
+    from orchestrator.protocol.events import ThreadNameUpdated
+
+    return event.kind is ThreadNameUpdated and event.id == id

@@ -36,6 +36,7 @@ from orchestrator.gateways.resume import to_resume
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import End, TurnFollower
 from orchestrator.private_files import make_folder, open_file, write_file
+from orchestrator.protocol import events as e
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import LocalImageInput, TextInput
@@ -60,7 +61,7 @@ from orchestrator.terminal.streams import STDOUT
 from orchestrator.terminal.text import one_line
 from orchestrator.views.asked_requests import REST
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import visible
+from orchestrator.views.event_text import visible, whole_or_note
 from orchestrator.views.past import page_before
 from orchestrator.wiring.open_deployment import Opened, new_session, opened
 from workers.companion import Companion
@@ -240,16 +241,18 @@ class Chat(Conversation):
     # ── events ────────────────────────────────────────────────────────────────────────────────
 
     async def _event(self, event: Event) -> ExitCode | None:
-        match event.type:
-            case "task_started":
+        match event.told:
+            case e.TaskStarted():
                 self._busy.add(event.id)
                 self._leaving, self._since = False, time.monotonic()
-            case "task_complete" | "turn_aborted":
+            case e.UserMessage(message=prompt) if event.id not in self._mine:
+                self.seat.view.note(f"» {whole_or_note(prompt)}")
+            case e.ThreadNameUpdated(thread_name=name):
+                self.seat.view.note(f"the session is named {name}")
+            case _ if event.kind in (e.TaskComplete, e.TurnAborted):
                 self._busy.clear()
-            case "user_message" if event.id not in self._mine:
-                self.seat.view.note(f"» {event.msg['message']}")
-            case "thread_name_updated":
-                self.seat.view.note(f"the session is named {event.msg['thread_name']}")
+            case _:
+                pass
         code = await Conversation._event(self, event)  # a class with slots is not the one that super() means
         if event.kind in REST:
             self.seat.view.note(f"— {time.monotonic() - self._since:.1f} s")

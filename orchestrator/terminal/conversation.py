@@ -27,6 +27,7 @@ from orchestrator.gateways.resume import open_requests, until_read
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import WarningEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.requests import (
@@ -511,9 +512,9 @@ def _is_at_rest(head: SessionHead) -> bool:
 
 
 def _tells_of_a_spent_budget(event: Event) -> bool:
-    budget = event.msg.get("budget") if event.type == "warning" else None
+    told = event.told
     # The tree is told at 80 % as well.
-    return bool(budget) and "is spent" in event.msg["message"]
+    return isinstance(told, WarningEvent) and told.budget is not None and "is spent" in told.message
 
 
 async def who_goes_on(found: Opened, session: SessionId, own: Companion | None) -> str:

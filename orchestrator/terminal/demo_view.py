@@ -28,6 +28,7 @@ from rich.table import Table
 from rich.text import Text
 
 from orchestrator.broker.errors import Unavailable
+from orchestrator.core.entries import EventKind
 from orchestrator.demo.machines import DemoWorker
 from orchestrator.demo.play import (
     OWN_FOLDERS,
@@ -50,6 +51,14 @@ from orchestrator.demo.play import (
     worker,
 )
 from orchestrator.gateways.folder_facts import look_at
+from orchestrator.protocol.events import (
+    AgentMessage,
+    AgentReasoning,
+    Error,
+    ExecCommandEnd,
+    SubagentLifecycle,
+    UserMessage,
+)
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.requests import TO_PEOPLE, PatchRequest
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -188,7 +197,11 @@ PAUSE_S = 0.1
 """Between two drawings: more often than that nobody sees."""
 POLL_S = 0.4
 """A line that an agent said is no entry of the tree log, and is seen after this long."""
-STYLES = {"error": "bold red", "agent_message": "bold", "agent_reasoning": "dim italic"}
+STYLES: Mapping[EventKind, str] = {
+    Error: "bold red",
+    AgentMessage: "bold",
+    AgentReasoning: "dim italic",
+}
 
 
 class Lines:
@@ -198,13 +211,15 @@ class Lines:
         self._console = console
 
     def event(self, who: str, event: Event) -> None:
-        message = event.msg
-        if event.type == "subagent_lifecycle":
-            self.note(lifecycle_text(message), "blue")
-        elif event.type == "exec_command_end" and message["exit_code"] == -1:
-            self.note(f"[{who}] in doubt: its worker was lost while this command ran", "yellow")
-        elif text := _line(message):
-            self.note(f"[{who}] {text}", STYLES.get(event.type, ""))
+        match event.told:
+            case SubagentLifecycle() as told:
+                self.note(lifecycle_text(told), "blue")
+            case ExecCommandEnd(exit_code=-1):
+                self.note(f"[{who}] in doubt: its worker was lost while this command ran", "yellow")
+            case _ if text := _line(event):
+                self.note(f"[{who}] {text}", STYLES.get(event.kind, ""))
+            case _:
+                pass
 
     def note(self, text: str, style: str = "") -> None:
         if text:
@@ -217,10 +232,10 @@ class Lines:
         """Draws nothing: only the lines stay."""
 
 
-def _line(message: Mapping[str, object]) -> str:
+def _line(event: Event) -> str:
     """Prompts are told when an agent is made, requests for approval when they are answered."""
-    hidden = {"user_message", *TO_PEOPLE} - {PatchRequest.tag}
-    return "" if message["type"] in hidden else message_summary(message)
+    answered = event.type in TO_PEOPLE - {PatchRequest.tag}
+    return "" if answered or event.kind is UserMessage else message_summary(event.msg)
 
 
 class Picture:

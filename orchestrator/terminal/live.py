@@ -6,11 +6,10 @@ it is whole. Knows events and a console: neither where events come from, nor wha
 
 from __future__ import annotations
 
-import base64
 import codecs
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, assert_never
@@ -21,6 +20,16 @@ from rich.console import Console
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import change_size, counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
+from orchestrator.protocol import events as e
+from orchestrator.protocol.agents import SubAgentOk
+from orchestrator.protocol.commands import AddFile, DeleteFile, FileChange, UpdateFile
+from orchestrator.protocol.mcp import McpFailed
+from orchestrator.protocol.plans import StepStatus
+from orchestrator.protocol.review import ReviewOutputEvent
+from orchestrator.protocol.scalars import Duration
+from orchestrator.protocol.turn_items import PlanItem
+from orchestrator.protocol.usage import TokenUsageInfo
+from orchestrator.protocol.wire import written
 from orchestrator.requests import (
     ChoicesRequest,
     ClientToolRequest,
@@ -33,12 +42,11 @@ from orchestrator.requests import (
     ServerRequest,
     UnknownRequest,
 )
-from orchestrator.requests.approvals import command_text
+from orchestrator.requests.approvals import Change, command_text
 from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import (
-    PLAN_ITEM,
     client_call_text,
     client_result_text,
     finding_text,
@@ -48,8 +56,9 @@ from orchestrator.views.event_text import (
     resolved_text,
     review_asked_text,
     review_verdict_text,
+    whole_or_note,
 )
-from orchestrator.views.past import message_line
+from orchestrator.views.past import MAIL, message_line
 
 PROPOSED = "the agent proposes a plan:"
 OUTPUT_LINES = 12
@@ -100,7 +109,7 @@ class Live:
         self._streamed = ""
         """The kind of text that is on the open line: what its final event need not repeat."""
         self._outputs: dict[str, _Output] = {}
-        self._tokens: Mapping[str, Any] | None = None
+        self._tokens: TokenUsageInfo | None = None
         self._labels: dict[int, str] = {}
         self._plans: dict[str, str] = {}
         """The streamed text of plans that are being proposed, by their items."""
@@ -120,72 +129,116 @@ class Live:
 
     def show(self, event: Event) -> None:
         """Prints what there is to see of an event."""
-        message = event.msg
-        match event.type:
-            case "agent_message_delta":
-                self._stream("message", message["delta"], "")
-            case "agent_message" if self._behind_plan:
+        told = event.told
+        if self._show_text(told) or self._show_work(told) or self._show_task(told):
+            return
+        if event.type == MAIL:
+            self.line(_hung(message_line(event.msg)), "magenta")
+        elif event.kind is e.TurnAborted:
+            # The reason may be one of a newer version.
+            self.line(_hung(f"the turn was {event.msg['reason']}"), "yellow")
+
+    def _show_text(self, told: e.EventMsg) -> bool:
+        """Shows what the model says, and as what; false for any other event."""
+        match told:
+            case e.AgentMessageDelta(delta=delta):
+                self._stream("message", delta, "")
+            case e.AgentMessage() if self._behind_plan:
                 # Its beginning was streamed before the plan that it held.
                 self._behind_plan = False
                 self._end_line()
-            case "agent_message":
-                self._whole("message", message["message"], "")
-            case "item_started" | "item_completed" if message["item"].get("type") == PLAN_ITEM:
-                self._plan_item(message["item"], done=event.type == "item_completed")
-            case "plan_delta":
-                self._plan_delta(message)
-            case "agent_reasoning_delta":
-                self._stream("reasoning", message["delta"], "dim italic")
-            case "agent_reasoning":
-                self._whole("reasoning", message["text"], "dim italic")
-            case "agent_reasoning_section_break" | "task_complete" | "shutdown_complete":
+            case e.AgentMessage(message=message):
+                self._whole("message", message, "")
+            case e.ItemStarted(item=PlanItem() as item):
+                self._plans.pop(item.id, None)
+            case e.ItemCompleted(item=PlanItem() as item):
+                self._proposed(item)
+            case e.PlanDelta():
+                self._plan_delta(told)
+            case e.AgentReasoningDelta(delta=delta):
+                self._stream("reasoning", delta, "dim italic")
+            case e.AgentReasoning(text=text):
+                self._whole("reasoning", text, "dim italic")
+            case e.AgentReasoningSectionBreak() | e.TaskComplete() | e.ShutdownComplete():
                 self._end_line()
-            case "exec_command_begin":
-                self._command(message)
-            case "exec_command_output_delta":
-                self._output(message)
-            case "exec_command_end":
-                self._command_ended(message)
-            case "terminal_interaction":
-                self.line(f"  process {message['process_id']} ← {one_line(message['stdin'])}", "cyan")
-            case "patch_apply_begin":
-                self.changes(message)
-            case "patch_apply_end" if not message["success"]:
-                self.line(_hung(f"the patch failed: {message['stderr'] or message['stdout']}"), "red")
-            case "mcp_tool_call_begin":
-                self.line(one_line(f"⚙ {mcp_call_text(message)}"), "bold cyan")
-            case "mcp_tool_call_end":
-                good, text = mcp_result_text(message)
-                self._tool_ended(good, text, f" {_seconds(message['duration']):.1f}s")
-            case "dynamic_tool_call_request":
-                self.line(one_line(f"⚙ {client_call_text(message)}"), "bold cyan")
-            case "dynamic_tool_call_response":
-                self._tool_ended(bool(message["success"]), client_result_text(message))
-            case "plan_update":
-                self._plan(message)
-            case "entered_plan_mode":
-                self.line(f"plans {one_line(message['goal'])}", "bold")
-            case "exited_plan_mode" if message.get("plan_output") is None:
-                self.line("the planning session ended without a plan", "yellow")
-            case "entered_review_mode":
-                self.line(f"reviews {one_line(review_asked_text(message))}", "bold")
-            case "exited_review_mode":
-                self._reviewed(message.get("review_output"))
-            case "token_count":
-                self._tokens = message.get("info") or self._tokens
-            case "subagent_lifecycle":
-                self._agent(message)
+            case e.PlanUpdate():
+                self._plan(told)
+            case e.EnteredReviewMode():
+                self.line(f"reviews {one_line(review_asked_text(told))}", "bold")
+            case e.ExitedReviewMode(review_output=output):
+                self._reviewed(output)
             case _:
-                if (remark := _remark(event.type, message, self.agent)) is not None:
-                    text, style = remark
-                    self.line(_hung(text), style)
+                return False
+        return True
 
-    def _agent(self, message: Mapping[str, Any]) -> None:
-        known = message.get("subagent") or {}
-        if known.get("label"):
-            self._labels[known["agent_id"]] = known["label"]
-        text = lifecycle_text(message)
-        if text:
+    def _show_work(self, told: e.EventMsg) -> bool:
+        """Shows what tools and agents do; false for any other event."""
+        match told:
+            case e.ExecCommandBegin():
+                self._command(told)
+            case e.ExecCommandOutputDelta():
+                self._output(told)
+            case e.ExecCommandEnd():
+                self._command_ended(told)
+            case e.TerminalInteraction(process_id=process, stdin=typed):
+                self.line(f"  process {process} ← {one_line(typed)}", "cyan")
+            case e.PatchApplyBegin(changes=changes, changes_left_out=left_out):
+                self.changes([_change(path, change) for path, change in changes.items()], left_out or 0)
+            case e.PatchApplyEnd(success=False):
+                why = told.stderr or whole_or_note(told.stdout)
+                self.line(_hung(f"the patch failed: {why}"), "red")
+            case e.McpToolCallBegin():
+                self.line(one_line(f"⚙ {mcp_call_text(told)}"), "bold cyan")
+            case e.McpToolCallEnd(duration=took):
+                self._tool_ended(*mcp_result_text(told), f" {_seconds(took):.1f}s")
+            case e.DynamicToolCallRequest():
+                self.line(one_line(f"⚙ {client_call_text(told)}"), "bold cyan")
+            case e.DynamicToolCallResponse(success=good):
+                self._tool_ended(good, client_result_text(told))
+            case e.ViewImageToolCall(path=path):
+                self.line(_hung(f"looks at {path}"), "dim")
+            case e.SubagentLifecycle():
+                self._agent(told)
+            case e.SubAgentToolCallBegin(invocation=asked):
+                self.line(_hung(f"+ helper {asked.label}: {whole_or_note(asked.description)}"), "blue")
+            case e.SubAgentToolCallEnd(invocation=asked, result=result, outcome=outcome):
+                mark = "✓" if isinstance(result, SubAgentOk) else "✗"
+                self.line(_hung(f"{mark} helper {asked.label} {outcome}"), "blue")
+            case _:
+                return False
+        return True
+
+    def _show_task(self, told: e.EventMsg) -> bool:
+        """Shows how the task goes on; false for any other event."""
+        match told:
+            case e.Error(message=message):
+                self.line(_hung(f"error: {whole_or_note(message)}"), "bold red")
+            case e.StreamError(message=message) | e.WarningEvent(message=message):
+                self.line(_hung(message), "yellow")
+            case e.BackgroundEvent(message=message):
+                self.line(_hung(message), "dim")
+            case e.ContextCompacted():
+                self.line("the conversation was compacted", "dim")
+            case e.ItemsInjected(count=count):
+                self.line(f"{counted(count, 'message')} joined the conversation without a turn", "dim")
+            case e.EnteredPlanMode(goal=goal):
+                self.line(f"plans {one_line(goal)}", "bold")
+            case e.ExitedPlanMode(plan_output=None):
+                self.line("the planning session ended without a plan", "yellow")
+            case e.McpStartupUpdate(server=server, status=McpFailed(error=error)):
+                self.line(_hung(f"the MCP server {server} did not start: {error}"), "yellow")
+            case e.RequestResolved(agent_id=agent):
+                self.line(_hung(resolved_text(told, self.agent(agent or 0))), "dim")
+            case e.TokenCount(info=info):
+                self._tokens = info or self._tokens
+            case _:
+                return False
+        return True
+
+    def _agent(self, told: e.SubagentLifecycle) -> None:
+        if told.subagent is not None and told.subagent.label:
+            self._labels[told.subagent.agent_id] = told.subagent.label
+        if text := lifecycle_text(told):
             self.line(_hung(text), "blue")
 
     # ── lines ─────────────────────────────────────────────────────────────────────────────────
@@ -228,28 +281,28 @@ class Live:
 
     # ── commands ──────────────────────────────────────────────────────────────────────────────
 
-    def _command(self, message: Mapping[str, Any]) -> None:
-        self._outputs[message["call_id"]] = _Output()
-        self.line(_hung(f"$ {command_text(message['command'])}"), "bold cyan")
+    def _command(self, told: e.ExecCommandBegin) -> None:
+        self._outputs[told.call_id] = _Output()
+        self.line(_hung(f"$ {command_text([*map(whole_or_note, told.command)])}"), "bold cyan")
 
-    def _output(self, message: Mapping[str, Any]) -> None:
-        output = self._outputs.get(message["call_id"])
+    def _output(self, told: e.ExecCommandOutputDelta) -> None:
+        output = self._outputs.get(told.call_id)
         if output is not None and self._streaming:
-            for line in output.feed(message["stream"], base64.b64decode(message["chunk"])):
+            for line in output.feed(told.stream, told.chunk):
                 self.line(f"  {line}", "dim")
 
-    def _command_ended(self, message: Mapping[str, Any]) -> None:
-        output = self._outputs.pop(message["call_id"], None) or _Output()
+    def _command_ended(self, told: e.ExecCommandEnd) -> None:
+        output = self._outputs.pop(told.call_id, None) or _Output()
         if not output.shown_lines and not output.partial:
             # Nothing streamed: elsewhere than on a terminal, or the deltas are gone.
-            text = message.get("aggregated_output") or message["stdout"] + message["stderr"]
+            text = told.aggregated_output or told.stdout + told.stderr
             for line in output.feed("whole", text.encode("utf-8", "replace")):
                 self.line(f"  {line}", "dim")
         for line in output.close():
             self.line(f"  {line}", "dim")
         if output.hidden_lines:
             self.line(f"  … {counted(output.hidden_lines, 'more line')}", "dim")
-        code, took = message["exit_code"], _seconds(message["duration"])
+        code, took = told.exit_code, _seconds(told.duration)
         self.line(f"{'✓' if code == 0 else f'✗ exit {code}'} {took:.1f}s", "green" if code == 0 else "red")
 
     def _tool_ended(self, good: bool, text: str, took: str = "") -> None:
@@ -262,57 +315,56 @@ class Live:
 
     # ── plans that a message proposes ─────────────────────────────────────────────────────────
 
-    def _plan_delta(self, message: Mapping[str, Any]) -> None:
+    def _plan_delta(self, told: e.PlanDelta) -> None:
         if self._streaming:
             self._behind_plan = self._behind_plan or self._streamed == "message"
-            known = self._plans.get(message["item_id"], "")
+            known = self._plans.get(told.item_id, "")
             if not known:
                 self.line(PROPOSED, "bold yellow")
-            self._plans[message["item_id"]] = known + message["delta"]
-            self._stream("plan", message["delta"], "yellow")
+            self._plans[told.item_id] = known + told.delta
+            self._stream("plan", told.delta, "yellow")
 
-    def _plan_item(self, item: Mapping[str, Any], *, done: bool) -> None:
+    def _proposed(self, item: PlanItem) -> None:
         """Shows the plan, unless just this was streamed: the finished item counts."""
-        streamed = self._plans.pop(item["id"], "")
-        if done and streamed.strip() != item["text"].strip():
+        streamed = self._plans.pop(item.id, "")
+        if streamed.strip() != item.text.strip():
             self.line(PROPOSED, "bold yellow")
-            self.line(_indented(item["text"], "  "), "yellow")
+            self.line(_indented(item.text, "  "), "yellow")
 
     # ── patches and plans ─────────────────────────────────────────────────────────────────────
 
-    def changes(self, message: Mapping[str, Any]) -> None:
-        """The files of a patch, each with its change."""
-        for path, change in message["changes"].items():
-            moved = f" → {change['move_path']}" if change.get("move_path") else ""
-            self.line(one_line(f"{CHANGE_MARKS.get(change['type'], '?')} {path}{moved}"), "bold magenta")
+    def changes(self, changes: Sequence[Change], left_out: int) -> None:
+        """The files of a patch, each with its change; so many more are `left_out`."""
+        for change in changes:
+            moved = f" → {change.move_path}" if change.move_path else ""
+            self.line(one_line(f"{CHANGE_MARKS.get(change.verb, '?')} {change.path}{moved}"), "bold magenta")
             lines = list(_change_lines(change))
             for line, style in lines[:DIFF_LINES]:
                 self.line(f"  {line}", style)
             if len(lines) > DIFF_LINES:
                 self.line(f"  … {counted(len(lines) - DIFF_LINES, 'more line')}", "dim")
-        if left_out := message.get("changes_left_out"):
+        if left_out:
             are = "is" if left_out == 1 else "are"
             self.line(f"… {counted(left_out, 'more file')}, which {are} not shown", "bold yellow")
 
-    def _plan(self, message: Mapping[str, Any]) -> None:
-        if message.get("explanation"):
-            self.line(_indented(message["explanation"], "  "), "dim")
-        for step in message["plan"]:
-            done = step["status"] == "completed"
-            text = f"  {STEP_MARKS.get(step['status'], '·')} {one_line(step['step'])}"
-            self.line(text, "dim" if done else "")
+    def _plan(self, told: e.PlanUpdate) -> None:
+        if told.explanation:
+            self.line(_indented(told.explanation, "  "), "dim")
+        for step in told.plan:
+            text = f"  {STEP_MARKS.get(step.status, '·')} {one_line(step.step)}"
+            self.line(text, "dim" if step.status is StepStatus.COMPLETED else "")
 
-    def _reviewed(self, output: Mapping[str, Any] | None) -> None:
+    def _reviewed(self, output: ReviewOutputEvent | None) -> None:
         if output is None:
             self.line("the review has no result", "yellow")
             return
         self.line(f"review: {one_line(review_verdict_text(output))}", "bold")
-        if output["overall_explanation"]:
-            self.line(_indented(output["overall_explanation"], "  "))
-        for finding in output["findings"]:
-            urgent = finding["priority"] <= MENDED_BEFORE_MERGING
+        if output.overall_explanation:
+            self.line(_indented(output.overall_explanation, "  "))
+        for finding in output.findings:
+            urgent = finding.priority <= MENDED_BEFORE_MERGING
             self.line(f"  {one_line(finding_text(finding))}", "bold red" if urgent else "bold yellow")
-            self.line(_indented(finding["body"], "    "))
+            self.line(_indented(finding.body, "    "))
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────
 
@@ -323,54 +375,32 @@ class Live:
         """
         used, left = int(at_rest.get("blended_total") or 0), at_rest.get("context_left")
         if self._tokens is not None:
-            total, last = (Usage.of(self._tokens[f"{name}_token_usage"]) for name in ("total", "last"))
+            sums = self._tokens.total_token_usage, self._tokens.last_token_usage
+            total, last = (Usage.of(written(usage)) for usage in sums)
             if total.blended_total >= used:
                 used = total.blended_total
-                left = context_left(TokenInfo(total, last), self._tokens.get("model_context_window"))
+                left = context_left(TokenInfo(total, last), self._tokens.model_context_window)
         share = f", {left:.0%} of the context left" if left is not None else ""
         return f"{counted(used, 'token')}{share}" if used else ""
 
 
-def _remark(kind: str, message: Mapping[str, Any], agent: Callable[[int], str]) -> tuple[str, str] | None:
-    """The line of an event that is told in one, and its style; None for an event that is not."""
-    match kind:
-        case "error":
-            return f"error: {message['message']}", "bold red"
-        case "stream_error" | "warning":
-            return f"{message['message']}", "yellow"
-        case "background_event":
-            return message["message"], "dim"
-        case "view_image_tool_call":
-            return f"looks at {message['path']}", "dim"
-        case "context_compacted":
-            return "the conversation was compacted", "dim"
-        case "items_injected":
-            return f"{counted(message['count'], 'message')} joined the conversation without a turn", "dim"
-        case "turn_aborted":
-            return f"the turn was {message['reason']}", "yellow"
-        case "agent_mail":
-            return message_line(message), "magenta"
-        case "sub_agent_tool_call_begin":
-            asked = message["invocation"]
-            return f"+ helper {asked['label']}: {asked['description']}", "blue"
-        case "sub_agent_tool_call_end":
-            mark = "✓" if "Ok" in message["result"] else "✗"
-            return f"{mark} helper {message['invocation']['label']} {message['outcome']}", "blue"
-        case "mcp_startup_update" if message["status"]["state"] == "failed":
-            return f"the MCP server {message['server']} did not start: {message['status']['error']}", "yellow"
-        case "request_resolved":
-            return resolved_text(message, agent(message.get("agent_id") or 0)), "dim"
+def _change(path: str, change: FileChange) -> Change:
+    match change:
+        case UpdateFile(unified_diff=diff, move_path=moved):
+            return Change(change.type, path, whole_or_note(diff), whole_or_note(moved or ""))
+        case AddFile(content=content) | DeleteFile(content=content):
+            return Change(change.type, path, whole_or_note(content))
         case _:
-            return None
+            assert_never(change)
 
 
-def _change_lines(change: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
-    if change["type"] == "update":
-        for line in change["unified_diff"].splitlines():
+def _change_lines(change: Change) -> Iterator[tuple[str, str]]:
+    if change.verb == "update":
+        for line in change.text.splitlines():
             yield line, "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
         return
-    mark, style = ("+", "green") if change["type"] == "add" else ("-", "red")
-    for line in plain(change.get("content", "")).splitlines():
+    mark, style = ("+", "green") if change.verb == "add" else ("-", "red")
+    for line in plain(change.text).splitlines():
         yield f"{mark}{line}", style
 
 
@@ -383,8 +413,8 @@ def _indented(text: str, margin: str) -> str:
     return "\n".join(margin + line for line in plain(text).splitlines())
 
 
-def _seconds(duration: Mapping[str, int]) -> float:
-    return duration["secs"] + duration["nanos"] / 1e9
+def _seconds(duration: Duration) -> float:
+    return duration.secs + duration.nanos / 1e9
 
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────
@@ -420,7 +450,7 @@ def _show_request(live: Live, request: Request) -> None:
                 live.line(f"  p: run in this session whatever begins with {one_line(prefix)}", "yellow")
         case PatchRequest():
             _show_place(live, request)
-            live.changes(request.event)
+            live.changes(request.changes, request.left_out)
         case ClientToolRequest() | UnknownRequest():
             live.line(f"  {one_line(request.subject)}", "bold")
         case _:
@@ -482,8 +512,8 @@ class LiveView:
         self._began = time.monotonic()
 
     def event(self, event: Event) -> None:
-        if self._whole and event.type == "user_message":
-            self._live.line(f"» {event.msg['message']}", "bold")
+        if self._whole and isinstance(told := event.told, e.UserMessage):
+            self._live.line(f"» {whole_or_note(told.message)}", "bold")
         self._live.show(event)
 
     def know(self, labels: Mapping[int, str]) -> None:

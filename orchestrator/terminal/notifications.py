@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
+from orchestrator.protocol.events import ExitedReviewMode, TaskComplete, TurnAborted, UserMessage
 from orchestrator.requests import (
     TO_PEOPLE,
     ChoicesRequest,
@@ -37,7 +38,7 @@ from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
 from orchestrator.terminal.text import one_line
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import review_verdict_text
+from orchestrator.views.event_text import review_verdict_text, whole_or_note
 
 TURN_COMPLETE, APPROVAL = "agent-turn-complete", "approval-requested"
 PROGRAM_S = 5.0
@@ -75,26 +76,28 @@ class Notifications:
         """Takes an event of the session; one that is read from its past has no cursor and calls nobody."""
         if event.cursor is None:
             return
-        match event.type:
-            case "user_message":
+        if event.type in TO_PEOPLE:
+            wanted = asked(request_of(event.msg))
+            words = "the agent asks" if "questions" in wanted else "approval requested"
+            self._call(APPROVAL, event.id, wanted, f"{words}: {_wanted(wanted)}")
+            return
+        match event.told:
+            case UserMessage(message=prompt):
                 said = self._inputs.setdefault(event.id, [])
-                said += [_cut(event.msg["message"], MESSAGE_CHARS)][: MOST_MESSAGES - len(said)]
-            case "task_complete":
-                last = event.msg.get("last_agent_message")
+                said += [_cut(whole_or_note(prompt), MESSAGE_CHARS)][: MOST_MESSAGES - len(said)]
+            case TaskComplete(last_agent_message=last):
                 told = {
                     "input-messages": self._inputs.pop(event.id, []),
                     "last-assistant-message": None if last is None else _cut(last),
                 }
                 line = self._verdicts.pop(event.id, None) or last or "the turn is complete"
                 self._call(TURN_COMPLETE, event.id, told, line)
-            case "exited_review_mode" if event.msg["review_output"] is not None:
-                self._verdicts[event.id] = f"review: {review_verdict_text(event.msg['review_output'])}"
-            case "turn_aborted":
+            case ExitedReviewMode(review_output=output) if output is not None:
+                self._verdicts[event.id] = f"review: {review_verdict_text(output)}"
+            case _ if event.kind is TurnAborted:
                 self._inputs.pop(event.id, None)
-            case kind if kind in TO_PEOPLE:
-                told = asked(request_of(event.msg))
-                words = "the agent asks" if "questions" in told else "approval requested"
-                self._call(APPROVAL, event.id, told, f"{words}: {_wanted(told)}")
+            case _:
+                pass
 
     def _call(self, type: str, turn: str, told: Mapping[str, Any], line: str) -> None:
         if self.settings.notify and len(self._running) < MOST_AT_ONCE:

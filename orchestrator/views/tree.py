@@ -19,15 +19,24 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, HelperWork, Phase
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import age, counted
-from orchestrator.core.entries import Kind, decode_entry, is_event, line_ms, read_event, stored_kind
+from orchestrator.core.entries import (
+    Kind,
+    decode_entry,
+    event_kind,
+    is_event,
+    line_ms,
+    read_event,
+    stored_kind,
+)
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.events import SubagentLifecycle, TokenCount
+from orchestrator.protocol import events as e
+from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.requests import TYPES, CommandRequest, PatchRequest, Request, request_of
 from orchestrator.requests.approvals import command_text
-from orchestrator.views.event_text import PLAN_ITEM, mcp_call_text
+from orchestrator.views.event_text import mcp_call_text, whole_or_note
 from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
@@ -150,7 +159,7 @@ class TreeReader:
             return 0
         meta = root.summary
         entries = await self.broker.logs.read_rollout(root.session, 0, TAIL)
-        told = sum(stored_kind(stored.payload) is SubagentLifecycle for stored in entries)
+        told = sum(stored_kind(stored.payload) is e.SubagentLifecycle for stored in entries)
         return max(told, int(meta.get("children", 0)))
 
     async def _look(self, session: SessionId, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing] | None:
@@ -225,9 +234,9 @@ def _back_to(doing: Doing, stored: StoredEntry) -> Doing:
     if kind in _MOVES and not doing.since_ms:
         fact = f.decode(decode_entry(stored.payload).payload)
         return _came_to(doing, fact, line_ms(stored.payload))
-    if kind is TokenCount and not doing.tokens:
+    if kind is e.TokenCount and not doing.tokens:
         count = read_event(decode_entry(stored.payload).payload)
-        if isinstance(count, TokenCount) and count.info is not None:
+        if isinstance(count, e.TokenCount) and count.info is not None:
             return replace(doing, tokens=count.info.total_token_usage.total_tokens)
     if is_event(kind) and not doing.last:
         return replace(doing, last=message_summary(decode_entry(stored.payload).payload))
@@ -266,48 +275,45 @@ def _waiting(doing: Doing, call: f.CallMoved) -> Doing:
 
 def message_summary(message: Mapping[str, Any]) -> str:
     """A line for an event of an agent; empty if the event shows nothing."""
-    match message["type"]:
-        case "agent_message" | "user_message":
-            text = message["message"]
-        case "agent_reasoning":
-            text = message["text"]
-        case "exec_command_begin":
-            return f"$ {_first_line(command_text(message['command']))}"
-        case "terminal_interaction":
-            return f"process {message['process_id']} ← {_first_line(message['stdin'])}"
-        case "mcp_tool_call_begin":
-            return f"⚙ {_first_line(mcp_call_text(message))}"
-        case "patch_apply_begin":
-            return _changed_files(message)
-        case kind if kind in TYPES:
-            return f"? {_asked_for(request_of(message))}"
-        case "item_completed" if message["item"].get("type") == PLAN_ITEM:
-            text = f"proposes a plan: {message['item']['text'].strip()}"
-        case "error":
-            text = f"error: {message['message']}"
-        case "turn_aborted":
+    if message["type"] in TYPES:
+        return f"? {_asked_for(request_of(message))}"
+    match read_event(message):
+        case e.AgentMessage(message=text) | e.AgentReasoning(text=text):
+            return _first_line(text)
+        case e.UserMessage(message=prompt):
+            return _first_line(whole_or_note(prompt))
+        case e.ExecCommandBegin(command=command):
+            return f"$ {_first_line(command_text([*map(whole_or_note, command)]))}"
+        case e.TerminalInteraction(process_id=process, stdin=typed):
+            return f"process {process} ← {_first_line(typed)}"
+        case e.McpToolCallBegin() as told:
+            return f"⚙ {_first_line(mcp_call_text(told))}"
+        case e.PatchApplyBegin(changes=changes, changes_left_out=left_out):
+            return _changed_files(list(changes), left_out or 0)
+        case e.ItemCompleted(item=PlanItem(text=plan)):
+            return _first_line(f"proposes a plan: {plan.strip()}")
+        case e.Error(message=fault):
+            return _first_line(f"error: {whole_or_note(fault)}")
+        case _ if event_kind(message) is e.TurnAborted:
+            # The reason may be one of a newer version.
             return f"the turn was {message['reason']}"
         case _:
             return ""
-    return _first_line(text) if isinstance(text, str) else "[a long text]"
 
 
 def _asked_for(request: Request) -> str:
     """The subject of a request; one that would leave the sandbox begins with that."""
     outside = "outside the sandbox: " if request.outside else ""
     if isinstance(request, PatchRequest):
-        return f"{outside}{_changed_files(request.event)}"
+        return f"{outside}{_changed_files(request.paths, request.left_out)}"
     subject = command_text(request.command) if isinstance(request, CommandRequest) else request.subject
     return f"{outside}{_first_line(subject)}"
 
 
-def _changed_files(message: Mapping[str, Any]) -> str:
+def _changed_files(paths: Sequence[str], left_out: int) -> str:
     """The paths of a patch; of a merge, and of a patch that has more than an event can name, their number."""
-    if not isinstance(message["changes"], dict):
-        return ""
-    left_out = message.get("changes_left_out")
-    more = [counted(left_out, "more file" if message["changes"] else "file")] if left_out else []
-    return f"± {', '.join([*message['changes'], *more])}"
+    more = [counted(left_out, "more file" if paths else "file")] if left_out else []
+    return f"± {', '.join([*paths, *more])}"
 
 
 def _first_line(text: str) -> str:

@@ -44,12 +44,15 @@ def delta(text: str) -> dict[str, Any]:
     return {"type": "agent_message_delta", "delta": text}
 
 
+OF_TURN = {"thread_id": "s", "turn_id": "t1"}
+
+
 def plan(type: str, text: str) -> dict[str, Any]:
-    return {"type": type, "item": {"type": "Plan", "id": "t1-plan", "text": text}}
+    return {**OF_TURN, "type": type, "item": {"type": "Plan", "id": "t1-plan", "text": text}}
 
 
 def piece(text: str) -> dict[str, Any]:
-    return {"type": "plan_delta", "item_id": "t1-plan", "delta": text}
+    return {**OF_TURN, "type": "plan_delta", "item_id": "t1-plan", "delta": text}
 
 
 MESSAGE = {"type": "agent_message", "message": "Intro\nOutro"}
@@ -69,7 +72,7 @@ def test_finished_plan_is_shown_where_nothing_streams_or_something_else_did() ->
     assert seen(done, MESSAGE) == [*shown, "Intro", "Outro"]
     broken = [piece("- x"), plan("item_started", "")]
     assert seen(*broken, done, streaming=True)[-3:] == shown
-    other = {"type": "item_completed", "item": {"type": "AgentMessage", "id": "m", "content": []}}
+    other = {**OF_TURN, "type": "item_completed", "item": {"type": "AgentMessage", "id": "m", "content": []}}
     assert seen(other) == []
     assert (visible(done), visible(other), visible(plan("item_started", ""))) == (True, False, False)
     assert message_summary(done) == "proposes a plan: - a"
@@ -81,9 +84,21 @@ def chunk(data: bytes) -> dict[str, Any]:
 
 
 def test_call_of_a_clients_tool_is_shown_with_its_outcome_and_a_note_for_its_images() -> None:
-    asked = {"type": "dynamic_tool_call_request", "callId": "c", "tool": "look", "arguments": {"id": 1}}
+    asked: dict[str, Any] = {
+        "type": "dynamic_tool_call_request",
+        "callId": "c",
+        "turnId": "t1",
+        "tool": "look",
+    }
+    asked["arguments"] = {"id": 1}
     image = {"type": "input_image", "image_url": "data:image/png;base64,iVBORw0KGgoA"}
-    end = {"type": "dynamic_tool_call_response", "call_id": "c", "success": True, "output": "found"}
+    end: dict[str, Any] = {
+        "type": "dynamic_tool_call_response",
+        "call_id": "c",
+        "turn_id": "t1",
+        "tool": "look",
+    }
+    end |= {"success": True, "output": "found"}
     shown = seen({**asked, "namespace": "shop"}, {**end, "content_items": [image, image]})
     assert shown == ['⚙ shop: look {"id":1}', "  found", "  [2 images]", "✓"]
     assert seen({**asked, "arguments": {}}, {**end, "success": False}) == ["⚙ look", "  found", "✗"]
@@ -123,7 +138,9 @@ def test_helpers_and_settled_requests_are_told_in_a_line_each() -> None:
     begin = {"type": "sub_agent_tool_call_begin", "call_id": "h", "invocation": invocation}
     now = {"type": "sub_agent_tool_call_activity", "call_id": "h", "activity": "thinking"}
     end = {**begin, "type": "sub_agent_tool_call_end", "result": {"Ok": "x"}, "outcome": "completed"}
-    settled = {"type": "request_resolved", "call_id": "c", "agent_id": 3, "decision": "denied", "who": "ann"}
+    end["duration"] = {"secs": 1, "nanos": 0}
+    settled: dict[str, Any] = {"type": "request_resolved", "call_id": "c", "turn_id": "t1", "agent_id": 3}
+    settled |= {"decision": "denied", "who": "ann", "resolved_at_ms": 1}
     gone = {**settled, "decision": "withdrawn", "who": ""}
     assert seen(begin, now, end, settled, gone) == [
         "+ helper reader: Reads it",

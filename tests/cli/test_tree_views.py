@@ -21,6 +21,7 @@ from orchestrator.core.entries import encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
@@ -223,7 +224,18 @@ def test_program_reads_the_same_tree() -> None:
     ("message", "text"),
     [
         (
-            {"event": "created", "subagent": {"agent_id": 1, "label": "x", "summary": "do"}},
+            {
+                "event": "created",
+                "subagent": {
+                    "agent_id": 1,
+                    "session_id": "s",
+                    "origin": "spawn",
+                    "status": "queued",
+                    "started_at_ms": 0,
+                    "label": "x",
+                    "summary": "do",
+                },
+            },
             "+ agent 1 (x) was made: do",
         ),
         (
@@ -235,7 +247,7 @@ def test_program_reads_the_same_tree() -> None:
     ],
 )
 def test_person_is_told_the_turns_of_an_agents_life(message: dict[str, Any], text: str) -> None:
-    assert lifecycle_text(message) == text
+    assert lifecycle_text(SubagentLifecycle.model_validate(message)) == text
 
 
 @pytest.mark.parametrize(("sandboxed", "where"), [(False, "outside the sandbox: "), (True, "")])

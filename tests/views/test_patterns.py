@@ -9,6 +9,8 @@ import pytest
 
 from orchestrator.core.calls.exec import amendment
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.protocol.events import RequestResolved
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
 from orchestrator.views.approvals import Asked, chosen, decision_text
@@ -129,7 +131,10 @@ def test_person_reads_the_variables_before_the_command() -> None:
 def test_decision_that_allows_a_prefix_is_told_with_the_prefix() -> None:
     decision = amendment(("git", "push"))
     assert decision_text(decision) == "allowed, and in its session all that begins with `git push`"
-    told = resolved_text({"call_id": "c1", "who": "ann", "decision": decision}, "agent 1")
+    resolved = RequestResolved(
+        call_id=CallId("c1"), turn_id="t1", who="ann", decision=decision, resolved_at_ms=1
+    )
+    told = resolved_text(resolved, "agent 1")
     assert told == "request c1 and all that begins with `git push` was approved by ann"
     assert decision_text("approved") == "allowed"
 
