@@ -8,9 +8,11 @@ at work. What is not in `__all__` may change with any version.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
 
+TYPE_CHECKING = False  # typing's import costs a command's supervisor more than its own code
 if TYPE_CHECKING:
+    import typing
+
     from orchestrator.broker.errors import BrokerError
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.broker.records import SessionHead
@@ -98,7 +100,7 @@ _MODULES = {
 """Where each name is; the same as above for type checkers, which a test holds against each other."""
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> typing.Any:
     for module, names in _MODULES.items():
         if name in names:
             found = getattr(import_module(f"orchestrator.{module}"), name)

@@ -22,7 +22,7 @@ from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.runtime.runner import Ended
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.tools.patch import files
+from orchestrator.tools.patch import writer
 from orchestrator.tools.patch.plan import MOST_BYTES, MOST_FILES
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import built_in
@@ -182,7 +182,7 @@ async def test_a_file_over_the_limit_is_refused_by_name_before_anything_is_writt
 ) -> None:
     large = tmp_path / "large"
     with large.open("wb") as file:
-        file.truncate(files.MOST_BYTES + 1)
+        file.truncate(writer.MOST_BYTES + 1)
     session = await armed.session()
     armed.models.will([asks(patch(f"*** Add File: {tmp_path}/a", "+a", hunk.format(large))), ends()])
     await armed.say(session)
@@ -207,10 +207,10 @@ async def test_more_files_than_a_patch_may_change_are_refused_at_once(
 async def test_more_bytes_than_a_patch_may_read_are_refused(
     armed: Harness, supervisor: Supervisor, tmp_path: Path
 ) -> None:
-    count = MOST_BYTES // files.MOST_BYTES + 1
+    count = MOST_BYTES // writer.MOST_BYTES + 1
     for number in range(count):
         with (tmp_path / f"f{number}").open("wb") as file:
-            file.truncate(files.MOST_BYTES)
+            file.truncate(writer.MOST_BYTES)
     session = await armed.session()
     armed.models.will([asks(patch(*(f"*** Delete File: {tmp_path}/f{n}" for n in range(count)))), ends()])
     await armed.say(session)

@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -34,6 +35,18 @@ def ignore(stream: str, data: bytes) -> None:
 
 def now() -> float:
     return time.clock_gettime(CLOCK_BOOTTIME)
+
+
+def test_process_imports_next_to_nothing() -> None:
+    """Each fork for a command has what the process has imported."""
+    heavy = {"typing", "re", "pathlib", "dataclasses", "inspect", "subprocess", "shutil", "asyncio", "json"}
+    script = (
+        "import sys; sys.path.append(sys.argv[1]); import orchestrator.tools.exec.supervisor_process; "
+        "print(*sys.modules)"
+    )
+    words = [sys.executable, "-I", "-S", "-c", script, str(Path(__file__).parents[3])]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert heavy & set(done.stdout.split()) == set()
 
 
 async def killed(supervisor: Supervisor) -> None:
