@@ -268,7 +268,7 @@ class SimGateway:
         if await self._tokens.look_up(wire.principal.token) is None:
             await wire.close(CloseCode.NOT_PERMITTED)
             return
-        served = Connection(self._ports, self._server._threads, wire, outgoing)
+        served = Connection(self._ports, self._server.threads, wire, outgoing)
         try:
             await self._watch.serve(wire.principal, served.serve())
         except NotServed:

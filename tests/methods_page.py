@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import orjson
 
 from orchestrator.gateways.app_server.method import Method, Whose
-from orchestrator.gateways.app_server.methods import METHODS, refusal
+from orchestrator.gateways.app_server.methods import METHODS, refusal, v1, v1_machine
 from tests.doors.schema import FILE
 
 HEAD = """# Methods of the app-server
@@ -32,7 +32,7 @@ def methods_of_schema() -> list[str]:
 
 def page() -> str:
     """The page as Markdown."""
-    return "\n".join([HEAD, *_served(), "", *_refused(), ""])
+    return "\n".join([HEAD, *_served(), "", *_own(), "", *_refused(), ""])
 
 
 def _served() -> Iterator[str]:
@@ -41,6 +41,21 @@ def _served() -> Iterator[str]:
     yield "| method | scope | |"
     yield "|---|---|---|"
     for name in known:
+        yield f"| `{name}` | {METHODS[name].scope.word} | {_notes(METHODS[name])} |"
+
+
+def own_methods() -> list[str]:
+    """The methods that the protocol does not have, and every door does."""
+    known = {*methods_of_schema(), *v1.METHODS, *v1_machine.METHODS}
+    return sorted(METHODS.keys() - known)
+
+
+def _own() -> Iterator[str]:
+    yield f"## Dendro's own: {len(own_methods())}\n"
+    yield "What the [window](window.md) asks for beside them; every client may.\n"
+    yield "| method | scope | |"
+    yield "|---|---|---|"
+    for name in own_methods():
         yield f"| `{name}` | {METHODS[name].scope.word} | {_notes(METHODS[name])} |"
 
 

@@ -142,9 +142,38 @@ class Tokens(Port):
         found = await self._connection.command("HGETALL", self.keys.tokens())
         return {token_id.decode(): record for token_id, record in found.items()}
 
-    async def remove_token(self, token_id: str) -> bool:
-        """Removes a token's record; False if there was none."""
-        return bool(await self._connection.command("HDEL", self.keys.tokens(), token_id))
+    async def remove_tokens(self, token_ids: Sequence[str]) -> int:
+        """Removes the records of these tokens, together; as many as there were."""
+        return int(await self._connection.command("HDEL", self.keys.tokens(), *token_ids))
+
+    async def add_code(self, digest: str, rights: bytes, kept_ms: int) -> None:
+        """Keeps what a code for one sign-in gives."""
+        await self._connection.command("SET", self.keys.sign_in_code(digest), rights, "PX", kept_ms)
+
+    async def code(self, digest: str) -> bytes | None:
+        """The rights that a code gives; None if there is none (any more)."""
+        found: bytes | None = await self._connection.command("GET", self.keys.sign_in_code(digest))
+        return found
+
+    async def sign_in(
+        self, token_id: str, record: bytes, code: tuple[str, bytes] | None, gone: Sequence[str]
+    ) -> Literal["OK", "USED", "TAKEN"]:
+        """Keeps the token of a browser, and uses up the code it came with: its digest, and what it gave.
+
+        The tokens that are `gone` are removed with it. USED: the code is gone, TAKEN: the id is another's.
+        """
+        digest, rights = code or ("", b"")
+        keys = [self.keys.tokens(), self.keys.sign_in_code(digest) if code else self.keys.tokens()]
+        made = call("sign_in", keys, code=rights, token_id=token_id, record=record, gone=list(gone))
+        reply = await self._run(made)
+        match reply.code:
+            case "OK":
+                self._clock.note(reply.now)
+                return "OK"
+            case "USED" | "TAKEN" as code_:
+                return code_
+            case _:
+                raise reply.unexpected()
 
 
 # ── history ───────────────────────────────────────────────────────────────────────────────────────

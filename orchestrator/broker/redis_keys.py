@@ -51,7 +51,9 @@ a tree live in one slot and a script may touch them together.
     {s0}:jobs_ready:<pool>  stream  offer_job                    waiting workers   the last 256 notices
     {s0}:news:<id>          string  take_news, settle_news       upkeep            while it is told, then
                                                                                    a week
-    {s0}:tokens             hash    add_token; remove_token      gateways          until revoked
+    {s0}:tokens             hash    add_token; sign_in;          gateways          until revoked
+                                    remove_tokens
+    {s0}:code:<digest>      string  add_code; sign_in            sign_in           ten minutes, one sign-in
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
     {h…}:history:<person>   stream  add_to_history               history look-ups  the newest 10,000
@@ -234,6 +236,10 @@ class Keys:
     def tokens(self) -> str:
         """The records of clients' tokens by their ids."""
         return self.of_shard(CONTROL_SHARD, "tokens")
+
+    def sign_in_code(self, digest: str) -> str:
+        """The rights that a code for one sign-in gives, by the code's SHA-256."""
+        return self.of_shard(CONTROL_SHARD, f"code:{digest}")
 
     def provider(self, name: str) -> tuple[str, str]:
         """The hash of what may be spent, and the zset of who waits to spend it."""

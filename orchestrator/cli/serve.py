@@ -33,18 +33,20 @@ def serve(
         typer.Option(
             "--listen",
             metavar="ADDRESS",
-            help="tcp://HOST:PORT, ws://HOST:PORT, unix://PATH, wss:// or tcps://; may be repeated.",
+            help="tcp://, ws://, http://HOST:PORT, unix://PATH, tcps://, wss://, https://; may be repeated.",
         ),
     ] = None,
 ) -> None:
     """Serves sessions to clients: a gateway, without a worker of its own.
 
     tcp:// and tcps:// speak SQ/EQ, a JSON object a line; ws:// and wss:// the
-    app-server protocol; unix:// both. Without --listen: unix:// in the home
-    folder. What leaves this machine needs TLS and a token (`dendro token`).
-    SIGTERM closes it; sessions go on, and clients come back to any gateway.
+    app-server protocol; unix:// both; http:// and https:// serve the window,
+    a page for browsers. Without --listen: unix:// in the home folder. What
+    leaves this machine needs TLS and a token (`dendro token`). SIGTERM closes
+    it; sessions go on, and clients come back to any gateway.
 
     \b
+    dendro serve --listen http://127.0.0.1:4600
     dendro serve --listen ws://127.0.0.1:4500 --listen tcp://127.0.0.1:4501
     dendro serve --listen unix:///run/user/1000/dendro.sock
     dendro serve --listen wss://0.0.0.0:443 -c gateway.tls_certificate=c.pem -c gateway.tls_key=k.pem
@@ -73,7 +75,7 @@ async def _serve_sockets(settings: Settings, sources: SettingsSources, addresses
     import signal
 
     from orchestrator.cli.invocation import opened, print_on_stderr
-    from orchestrator.wiring.gateway import serving, settle_heap
+    from orchestrator.wiring.gateway import serving, settle_heap, window_lines
 
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -82,6 +84,8 @@ async def _serve_sockets(settings: Settings, sources: SettingsSources, addresses
         opened(settings, insists=True, kind="gateway") as found,
         serving(found, sources, addresses) as actual,
     ):
+        for line in await window_lines(found, actual):
+            print_on_stderr(line)
         for address in actual:
             print_on_stderr(f"listening on {address}")
         settle_heap()
@@ -192,7 +196,7 @@ async def _listening(found: Opened, server: AppServer, address: Address) -> None
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    async with gateway(found, [address], lambda gate, watch: Doors(server.serve)) as (actual,):
+    async with gateway(found, [address], lambda entrance: Doors(server.serve)) as (actual,):
         print_on_stderr(f"listening on {actual}")
         settle_heap()
         await told.wait()

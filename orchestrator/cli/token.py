@@ -13,6 +13,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.gateways.bearer_tokens import TokenRecord, TokenWish
+    from orchestrator.gateways.principals import Scope
 
 DAY_MS = 86_400_000
 
@@ -76,6 +77,41 @@ def new(
     typer.echo(f"dendro: {_line(record)}; it is not shown again", err=True)
 
 
+@token.command()
+def code(
+    ctx: typer.Context,
+    scope: Annotated[
+        str,
+        typer.Option(
+            "--scope", metavar="SCOPE", help="read, submit, approve or admin; each holds the former."
+        ),
+    ] = "admin",
+) -> None:
+    """Makes a code that signs a browser in at the window, as you: once, within ten minutes.
+
+    The page asks for it; behind its address as /#c=CODE it is taken from there.
+    The browser is signed in for twelve hours, under a token of its own.
+
+    \b
+    dendro token code
+    dendro token code --scope read
+    """
+    import asyncio
+
+    from orchestrator.gateways.principals import Scope
+
+    try:
+        wanted = Scope.of_word(scope)
+    except ValueError as error:
+        raise Fault(str(error), ExitCode.USAGE) from None
+    typer.echo(asyncio.run(_code(Invocation.of(ctx), wanted)))
+    typer.echo(
+        f"dendro: {wanted.word}, your sessions; it counts once, within ten minutes: /#c=CODE behind the "
+        "window's address",
+        err=True,
+    )
+
+
 @token.command("list")
 def list_(ctx: typer.Context) -> None:
     """Lists the tokens, without their secrets.
@@ -116,6 +152,17 @@ async def _new(invocation: Invocation, wish: TokenWish) -> tuple[str, TokenRecor
         return await new_token(found.broker.requests, wish, int(time.time() * 1000), os.urandom)
 
 
+async def _code(invocation: Invocation, scope: Scope) -> str:
+    import os
+
+    from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.bearer_tokens import new_code
+    from orchestrator.gateways.principals import user_name
+
+    async with opened(invocation.settings()) as found:
+        return await new_code(found.broker.requests, user_name(), scope, os.urandom)
+
+
 async def _listed(invocation: Invocation) -> list[TokenRecord]:
     from orchestrator.cli.invocation import opened
     from orchestrator.gateways.bearer_tokens import listed
@@ -126,9 +173,10 @@ async def _listed(invocation: Invocation) -> list[TokenRecord]:
 
 async def _revoked(invocation: Invocation, id: str) -> bool:
     from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.bearer_tokens import revoke
 
     async with opened(invocation.settings()) as found:
-        return await found.broker.requests.remove_token(id)
+        return await revoke(found.broker.requests, id)
 
 
 def _lines(records: Sequence[TokenRecord]) -> Iterator[str]:
@@ -147,4 +195,5 @@ def _line(record: TokenRecord) -> str:
         until = f"{'over since' if record.is_over(int(time.time() * 1000)) else 'until'} {at}"
     whose = f"namespace {record.namespace}" if record.namespace else "your sessions"
     works_in = f"{record.workspace} folders  " if record.workspace else ""
-    return f"{record.id}  {record.name}  {record.scope.word}  {whose}  {works_in}{until}"
+    name = record.name if record.window is None else f"window of {record.name}"
+    return f"{record.id}  {name}  {record.scope.word}  {whose}  {works_in}{until}"

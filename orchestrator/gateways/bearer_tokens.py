@@ -4,6 +4,8 @@
 
 The id finds the record, the secret (256 bits) proves the right to it. Redis keeps the secret's SHA-256 only:
 who reads Redis learns no token. A digest without salt and stretching does, because nobody guesses 256 bits.
+
+A browser that signs in at the window gets a token of its own, which counts nowhere else.
 """
 
 from __future__ import annotations
@@ -13,9 +15,9 @@ import hmac
 import logging
 import re
 from base64 import b32encode, urlsafe_b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Literal, Protocol
 
 import orjson
 
@@ -43,11 +45,31 @@ class TokenStore(Protocol):
     async def add_token(self, token_id: str, record: bytes) -> bool: ...
     async def token(self, token_id: str) -> bytes | None: ...
     async def tokens(self) -> dict[str, bytes]: ...
-    async def remove_token(self, token_id: str) -> bool: ...
+    async def remove_tokens(self, token_ids: Sequence[str]) -> int: ...
+
+
+class WindowStore(TokenStore, Protocol):
+    """The same, and the codes that sign browsers in."""
+
+    async def add_code(self, digest: str, rights: bytes, kept_ms: int) -> None: ...
+    async def code(self, digest: str) -> bytes | None: ...
+    async def sign_in(
+        self, token_id: str, record: bytes, code: tuple[str, bytes] | None, gone: Sequence[str]
+    ) -> Literal["OK", "USED", "TAKEN"]: ...
 
 
 class BadToken(ValueError):
     """Something that a token cannot have; the message says what it may have."""
+
+
+@record
+class OfWindow:
+    """The parts that the token of a browser has beside those of all tokens."""
+
+    parent: str = ""
+    """The id of the token that signed in, with which it ends; empty for a code's, and an issuer's."""
+    key: str = ""
+    """SHA-256 of what the page keeps, and sends beside the cookie; empty where it brought none."""
 
 
 @record
@@ -64,6 +86,8 @@ class TokenRecord:
     expires_ms: int | None = None
     workspace: WorkspaceKind | None = None
     """The kind of folder that its holder's sessions begin in; None: as the gateway's settings say."""
+    window: OfWindow | None = None
+    """That of a browser's token; None for all others."""
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its time has passed."""
@@ -152,14 +176,42 @@ class PrincipalLookUp:
         self._now_ms = now_ms
 
     async def __call__(self, text: str) -> Principal | None:
-        """The principal; None for a token that is unknown, revoked or over."""
+        """The principal; None for a token that is unknown, revoked or over, and for a browser's."""
         record = await record_of(self._store, text)
-        return record.principal if record is not None and not record.is_over(self._now_ms()) else None
+        if record is None or record.window is not None or record.is_over(self._now_ms()):
+            return None
+        return record.principal
 
     async def in_force(self) -> frozenset[str]:
         """The ids of all tokens that count now."""
-        now = self._now_ms()
-        return frozenset(record.id for record in await listed(self._store) if not record.is_over(now))
+        return frozenset(record.id for record in in_force(await listed(self._store), self._now_ms()))
+
+
+def in_force(records: Collection[TokenRecord], now_ms: int) -> list[TokenRecord]:
+    """Those that count: a browser's ends with the token that it came from."""
+    there = {record.id for record in records if record.window is None and not record.is_over(now_ms)}
+    return [
+        record
+        for record in records
+        if record.id in there
+        or (
+            record.window is not None
+            and not record.is_over(now_ms)
+            and (not record.window.parent or record.window.parent in there)
+        )
+    ]
+
+
+async def revoke(store: TokenStore, token_id: str) -> bool:
+    """Removes a token, and those of the browsers that signed in with it; False if there was none."""
+    windows = [
+        record.id
+        for record in await listed(store)
+        if record.window is not None and record.window.parent == token_id
+    ]
+    there = await store.token(token_id) is not None
+    await store.remove_tokens((token_id, *windows))
+    return there
 
 
 def _digest(secret: str) -> str:
@@ -176,6 +228,7 @@ def _encode(record: TokenRecord) -> bytes:
             "created_ms": record.created_ms,
             "expires_ms": record.expires_ms,
             "workspace": record.workspace,
+            **({} if (window := record.window) is None else {"window": [window.parent, window.key]}),
         }
     )
 
@@ -191,6 +244,7 @@ def _decode(token_id: str, kept: bytes) -> TokenRecord:
         value["created_ms"],
         value["expires_ms"],
         value.get("workspace"),
+        OfWindow(*value["window"]) if "window" in value else None,
     )
 
 
@@ -248,6 +302,11 @@ class IssuerTokens:
             self._until = {id: end for id, end in self._until.items() if end > now}
         self._until[token] = until
 
+    def until_ms(self, token: str) -> int | None:
+        """The end of a token of the issuer that was presented; None for all others."""
+        end = self._until.get(token)
+        return None if end is None else int(end * 1000)
+
     async def in_force(self) -> frozenset[str]:
         """The ids of all tokens that count now."""
         now = self._now_s()
@@ -282,3 +341,140 @@ def _scope(claims: Mapping[str, Any]) -> Scope:
 
 def _id(text: str) -> str:
     return f"openid-{hashlib.sha256(text.encode(errors='replace')).hexdigest()[:32]}"
+
+
+# ── browsers ──────────────────────────────────────────────────────────────────────────────────────
+# The sign-in of a browser at the window, by a code or by a token that somebody pasted.
+#
+# A code has 128 bits, counts once and for ten minutes; Redis has its SHA-256. What a browser gets is a token
+# of its own, with the rights of what it came from. It counts at the window alone, and beside the key that the
+# page brought where it did: cookies know no ports, so whatever else listens on this machine may see it.
+
+
+CODE_BYTES: Final = 16
+CODE_MS: Final = 10 * 60_000
+WINDOW_MS: Final = 12 * 3_600_000
+"""A browser is signed in for so long."""
+_CODE = re.compile(r"[A-Za-z0-9_-]{22}")
+KEY = re.compile(r"[A-Za-z0-9_-]{22,128}")
+"""Texts that a page may bring as its key."""
+
+
+class NotSignedIn(Exception):
+    """A code or token that signs nobody in; the message says what would."""
+
+
+async def new_code(store: WindowStore, who: str, scope: Scope, random_bytes: Callable[[int], bytes]) -> str:
+    """A code that signs a browser in once, as the machine's user `who`, with this scope."""
+    code = urlsafe_b64encode(random_bytes(CODE_BYTES)).rstrip(b"=").decode()
+    await store.add_code(_digest(code), orjson.dumps({"who": who, "scope": scope.word}), CODE_MS)
+    return code
+
+
+@record
+class _Rights:
+    """The rights of a browser, from the code or token that it came with."""
+
+    name: str
+    namespace: str
+    scope: Scope
+    until_ms: int
+    workspace: WorkspaceKind | None = None
+    parent: str = ""
+    code: tuple[str, bytes] | None = None
+
+
+class Windows:
+    """The browsers that are signed in."""
+
+    def __init__(
+        self,
+        store: WindowStore,
+        tokens: PrincipalLookUp | IssuerTokens,
+        now_ms: Callable[[], int],
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._store = store
+        self._tokens = tokens
+        self._now_ms = now_ms
+        self._random_bytes = random_bytes
+
+    async def sign_in_by_code(self, code: str, key: str = "") -> tuple[str, TokenRecord]:
+        """The token of a new browser; raises `NotSignedIn`."""
+        digest = _digest(code) if _CODE.fullmatch(code) else ""
+        kept = await self._store.code(digest) if digest else None
+        if kept is None:
+            raise NotSignedIn(USED_CODE)
+        value, until = orjson.loads(kept), self._now_ms() + WINDOW_MS
+        rights = _Rights(
+            value["who"], HOME_NAMESPACE, Scope.of_word(value["scope"]), until, code=(digest, kept)
+        )
+        return await self._made(rights, key)
+
+    async def sign_in_by_token(self, text: str, key: str = "") -> tuple[str, TokenRecord]:
+        """The same, with a token of Dendro or of its issuer."""
+        until, own = self._now_ms() + WINDOW_MS, await record_of(self._store, text)
+        holder = await self._tokens(text)
+        if holder is None:
+            raise NotSignedIn("the token is not known, or its time is over: dendro token new makes one")
+        ends = own.expires_ms if own is not None else self._until_ms(holder.token)
+        name = holder.name.removeprefix(f"{holder.namespace}/") if holder.namespace else holder.name
+        rights = _Rights(
+            name,
+            holder.namespace,
+            holder.scope,
+            until if ends is None else min(until, ends),
+            holder.workspace,
+            own.id if own is not None else "",
+        )
+        return await self._made(rights, key)
+
+    def _until_ms(self, token: str) -> int | None:
+        return self._tokens.until_ms(token) if isinstance(self._tokens, IssuerTokens) else None
+
+    async def _made(self, rights: _Rights, key: str) -> tuple[str, TokenRecord]:
+        secret = urlsafe_b64encode(self._random_bytes(SECRET_BYTES)).rstrip(b"=").decode()
+        now, all_of_them = self._now_ms(), await listed(self._store)
+        counting = {one.id for one in in_force(all_of_them, now)}
+        gone = [one.id for one in all_of_them if one.window is not None and one.id not in counting]
+        while True:
+            token_id = b32encode(self._random_bytes(ID_BYTES)).decode().lower()
+            made = TokenRecord(
+                token_id,
+                _digest(secret),
+                rights.name,
+                rights.namespace,
+                rights.scope,
+                now,
+                rights.until_ms,
+                rights.workspace,
+                OfWindow(rights.parent, _digest(key) if key else ""),
+            )
+            match await self._store.sign_in(token_id, _encode(made), rights.code, gone):
+                case "OK":
+                    return f"dendro_{token_id}_{secret}", made
+                case "USED":
+                    raise NotSignedIn(USED_CODE)
+                case "TAKEN":
+                    continue
+
+    async def record(self, cookie: str, key: str) -> TokenRecord | None:
+        """The token of a browser that counts, by its cookie and the key beside it."""
+        found, now = await record_of(self._store, cookie), self._now_ms()
+        if found is None or found.window is None or found.is_over(now):
+            return None
+        if found.window.key and not hmac.compare_digest(found.window.key, _digest(key)):
+            return None
+        if not (parent := found.window.parent):
+            return found
+        kept = await self._store.token(parent)
+        return None if kept is None or _decode(parent, kept).is_over(now) else found
+
+    async def sign_out(self, token_id: str) -> None:
+        """Ends a browser's token."""
+        await self._store.remove_tokens((token_id,))
+
+
+USED_CODE: Final = (
+    "the code is not known, was used, or is older than ten minutes: dendro token code makes another"
+)

@@ -126,7 +126,7 @@ QUEUE_AGE = _gauge(
 LEASED = _gauge("sessions_leased", "Sessions of the pool that workers hold, of all workers.", "pool")
 OPEN_REQUESTS = _gauge("open_requests", "Approvals and questions that wait for a person, in the deployment.")
 CONNECTIONS = _gauge(
-    "door_connections", "Connections of clients that are open: `app-server`, `sq-eq`.", "door"
+    "door_connections", "Connections of clients that are open: `app-server`, `sq-eq`, `window`.", "door"
 )
 CONNECTED = _counter("door_connections_opened", "Connections of clients that were accepted.", "door")
 BUILD = _gauge("build_info", "1, with the version of the program.", "version")

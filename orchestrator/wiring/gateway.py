@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import os
 import resource
 import ssl
 import time
@@ -15,11 +16,13 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import SharedReads
+from orchestrator.core.frozen import record
 from orchestrator.gateways.app_server.client_connection import AppServer
-from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp
+from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, Windows, new_code
 from orchestrator.gateways.bursts import Messages
+from orchestrator.gateways.principals import Scope, user_name
 from orchestrator.gateways.sq_eq import SqEqDoor
-from orchestrator.gateways.wires.addresses import Address, HttpRules
+from orchestrator.gateways.wires.addresses import HTTP, Address, HttpRules
 from orchestrator.gateways.wires.authentication import Authentication, TokenLookUp, TokenWatch
 from orchestrator.gateways.wires.byte_wire import SocketStream, Wire
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
@@ -33,6 +36,8 @@ from orchestrator.wiring.open_deployment import Opened
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from orchestrator.gateways.app_server.door_ports import Ports
+    from orchestrator.gateways.window.door import Window
     from orchestrator.telemetry.metrics import Metrics
 
 log = logging.getLogger("dendro.gateway")
@@ -86,19 +91,31 @@ def listener_config(
     )
 
 
+@record
+class Entrance:
+    """The way into a gateway, as its doors know it."""
+
+    authentication: Authentication
+    watch: TokenWatch
+    tokens: PrincipalLookUp | IssuerTokens
+    is_ready: Callable[[], bool]
+    """Whether Redis answers."""
+
+
 @asynccontextmanager
 async def gateway(
-    found: Opened, addresses: Sequence[Address], doors: Callable[[Authentication, TokenWatch], Doors]
+    found: Opened, addresses: Sequence[Address], doors: Callable[[Entrance], Doors]
 ) -> AsyncIterator[tuple[Address, ...]]:
     """Listens under the deployment's tokens; gives the addresses with their ports; raises `BadAddress`."""
     tokens, readiness = tokens_of(found), _Readiness(found)
     gate, half = authentication(found.settings, tokens), max(1, found.settings.gateway.max_connections // 2)
     watch = TokenWatch(tokens.in_force, most=half)
     config = listener_config(found.settings, gate, watch, lambda: readiness.is_ready)
+    entrance = Entrance(gate, watch, tokens, lambda: readiness.is_ready)
     tasks = [asyncio.create_task(watch.run()), asyncio.create_task(readiness.run())]
     try:
         async with (
-            observed_doors(found, doors(gate, watch), log.warning) as observed,
+            observed_doors(found, doors(entrance), log.warning) as observed,
             listening(addresses, observed, config) as actual,
         ):
             yield actual
@@ -119,9 +136,10 @@ class _Readiness:
         """Looks again and again, for ever."""
         while True:
             try:
-                await self._found.broker.command("PING")
+                async with asyncio.timeout(READY_S):
+                    await self._found.broker.command("PING")
                 self.is_ready = True
-            except BrokerError:
+            except (BrokerError, TimeoutError):
                 self.is_ready = False
             await asyncio.sleep(READY_S)
 
@@ -137,14 +155,53 @@ async def serving(
     server = AppServer(ports)
     line_limit = found.settings.wire.line_limit_bytes
 
-    def doors(gate: Authentication, watch: TokenWatch) -> Doors:
-        return Doors(server.serve, SqEqDoor(ports, gate, watch, line_limit).serve)
+    def doors(entrance: Entrance) -> Doors:
+        lines = SqEqDoor(ports, entrance.authentication, entrance.watch, line_limit)
+        pages = window(ports, server, entrance) if any(each.scheme in HTTP for each in addresses) else None
+        return Doors(server.serve, lines.serve, pages)
 
     try:
         async with gateway(found, addresses, doors) as actual:
             yield actual
     finally:
         await server.close()
+
+
+# ── window ────────────────────────────────────────────────────────────────────────────────────────
+
+
+def window(ports: Ports, server: AppServer, entrance: Entrance) -> Window:
+    """The door of browsers; the threads that it tells of are followed once for all doors of the process."""
+    # What nobody listens for is not loaded.
+    from orchestrator.gateways.window.door import Window, WindowPorts
+    from orchestrator.gateways.window.pages import read_pages
+
+    given = WindowPorts(
+        ports,
+        server.threads,
+        entrance.tokens,
+        Windows(ports.found.broker.requests, entrance.tokens, ports.now_ms, ports.random_bytes),
+        entrance.watch,
+        entrance.is_ready,
+    )
+    return Window(given, read_pages())
+
+
+async def window_lines(found: Opened, addresses: Sequence[Address]) -> list[str]:
+    """A line for each address of the window, with a code that signs the machine's user in once."""
+    lines = []
+    for address in addresses:
+        if address.scheme in HTTP:
+            code = await new_code(found.broker.requests, user_name(), Scope.ADMIN, os.urandom)
+            lines.append(f"window at {_url(found.settings, address)}/#c={code}")
+    return lines
+
+
+def _url(settings: Settings, address: Address) -> str:
+    """The address as a browser has to name it: under a name that the gateway knows itself by."""
+    wild = address.host in ("0.0.0.0", "::")
+    host = next(iter(settings.gateway.hosts), "127.0.0.1" if address.host == "0.0.0.0" else "::1")
+    return str(replace(address, host=host) if wild else address)
 
 
 def raise_descriptor_limit() -> None:
@@ -227,4 +284,9 @@ def _counted(doors: Doors, metrics: Metrics) -> Doors:
         with connection("sq-eq"):
             await doors.lines(stream)
 
-    return Doors(messages, lines if doors.lines is not None else None)
+    return replace(
+        doors,
+        messages=messages,
+        lines=lines if doors.lines is not None else None,
+        page_connection=lambda: connection("window"),
+    )

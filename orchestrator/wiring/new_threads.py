@@ -332,6 +332,8 @@ def _ignored(keys: list[str]) -> Iterator[str]:
 
 def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     """The app-server's view of a deployment."""
+    from orchestrator.gateways.app_server.methods import METHODS
+
     repositories = Repositories(sources.environ)
     remembering = replace(sources, in_work_tree=repositories.in_work_tree)
     makes = NewThreads(found, remembering, repositories)
@@ -359,6 +361,10 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         jobs=PoolJobs(found.broker, session_pool(found.settings), lambda: uuid.uuid4().hex),
         write_settings=SavedSettings(found.settings, sources).write,
         read_settings=partial(asyncio.to_thread, _saved, offered, remembering),
+        server_id=uuid.uuid4().hex,
+        features=sorted(
+            {name.partition("/")[0] for name, one in METHODS.items() if not one.before_initialize}
+        ),
     )
 
 

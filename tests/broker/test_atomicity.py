@@ -114,6 +114,8 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         await broker.claims.admit("openai", ticket, 10, ProviderLimits(1, 10))
     await broker.claims.settle("openai", 10, 5, ProviderLimits(1, 10))
     await broker.requests.add_to_history("anna@host", "k", (session, "typed"), b"12345678")
+    await broker.requests.add_code("digest", b"rights", 60_000)
+    assert await broker.requests.sign_in("t1", b"record", ("digest", b"rights"), ["t0"]) == "OK"
     await broker.jobs.offer_job("default", "j1", b"look", 60_000)
     assert await broker.jobs.take_job("default", "j1", "w1") == b"look"
     assert await broker.jobs.keep_job("j1", "w1")

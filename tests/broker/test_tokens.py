@@ -10,8 +10,8 @@ async def test_record_of_a_token_is_kept_until_it_is_removed(broker: Broker) -> 
     assert await broker.requests.add_token("b", b"two")
     assert await broker.requests.token("a") == b"one"
     assert await broker.requests.tokens() == {"a": b"one", "b": b"two"}
-    assert await broker.requests.remove_token("a")
-    assert not await broker.requests.remove_token("a")
+    assert await broker.requests.remove_tokens(("a", "none")) == 1
+    assert await broker.requests.remove_tokens(("a",)) == 0
     assert await broker.requests.token("a") is None
 
 

@@ -39,7 +39,7 @@ getUserAgent getUserSavedConfig hooks/list initialize listConversations mcpServe
 modelProvider/list permissionProfile/list removeConversationListener skills/list
 thread/backgroundTerminals/list thread/goal/get thread/items/list thread/list thread/loaded/list
 thread/queue/list thread/read thread/readState/update thread/resume thread/search thread/turns/list
-thread/unsubscribe userInfo
+thread/unsubscribe userInfo window/state
 """
 SUBMIT = """
 archiveConversation interruptConversation newConversation resumeConversation review/start sendUserMessage

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import jwt
@@ -32,8 +32,8 @@ class Records:
     async def tokens(self) -> dict[str, bytes]:
         return self.kept
 
-    async def remove_token(self, token_id: str) -> bool:
-        return self.kept.pop(token_id, None) is not None
+    async def remove_tokens(self, token_ids: Sequence[str]) -> int:
+        return sum(self.kept.pop(id, None) is not None for id in token_ids)
 
 
 @pytest.fixture

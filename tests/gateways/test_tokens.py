@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 
 import orjson
 import pytest
@@ -35,8 +36,8 @@ class Kept:
     async def tokens(self) -> dict[str, bytes]:
         return dict(self.records)
 
-    async def remove_token(self, token_id: str) -> bool:
-        return self.records.pop(token_id, None) is not None
+    async def remove_tokens(self, token_ids: Sequence[str]) -> int:
+        return sum(self.records.pop(id, None) is not None for id in token_ids)
 
 
 async def test_holder_of_a_token_is_known_by_name_namespace_and_scope() -> None:
@@ -97,7 +98,7 @@ async def test_token_counts_until_its_time_is_over_or_it_is_revoked() -> None:
     now[0] = 10
     assert await look_up(text) is None
     assert await look_up.in_force() == {kept.id}
-    await store.remove_token(kept.id)
+    await store.remove_tokens((kept.id,))
     assert await look_up(other) is None
     assert [each.name for each in await listed(store)] == ["ci"]
 

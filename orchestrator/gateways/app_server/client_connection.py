@@ -10,8 +10,6 @@ import asyncio
 import logging
 from contextlib import suppress
 
-from pydantic import ValidationError
-
 from orchestrator.broker.errors import BrokerError
 from orchestrator.gateways.app_server import messages
 from orchestrator.gateways.app_server.door import Door
@@ -24,19 +22,15 @@ from orchestrator.gateways.app_server.messages import (
     Request,
     RpcError,
     Unreadable,
-    bad_params,
-    invalid,
 )
-from orchestrator.gateways.app_server.method import Method, NoParams, Params
+from orchestrator.gateways.app_server.method import ABSENT, Method, Params
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.gateways.submit import OpRefused
 from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
-from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.event import without_places
 
 WAITING_MOST = 64
@@ -143,22 +137,9 @@ class Connection:
         if method is None:
             raise RpcError(refusal(name), Code.UNKNOWN_METHOD)
         experimental = info is not None and info.experimental
-        if method.experimental and not experimental:
-            raise RpcError(f"{name} requires experimentalApi capability")
-        given = request.params if request.params is not None else {}
-        if not request.has_params and not issubclass(method.params, NoParams):
-            raise RpcError("Invalid request: missing field `params`")
-        if not isinstance(given, dict):
-            raise bad_params("an object is expected")
-        if more_values_than(given, MESSAGE_VALUES):
-            raise bad_params(f"at most {MESSAGE_VALUES:,} values in all are taken")
-        if not experimental:
-            _refuse_experimental(name, method, given)
+        given = request.params if request.has_params else ABSENT
         try:
-            method.check(name, self.door.principal)
-            return method, method.params.model_validate(given)
-        except ValidationError as error:
-            raise invalid(error) from None
+            return method, method.checked(name, self.door.principal, given, experimental=experimental)
         except NotPermitted as error:
             raise RpcError(str(error)) from None
 
@@ -192,12 +173,6 @@ class Connection:
         self._outbox.put(messages.error(request.id, error.code, why))
 
 
-def _refuse_experimental(name: str, method: Method, given: JsonObject) -> None:
-    for field in sorted(method.experimental_fields & given.keys()):
-        if given[field] is not None:
-            raise RpcError(f"{name}.{field} requires experimentalApi capability")
-
-
 # ── server ────────────────────────────────────────────────────────────────────────────────────────
 # The server of one process: its connections, and the sessions that they hear.
 
@@ -207,11 +182,12 @@ class AppServer:
 
     def __init__(self, ports: Ports, write: Write = notifications) -> None:
         self._ports = ports
-        self._threads = LiveThreads(ports, write)
+        self.threads = LiveThreads(ports, write)
+        """The sessions that are followed, for other doors of the process, too."""
 
     def connection(self, wire: Wire) -> Connection:
         """A connection, to be served."""
-        return Connection(self._ports, self._threads, wire)
+        return Connection(self._ports, self.threads, wire)
 
     async def serve(self, wire: Wire) -> None:
         """Serves one connection until its client has left."""
@@ -219,4 +195,4 @@ class AppServer:
 
     async def close(self) -> None:
         """Follows no session any more."""
-        await self._threads.close()
+        await self.threads.close()

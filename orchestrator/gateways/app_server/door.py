@@ -17,7 +17,13 @@ from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_s
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import Line, LiveThread, LiveThreads, Told
-from orchestrator.gateways.app_server.messages import Answer, RpcError, not_found, notification, request
+from orchestrator.gateways.app_server.messages import (
+    Answer,
+    NotThere,
+    not_found,
+    notification,
+    request,
+)
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_items import read_state_json, thread_json
 from orchestrator.gateways.app_server.write_requests import Asks
@@ -102,7 +108,7 @@ class Door:
         try:
             session = parse_session_id(thread)
         except InvalidSessionId:
-            raise RpcError(f"invalid thread id: {thread[:100]}") from None
+            raise NotThere(f"invalid thread id: {thread[:100]}") from None
         return await self.client.head(session)
 
     def new_turn_id(self) -> SubmissionId:

@@ -127,6 +127,10 @@ class Ports:
     """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False
     """Whether a client is asked that says a model reviews its requests: such a client may accept anything."""
+    server_id: str = ""
+    """Names this process: another one after a restart."""
+    features: Sequence[str] = ()
+    """The areas of methods that are served, as `thread` is that of `thread/list`."""
 
     async def saved(self) -> Saved:
         """The settings in force for new sessions now."""

@@ -39,14 +39,22 @@ class RpcError(Exception):
         self.code = code
 
 
+class NotThere(RpcError):
+    """The thing that a request names is unknown here, or another namespace's: the same words for both."""
+
+
+class NotMeant(RpcError):
+    """The request is not for this client, whatever its scope."""
+
+
 def no_rollout(thread: str) -> RpcError:
     """The thread is unknown here, or belongs to another namespace."""
-    return RpcError(f"no rollout found for thread id {thread}")
+    return NotThere(f"no rollout found for thread id {thread}")
 
 
 def not_found(thread: str) -> RpcError:
     """The same, for a method that wants a thread at work."""
-    return RpcError(f"thread not found: {thread}")
+    return NotThere(f"thread not found: {thread}")
 
 
 def bad_params(why: str) -> RpcError:

@@ -6,13 +6,14 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from pydantic.alias_generators import to_camel
 
 from orchestrator.core.frozen import record
-from orchestrator.gateways.app_server.messages import RpcError, bad_params
+from orchestrator.gateways.app_server.messages import NotMeant, RpcError, bad_params, invalid
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.protocol.wire import JsonObject
+from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
+from orchestrator.protocol.wire import JsonObject, JsonValue
 
 if TYPE_CHECKING:
     from orchestrator.gateways.app_server.door import Door
@@ -28,6 +29,13 @@ class Params(BaseModel):
 
 class NoParams(Params):
     """A method that takes nothing; `params` may be left out."""
+
+
+class Absent:
+    """A call without `params`."""
+
+
+ABSENT = Absent()
 
 
 class Whose(Enum):
@@ -71,12 +79,42 @@ class Method:
     waits: bool = False
     before_initialize: bool = False
     """Whether it is served before the handshake."""
+    of_connection: bool = False
+    """Whether it means nothing without a connection that stays: requests over HTTP have none."""
 
     def check(self, name: str, principal: Principal) -> None:
         """Raises `RpcError`, `NotPermitted` for a principal that may not call it."""
         if not self.whose.admits(principal):
-            raise RpcError(self.whose.value)
+            raise NotMeant(self.whose.value)
         principal.require(self.scope, name)
+
+    def checked(
+        self, name: str, principal: Principal, given: JsonValue | Absent, *, experimental: bool
+    ) -> Params:
+        """The parameters of a call; raises `RpcError`, `NotPermitted` for one that is not served.
+
+        `experimental`: whether its client asked for `experimentalApi`.
+        """
+        if self.experimental and not experimental:
+            raise RpcError(f"{name} requires experimentalApi capability")
+        if isinstance(given, Absent):
+            if not issubclass(self.params, NoParams):
+                raise RpcError("Invalid request: missing field `params`")
+            given = {}
+        params = {} if given is None else given
+        if not isinstance(params, dict):
+            raise bad_params("an object is expected")
+        if more_values_than(params, MESSAGE_VALUES):
+            raise bad_params(f"at most {MESSAGE_VALUES:,} values in all are taken")
+        if not experimental:
+            for member in sorted(self.experimental_fields & params.keys()):
+                if params[member] is not None:
+                    raise RpcError(f"{name}.{member} requires experimentalApi capability")
+        self.check(name, principal)
+        try:
+            return self.params.model_validate(params)
+        except ValidationError as error:
+            raise invalid(error) from None
 
 
 # ── paging ────────────────────────────────────────────────────────────────────────────────────────

@@ -1,6 +1,7 @@
-"""Addresses to listen on, as people write them: `tcp://`, `tcps://`, `ws://`, `wss://`, `unix://`, `stdio://`.
+"""Addresses to listen on, as people write them: `tcp://`, `tcps://`, `ws://`, `wss://`, `http://`, `https://`,
+`unix://`, `stdio://`.
 
-Whatever leaves this machine is encrypted: `tcp://` and `ws://` are for loopback.
+Whatever leaves this machine is encrypted: `tcp://`, `ws://` and `http://` are for loopback.
 """
 
 from __future__ import annotations
@@ -133,8 +134,10 @@ def _shown(text: str) -> str:
 # ── addresses ─────────────────────────────────────────────────────────────────────────────────────
 
 
-SCHEMES = ("tcp", "tcps", "ws", "wss", "unix", "stdio")
-ENCRYPTED = {"tcp": "tcps", "ws": "wss"}
+SCHEMES = ("tcp", "tcps", "ws", "wss", "http", "https", "unix", "stdio")
+ENCRYPTED = {"tcp": "tcps", "ws": "wss", "http": "https"}
+HTTP = ("http", "https")
+"""The schemes of the window."""
 MOST_UNIX_PATH = 107
 """Bytes of a unix socket's path (unix(7): 108 with the last zero)."""
 

@@ -1,7 +1,8 @@
 """Listeners: sockets that wait for clients, and hand each connection to the door that it asks for.
 
-A WebSocket goes to `Doors.messages`, a stream of lines to `Doors.lines`. A unix socket takes both: an
-HTTP request begins with a capital letter, a line of JSON does not.
+A WebSocket goes to `Doors.messages`, a stream of lines to `Doors.lines`, a request of a browser to
+`Doors.pages`. A unix socket takes the first two: an HTTP request begins with a capital letter, a line of
+JSON does not.
 """
 
 from __future__ import annotations
@@ -14,12 +15,12 @@ import ssl
 import stat
 import struct
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import field, replace
 from functools import lru_cache
 from http import HTTPStatus
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
@@ -27,7 +28,15 @@ from websockets.http11 import Request, Response
 
 from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.wires.addresses import Address, Answer, BadAddress, HttpRules, bearer, refusal
+from orchestrator.gateways.wires.addresses import (
+    HTTP,
+    Address,
+    Answer,
+    BadAddress,
+    HttpRules,
+    bearer,
+    refusal,
+)
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch, Unauthenticated
 from orchestrator.gateways.wires.byte_wire import (
     HANDSHAKE_S,
@@ -45,6 +54,9 @@ from orchestrator.gateways.wires.byte_wire import (
 )
 from orchestrator.private_files import FILE, make_folder
 from orchestrator.tables import KIB
+
+if TYPE_CHECKING:
+    from orchestrator.gateways.wires.http_requests import HttpDoor
 
 LEAVING = "this gateway leaves: come back, to it or to another one"
 BACKLOG = 1024
@@ -65,6 +77,10 @@ class Doors:
     messages: Callable[[Wire], Coroutine[Any, Any, None]] = _nobody
     lines: LinesDoor | None = None
     """Its first line says who it is, so it authenticates itself."""
+    pages: HttpDoor | None = None
+    """Its requests say who they are: the kernel's word counts for no browser."""
+    page_connection: Callable[[], AbstractContextManager[None]] = field(default=nullcontext)
+    """Counts a connection for pages while it is open."""
 
 
 @record
@@ -109,12 +125,16 @@ async def listening(
 async def _listener(address: Address, doors: Doors, config: ListenerConfig) -> AsyncIterator[Address]:
     if address.is_encrypted and config.tls is None:
         raise BadAddress(f"{address} needs a certificate: set gateway.tls_certificate and gateway.tls_key")
+    if address.scheme in HTTP and doors.pages is None:
+        raise BadAddress(f"{address} is for the window: dendro serve, or dendro window")
     streams = _Streams(doors.lines, config)
     with _bound(address) as listener:
         actual = address if address.path else replace(address, port=listener.getsockname()[1])
         opening = _websockets(address, listener, doors, config, streams)
         if address.scheme in ("tcp", "tcps"):
             opening = _lines(listener, streams, config.tls if address.is_encrypted else None)
+        elif address.scheme in HTTP:
+            opening = _pages(address, listener, doors, config)
         async with opening:
             yield actual
 
@@ -227,6 +247,20 @@ async def _lines(
         server.close()
         await streams.close()
         await server.wait_closed()
+
+
+@asynccontextmanager
+async def _pages(
+    address: Address, listener: socket.socket, doors: Doors, config: ListenerConfig
+) -> AsyncIterator[None]:
+    # A gateway without a window does not load the library.
+    from orchestrator.gateways.wires.http_requests import HttpBounds, answering
+
+    assert doors.pages is not None
+    tls = config.tls if address.is_encrypted else None
+    bounds = HttpBounds(config.rules, tls, config.most_connections, config.is_ready, doors.page_connection)
+    async with answering(listener, doors.pages, bounds):
+        yield
 
 
 @asynccontextmanager

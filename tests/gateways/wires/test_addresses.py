@@ -14,7 +14,15 @@ from orchestrator.gateways.wires.addresses import Address, BadAddress, parse_add
 
 @pytest.mark.parametrize(
     "text",
-    ["tcp://127.0.0.1:4501", "ws://localhost:0", "ws://[::1]:80", "wss://0.0.0.0:443", "tcps://10.0.0.7:1"],
+    [
+        "tcp://127.0.0.1:4501",
+        "ws://localhost:0",
+        "ws://[::1]:80",
+        "wss://0.0.0.0:443",
+        "tcps://10.0.0.7:1",
+        "http://127.0.0.1:4600",
+        "https://0.0.0.0:443",
+    ],
 )
 def test_address_is_read_and_shown_again(text: str) -> None:
     assert str(parse_address(text)) == text
@@ -25,7 +33,9 @@ def test_unix_address_is_absolute_and_alone_means_the_usual_socket(tmp_path: Pat
     assert parse_address("unix://", tmp_path / "usual.sock") == Address("unix", path=tmp_path / "usual.sock")
 
 
-@pytest.mark.parametrize("text", ["ws://0.0.0.0:4500", "tcp://10.0.0.7:4500", "ws://dendro.example:80"])
+@pytest.mark.parametrize(
+    "text", ["ws://0.0.0.0:4500", "tcp://10.0.0.7:4500", "ws://dendro.example:80", "http://0.0.0.0:80"]
+)
 def test_another_address_than_loopback_needs_tls_and_the_error_says_so(text: str) -> None:
     with pytest.raises(BadAddress, match=r"unencrypted.*gateway\.tls_certificate"):
         parse_address(text)
@@ -36,7 +46,7 @@ def test_another_address_than_loopback_needs_tls_and_the_error_says_so(text: str
     [
         "",
         "4500",
-        "http://localhost:1",
+        "ftp://localhost:1",
         "ws://localhost",
         "ws://:4500",
         "ws://localhost:99999",

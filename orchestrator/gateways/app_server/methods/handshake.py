@@ -1,4 +1,4 @@
-"""The handshake: who the client is, what it can do, and what it does not want to hear."""
+"""The handshake: who the client is, what it can do, what it does not want to hear; who a page's reader is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from orchestrator.gateways.app_server.door import ClientInfo, Door
 from orchestrator.gateways.app_server.greeting import NAME_CHARS, greeting, user_agent
 from orchestrator.gateways.app_server.messages import RpcError
-from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result
 from orchestrator.gateways.principals import Scope
 
 NO_HOME = Path("/")
@@ -70,6 +70,21 @@ def named_agent(door: Door) -> str:
     return user_agent(door.info.name if door.info is not None else "dendro", door.ports.version)
 
 
+async def window_state(door: Door, _: NoParams) -> Result:
+    """The first thing that a page reads: who looks, how far the rights go, and which server answers."""
+    principal, ports = door.principal, door.ports
+    return {
+        "who": principal.name,
+        "scope": principal.scope.word,
+        "namespace": principal.namespace,
+        "version": ports.version,
+        "now": ports.now_ms(),
+        "serverId": ports.server_id,
+        "features": list(ports.features),
+    }
+
+
 METHODS: Mapping[str, Method] = {
     "initialize": Method(InitializeParams, initialize, Scope.READ, before_initialize=True),
+    "window/state": Method(NoParams, window_state, Scope.READ),
 }

@@ -147,4 +147,6 @@ async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
     door.notify("thread/started", {"thread": told})
 
 
-METHODS: Mapping[str, Method] = {"thread/resume": Method(ThreadResume, thread_resume, Scope.READ)}
+METHODS: Mapping[str, Method] = {
+    "thread/resume": Method(ThreadResume, thread_resume, Scope.READ, of_connection=True)
+}

@@ -366,7 +366,7 @@ METHODS: Mapping[str, Method] = {
             {"dynamicTools", "environments", "permissions", "selectedCapabilityRoots", "multiAgentMode"}
         ),
     ),
-    "thread/unsubscribe": Method(ThreadParams, thread_unsubscribe, Scope.READ),
+    "thread/unsubscribe": Method(ThreadParams, thread_unsubscribe, Scope.READ, of_connection=True),
     "thread/compact/start": Method(ThreadParams, compact_start, Scope.SUBMIT),
     "turn/start": Method(
         TurnStartParams,
