@@ -26,7 +26,7 @@ from redis.asyncio.cluster import ClusterParser
 from redis.crc import key_slot
 
 from orchestrator.broker.errors import Misconfigured
-from orchestrator.broker.sockets import Address, Era, connection_pool
+from orchestrator.broker.sockets import Address, Era, Wire, connection_pool
 from orchestrator.core.frozen import record
 
 REDIRECTIONS = 8
@@ -60,6 +60,8 @@ class Cluster:
             int(pattern.connection_kwargs.get("port", 6379)),
         )
         self._nodes: dict[Address, Redis] = {}
+        self._wires: dict[Address, Wire] = {}
+        self._reply_timeout_s: float | None = options["socket_timeout"]
         self._stretches: tuple[Stretch, ...] = ()
         self._owners: dict[int, Address] = {}
         self._refreshing = asyncio.Lock()
@@ -70,7 +72,7 @@ class Cluster:
         for _ in range(REDIRECTIONS):
             owner = await self._owner(slot)
             try:
-                return await self._node(owner).execute_command(*args, **options)
+                return await self._wire(owner).execute_command(*args, **options)
             except foreign.MovedError as moved:
                 self._owners[slot] = _named(moved, owner)
             except foreign.AskError as ask:
@@ -98,6 +100,7 @@ class Cluster:
         raise foreign.ClusterError(f"the nodes do not agree on who has slot {slot}")
 
     async def aclose(self) -> None:
+        await asyncio.gather(*(wire.aclose() for wire in self._wires.values()))
         await asyncio.gather(*(node.aclose() for node in self._nodes.values()))
 
     # ── where the slots are ───────────────────────────────────────────────────────────────────
@@ -124,7 +127,7 @@ class Cluster:
         silent = []
         for address in tuple(dict.fromkeys((*self._nodes, self._first))):
             try:
-                reply = await self._node(address).execute_command("CLUSTER", "SLOTS")
+                reply = await self._wire(address).execute_command("CLUSTER", "SLOTS")
             except (foreign.AuthenticationError, foreign.NoPermissionError):
                 raise
             except (foreign.ConnectionError, foreign.TimeoutError, OSError) as error:
@@ -149,6 +152,15 @@ class Cluster:
             pool = ConnectionPool(self._pattern.connection_class, **options)
             self._nodes[address] = Redis.from_pool(pool)
         return self._nodes[address]
+
+    def _wire(self, address: Address) -> Any:
+        """The client of one node for commands that do not block; where they may, the library's."""
+        node = self._node(address)
+        if self._reply_timeout_s is None:
+            return node
+        if address not in self._wires:
+            self._wires[address] = Wire(node, self._reply_timeout_s)
+        return self._wires[address]
 
 
 def _stretches(reply: Sequence[Any], asked: Address) -> Iterable[Stretch]:

@@ -24,7 +24,7 @@ from orchestrator.broker.cluster import Cluster
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.scripts import Argument, Script, load
-from orchestrator.broker.sockets import Era, connection_pool
+from orchestrator.broker.sockets import Era, Wire, connection_pool
 from orchestrator.core.frozen import record
 from orchestrator.tables import RedisSettings
 
@@ -120,15 +120,13 @@ class Connection:
         """Runs several scripts, in one round trip where the server is one, else side by side."""
         if len(calls) == 1:
             return [await self.run(calls[0])]
-        if self.clustered or not isinstance(self._client, Redis):
+        if not isinstance(self._client, Wire):
             return list(await asyncio.gather(*(self.run(call) for call in calls)))
-        async with self._client.pipeline(transaction=False) as pipe:
-            for call in calls:
-                pipe.execute_command("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args)
-            try:
-                replies = await pipe.execute(raise_on_error=False)
-            except Exception as error:
-                raise self._failed(error, ()) from error
+        rows = [("EVALSHA", call.script.sha, len(call.keys), *call.keys, *call.args) for call in calls]
+        try:
+            replies = await self._client.execute_all(rows)
+        except Exception as error:
+            raise self._failed(error, ()) from error
         return [await self._settled(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
     async def _settled(self, call: ScriptCall, reply: Any) -> list[Any]:
@@ -151,27 +149,32 @@ class Connection:
         """Runs several plain commands, in one round trip where the server is one."""
         if len(rows) == 1:
             return [await self.command(*rows[0])]
-        if self.clustered or not isinstance(self._client, Redis):
+        if not isinstance(self._client, Wire):
             return list(await asyncio.gather(*(self.command(*row) for row in rows)))
-        return await self._piped(rows)
+        try:
+            replies = await self._client.execute_all(rows)
+            for reply in replies:
+                if isinstance(reply, Exception):
+                    raise reply
+        except Exception as error:
+            raise self._failed(error, ()) from error
+        return replies
 
     async def together(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
-        """Runs several plain commands on one connection, in their order; in a cluster, all of one slot."""
-        if not isinstance(self._client, Cluster):
-            return await self._piped(rows)
+        """Runs several plain commands on a connection of their own, in their order; one of them may block.
+
+        In a cluster, all of one slot.
+        """
         try:
-            return await self._client.together(rows)
+            if isinstance(self._client, Cluster):
+                return await self._client.together(rows)
+            library = self._client.library if isinstance(self._client, Wire) else cast(Redis, self._client)
+            async with library.pipeline(transaction=False) as pipe:
+                for row in rows:
+                    pipe.execute_command(*row)
+                return list(await pipe.execute())
         except Exception as error:
             raise self._failed(error, rows[0]) from error
-
-    async def _piped(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
-        async with cast(Redis, self._client).pipeline(transaction=False) as pipe:
-            for row in rows:
-                pipe.execute_command(*row)
-            try:
-                return list(await pipe.execute())
-            except Exception as error:
-                raise self._failed(error, ()) from error
 
     async def wait(self, *args: Argument) -> Any:
         """Runs a command that may block longer than any reply deadline."""
@@ -231,7 +234,9 @@ def connect(redis: RedisSettings, name: str = "") -> Connection:
     `name` is what `CLIENT LIST` calls the connections; one in the URL goes before it.
     """
     era = Era()
-    client = _client(redis, era, redis.command_timeout_s, name)
+    client: Commands = _client(redis, era, redis.command_timeout_s, name)
+    if isinstance(client, Redis):
+        client = Wire(client, redis.command_timeout_s)
     waiting = _client(redis, era, None, name)
     return Connection(client, waiting, clustered=redis.cluster)
 

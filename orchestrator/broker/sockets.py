@@ -8,10 +8,11 @@ from __future__ import annotations
 import asyncio
 import re
 import ssl
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import SplitResult, parse_qsl, quote, urlencode, urlsplit
 
 import hiredis
@@ -20,6 +21,7 @@ from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection, Unix
 
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.core.frozen import record
+from orchestrator.tables import KIB
 
 _DEMOTED = re.compile(r"\b(READONLY|UNBLOCKED|MASTERDOWN)\b")
 
@@ -40,6 +42,7 @@ class _Lean:
     """
 
     _reader: asyncio.StreamReader | None
+    _writer: asyncio.StreamWriter | None
     socket_timeout: float | None
     client_name: str | None
 
@@ -72,7 +75,7 @@ class _Lean:
     async def can_read_destructive(self) -> bool:
         if self._reader is None or self._reader.at_eof():
             raise foreign.ConnectionError("the server closed the connection")
-        if self._made_in != self._era.number:
+        if not self.is_of_this_era:
             raise foreign.ConnectionError("the server is no primary any more")
         return False
 
@@ -102,9 +105,18 @@ class _Lean:
         So all of them end, each when it is to be used next. New ones ask their way again, through the name
         service or the Sentinels.
         """
-        if self._made_in == self._era.number:
-            self._era.number += 1
+        self.end_era()
         await self.disconnect(nowait=True)  # type: ignore[attr-defined]
+
+    @property
+    def is_of_this_era(self) -> bool:
+        """Whether nobody has found since it was made that the server is no primary any more."""
+        return self._made_in == self._era.number
+
+    def end_era(self) -> None:
+        """Notes that the server is no primary any more."""
+        if self.is_of_this_era:
+            self._era.number += 1
 
 
 class _LeanTcp(_Lean, Connection):
@@ -228,6 +240,217 @@ def _share_tls(arguments: dict[str, Any]) -> None:
 def _sentinel(url: str, options: Mapping[str, Any]) -> Redis:
     patience = {"socket_timeout": options["socket_connect_timeout"]}
     return Redis.from_pool(connection_pool(url, Era(), {**options, **patience}))
+
+
+# ── one connection for all commands ───────────────────────────────────────────────────────────────
+# What a process asks of a server goes over one connection: the commands of a turn of the event loop in one
+# write, their replies in the order of the commands. The library takes a connection of its pool for each
+# command, and a task's turn for each step of it: twice the time (docs/decisions/one-wire.md). Connections are
+# still made by the library, with all that is above; then their bytes are ours.
+
+
+SMALL_BYTES = 256 * KIB
+"""Commands with longer arguments go over connections of the pool: they would hold up all that come behind."""
+
+
+class Wire:
+    """A client of one server. Commands that block others (BLPOP, WAIT) are not for it: see `library`."""
+
+    def __init__(self, library: Redis, reply_timeout_s: float) -> None:
+        """Opens no connection. A reply that is late for so long fails all that waits on its connection."""
+        self.library = library
+        """The client of the same server that takes a connection of the pool for each command."""
+        self._timeout_s = reply_timeout_s
+        self._parsed = cast(Mapping[str, Callable[..., Any]], dict(library.response_callbacks))
+        self._link: _Link | None = None
+        self._opening: asyncio.Task[_Link] | None = None
+
+    @property
+    def connection_pool(self) -> ConnectionPool:
+        """The pool of `library`, which makes the connections."""
+        return self.library.connection_pool
+
+    async def execute_command(self, *args: Any, **options: Any) -> Any:
+        """Runs a command; raises the client library's errors."""
+        if sum(map(_size, args)) > SMALL_BYTES:
+            return await cast(Any, self.library).execute_command(*args, **options)
+        reply = await (await self._open()).send(args)
+        parsed = self._parsed.get(args[0])
+        return reply if parsed is None else parsed(reply, **options)
+
+    async def execute_all(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        """Runs several commands, in their order; errors of the server stand among the replies.
+
+        Raises the library's errors about the connection.
+        """
+        if sum(_size(word) for args in rows for word in args) > SMALL_BYTES:
+            async with self.library.pipeline(transaction=False) as pipe:
+                for args in rows:
+                    pipe.execute_command(*args)
+                return list(await pipe.execute(raise_on_error=False))
+        link = await self._open()
+        sent = [link.send(args) for args in rows]
+        replies = await asyncio.gather(*sent, return_exceptions=True)
+        for args, at in zip(rows, range(len(replies)), strict=True):
+            reply, parsed = replies[at], self._parsed.get(args[0])
+            if isinstance(reply, foreign.ConnectionError | foreign.TimeoutError):
+                raise reply
+            if parsed is not None and not isinstance(reply, BaseException):
+                replies[at] = parsed(reply)
+        return replies
+
+    async def aclose(self) -> None:
+        if self._opening is not None:
+            self._opening.cancel()
+        if self._link is not None:
+            self._link.end(foreign.ConnectionError("the client was closed"))
+        await self.library.aclose()
+
+    async def _open(self) -> _Link:
+        """The connection; a new one where the last has ended, or leads to a former primary."""
+        if self._link is not None and self._link.serves:
+            return self._link
+        # All that wait share one attempt, and one failure.
+        if self._opening is None:
+            self._opening = asyncio.create_task(self._opened())
+        return await asyncio.shield(self._opening)
+
+    async def _opened(self) -> _Link:
+        try:
+            if self._link is not None:
+                self._link.leave()
+            pool = self.library.connection_pool
+            connection = pool.connection_class(**pool.connection_kwargs)
+            await connection.connect()  # type: ignore[no-untyped-call]
+            self._link = _Link(cast(_Lean, connection), self._timeout_s)
+            return self._link
+        finally:
+            self._opening = None
+
+
+class _Link(asyncio.Protocol):
+    """An open connection, taken over from the library, and the commands whose replies are awaited."""
+
+    def __init__(self, connection: _Lean, timeout_s: float) -> None:
+        self._connection = connection
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._reader = hiredis.Reader(
+            protocolError=foreign.InvalidResponse,
+            replyError=connection._parser.parse_error,  # type: ignore[attr-defined]
+        )
+        self._awaited: deque[tuple[asyncio.Future[Any], float]] = deque()
+        self._unsent: list[bytes] = []
+        self._watch: asyncio.TimerHandle | None = None
+        self._leaving = False
+        self._error: Exception | None = None
+        reader, writer = connection._reader, connection._writer
+        assert reader is not None
+        assert writer is not None
+        self._transport = cast(asyncio.Transport, writer.transport)
+        self._transport.set_protocol(self)
+        if reader.at_eof():
+            self.end(foreign.ConnectionError("the server closed the connection"))
+
+    @property
+    def serves(self) -> bool:
+        """Whether it takes another command: it is open, and leads to no former primary."""
+        return self._error is None and not self._leaving and self._connection.is_of_this_era
+
+    def send(self, args: Sequence[Any]) -> asyncio.Future[Any]:
+        """Sends a command with all others of this turn of the loop; its reply, or the error that it is."""
+        reply: asyncio.Future[Any] = self._loop.create_future()
+        if self._error is not None:
+            reply.set_exception(self._error)
+            return reply
+        packed = self._connection.pack_command(*args)
+        if not self._unsent:
+            self._loop.call_soon(self._flush)
+        self._unsent += packed
+        self._awaited.append((reply, self._loop.time() + self._timeout_s))
+        if self._watch is None:
+            self._watch = self._loop.call_later(self._timeout_s, self._look)
+        return reply
+
+    def leave(self) -> None:
+        """Takes no more commands, and closes behind the last reply."""
+        self._leaving = True
+        if not self._awaited:
+            self.end(foreign.ConnectionError("the server is no primary any more"))
+
+    def end(self, error: Exception) -> None:
+        """Closes it; what waits fails with the error."""
+        if self._error is not None:
+            return
+        self._error = error
+        if self._watch is not None:
+            self._watch.cancel()
+        self._unsent.clear()
+        self._transport.abort()
+        # The library warns of connections that are dropped open.
+        self._connection._reader = self._connection._writer = None
+        while self._awaited:
+            reply, _ = self._awaited.popleft()
+            if not reply.done():
+                reply.set_exception(error)
+
+    def _flush(self) -> None:
+        if self._unsent:
+            self._transport.writelines(self._unsent)
+            self._unsent = []
+
+    def _look(self) -> None:
+        """Fails the connection if its oldest command waits for too long, else looks again when it would."""
+        self._watch = None
+        if not self._awaited:
+            return
+        due = self._awaited[0][1]
+        if due <= self._loop.time():
+            self.end(foreign.TimeoutError("the server does not answer"))
+        else:
+            self._watch = self._loop.call_at(due, self._look)
+
+    # ── the event loop's ──────────────────────────────────────────────────────────────────────
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self._reader.feed(data)
+            while (reply := self._reader.gets()) is not False:
+                self._received(reply)
+        except foreign.InvalidResponse as error:
+            self.end(foreign.ConnectionError(f"the server does not speak Redis's protocol: {error}"))
+
+    def _received(self, reply: Any) -> None:
+        if not self._awaited:
+            # An error that the server says before it hangs up, or what no command has asked for.
+            told = reply if isinstance(reply, Exception) else "a reply to no command"
+            self.end(foreign.ConnectionError(str(told)))
+            return
+        awaited, _ = self._awaited.popleft()
+        if not awaited.done():
+            if isinstance(reply, Exception):
+                awaited.set_exception(reply)
+            else:
+                awaited.set_result(reply)
+        if isinstance(reply, foreign.ConnectionError):
+            self.end(reply)
+        elif isinstance(reply, foreign.ResponseError) and _says_demoted(reply):
+            self._connection.end_era()
+            self._leaving = True
+        if self._leaving and not self._awaited:
+            self.end(foreign.ConnectionError("the server is no primary any more"))
+
+    def eof_received(self) -> bool:
+        self.end(foreign.ConnectionError("the server closed the connection"))
+        return False
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        told = f": {exc}" if exc is not None else ""
+        self.end(foreign.ConnectionError(f"the server closed the connection{told}"))
+
+
+def _size(word: Any) -> int:
+    return len(word) if isinstance(word, str | bytes) else 8
 
 
 # ── tls ───────────────────────────────────────────────────────────────────────────────────────────
