@@ -329,6 +329,10 @@ RULES = {
         "A session's hash names the last entry that ended a turn of it, whoever asks and whoever took over.",
         Case("a turn ended of a session that had ended one before"),
     ),
+    "followed": Rule(
+        "Who follows the fleet knows of each session what its hash says, when nothing happens for a while.",
+        Case("a follower was told of a session that lists show otherwise"),
+    ),
     "raised": Rule(
         "A change of a tree's limits counts once, whatever was sent again.",
         Case("a limit was raised again under the same change", ("reply raise_limits DUP",)),
@@ -436,6 +440,7 @@ RULES = {
 SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
 
 CASES = {
+    "follows_anew": Case("a follower of the fleet read everything anew"),
     "snapshot_compared": Case("a snapshot was compared with the log"),
     "stopping_taken_over": Case("a session was claimed from a holder that was stopping its task"),
     "cancel_taken_over": Case("an agent was claimed from a holder that was ending it"),

@@ -253,6 +253,10 @@ class Watch(Rest, Branches, TreeLogs):
         """The fields of a tree's registry, marks among them."""
         return self._double.hash(self.keys.agents(tree))
 
+    def fields(self, session: str) -> Mapping[bytes, bytes]:
+        """A session's hash."""
+        return self._double.hash(self.keys.session(session))
+
     def claim_of(self, session: str) -> str:
         """The claim that stands now; empty if nobody may write."""
         return self._double.hash(self.keys.session(session)).get(b"claim", b"").decode()

@@ -27,6 +27,7 @@ from sim.undecidable import undecidable
 from sim.workloads_births import births
 from sim.workloads_contents import contents
 from sim.workloads_doors import crowds, doors
+from sim.workloads_fleet import followed
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_odd import oddities
@@ -485,6 +486,11 @@ async def _alone(fixture: Fixture, person: Person) -> None:
     await person.works(await new_session(fixture, person, "never"), fixture.rng.choice((2, 4)))
 
 
+async def followers(fixture: Fixture) -> None:
+    """One of several plays, while others follow what lists show of its sessions."""
+    await followed(fixture, (single, approvals, tree, family, budgets, poison))
+
+
 PLAYS = (
     single,
     approvals,
@@ -539,6 +545,7 @@ LATER = (
     ((crowds,), 0.02),
     ((left_running, left_running, processes), 0.03),
     ((contents,), 0.025),
+    ((followers,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -562,6 +569,7 @@ WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors, crowds)
 }
+WORKLOADS |= {"followers": Workload("followers", followers, {"max_tries": 5}, faults=3, lasts_s=30.0)}
 
 
 def chosen(seed: int, master: Random) -> str:

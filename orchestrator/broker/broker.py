@@ -13,6 +13,7 @@ from orchestrator.broker.claims import Claims
 from orchestrator.broker.commits import Commits
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Misconfigured
+from orchestrator.broker.fleet_feed import FleetFeed
 from orchestrator.broker.job_queue import Jobs
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.notices import Listener
@@ -50,6 +51,11 @@ class Broker:
     def listener(self) -> Listener:
         """A listener to streams of notices, for one who waits for them."""
         return Listener(self._connection, self.keys)
+
+    def fleet_feed(self, namespace: str | None = None) -> FleetFeed:
+        """A feed of the changes of a namespace's sessions; of all of them if it is None."""
+        monotonic = self._deployment.monotonic
+        return FleetFeed(self._connection, self.keys, self.logs, monotonic, namespace)
 
     async def open(self) -> None:
         """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""

@@ -196,6 +196,8 @@ class Timers(Port):
                 self.keys.sq(session),
                 self.keys.agents(place.tree),
                 *self.keys.pool(shard, place.pool),
+                self.keys.changed(shard),
+                self.keys.watched(shard),
             ]
             again_ms = STANDING_TIMERS.get(timer, 0)
             return call(
@@ -382,7 +384,16 @@ class Claims(Timers, Admission):
         due, leases, _, clock = self.keys.pool(shard, who.pool)
         return call(
             "claim",
-            [self.keys.session(session), self.keys.sq(session), self.keys.eq(session), due, leases, clock],
+            [
+                self.keys.session(session),
+                self.keys.sq(session),
+                self.keys.eq(session),
+                due,
+                leases,
+                clock,
+                self.keys.changed(shard),
+                self.keys.watched(shard),
+            ],
             session=session,
             pool=who.pool,
             worker=who.worker,

@@ -154,6 +154,8 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         keys.to_archive(shard),
         keys.to_delete(shard),
         keys.released(shard),
+        keys.changed(shard),
+        keys.watched(shard),
     ]
     for pool in shape.pools:
         found += keys.pool(shard, pool)

@@ -149,6 +149,7 @@ class Storage(Port):
             self.keys.sq(session),
             self.keys.snapshot(session),
             self.keys.session(closed_root or session),
+            self.keys.changed(self.keys.shard_of(session)),
         ]
         archived = call("archive", keys, session=session, of_closed=int(of_closed), **holder(claim))
         return await self._store(claim, archived)
@@ -176,11 +177,10 @@ class Storage(Port):
 
         `texts`: the large texts of its log, which were put back before.
         """
-        tree = (await self._place(session)).tree
-        resting = self.keys.to_archive(self.keys.shard_of(session))
-        keys = [self.keys.session(session), self.keys.snapshot(session), resting]
-        keys += [self.keys.blob(tree, digest) for digest in texts]
-        restore = call("restore", keys, tree=tree, seq=seq, state=state, texts=len(texts))
+        tree, shard = (await self._place(session)).tree, self.keys.shard_of(session)
+        keys = [self.keys.session(session), self.keys.snapshot(session), self.keys.to_archive(shard)]
+        keys += [*(self.keys.blob(tree, digest) for digest in texts), self.keys.changed(shard)]
+        restore = call("restore", keys, session=session, tree=tree, seq=seq, state=state, texts=len(texts))
         reply = await self._run(restore, session)
         match reply.code:
             case "OK":

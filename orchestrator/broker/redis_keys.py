@@ -32,6 +32,10 @@ a tree live in one slot and a script may touch them together.
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:asked               stream  commit delete                doors, people     the last 1,024 changes
     {s}:released            stream  commit release delete        who waits         the last 256 notices
+    {s}:changed             stream  create revoke enlist archive followers of the  the last 1,024 notices
+                                    restore; while watched also  fleet
+                                    commit claim submit fire
+    {s}:watched             stream  followers of the fleet       the same scripts  the last one
     {s}:sessions            zset    create commit                upkeep, search    the sessions
     {s}:unborn              zset    announce give_up; create     upkeep            until the session is there,
                                     removes                                        or a day
@@ -207,6 +211,14 @@ class Keys:
 
     def asked(self, shard: int) -> str:
         return self.of_shard(shard, "asked")
+
+    def changed(self, shard: int) -> str:
+        """Sessions of which lists show something else than before."""
+        return self.of_shard(shard, "changed")
+
+    def watched(self, shard: int) -> str:
+        """The last time at which somebody said that they follow `changed`."""
+        return self.of_shard(shard, "watched")
 
     def released(self, shard: int) -> str:
         """Sessions that nobody holds any more: given back, or deleted."""

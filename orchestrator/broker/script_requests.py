@@ -130,6 +130,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
             keys.to_archive(shard),
             keys.blobs(root.tree),
             *(keys.blob(root.tree, digest) for digest in tree.texts),
+            keys.changed(shard),
         ],
         pool_name=root.pool,
         **eq_limits(config),
@@ -149,7 +150,7 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
         raise CommitTooLarge(
             f"a submission may have {MAX_SUBMISSION_BYTES} bytes, this has {len(submit.payload)}"
         )
-    session = submit.session
+    session, shard = submit.session, keys.shard_of(submit.session)
     apart = None
     if submit.secret:
         apart = {"name": secret_name(submit.client, submit.submission), "value": submit.secret, **SECRETS}
@@ -160,7 +161,9 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
             keys.sq(session),
             *keys.seen(session),
             keys.agents(place.tree),
-            *keys.pool(keys.shard_of(session), place.pool),
+            *keys.pool(shard, place.pool),
+            keys.changed(shard),
+            keys.watched(shard),
             *([keys.secrets(place.tree)] if apart else ()),
         ],
         session=session,

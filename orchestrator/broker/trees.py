@@ -165,6 +165,7 @@ class FleetIndex(Port):
             self.keys.sessions(shard),
             self.keys.to_archive(shard),
             self.keys.to_delete(shard),
+            self.keys.changed(shard),
         ]
         wanted = "" if shelve is None else str(int(shelve))
         enlist = call("enlist", keys, session=session, shelve=wanted)
@@ -557,7 +558,7 @@ class Trees(Deletion, FleetIndex, Resting):
     def _revoke_call(self, places: Sequence[Place], tree: TreeId, silent: str, abandons: str) -> ScriptCall:
         shard = self.keys.shard_of(tree)
         pools = list(dict.fromkeys(place.pool for place in places))
-        keys = [self.keys.agents(tree)]
+        keys = [self.keys.agents(tree), self.keys.changed(shard)]
         for pool in pools:
             keys += self.keys.pool(shard, pool)
         keys += [self.keys.session(place.session) for place in places]

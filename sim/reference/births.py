@@ -127,6 +127,8 @@ def new_session(sight: Sight, it: Birth, around: Around, labels: Labels) -> None
     sight.zset(sessions)[it.session] = sight.now
     if it.submissions:
         becomes_due(sight, it.pool, it.session, agents)
+    else:
+        sight.is_shown_anew(it.session)
 
 
 def is_remembered(sight: Sight, seen: bytes, seen_at: bytes, name: bytes, n: int, digest: bytes) -> None:

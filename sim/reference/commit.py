@@ -105,7 +105,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
 
 
 def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
-    at = 19
+    at = 21
     for (name,) in given.rows(1):
         step.pools.append(Pool.at(name, keys, at))
         at += 4
@@ -266,6 +266,11 @@ class Judged:
 
 def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) -> Reply:
     own, tree = step.targets[0].hash_, sight.hash(keys[5])
+    sight.tells_followers(keys[19], keys[20])
+    shown_anew = any(
+        name in (b"meta", b"name") or (name == b"status" and value != own.get(b"status"))
+        for name, value in step.fields
+    )
     seq_before, cursor_before, tip_before = (number(own, n) for n in (b"seq", b"cursor", b"sq"))
     tree_seq, seq = number(tree, b"tree_seq"), seq_before + len(step.entries)
     own[b"head"] = step.entries[-1][2] if step.entries else own[b"head"]
@@ -290,7 +295,7 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
     woken = _accounted(sight, keys, step, judged)
     for (name,) in step.dropped:
         sight.hash(keys[-1]).pop(name, None)
-    _placed(sight, keys, step, released)
+    _placed(sight, keys, step, released, shown_anew)
     if (advances or released) and own[b"agent_id"] == b"0":
         is_used(sight, keys[14], step.session, own)
     accounts = judged.budget.accounts() if judged.budget is not None else []
@@ -411,7 +416,7 @@ def _accounted(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) 
     return wakes(sight, keys[10], judged.to_wake)
 
 
-def _placed(sight: Sight, keys: Sequence[bytes], step: Step, released: bool) -> None:
+def _placed(sight: Sight, keys: Sequence[bytes], step: Step, released: bool, shown_anew: bool) -> None:
     """The session's place among those that are listed, held and due."""
     pool = step.targets[0].pool
     sight.zset(keys[13])[step.session] = sight.now
@@ -421,6 +426,8 @@ def _placed(sight: Sight, keys: Sequence[bytes], step: Step, released: bool) -> 
     if released:
         sight.zset(pool.leases).pop(step.session, None)
         is_told_of_release(sight, keys[18], step.session)
+    elif shown_anew:
+        sight.is_shown_anew(step.session)
     if step.release == b"yield":
         becomes_due(sight, pool, step.session, keys[5])
 

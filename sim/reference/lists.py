@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from sim.reference.given import Given, number, written
-from sim.reference.sight import HINT, Fields, Sight
+from sim.reference.sight import HINT, NOTICES, Fields, Sight
 
-NOTICES = 1024
 NOTICES_OF_RELEASES = 256
 
 
@@ -75,6 +74,7 @@ def enlist(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
         return [b"UNKNOWN"]
     if session[b"agent_id"] != b"0":
         return [b"AGENT"]
+    sight.tells_followers(keys[5])
     changed = sight.zset(keys[2]).get(name, number(session, b"created_ms"))
     sight.zset(keys[3]).setdefault(name, changed)
     if session.get(b"status") == b"closed":
@@ -90,4 +90,5 @@ def enlist(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
         session[b"shelved"] = shelve
     session[b"recency"] = session.get(b"recency") or written(changed)
     places |= _members(name, session)
+    sight.is_shown_anew(name)
     return [b"OK", sight.now]

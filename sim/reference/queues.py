@@ -33,6 +33,7 @@ def becomes_due(sight: Sight, pool: Pool, session: bytes, agents: bytes) -> None
     sight.zset(pool.due)[session] = order
     tree[turn] = written(order)
     sight.stream(pool.ready).add(HINT, {b"s": session}, HINTS_KEPT)
+    sight.is_shown_anew(session)
 
 
 def is_woken(sight: Sight, pool: Pool, session: bytes, agents: bytes, quarantined: bool) -> None:

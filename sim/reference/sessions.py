@@ -60,6 +60,7 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
         return lost
     if announced:
         del sight.zset(keys[13])[it.session]
+    sight.tells_followers(keys[-1])
     tree = sight.hash(agents)
     tree[b"root"], tree[b"wall_from"] = it.session, written(sight.now)
     new_session(sight, it, Around(agents, sessions, keep, ttl_ms), labels)
@@ -112,7 +113,8 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     entries, held = sight.stream(sq).length, held_bytes(session)
     if entries >= most_entries or held + len(payload) > most_bytes:
         return [b"FULL", entries, held]
-    if apart is not None and not _set_apart(sight.hash(keys[9]), *apart[:3]):
+    sight.tells_followers(keys[9], keys[10])
+    if apart is not None and not _set_apart(sight.hash(keys[11]), *apart[:3]):
         return [b"SECRETS", apart[2]]
     n = enqueued(sight, session, sq, Entry(kind, payload, client, submission, sender))
     is_remembered(sight, seen, seen_at, client + b"|" + submission, n, digest)
@@ -163,6 +165,7 @@ def fire(sight: Sight, keys: Keys, given: Given) -> Reply:
         del deadlines[member]
         set_.pop(timer, None)
         return [b"NONE"]
+    sight.tells_followers(keys[9], keys[10])
     generation, _, payload = set_[timer].partition(b":")
     n = number(session, b"sq")
     if not again_ms or not sight.stream(sq).length:
@@ -208,7 +211,8 @@ class Affinity:
 
 
 def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
-    key, sq, eq, due_key, leases_key, clock = keys
+    key, sq, eq, due_key, leases_key, clock = keys[:6]
+    sight.tells_followers(*keys[6:])
     name, pool, worker, identity = given.words(4)
     core, lease_ms, certain_ms = given.number(), given.number(), given.number()
     whom, page, most_tries, event = given.word(), given.number(), given.number(), given.word()
@@ -258,12 +262,14 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         leases.pop(name, None)
         row = (event, session[b"seq"], hash8(session[b"head"]), b"0")
         append_events(sight, eq, [row], n - 1, keep, ttl_ms)
+        sight.is_shown_anew(name)
         return [b"QUARANTINED"]
     session |= {b"owner": worker, b"claim": identity, b"tries": written(tries)}
     session.pop(b"left_ms", None)
     leases[name] = sight.now + lease_ms
     if order is not None and order > int(sight.text(clock) or 0):
         sight.set(clock, written(order))
+    sight.is_shown_anew(name)
     return claimed(sight, session, sq, page, comes_next())
 
 
@@ -326,12 +332,13 @@ def release(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 def revoke(sight: Sight, keys: Keys, given: Given) -> Reply:
     agents = keys[0]
+    sight.tells_followers(keys[1])
     tree, silent, certain_ms = given.word(), given.word(), given.number()
     names = [row[0] for row in given.rows(1)]
-    pools = [Pool.at(pool, keys, 1 + 4 * at) for at, pool in enumerate(names)]
+    pools = [Pool.at(pool, keys, 2 + 4 * at) for at, pool in enumerate(names)]
     rows, abandons = given.rows(2), given.word()
     certain, found = min(sight.now, certain_ms), []
-    hashes = [sight.hash(key) for key in keys[1 + 4 * len(pools) :]]
+    hashes = [sight.hash(key) for key in keys[2 + 4 * len(pools) :]]
     for (name, at), session in zip(rows, hashes, strict=True):
         where = (session.get(b"tree"), session.get(b"pool"))
         if b"tree" in session and where != (tree, pools[int(at) - 1].name):
@@ -376,6 +383,7 @@ def _taken(
         sight.zset(pool.leases).pop(name, None)
         if owed:
             becomes_due(sight, pool, name, agents)
+    sight.is_shown_anew(name)
     return [state, epoch + 1, owner]
 
 

@@ -47,8 +47,22 @@ ZSETS = frozenset(
     )
 )
 STREAMS = frozenset(
-    (b"jobs_ready", b"rollout", b"eq", b"sq", b"tree", b"ready", b"asked", b"released", b"history")
+    (
+        b"jobs_ready",
+        b"rollout",
+        b"eq",
+        b"sq",
+        b"tree",
+        b"ready",
+        b"asked",
+        b"released",
+        b"changed",
+        b"watched",
+        b"history",
+    )
 )
+NOTICES = 1024
+FOLLOWED_MS = 60_000
 HINT = -1
 """The number of an entry whose id is the server's own."""
 
@@ -95,6 +109,8 @@ class Sight:
         self._changes = store.changes(self._keys)
         self._before: dict[bytes, Any] = {key: self._read(key) for key in self._keys}
         self._after: dict[bytes, Any] = {}
+        self.changed_in = b""
+        """The stream in which the script tells what lists show otherwise; empty if it tells nobody."""
         self._until_us = {key: self._expiry(key) for key in self._keys if kind_of(key) in KEPT}
         """When such keys are to expire."""
 
@@ -148,6 +164,17 @@ class Sight:
     def entries(self, key: bytes, behind: int) -> list[tuple[bytes, Fields]]:
         """A stream's entries as they were before the call."""
         return self._store.stream_after(key, behind)
+
+    def tells_followers(self, changed: bytes, watched: bytes = b"") -> None:
+        """Changes are told from here on; with `watched`, if somebody wrote there within a minute."""
+        watch = self.stream(watched) if watched else None
+        if watch is None or (watch.length and watch.last > self.now - FOLLOWED_MS):
+            self.changed_in = changed
+
+    def is_shown_anew(self, session: bytes) -> None:
+        """Lists show something else of a session than before."""
+        if self.changed_in:
+            self.stream(self.changed_in).add(HINT, {b"s": session}, NOTICES)
 
     def text(self, key: bytes) -> bytes | None:
         found: bytes | None = self._after.get(key, self._before[key])

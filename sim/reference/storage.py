@@ -40,11 +40,13 @@ def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
     sight.zset(keys[1]).pop(name, None)
     for key in keys[2:6]:
         sight.delete(key)
+    sight.tells_followers(keys[7])
+    sight.is_shown_anew(name)
     return [b"OK", sight.now]
 
 
 def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
-    tree, seq, state = given.word(), given.number(), given.word()
+    name, tree, seq, state = given.word(), given.word(), given.number(), given.word()
     session = sight.hash(keys[0])
     if b"seq" not in session:
         return [b"UNKNOWN"]
@@ -57,6 +59,8 @@ def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
     session |= {b"archived": b"", b"snapshot_seq": written(seq)}
     sight.set(keys[1], state)
     may_rest(sight, keys[2], tree)
+    sight.tells_followers(keys[-1])
+    sight.is_shown_anew(name)
     return [b"OK", sight.now]
 
 

@@ -83,6 +83,10 @@ async def tell_story(backend: Backend, provoke: Provoke) -> set[str]:
     connection.before = before
     broker = backend.broker(BrokerConfig(lease_s=60.0, max_tries=3), connection=connection)
     async with aclosing(broker):
+        # Some keys are written only while somebody follows the fleet.
+        feed = broker.fleet_feed()
+        await feed.changes()
+        await feed.aclose()
         await _life_of_a_tree(broker, connection)
         await _end_of_a_session(broker)
     return {call.script.name for call in connection.calls}

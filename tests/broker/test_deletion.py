@@ -18,7 +18,7 @@ from tests.broker.actors import Backend, RecordingConnection, everything, holder
 from tests.broker.families import Agent, root_of
 
 IN_HAND = {"timers_set": (Timer("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
-SHARED = (b":ready:", b":clock:", b":asked", b":released", b":deleted")
+SHARED = (b":changed", b":ready:", b":clock:", b":asked", b":released", b":deleted")
 
 
 async def _family(broker: Broker) -> list[Agent]:

@@ -48,15 +48,20 @@ end
 local BEHIND_ALL = '18446744073709551615-18446744073709551615'
 
 -- The same of several streams in one read: keys, and so many ends, each a number or BEHIND_ALL. The reply of the first
--- that is ahead, or nothing. A key that is no stream is an error of the read, whatever its end.
-local function any_ahead(keys, ends)
+-- that is ahead, or nothing, and whether one more stream, that may be ahead, is. A key that is no stream is an error of
+-- the read, whatever its end.
+local function any_ahead(keys, ends, free, free_end)
   local words = {'COUNT', 1, 'STREAMS', unpack(keys)}
+  words[#words + 1] = free
   for _, n in ipairs(ends) do words[#words + 1] = n == BEHIND_ALL and n or text(n) .. '-0' end
+  if free then words[#words + 1] = text(free_end) .. '-0' end
   local found = redis.call('XREAD', unpack(words))
-  local first = found and found[1]
+  -- A reply of nothing is false, and a table without anything where servers are doubled.
+  if not found or not found[1] then return nil, false end
   for i, key in ipairs(keys) do
-    if first and first[1] == key then return ahead_reply(key, ends[i]) end
+    if found[1][1] == key then return ahead_reply(key, ends[i]) end
   end
+  return nil, found[#found][1] == free
 end
 
 -- The fields of a hash by their names; false where there is none.

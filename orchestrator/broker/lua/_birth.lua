@@ -70,5 +70,9 @@ local function write_birth(b, agents, sessions, limits, labels, now)
   save_box(box)
   redis.call('HSET', agents, 's:' .. b.agent_id, b.session)
   redis.call('ZADD', sessions, text(now), b.session)
-  if #b.submissions > 0 then make_due(b.session, b.pool, agents) end
+  if #b.submissions > 0 then
+    make_due(b.session, b.pool, agents)
+  else
+    notify_changed(b.session)
+  end
 end

@@ -81,8 +81,9 @@ end
 local function outcome_of(own, known, now)
   local old_seq, old_cursor, old_eq = num(own.seq), num(known.cursor), num(known.eq)
   local old_tree_seq = num(redis.call('HGET', KEYS[6], 'tree_seq'))
-  local torn = any_ahead({KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9], KEYS[16], KEYS[19]},
-    {old_seq, old_eq, own.n, old_tree_seq, BEHIND_ALL, BEHIND_ALL, BEHIND_ALL})
+  local torn, followed = any_ahead({KEYS[2], KEYS[3], KEYS[4], KEYS[5], KEYS[9], KEYS[16], KEYS[19]},
+    {old_seq, old_eq, own.n, old_tree_seq, BEHIND_ALL, BEHIND_ALL, BEHIND_ALL}, KEYS[21], followed_since(now))
+  torn = torn or followed and tell_changes(KEYS[20])
   if torn then return torn end
   local cursor = cursor_arg == '' and old_cursor or tonumber(cursor_arg)
   local lost = cursor < old_cursor or cursor > own.n

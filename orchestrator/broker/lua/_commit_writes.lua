@@ -128,6 +128,15 @@ local function closes_tree()
   end
 end
 
+-- Whether lists are to show the session otherwise. Who gives it back is told of anyway.
+local function is_shown_anew(known)
+  for _, field in ipairs(fields) do
+    local name = field.name
+    if name == 'meta' or name == 'name' or name == 'status' and field.value ~= known.status then return true end
+  end
+  return false
+end
+
 local function write_standing(outcome, known, now)
   redis.call('ZADD', KEYS[14], text(now), session)
   if outcome.moves then index_move(KEYS[15], known, session, now) end
@@ -138,6 +147,8 @@ local function write_standing(outcome, known, now)
   if outcome.released then
     redis.call('ZREM', KEYS[8], session)
     notify_released(KEYS[19], session)
+  elseif is_shown_anew(known) then
+    notify_changed(session)
   end
   if outcome.yields then make_due(session, pools[0], KEYS[6]) end
 end

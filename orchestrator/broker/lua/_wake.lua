@@ -19,6 +19,7 @@ local function make_due(session, pool, agents)
   redis.call('ZADD', pool.due, text(order), session)
   redis.call('HSET', agents, turn, text(order))
   redis.call('XADD', pool.ready, 'MAXLEN', '~', 256, '*', 's', session)
+  notify_changed(session)
 end
 
 local function is_held(session, pool)

@@ -1,4 +1,4 @@
--- uses: base
+-- uses: base fleet
 -- takes: session worker claim epoch of_closed#
 -- gives: OK now# | FENCED epoch# | REFUSED reason
 --
@@ -7,10 +7,11 @@
 -- and the tree's root was closed at the look and has gone on since.
 --
 -- KEYS  1 session hash   2 leases zset   3 rollout stream   4 eq stream   5 sq stream   6 snapshot string
---       7 hash of the tree's root
+--       7 hash of the tree's root   8 changed stream
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'stream')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'string') or misfit(KEYS[7], 'hash')
+  or tell_changes(KEYS[8])
 if bad then return bad end
 local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'seq', 'sealed_seq', 'sq', 'cursor'})
 if s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch then return {'FENCED', num(s.epoch)} end
@@ -23,4 +24,5 @@ end
 redis.call('HSET', KEYS[1], 'archived', '1', 'owner', '', 'claim', '')
 redis.call('ZREM', KEYS[2], session)
 redis.call('DEL', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+notify_changed(session)
 return {'OK', now_ms()}

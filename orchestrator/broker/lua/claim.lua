@@ -1,4 +1,4 @@
--- uses: base
+-- uses: base fleet
 -- takes: session pool worker claim core# lease_ms# certain_ms# whom page# max_tries# event eq_keep~ eq_ttl_ms~
 -- takes: machine gone full leave_ms# roomless? passing(session)
 -- gives: OK epoch# tree agent_id# seq# head! cursor# sq# snapshot_seq# tries# now# eq#,
@@ -21,23 +21,31 @@
 --
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool
+--       7 changed stream: whose row in lists is another   8 watched stream: whether somebody follows that
 
 local function misfit_read()
   return misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
     or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset') or misfit(KEYS[6], 'string')
+    or misfit(KEYS[8], 'stream')
 end
 
 -- Everything that is written is read before. `queued` is nothing where nothing waits.
 local function look()
+  local now = now_ms()
   local s = fields_of(KEYS[1], {'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq', 'snapshot_seq',
     'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit', 'copy_on', 'unsaved', 'failed_on',
     'left_ms', 'abandoned'})
-  local queued = redis.call('XREAD', 'COUNT', page, 'STREAMS', KEYS[2], KEYS[3], text(num(s.cursor)) .. '-0', BEHIND_ALL)
-  return nil, s, redis.call('ZSCORE', KEYS[4], session), redis.call('ZSCORE', KEYS[5], session),
-    redis.call('GET', KEYS[6]), queued and queued[1]
+  local found = redis.call('XREAD', 'COUNT', page, 'STREAMS', KEYS[2], KEYS[3], KEYS[8], text(num(s.cursor)) .. '-0',
+    BEHIND_ALL, text(followed_since(now)) .. '-0') or {}
+  local queued, last = found[1], found[#found]
+  local wrong = last and last[1] == KEYS[8] and tell_changes(KEYS[7])
+  if wrong then return wrong end
+  if queued and queued[1] ~= KEYS[2] then queued = nil end
+  return nil, now, s, redis.call('ZSCORE', KEYS[4], session), redis.call('ZSCORE', KEYS[5], session),
+    redis.call('GET', KEYS[6]), queued
 end
 
-local bad, s, order, expiry, clock, queued = looked(look, misfit_read)
+local bad, now, s, order, expiry, clock, queued = looked(look, misfit_read)
 if bad then return bad end
 if not s.tree then
   -- Its hash is gone, so nobody can ever hold it: it must not be offered for ever.
@@ -48,7 +56,6 @@ end
 if s.pool ~= pool then return {'MOVED', s.tree, s.pool} end
 if s.quarantined == '1' then return {'NONE'} end
 if num(s.min_core) > core then return {'OLD', num(s.min_core)} end
-local now = now_ms()
 local certain = math.min(now, certain_ms)
 
 local passed = {}
@@ -121,6 +128,7 @@ if tries >= max_tries then
   redis.call('PEXPIRE', KEYS[3], eq_ttl_ms)
   redis.call('ZREM', KEYS[4], session)
   redis.call('ZREM', KEYS[5], session)
+  notify_changed(session)
   return {'QUARANTINED'}
 end
 
@@ -132,4 +140,5 @@ if order then
   redis.call('ZREM', KEYS[4], session)
   if tonumber(order) > num(clock) then redis.call('SET', KEYS[6], order) end
 end
+notify_changed(session)
 return answer(epoch, tries)

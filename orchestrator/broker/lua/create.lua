@@ -1,4 +1,4 @@
--- uses: base wake queue birth index rest texts
+-- uses: base fleet wake queue birth index rest texts
 -- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
 -- takes: texts#
 -- gives: OK DUP CONFLICT now# | GIVEN_UP
@@ -16,6 +16,7 @@
 --       7 session  hash    8 rollout stream   9 eq stream   10 sq stream   11 seen hash   12 seen_at zset
 --      13 index zset      the roots of the shard that lists show   14 unborn zset
 --      15 to_archive zset trees by when they may rest              16 blobs:<tree> set lists the texts   17… each text
+--      last changed stream
 
 local pool = fixed_pool(pool_name, 3)
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
@@ -23,6 +24,7 @@ place_birth(born, 7, {[0] = pool})
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[13], 'zset') or pool_misfit(pool)
   or misfit(born.key, 'hash') or misfit(KEYS[14], 'zset') or misfit(KEYS[15], 'zset') or misfit(KEYS[16], 'set')
+  or tell_changes(KEYS[#KEYS])
 if bad then return bad end
 local now = now_ms()
 local created = redis.call('HGET', born.key, 'created')

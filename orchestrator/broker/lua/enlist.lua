@@ -1,4 +1,4 @@
--- uses: base index
+-- uses: base fleet index
 -- takes: session shelve
 -- gives: OK now# | UNKNOWN | AGENT
 --
@@ -7,9 +7,11 @@
 -- Twice is as good as once.
 --
 -- KEYS  1 session hash   2 index zset   3 sessions zset   4 to_archive zset   5 to_delete zset   of the shard
+--       6 changed stream
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'zset')
   or misfit(KEYS[4], 'zset') or misfit(KEYS[5], 'zset')
+  or tell_changes(KEYS[6])
 if bad then return bad end
 local row = fields_of(KEYS[1], INDEXED)
 local status = redis.call('HGET', KEYS[1], 'status')
@@ -30,4 +32,5 @@ if changes then row.shelved = shelve end
 row.recency = false
 redis.call('HSET', KEYS[1], 'recency', text(recency))
 index_move(KEYS[2], row, session, recency)
+notify_changed(session)
 return {'OK', now}

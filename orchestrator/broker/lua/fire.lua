@@ -1,4 +1,4 @@
--- uses: base wake queue
+-- uses: base fleet wake queue
 -- takes: session pool_name tree id again_ms#
 -- gives: OK n# generation# owner now# | NONE | MOVED tree pool
 --
@@ -9,11 +9,13 @@
 --
 -- KEYS  1 timers zset   2 timer:<session> hash   3 session hash   4 sq stream   5 agents hash
 --       6 due zset   7 leases zset   8 ready stream   9 clock string
+--      10 changed stream  11 watched stream
 
 local member = session .. ':' .. id
 local pool = fixed_pool(pool_name, 6)
 local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'hash') or misfit(KEYS[3], 'hash')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
+  or misfit(KEYS[11], 'stream')
 if bad then return bad end
 local now = now_ms()
 local at = redis.call('ZSCORE', KEYS[1], member)
@@ -26,7 +28,9 @@ if not box or box.archived or not stored then
   redis.call('HDEL', KEYS[2], id)
   return {'NONE'}
 end
-if ahead(KEYS[4], box.n) then return ahead_reply(KEYS[4], box.n) end
+local torn, followed = any_ahead({KEYS[4]}, {box.n}, KEYS[11], followed_since(now))
+torn = torn or followed and tell_changes(KEYS[10])
+if torn then return torn end
 local generation, payload = string.match(stored, '^(%d+):(.*)$')
 
 local n = box.n

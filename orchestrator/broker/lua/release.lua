@@ -1,4 +1,4 @@
--- uses: base wake
+-- uses: base fleet wake
 -- takes: session pool_name worker claim epoch seq head
 -- gives: OK parks? now# | FENCED epoch#
 --

@@ -1,4 +1,4 @@
--- uses: base wake
+-- uses: base fleet wake
 -- takes: tree silent certain_ms# pools(name) sessions(session pool#) abandons
 -- gives: OK now# found(state epoch# worker) | MOVED tree pool session
 --
@@ -10,10 +10,10 @@
 -- `abandons` names a person who gives up changes of the sessions' folders that no store has: other machines may claim
 -- them, and the next holder goes on without. A session whose folder is stored is `saved`, and left as it is.
 --
--- KEYS  1 agents hash   2… four keys (due, leases, ready, clock) for each pool, then the session hashes
+-- KEYS  1 agents hash   2 changed stream   3… four keys (due, leases, ready, clock) for each pool, then the session hashes
 
 local silent_ms = silent ~= '' and (tonumber(silent) or error('MISCALL silent_ms is not a number'))
-local next_key = 2
+local next_key = 3
 for i, name in ipairs(pools) do
   pools[i] = fixed_pool(name, next_key)
   next_key = next_key + 4
@@ -23,7 +23,7 @@ for i, row in ipairs(sessions) do
   row.pool = pools[row.pool] or error('MISCALL there is no pool ' .. row.pool)
 end
 
-local bad = misfit(KEYS[1], 'hash')
+local bad = misfit(KEYS[1], 'hash') or tell_changes(KEYS[2])
 if bad then return bad end
 for _, pool in ipairs(pools) do
   bad = pool_misfit(pool)
@@ -63,6 +63,7 @@ for _, row in ipairs(sessions) do
       redis.call('ZREM', row.pool.leases, row.session)
       if row.owed then make_due(row.session, row.pool, KEYS[1]) end
     end
+    notify_changed(row.session)
   end
   found[#found + 1] = row.state
   found[#found + 1] = row.epoch

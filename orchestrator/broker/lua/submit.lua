@@ -1,4 +1,4 @@
--- uses: base wake queue
+-- uses: base fleet wake queue
 -- takes: session pool_name tree client submission digest kind payload sender max_entries# max_bytes# keep# keep_ms#
 -- takes: apart[name value most# ttl_ms#]
 -- gives: OK DUP n# owner quarantined? now# | CONFLICT | FULL entries# bytes~ | SECRETS most# | ARCHIVED | UNKNOWN
@@ -12,18 +12,19 @@
 --       3 seen     hash    client|submission -> n:digest    4 seen_at zset  the same ids by arrival
 --       5 agents   hash    the tree's fair turn
 --       6 due zset   7 leases zset   8 ready stream   9 clock string   of the session's pool
---      10 secrets hash    with `apart`: name -> value
+--      10 changed  stream  whose row in lists is another       11 watched stream  whether somebody follows that
+--      12 secrets hash    with `apart`: name -> value
 
 local pool = fixed_pool(pool_name, 6)
 local id = client .. '|' .. submission
 
 local bad = misfit(KEYS[5], 'hash') or misfit(pool.due, 'zset') or misfit(pool.clock, 'string')
-  or KEYS[10] and misfit(KEYS[10], 'hash')
+  or KEYS[12] and misfit(KEYS[12], 'hash')
 if bad then return bad end
 
 local function misfit_read()
   return misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'hash') or misfit(KEYS[4], 'zset')
-    or misfit(pool.leases, 'zset') or misfit(pool.ready, 'stream')
+    or misfit(pool.leases, 'zset') or misfit(pool.ready, 'stream') or misfit(KEYS[11], 'stream')
 end
 
 -- The answer of a request that adds nothing, or nothing and what it is added to.
@@ -44,17 +45,19 @@ local function judged()
   if not has_room(box, #payload, max_entries, max_bytes) then
     return {'FULL', redis.call('XLEN', KEYS[2]), box.total - box.done}
   end
-  if KEYS[10] and #redis.call('HKEYS', KEYS[10]) >= most then return {'SECRETS', most} end
-  local torn = any_ahead({KEYS[2], pool.ready}, {box.n, BEHIND_ALL})
-  return torn, box, held, redis.call('ZCARD', KEYS[4]), now
+  if KEYS[12] and #redis.call('HKEYS', KEYS[12]) >= most then return {'SECRETS', most} end
+  local torn, followed = any_ahead({KEYS[2], pool.ready}, {box.n, BEHIND_ALL}, KEYS[11], followed_since(now))
+  torn = torn or followed and tell_changes(KEYS[10])
+  if torn then return torn end
+  return nil, box, held, redis.call('ZCARD', KEYS[4]), now
 end
 
 local refused, box, held, remembered, now = looked(judged, misfit_read)
 if refused then return refused end
 
-if KEYS[10] then
-  redis.call('HSET', KEYS[10], name, value)
-  redis.call('PEXPIRE', KEYS[10], text(ttl_ms))
+if KEYS[12] then
+  redis.call('HSET', KEYS[12], name, value)
+  redis.call('PEXPIRE', KEYS[12], text(ttl_ms))
 end
 local n = enqueue(box, {kind = kind, payload = payload, client = client, submission = submission, sender = sender}, now)
 save_box(box)
