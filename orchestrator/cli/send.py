@@ -150,9 +150,9 @@ def nothing_to_stop(target: Addressed) -> str:
 
 
 def _ends(event: Event, id: str) -> bool:
-    from orchestrator.protocol.events import TaskComplete, TurnAborted
+    from orchestrator.protocol.events import TURN_ENDS
 
-    return event.kind in (TurnAborted, TaskComplete)
+    return event.kind in TURN_ENDS
 
 
 async def _all_stopped(found: Opened, target: Addressed) -> str:

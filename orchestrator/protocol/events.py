@@ -6,7 +6,7 @@ event whose tag is not listed is an `UnknownEvent` and is passed on as it came.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias, get_args
+from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
@@ -768,6 +768,10 @@ class TurnAborted(EventModel):
     turn_id: Maybe[str] = None
 
 
+TURN_ENDS: Final = frozenset[type[TaskComplete | TurnAborted]]({TaskComplete, TurnAborted})
+"""The events that end a task."""
+
+
 class TokenCount(EventModel):
     """Tokens used so far; after each turn with the bookmark of its response."""
 
@@ -1133,6 +1137,7 @@ SessionConfigured.model_rebuild(_types_namespace={"EventField": EventField})
 __all__ = [
     "EVENTS",
     "EVENT_SYNONYMS",
+    "TURN_ENDS",
     "AgentInbox",
     "AgentMessage",
     "AgentMessageContentDelta",

@@ -17,15 +17,12 @@ from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, TreePart
 from orchestrator.core.decide.draft import Decision, Metered
-from orchestrator.core.entries import EVENT_MSG, Entry
+from orchestrator.core.entries import EVENT_MSG, Entry, event_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.state import State
-from orchestrator.protocol.events import TaskComplete, TurnAborted
-from orchestrator.protocol.wire import tag_of
+from orchestrator.protocol.events import TURN_ENDS
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.request_costs import Accounting
-
-_TURN_ENDS = frozenset({tag_of(TaskComplete), tag_of(TurnAborted)})
 
 
 @dataclass(slots=True)
@@ -167,7 +164,7 @@ class Step:
                 self.taken.append(encoded.entry)
             if encoded.entry.type == EVENT_MSG:
                 self.show(event_of(encoded, seq, head))
-                if encoded.entry.payload["type"] in _TURN_ENDS:
+                if event_kind(encoded.entry.payload) in TURN_ENDS:
                     self.ended_seq = seq
         for shown in passing:
             self.show(event_of(shown.event, seq, head))

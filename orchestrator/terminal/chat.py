@@ -59,7 +59,6 @@ from orchestrator.terminal.notifications import Calling, notifications
 from orchestrator.terminal.origin import Origin, changed_from_here, forked, typed_request
 from orchestrator.terminal.streams import STDOUT
 from orchestrator.terminal.text import one_line
-from orchestrator.views.asked_requests import REST
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible, whole_or_note
 from orchestrator.views.past import page_before
@@ -249,12 +248,12 @@ class Chat(Conversation):
                 self.seat.view.note(f"» {whole_or_note(prompt)}")
             case e.ThreadNameUpdated(thread_name=name):
                 self.seat.view.note(f"the session is named {name}")
-            case _ if event.kind in (e.TaskComplete, e.TurnAborted):
+            case _ if event.kind in e.TURN_ENDS:
                 self._busy.clear()
             case _:
                 pass
         code = await Conversation._event(self, event)  # a class with slots is not the one that super() means
-        if event.kind in REST:
+        if event.kind in e.TURN_ENDS:
             self.seat.view.note(f"— {time.monotonic() - self._since:.1f} s")
         if not self.open_requests:
             self.editor.ask("")

@@ -17,9 +17,8 @@ from orchestrator.views.event import Event
 
 _BEGINS = frozenset[Kind]({ev.ExecCommandBegin, ev.McpToolCallBegin, ev.PatchApplyBegin})
 """Events by which a call begins: its request was allowed."""
-REST = frozenset[Kind]({ev.TaskComplete, ev.TurnAborted})
 _ASKING = frozenset[Kind](ev.EVENTS[tag] for tag in TO_PEOPLE)
-TELLING = _ASKING | _BEGINS | REST | {ev.RequestResolved, ev.TokenCount}
+TELLING = _ASKING | _BEGINS | ev.TURN_ENDS | {ev.RequestResolved, ev.TokenCount}
 """Events that open or close requests."""
 
 
@@ -60,7 +59,7 @@ class OpenRequests:
             return
         elif kind in _BEGINS or kind is ev.RequestResolved:
             self._open.pop(self._key(event.msg), None)
-        elif kind in REST:
+        elif kind in ev.TURN_ENDS:
             # The end of a session's task withdraws its own requests, not those of its agents.
             self._close_own(event.id, ended_calls=False)
         elif kind is ev.TokenCount:

@@ -17,14 +17,14 @@ from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import AT_REST, SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
-from orchestrator.core.entries import Kind, decode_entry, stored_kind
+from orchestrator.core.entries import decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.lines import ContextLine, read_context
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.events import SessionConfigured, TaskComplete, TurnAborted, UserMessage
+from orchestrator.protocol.events import TURN_ENDS, SessionConfigured, UserMessage
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.summary import PREVIEW_CHARS
 from orchestrator.views.past import MOST, STRETCH
@@ -193,8 +193,6 @@ async def _first_words(logs: Logs, head: SessionHead) -> str:
 MOST_PERSON = 200
 MOST_SCANNED = 20_000
 """Entries behind the mark among which the end of a turn is looked for."""
-TURN_ENDS = frozenset[Kind]({TaskComplete, TurnAborted})
-"""The events that end a turn."""
 _REVISION = re.compile(r"(\d{1,15})\.(\d{1,15})")
 
 

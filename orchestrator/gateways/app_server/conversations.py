@@ -16,7 +16,6 @@ import orjson
 
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
@@ -26,7 +25,7 @@ from orchestrator.gateways.app_server.messages import Answer, notification
 from orchestrator.gateways.client import Client, is_rewound
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
-from orchestrator.protocol.events import RequestResolved, TaskComplete, TurnAborted
+from orchestrator.protocol.events import TURN_ENDS, RequestResolved
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission, Submission
@@ -47,7 +46,6 @@ from orchestrator.requests.approvals import shown_as
 from orchestrator.views.threads import Thread
 
 MOST_LISTENERS: Final = 1_000
-ENDS: Final = frozenset[EventKind]({TurnAborted, TaskComplete})
 PREFIX: Final = "conversation-"
 _BOTH: Final[Mapping[str, str]] = {
     "call_id": "callId",
@@ -182,7 +180,7 @@ class Conversations:
         self._tell(told.session, event.id, event.msg)
         if event.kind is RequestResolved:
             self._settled(told.session, event.msg)
-        if event.kind in ENDS:
+        if event.kind in TURN_ENDS:
             # What was read of the queue is asked before the events behind which it stands are told.
             of = (None, event.id)
             self._forget(

@@ -31,7 +31,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.submit import OpRefused, new_submission_id
 from orchestrator.protocol import ops
-from orchestrator.protocol.events import Error, EventModel
+from orchestrator.protocol.events import TURN_ENDS, Error, EventModel
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Op
 from orchestrator.protocol.submission import Submission
@@ -39,7 +39,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.requests import ClientToolRequest
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
-from orchestrator.views.threads import TURN_ENDS, Thread, read_state
+from orchestrator.views.threads import Thread, read_state
 from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved
 
 E = TypeVar("E", bound=EventModel)

@@ -36,7 +36,7 @@ from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
-from orchestrator.protocol.events import InputAccepted, TaskComplete, TaskStarted, TurnAborted
+from orchestrator.protocol.events import TURN_ENDS, InputAccepted, TaskStarted
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.ops import WorkspaceSource
@@ -51,7 +51,6 @@ from orchestrator.views.view_errors import ViewError
 
 STEERED = frozenset[type[InputAccepted | TaskStarted]]({InputAccepted, TaskStarted})
 """The events by which a session tells where input went."""
-ENDED = frozenset[type[TurnAborted | TaskComplete]]({TurnAborted, TaskComplete})
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
 
@@ -351,7 +350,7 @@ async def turn_interrupt(door: Door, params: TurnInterruptParams) -> Result:
     if head.at_rest:
         raise RpcError("no active turn to interrupt")
     stop = ops.Interrupt(tree=params.tree, expected_turn_id=params.turn_id)
-    told = await door.decided(head, stop, ENDED, turn=params.turn_id, patience_s=INTERRUPT_S)
+    told = await door.decided(head, stop, TURN_ENDS, turn=params.turn_id, patience_s=INTERRUPT_S)
     if told is None:
         raise RpcError(unread(head.pool), Code.INTERNAL)
     return {}

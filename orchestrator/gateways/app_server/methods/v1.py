@@ -30,12 +30,13 @@ from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import past_events
 from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import TURN_ENDS
 from orchestrator.protocol.inputs import InputItem, InputItemField
 from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.views.threads import TURN_ENDS, Thread, path_at_birth, thread, threads
+from orchestrator.views.threads import Thread, path_at_birth, thread, threads
 
 MOST_LISTED, USUAL_LISTED = 100, 25
 MOST_ITEMS = 1_000
