@@ -13,7 +13,7 @@ DEFECTS = (
         text(
             journal.Step,
             "_append",
-            'encoded.entry.payload["type"] in _TURN_ENDS',
+            "event_kind(encoded.entry.payload) in TURN_ENDS",
             'encoded.entry.payload["type"] == "task_complete"',
         ),
         "single",
