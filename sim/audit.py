@@ -27,6 +27,7 @@ from sim.pictures import check_name, check_pictures
 from sim.read_back import ReadBack
 from sim.seen import Seen
 from sim.undecidable import tells_of_a_try
+from sim.viewed import Viewed
 from sim.watch import QUARANTINED, Watch
 
 SHOWN = frozenset(
@@ -57,6 +58,9 @@ class Ended(Protocol):
     reads_back: bool
     """Whether this simulation reads its logs back."""
     nemesis: Nemesis
+    viewed: Viewed
+    views: bool
+    """Whether this simulation compares what people are shown."""
 
 
 def audit(world: Ended) -> None:
@@ -83,6 +87,8 @@ def audit(world: Ended) -> None:
     world.exported.at_rest()
     if world.reads_back:
         world.read_back.at_rest(watch.keys)
+    if world.views:
+        world.viewed.at_rest()
     _overdue(world)
     _sent_home(world)
 

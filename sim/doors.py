@@ -7,7 +7,7 @@ are told the events themselves: the path of events that a client was told must b
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope
 from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.requests import call_id_of
+from sim.door_turns import Heard, unlike
 from sim.double import Double
 from sim.network import sessions_of
 
@@ -98,6 +99,8 @@ class Thread:
     """The text of messages that were told to have begun, as far as its pieces came."""
     settled: Counter[str] = field(default_factory=Counter)
     """How often each item was asked about and settled; one judged anew may be asked about again."""
+    begun: dict[str, Heard] = field(default_factory=dict)
+    """Turns that were heard from their beginnings on, without a gap."""
     gaps: bool = False
     """Whether it was told of a gap: agents that were made there are in no log of the session's own."""
 
@@ -412,6 +415,12 @@ class Doors:
     def known(self, session: str) -> bool:
         return session in self._watch.sessions
 
+    def unlike(self, session: str, turns: Iterable[Heard]) -> str:
+        """How turns that somebody heard are not those of the log; empty if they are."""
+        seen = self._watch.sessions[session]
+        root = None if seen.state.facts.agent_id == 0 else self._watch.sessions.get(seen.tree)
+        return unlike(session, seen, root, turns, self._watch.text)
+
 
 GIVEN = ("raw_response_item", "collabAgentToolCall")
 """Items that repeat what a model was told of its agents."""
@@ -509,9 +518,9 @@ class Ears:
             case "warning":
                 self._warned(heard, str(params.get("message")))
             case "turn/started":
-                self._begins(heard, params["turn"]["id"])
+                self._begins(heard, params["turn"])
             case "turn/completed":
-                self._ends(heard, params["turn"]["id"])
+                self._ends(heard, params["turn"])
             case "item/started" | "item/completed":
                 self._item(heard, params, done=method == "item/completed")
             case "serverRequest/resolved":
@@ -528,6 +537,7 @@ class Ears:
             return
         self._doors.saw("heard")
         heard.joined = heard.gaps = True
+        heard.begun = {id: turn for id, turn in heard.begun.items() if turn.status}
         heard.items.clear()
         heard.pieces.clear()
         heard.settled.clear()
@@ -535,14 +545,19 @@ class Ears:
             heard.running = ""
             heard.ended.clear()
 
-    def _begins(self, heard: Thread, turn: str) -> None:
+    def _begins(self, heard: Thread, told: Mapping[str, Any]) -> None:
+        turn = told["id"]
+        heard.begun[turn] = Heard(turn, told["rootTurnId"])
         if turn in heard.ended or (turn == heard.running and not heard.joined):
             self._broken("heard", heard.session, f"is told twice that turn {turn} begins")
         if heard.running and not heard.joined:
             self._broken("heard", heard.session, f"is told of {turn}, and {heard.running} has not ended")
         heard.running, heard.joined = turn, False
 
-    def _ends(self, heard: Thread, turn: str) -> None:
+    def _ends(self, heard: Thread, told: Mapping[str, Any]) -> None:
+        turn = told["id"]
+        if turn in heard.begun:
+            heard.begun[turn].ends(told)
         if turn in heard.ended:
             self._broken("heard", heard.session, f"is told twice that turn {turn} ends")
         if turn != heard.running and not heard.joined:
@@ -560,6 +575,8 @@ class Ears:
         if known is not None and (known or not done):
             self._broken("heard", heard.session, f"is told twice of item {item} of {turn}")
         heard.items[turn, item] = done
+        if done and turn in heard.begun:
+            heard.begun[turn].items.append(params["item"])
         if params["item"]["type"] != "agentMessage":
             return
         if not done:
@@ -681,7 +698,7 @@ class Ears:
         return self.aborted.get((session, call), self._doors.rewinds) < self._doors.rewinds
 
     def at_rest(self) -> None:
-        """The turns that were told are those of the log."""
+        """The turns that were told are those of the log, item by item."""
         for session, heard in sorted(self.threads.items()):
             if not self._doors.known(session):
                 continue
@@ -693,6 +710,8 @@ class Ears:
                 self._broken("heard", session, f"was told that {extra} ended, which the log has not")
             if heard.ended != [turn for turn in logged if turn in heard.ended]:
                 self._broken("heard", session, f"was told {heard.ended}, and the log has {logged}")
+            if not self._doors.went_back and (wrong := self._doors.unlike(session, heard.begun.values())):
+                self._broken("heard", session, f"was told {wrong}")
 
     def _broken(self, rule: str, session: str, seen: str) -> None:
         self._doors.broken(rule, f"{session}: {self._name} {seen}")

@@ -115,6 +115,10 @@ class Grammar(BesideGrammar, ToldGrammar, TreeGrammar, ProcessGrammar, FolderGra
     def _event_queue_changed(self, message: Mapping[str, Any], entry: Entry) -> None:
         check(message["waiting"] == len(self.queue), f"{message['waiting']} are told to wait of {self.queue}")
 
+    def _fact_named(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        told = {"type": "thread_name_updated", "thread_name": fact["name"]}
+        self._due.append(("its new name", lambda e: told.items() <= dict(e.payload).items()))
+
     def _fact_task(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(self.task is None, "two tasks hold the session")
         check(not self.closing, f"{fact['id']} begins while the session is being closed")

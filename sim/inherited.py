@@ -99,5 +99,10 @@ def text_of(double: Double, keys: Keys, tree: str, content: Any) -> str:
     """A large text that may be stored beside the log."""
     if not is_reference(content):
         return str(content)
-    packed: bytes = double.look("GET", keys.blob(tree, content["$blob"]))
+    return stored_text(double, keys, tree, content["$blob"])
+
+
+def stored_text(double: Double, keys: Keys, tree: str, digest: str) -> str:
+    """A large text that stands beside the logs of a tree."""
+    packed: bytes = double.look("GET", keys.blob(tree, digest))
     return zstandard.decompress(packed).decode()

@@ -406,6 +406,14 @@ RULES = {
         ),
         Case("a session was deleted", ("reply delete OK",)),
     ),
+    "viewed": Rule(
+        (
+            "Lists, pages and pictures of sessions, their turns, requests and agents have what the logs say,"
+            " each thing once and in its order, from either end and however many at a time; and who hears a"
+            " session from its first event on is told the same."
+        ),
+        Case("what people are shown was compared with the logs"),
+    ),
     **FOLDER_RULES,
     **PROCESS_RULES,
     **DOOR_RULES,

@@ -394,6 +394,34 @@ function command.ZCOUNT(key, low, high)
   return zset and math.max(0, scores_behind(zset, high, true) - scores_behind(zset, low, false)) or 0
 end
 
+-- Between members, where all scores are equal; `[` and `(` in front take the bound itself in, or leave it out.
+local function between(key, low, high, step, ...)
+  local zset, reply, words = of('zset', key), {}, {...}
+  if not zset then return reply end
+  local offset, count = tonumber(words[2] or 0), tonumber(words[3] or -1)
+  local from, to = string.sub(low, 2), string.sub(high, 2)
+  local above, below = string.sub(low, 1, 1) == '(', string.sub(high, 1, 1) == '('
+  local size = #zset.order
+  for rank = 1, size do
+    local member = zset.order[step > 0 and rank or size + 1 - rank]
+    local behind = member > from or (member == from and not above)
+    if behind and (member < to or (member == to and not below)) then
+      if offset > 0 then offset = offset - 1
+      elseif count < 0 or #reply < count then reply[#reply + 1] = member
+      else break end
+    end
+  end
+  return reply
+end
+
+function command.ZRANGEBYLEX(key, low, high, ...)
+  return between(key, low, high, 1, ...)
+end
+
+function command.ZREVRANGEBYLEX(key, high, low, ...)
+  return between(key, low, high, -1, ...)
+end
+
 function command.ZREMRANGEBYSCORE(key, low, high)
   return command.ZREM(key, unpack(command.ZRANGEBYSCORE(key, low, high)))
 end

@@ -33,7 +33,7 @@ from sim.doors import Doors
 from sim.double import Double
 from sim.folder_rules import FolderRules
 from sim.grammar_terms import Wrong
-from sim.inherited import Place, text_of, unlike, unlike_then
+from sim.inherited import Place, stored_text, text_of, unlike, unlike_then
 from sim.invariants import Broken, Violation
 from sim.jobs import SCRIPTS, Jobs
 from sim.ledger import Ledger, Run
@@ -375,6 +375,10 @@ class Watch(Rest, Branches, TreeLogs):
             self.conversations.asked(self.secrets.logged(prompt))
         except Wrong as error:
             self.broken("conversation", f"session {prompt.session_id}: {error}")
+
+    def text(self, tree: str, digest: str) -> str:
+        """A large text that stands beside the logs of a tree."""
+        return stored_text(self._double, self.keys, tree, digest)
 
     def _text(self, session: str, content: Any) -> str | None:
         return text_of(self._double, self.keys, self.sessions[session].tree, content)

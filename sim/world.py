@@ -48,6 +48,7 @@ from sim.read_back import ReadBack
 from sim.replicas import Replicas
 from sim.trace import Trace
 from sim.undecidable import Stumbled
+from sim.viewed import Viewed
 from sim.watch import QUARANTINED, Watch
 from sim.workloads import WORKLOADS, chosen
 from workers.upkeep import log as upkeep_log
@@ -90,6 +91,8 @@ ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"
 
 SEALED: Mapping[str, float] = {"contents": 0.7, "folders": 0.5}
 """Workloads with keys of packs, and the share of their seeds that have some."""
+VIEWED = 5
+"""Every so many-th seed compares what people are shown with what logs say."""
 READ, READ_OFTEN = 10, 2
 """Every so many-th seed reads every log back from an export of it."""
 KEPT = frozenset(("files", "archives", "outages", "forks"))
@@ -126,6 +129,8 @@ class World:
         self.exported = Exported(watch, files)
         self.read_back = ReadBack(watch, double, objects, self.knobs.secret)
         self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
+        self.viewed = Viewed(watch, double, objects, config, Random(f"dendro:{seed}:viewed"))
+        self.views = seed % VIEWED == 0
         drawn = Random(f"dendro:{seed}:hosts")
         folders = Folders(objects, self.loop, drawn, hosts=drawn.choice((1, 2, 2, 2)))
         folders.most_packs = drawn.choice((1, 2, 3))
@@ -290,6 +295,8 @@ class World:
         fixture = Fixture(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
         await self.workload.play(fixture)
         await injecting
+        if self.views:
+            self.viewed.look()
         looks = int(REST_WITHIN_S / LOOK_S)
         resting = False
         while not resting:

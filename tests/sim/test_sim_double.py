@@ -225,6 +225,22 @@ def test_simulated_look_in_vain_is_answered_as_its_script_answers(look: str, arg
         assert [*found, compare()] == [True, True, False, False, look == "timers_due"]
 
 
+@pytest.mark.parametrize("limit", [(), ("LIMIT", 1, 2), ("LIMIT", 0, 9), ("LIMIT", 9, 1)])
+@pytest.mark.parametrize(
+    ("low", "high"), [("[a", "(c\xff"), ("(a", "[c"), ("[b", "[b"), ("(b", "(b"), ("[z", "[a"), ("[", "[z")]
+)
+def test_simulated_redis_lists_members_between_two_names_as_fakeredis_does(
+    low: str, high: str, limit: tuple[Any, ...]
+) -> None:
+    with _paired() as pair:
+        for member in ("b", "a", "c", "ab", "c1"):
+            pair.take("ZADD", encoded(("ZADD", "key", 0, member)))
+        for read in (("ZRANGEBYLEX", "key", low, high), ("ZREVRANGEBYLEX", "key", high, low)):
+            pair.look(*read, *limit)
+            pair.look(read[0], "none", *read[2:], *limit)
+        assert pair.compared == 9
+
+
 def test_loading_a_part_of_the_journal_leaves_what_was_there_then() -> None:
     now = [0.0]
     with opened() as double:

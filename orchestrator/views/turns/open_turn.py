@@ -75,8 +75,8 @@ class OpenTurn:
         self.completes(out, item)
 
     def hears(self, out: list[Change], item: UserMessage) -> None:
-        """Shows words, or holds them until the calls that run have ended."""
-        if any(_runs(each) and not lasts(each) for each in self.items.values()):
+        """Shows words, or holds them until the calls that run have ended, and words before them are shown."""
+        if self.held or any(_runs(each) and not lasts(each) for each in self.items.values()):
             self.held.append(item)
         else:
             self.shows(out, item)

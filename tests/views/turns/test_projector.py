@@ -116,6 +116,18 @@ def test_words_that_joined_a_turn_which_is_stopped_stand_behind_the_call_that_wa
     ]
 
 
+def test_words_that_join_between_calls_stand_behind_those_that_joined_while_one_ran() -> None:
+    first, second = (told("user_message", message=text, kind="plain") for text in ("first", "second"))
+    ended = told("exec_command_end", **END, exit_code=0)
+    events = [begun(), told("exec_command_begin", **COMMAND), first, ended, second]
+    for all_of_them in (events, [*events, usage(5)], [*events, done()]):
+        (turn,) = turns_of(SESSION, numbered(all_of_them))
+        said = [item.content[0]["text"] for item in turn.items if isinstance(item, r.UserMessage)]
+        assert said == ["first", "second"]
+    live = [change for change in changes([*events, usage(5)]) if isinstance(change, r.ItemCompleted)]
+    assert [type(change.item).__name__ for change in live] == ["CommandExecution", *["UserMessage"] * 2]
+
+
 def test_words_that_join_while_a_process_lives_on_stand_where_they_were_said() -> None:
     process = told("exec_command_begin", **COMMAND, process_id="1")
     joins = told("user_message", message="also this", kind="plain")
