@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash machines growth sim mutation clean
+.PHONY: setup check test slices nightly costs cover demo bench crash machines growth sim mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -90,6 +90,10 @@ sim: setup
 
 mutation: setup
 	$(BIN)/python -m sim.mutation --sample 200 --seed 1 --resume
+
+# Fetches the modules and fonts of the window again, at the versions that the tool names; needs npm.
+vendor: setup
+	$(BIN)/python -m tests.window_vendor
 
 clean:
 	rm -rf $(VENV) .cover .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -1,0 +1,32 @@
+// Keys: what each page does by one letter, and the list of them that `?` shows.
+import { signal } from "@preact/signals";
+import { tinykeys } from "tinykeys";
+
+const OFF = "dendro.no-single-keys";
+export const singleKeys = signal(localStorage.getItem(OFF) === null);
+export function setSingleKeys(on) {
+  singleKeys.value = on;
+  if (on) localStorage.removeItem(OFF); else localStorage.setItem(OFF, "1");
+}
+export const overlay = signal(""); // palette, keys, settings, or a question of a page
+
+const typing = (event) => event.target instanceof Element && event.target.closest("input, textarea, select, [contenteditable]") !== null;
+
+// Binds keys while a page is shown: `{key: act}`; the answer unbinds them. None acts while somebody types, or over
+// an overlay. Keys with ⌘ and Escape act always.
+export function bind(acts) {
+  const guarded = Object.fromEntries(Object.entries(acts).map(([key, act]) => [key, (event) => {
+    const always = key.includes("$mod") || key === "Escape";
+    if (!always && (typing(event) || overlay.value || !singleKeys.value || event.defaultPrevented)) return;
+    if (event.repeat && !["j", "k"].includes(key)) return;
+    act(event);
+  }]));
+  return tinykeys(window, guarded, { ignore: () => false });
+}
+
+export const TABLE = [
+  ["Go", [["g n", "Needs you"], ["g f", "Fleet"], ["⌘K", "Find or do"], ["?", "keys"], ["Esc", "back, close"]]],
+  ["In lists", [["j k", "down, up"], ["⏎", "open"], ["x", "select what is alike"], ["/", "filter"]]],
+  ["Answers", [["a", "allow, approve"], ["s", "allow for the session"], ["d", "deny, reject"], ["i", "deny and stop"], ["r", "reply, answer"], ["z", "take back, within 5 s"]]],
+  ["Tree", [["m", "message"], ["i", "interrupt"], ["e", "rename"]]],
+];

@@ -1,0 +1,56 @@
+"""The window's modules of other authors: kept as they were published, each with its licence beside it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+
+from tests.window_vendor import MANIFEST, SOURCES, VENDOR
+
+LICENCES = {"MIT", "Apache-2.0", "OFL-1.1"}
+
+
+def _packages() -> list[dict[str, object]]:
+    packages: list[dict[str, object]] = json.loads(MANIFEST.read_text())["packages"]
+    return packages
+
+
+def _files() -> dict[str, str]:
+    return {name: one["sha256"] for package in _packages() for name, one in package["files"].items()}  # type: ignore[attr-defined]
+
+
+def test_each_vendored_file_is_unchanged_since_it_was_fetched() -> None:
+    there = {
+        file.name: hashlib.sha256(file.read_bytes()).hexdigest()
+        for file in VENDOR.iterdir()
+        if file != MANIFEST
+    }
+    assert there == _files()
+
+
+def test_the_manifest_says_what_the_tool_would_fetch() -> None:
+    assert [f"{one['name']}@{one['version']}" for one in _packages()] == list(SOURCES)
+    assert {str(one["licence"]) for one in _packages()} == LICENCES
+
+
+def test_each_vendored_package_has_its_licence_beside_it() -> None:
+    for package in _packages():
+        licence = next(name for name in package["files"] if name.endswith(".LICENSE"))  # type: ignore[attr-defined]
+        assert (VENDOR / licence).read_text().strip(), package["name"]
+
+
+def test_the_page_names_vendored_modules_alone_and_all_of_them() -> None:
+    assets = VENDOR.parent / "assets"
+    page = (assets / "index.html").read_text()
+    imports = json.loads(re.search(r'importmap">(.*?)</script>', page, re.S)[1])["imports"]  # type: ignore[index]
+    modules = {f"{{{{assets}}}}/vendor/{name}" for name in _files() if name.endswith(".mjs")}
+    assert set(imports.values()) == modules
+    for script in assets.glob("*.js"):
+        named = {
+            first or second
+            for first, second in re.findall(
+                r'^import .*?from "([^"]+)"|\bimport\("([^"]+)"\)', script.read_text(), re.M
+            )
+        }
+        assert {name for name in named if not name.startswith("./")} <= set(imports), script.name

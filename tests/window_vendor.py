@@ -1,0 +1,71 @@
+"""Fetches the window's vendored modules again: `make vendor`.
+
+They come from the npm registry as published, by `npm pack`, and are kept unchanged, so that a checkout
+and a wheel need neither npm nor a network. The manifest beside them has version, licence and SHA-256 of each.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+VENDOR = Path(__file__).parents[1] / "orchestrator" / "gateways" / "window" / "vendor"
+MANIFEST = VENDOR / "MANIFEST.json"
+SOURCES = {
+    "preact@11.2.0": {"preact.mjs": "dist/preact.mjs", "preact-hooks.mjs": "hooks/dist/hooks.mjs"},
+    "htm@3.1.1": {"htm.mjs": "dist/htm.mjs"},
+    "@preact/signals@2.11.4": {"preact-signals.mjs": "dist/signals.mjs"},
+    "@preact/signals-core@1.14.5": {"preact-signals-core.mjs": "dist/signals-core.mjs"},
+    "markdown-it@15.0.3": {"markdown-it.mjs": "dist/browser/markdown-it.esm.min.mjs"},
+    "tinykeys@4.0.0": {"tinykeys.mjs": "dist/tinykeys.mjs"},
+    "@leeoniya/ufuzzy@1.0.19": {"ufuzzy.mjs": "dist/uFuzzy.mjs"},
+    "@fontsource-variable/geist@5.3.0": {"geist.woff2": "files/geist-latin-wght-normal.woff2"},
+    "@fontsource-variable/geist-mono@5.3.0": {"geist-mono.woff2": "files/geist-mono-latin-wght-normal.woff2"},
+}
+"""The files that are kept of each package, by the names under which they are kept."""
+
+
+def fetch(folder: Path = VENDOR) -> None:
+    """Writes all files and the manifest."""
+    packages = [_package(name, files, folder) for name, files in SOURCES.items()]
+    (folder / MANIFEST.name).write_text(json.dumps({"packages": packages}, indent=2) + "\n")
+
+
+def _package(name: str, files: dict[str, str], folder: Path) -> dict[str, Any]:
+    with tempfile.TemporaryDirectory() as place:
+        packed = subprocess.run(
+            ["npm", "pack", "--silent", name], cwd=place, check=True, capture_output=True, text=True
+        ).stdout.split()[-1]
+        with tarfile.open(Path(place) / packed) as archive:
+            about = json.loads(_member(archive, "package.json"))
+            kept = {**files, _licence_name(files): "LICENSE"}
+            written = dict(_written(archive, kept, folder))
+    return {"name": about["name"], "version": about["version"], "licence": about["license"], "files": written}
+
+
+def _written(archive: tarfile.TarFile, kept: dict[str, str], folder: Path) -> Iterator[tuple[str, Any]]:
+    for here, there in kept.items():
+        content = _member(archive, there)
+        (folder / here).write_bytes(content)
+        yield here, {"of": there, "sha256": hashlib.sha256(content).hexdigest()}
+
+
+def _member(archive: tarfile.TarFile, name: str) -> bytes:
+    file = archive.extractfile(f"package/{name}")
+    if file is None:
+        raise FileNotFoundError(name)
+    return file.read()
+
+
+def _licence_name(files: dict[str, str]) -> str:
+    return f"{Path(next(iter(files))).stem}.LICENSE"
+
+
+if __name__ == "__main__":
+    fetch()
