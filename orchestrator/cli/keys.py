@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from orchestrator.workspaces.pack_keys import Key
 
 keys = typer.Typer(
+    rich_markup_mode=None,
     name="keys",
     no_args_is_help=True,
     help="Makes, adds and lists the keys that encrypt portable folders in the store.",

@@ -1,7 +1,8 @@
 """The `dendro` command: its options, its commands, and what a person is told when one fails.
 
 Only typer is imported here and at the top of each command's module; a command's module is imported when it is
-called, and what it needs when it runs, so that a list answers at once.
+called, and what it needs when it runs, so that a list answers at once. Help is plain text: to draw it in
+colours would cost twice the start of a command, since rich reads Markdown for it.
 """
 
 from __future__ import annotations
@@ -21,52 +22,97 @@ from orchestrator.terminal.missing import open_missing
 if TYPE_CHECKING:
     # typer's own copy of click, which its groups are made of.
     from typer._click.core import Command, Context
+    from typer._click.formatting import HelpFormatter
 
-COMMANDS: Mapping[str, tuple[str, str]] = {
-    "demo": ("demo", "demo"),
-    "run": ("run", "run"),
-    "review": ("review", "review"),
-    "proto": ("proto", "proto"),
-    "app-server": ("serve", "app_server"),
-    "serve": ("serve", "serve"),
-    "sessions": ("sessions", "sessions"),
-    "search": ("sessions", "search"),
-    "name": ("sessions", "name"),
-    "rm": ("remove", "rm"),
-    "tree": ("tree", "tree"),
-    "logs": ("logs", "logs"),
-    "attach": ("attach", "attach"),
-    "send": ("send", "send"),
-    "interrupt": ("send", "interrupt"),
-    "cancel": ("cancel", "cancel"),
-    "approvals": ("approvals", "approvals"),
-    "budget": ("budget", "budget"),
-    "diff": ("diff", "diff"),
-    "checkout": ("checkout", "checkout"),
-    "apply": ("apply", "apply"),
-    "push": ("checkout", "push"),
-    "replay": ("replay", "replay"),
-    "verify": ("verify", "verify"),
-    "export": ("export", "export"),
-    "revoke": ("cancel", "revoke"),
-    "trust": ("trust", "trust"),
-    "stats": ("workers", "stats"),
-    "worker": ("processes", "worker"),
-    "upkeep": ("processes", "upkeep"),
-    "mcp-server": ("serve", "mcp_server"),
-    "doctor": ("doctor", "doctor"),
-    "model-stub": ("processes", "model_stub"),
-    "import": ("export", "import_"),
-    "exec": ("exec", "exec_"),
-    "workers": ("workers", "workers"),
-    "token": ("token", "token"),
-    "keys": ("keys", "keys"),
+COMMANDS: Mapping[str, tuple[str, str, str]] = {
+    "demo": ("demo", "demo", "Shows a tree of agents that outlives a worker."),
+    "run": ("run", "run", "Runs one task and shows it as it happens: commands, text, patches, tokens."),
+    "review": (
+        "review",
+        "review",
+        "Reviews a change and shows what is wrong with it, each finding with its place.",
+    ),
+    "proto": ("proto", "proto", "Serves one session on stdio: submissions in, events out, as NDJSON."),
+    "app-server": ("serve", "app_server", "Serves sessions to clients of Codex's app-server protocol."),
+    "serve": ("serve", "serve", "Serves sessions to clients: a gateway, without a worker of its own."),
+    "sessions": ("sessions", "sessions", "Lists trees of sessions, those that changed last first."),
+    "search": (
+        "sessions",
+        "search",
+        "Finds sessions whose name, first words, label or folder has the text; newest first.",
+    ),
+    "name": ("sessions", "name", "Names a session; lists show the name instead of its first words."),
+    "rm": (
+        "remove",
+        "rm",
+        "Deletes whole trees: logs, queues, large texts, archived parts, and rollout files of this machine.",
+    ),
+    "tree": ("tree", "tree", "Draws a tree of agents, live until Ctrl-C."),
+    "logs": (
+        "logs",
+        "logs",
+        "Shows what an agent did, without disturbing it: commands, text, patches, its children, the messages "
+        "that it sent and got.",
+    ),
+    "attach": ("attach", "attach", "Follows an agent live, and takes what you type."),
+    "send": ("send", "send", "Writes to an agent, which reads it as an instruction when its turn is over."),
+    "interrupt": (
+        "send",
+        "interrupt",
+        "Stops what an agent does: its commands are killed, its model request ends.",
+    ),
+    "cancel": (
+        "cancel",
+        "cancel",
+        "Cancels an agent and everything below it, for good; the root, and its tree.",
+    ),
+    "approvals": ("approvals", "approvals", "Lists the requests that wait for a person, and answers them."),
+    "budget": ("budget", "budget", "Shows a tree's budgets and limits, and raises them."),
+    "diff": ("diff", "diff", "Shows what a session changed in its portable folder, as `git diff` does."),
+    "checkout": ("checkout", "checkout", "Makes a session's portable folder as a new folder of yours."),
+    "apply": (
+        "apply",
+        "apply",
+        "Merges what a session changed in its portable folder into a folder of yours.",
+    ),
+    "push": ("checkout", "push", "Makes a branch of your repository from a session's portable folder."),
+    "replay": ("replay", "replay", "Folds a session's log again, and compares with the live state."),
+    "verify": (
+        "verify",
+        "verify",
+        "Checks a log: its chain, its texts, its session, and what others noted of it.",
+    ),
+    "export": ("export", "export", "Writes a session's log: in Codex's line shapes, or whole."),
+    "revoke": ("cancel", "revoke", "Takes a session away from its worker, or readmits a quarantined one."),
+    "trust": ("trust", "trust", "Lets a folder's dendro.toml set everything, as long as it stays as it is."),
+    "stats": ("workers", "stats", "Shows how much there is to do, pool by pool, and who does it."),
+    "worker": ("processes", "worker", "Claims sessions and runs their turns, until it is told to drain."),
+    "upkeep": ("processes", "upkeep", "Keeps a deployment tidy: archiving, retention, late timers."),
+    "mcp-server": ("serve", "mcp_server", "Offers sessions as tools to an MCP client, on stdio."),
+    "doctor": ("doctor", "doctor", "Says what is there and what is missing, with the remedy for each."),
+    "model-stub": (
+        "processes",
+        "model_stub",
+        "Serves the Responses API and chat completions without a model, for tests and demos.",
+    ),
+    "import": ("export", "import_", "Makes a session from a file, and prints its id."),
+    "exec": ("exec", "exec_", "Runs one turn, and writes what happens as lines of JSON."),
+    "workers": (
+        "workers",
+        "workers",
+        "Lists the workers: machine, pools, slots used, load, and what is wrong.",
+    ),
+    "token": ("token", "token", "Makes, lists and revokes the tokens of clients from the network."),
+    "keys": ("keys", "keys", "Makes, adds and lists the keys that encrypt portable folders in the store."),
 }
-"""The commands in the order of the help: the module of `orchestrator.cli` and the name there."""
+"""The commands in the order of the help: module in `orchestrator.cli`, name there, first sentence of help.
+
+The sentence stands here for the list of all commands, which imports none of them.
+"""
 
 
 class _Commands(typer.core.TyperGroup):
-    """The group of the commands, which imports and builds the one that is called, and for the help all."""
+    """The group of the commands, which imports and builds the one that is called."""
 
     def list_commands(self, ctx: Context) -> list[str]:
         return list(COMMANDS)
@@ -74,15 +120,19 @@ class _Commands(typer.core.TyperGroup):
     def get_command(self, ctx: Context, cmd_name: str) -> Command | None:
         if cmd_name not in COMMANDS:
             return None
-        module, attribute = COMMANDS[cmd_name]
+        module, attribute, _ = COMMANDS[cmd_name]
         return _built(cmd_name, getattr(import_module(f"orchestrator.cli.{module}"), attribute))
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, sentence) for name, (_, _, sentence) in COMMANDS.items()])
 
 
 def _built(name: str, found: typer.Typer | Callable[..., object]) -> Command:
     """The command of a function, or of a group of commands."""
     if isinstance(found, typer.Typer):
         return typer.main.get_group(found)
-    alone = typer.Typer(add_completion=False, rich_markup_mode="rich", pretty_exceptions_enable=False)
+    alone = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     alone.command(name)(found)
     return typer.main.get_command(alone)
 
@@ -92,8 +142,8 @@ app = typer.Typer(
     cls=_Commands,
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
-    context_settings={"help_option_names": ["-h", "--help"]},
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110},
     epilog="--config, -c and --home may also stand after the command. Exit codes: 0 done, 1 failed, "
     "2 wrong usage or something missing (see `dendro doctor`), 3 waiting for a person, 130 interrupted.",
 )

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 
 token = typer.Typer(
+    rich_markup_mode=None,
     name="token",
     no_args_is_help=True,
     help="Makes, lists and revokes the tokens of clients from the network.",

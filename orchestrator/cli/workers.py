@@ -23,7 +23,10 @@ STATS_COLUMNS = (
 )  # fmt: skip
 
 workers = typer.Typer(
-    name="workers", invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]}
+    rich_markup_mode=None,
+    name="workers",
+    invoke_without_command=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 
 

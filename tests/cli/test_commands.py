@@ -10,7 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from orchestrator.cli.main import COMMANDS, app
 from orchestrator.core.entries import encode_event, event
 from orchestrator.protocol.events import Error
 from orchestrator.protocol.wire import UNSET
@@ -279,12 +281,23 @@ def test_the_help_of_each_command_has_an_example(machine: Machine, command: str)
     assert f" dendro {command}" in helped.stdout.replace(f"Usage: dendro {command}", "")
 
 
+@pytest.mark.parametrize("command", COMMANDS)
+def test_sentence_of_a_command_in_the_list_is_the_first_of_its_help(command: str) -> None:
+    shown = CliRunner().invoke(app, [command, "--help"], env={"COLUMNS": "100"}, prog_name="dendro")
+    assert shown.exit_code == 0
+    usage, _, text = shown.output.partition("\n\n")
+    assert usage.startswith(f"Usage: dendro {command}")
+    assert " ".join(text.split()).startswith(COMMANDS[command][2])
+    assert COMMANDS[command][2].endswith(".")
+
+
 def test_help_imports_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys; sys.argv = ['dendro', '--help']\n"
         "from orchestrator.cli.main import app\n"
         "try: app()\nexcept SystemExit: pass\n"
-        "heavy = ('asyncio', 'redis', 'pydantic', 'httpx', 'prompt_toolkit', 'orchestrator.wiring')\n"
+        "heavy = ('rich', 'orchestrator.cli.run', 'asyncio', 'redis', 'pydantic', 'httpx',\n"
+        "    'prompt_toolkit', 'orchestrator.wiring')\n"
         "print([n for n in heavy if n in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
