@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, assert_never
 
 import orjson
@@ -18,7 +18,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.commands import AnswerOp
 from orchestrator.core.commit_parts import WITHDRAWN, TreeEvent
 from orchestrator.core.decide.call import reply_of
-from orchestrator.core.entries import DENDRO, encode_event, event
+from orchestrator.core.entries import DENDRO, encode_event, event, line_ms
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
@@ -39,6 +39,8 @@ from orchestrator.views.view_errors import ViewError
 PATIENCE_S = 10.0
 """A worker answers within milliseconds, one that takes over within seconds."""
 POLL_S = 0.05
+AT_ONCE = 16
+"""Answers that are handed in at the same time."""
 
 
 class OpRefused(Exception):
@@ -234,18 +236,45 @@ async def decide(client: Client, found: LogSource, asked: Asked, decision: Decis
 
 async def hand_in(client: Client, found: LogSource, asked: Asked, op: AnswerOp) -> Decided:
     """Hands an answer to the session that asked, and waits for the decision."""
-    id = new_submission_id()
-    await client.submit(asked.session, Submission(SubmissionId(id), op))
-    answer = await client.until([asked.session], lambda: _answer(found, asked), PATIENCE_S)
-    if answer is None:
+    (decided,) = await hand_in_all(client, found, [(asked, op)])
+    return decided
+
+
+async def hand_in_all(
+    client: Client, found: LogSource, answers: Sequence[tuple[Asked, AnswerOp]]
+) -> list[Decided]:
+    """Hands each answer to the session that asked, and waits once for all decisions, in the same order."""
+    gate = asyncio.Semaphore(AT_ONCE)
+
+    async def submit(asked: Asked, op: AnswerOp) -> None:
+        async with gate:
+            await client.submit(asked.session, Submission(SubmissionId(new_submission_id()), op))
+
+    # None is left on its way where another one fails.
+    done = await asyncio.gather(*(submit(asked, op) for asked, op in answers), return_exceptions=True)
+    if failed := next((error for error in done if error is not None), None):
+        raise failed
+    told: dict[int, tuple[str, str, int]] = {}
+
+    async def all_told() -> bool:
+        for place, (asked, _) in enumerate(answers):
+            if place not in told and (answer := await _answer(found, asked)) is not None:
+                told[place] = answer
+        return len(told) == len(answers)
+
+    await client.until(list(dict.fromkeys(asked.session for asked, _ in answers)), all_told, PATIENCE_S)
+    return [_decided(client, *answers[place], told.get(place)) for place in range(len(answers))]
+
+
+def _decided(client: Client, asked: Asked, op: AnswerOp, told: tuple[str, str, int] | None) -> Decided:
+    if told is None:
         return Decided(asked, "", "", ours=False)
-    decided, who = answer
-    ours = who == client.who and decided == reply_of(op).decision
-    return Decided(asked, decided, who, ours)
+    decision, who, at_ms = told
+    return Decided(asked, decision, who, who == client.who and decision == reply_of(op).decision, at_ms)
 
 
-async def _answer(found: LogSource, asked: Asked) -> tuple[str, str] | None:
-    """The decision in the session's log, and its author: the first for this call since it was listed."""
+async def _answer(found: LogSource, asked: Asked) -> tuple[str, str, int] | None:
+    """The decision in the session's log, its author and time: the first for this call since it was listed."""
     after = asked.seq
     while page := await found.broker.logs.read_rollout(asked.session, after):
         for stored in page:
@@ -253,10 +282,10 @@ async def _answer(found: LogSource, asked: Asked) -> tuple[str, str] | None:
             if line["type"] != DENDRO:
                 continue
             match f.decode(line["payload"]):
-                case f.Answered(call_id=call_id, decision=decision, who=who) if call_id == asked.call_id:
-                    return decision, who
+                case f.Answered(call_id=call_id) as answer if call_id == asked.call_id:
+                    return answer.decision, answer.who, answer.answered_ms
                 case f.TaskEnded():
-                    return WITHDRAWN, ""
+                    return WITHDRAWN, "", line_ms(stored.payload)
                 case _:
                     pass
         after = page[-1].seq

@@ -118,14 +118,24 @@ class Asked:
         }
 
 
-async def open_requests_of(found: LogSource, tree: TreeId | None) -> list[Asked]:
-    """The open requests of a tree, oldest first; of the whole fleet if `tree` is None."""
-    asked = []
-    for approval in await found.broker.requests.approvals():
-        place = await found.broker.logs.head(approval.session)
-        if place is not None and tree in (None, place.tree):
-            asked.append(await _asked(found, approval, place))
-    return asked
+async def open_requests_of(
+    found: LogSource, tree: TreeId | None, namespace: str | None = None
+) -> list[Asked]:
+    """The open requests of a tree, oldest first; of the whole fleet if `tree` is None.
+
+    `namespace` is the only one whose sessions there are; None: there are all.
+    """
+    requests = found.broker.requests
+    # The sessions of a tree are in one shard.
+    shards = range(requests.config.shards) if tree is None else (requests.keys.shard_of(tree),)
+    opened = await requests.approvals_of(shards)
+    heads = await found.broker.logs.heads(list(dict.fromkeys(one.session for one in opened)))
+    places = {
+        head.session: head
+        for head in heads
+        if tree in (None, head.tree) and namespace in (None, head.labels.namespace)
+    }
+    return [await _asked(found, one, places[one.session]) for one in opened if one.session in places]
 
 
 async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
@@ -205,6 +215,8 @@ class Decided:
     decision: str
     who: str
     ours: bool
+    at_ms: int = 0
+    """The moment of the decision; 0 where it is not known."""
 
     def line(self) -> str:
         """The decision in words for a person."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from orchestrator.broker.records import SessionHead
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import decode_entry, event_kind, stored_kind
@@ -25,6 +26,10 @@ from orchestrator.views.event import Event
 from orchestrator.views.past import page_before
 from orchestrator.views.patterns import names_call
 
+LOOK_AT = 512
+"""Entries of one tree's logs among which earlier decisions are looked for."""
+MOST_LOOKED_AT = 20_000
+"""Entries of one session among which the decision about a call is looked for."""
 LOOK_BACK = 500
 """Requests and decisions that are read of one tree, from its end."""
 NEWEST = 50
@@ -104,9 +109,13 @@ async def _look_through(found: LogSource, tree: TreeId, gone: Sequence[Gone], be
 async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
     """The requests of a tree that were decided, the last one first."""
     root = await found.broker.logs.head(SessionId(tree))
-    if root is None:
-        return []
-    page = await page_before(found, root, LOOK_BACK, _asks_or_resolves)
+    return [] if root is None else await decided_of(found, root, within=0)
+
+
+async def decided_of(found: LogSource, root: SessionHead, within: int = LOOK_AT) -> list[Decided]:
+    """The requests of a tree that were decided, the last one first; among its last entries `within`."""
+    page = await page_before(found, root, LOOK_BACK, _asks_or_resolves, within=within)
+    tree = root.tree
     requests: dict[tuple[int, str], Event] = {}
     decided: list[Decided] = []
     for event in page.events:
@@ -116,7 +125,7 @@ async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
             request = requests.pop((told.agent_id or ROOT, told.call_id), None)
             if request is not None:
                 asked = await _as_asked(found, tree, request.msg)
-                decided.append(Decided(asked, told.decision, told.who, ours=False))
+                decided.append(Decided(asked, told.decision, told.who, False, told.resolved_at_ms or 0))
     return decided[::-1]
 
 
@@ -152,6 +161,23 @@ async def _named_calls(found: LogSource, tree: TreeId, gone: Sequence[Gone]) -> 
                 words = decision_text(fact.decision)
                 told[pattern] = f"{pattern}: already {words}, by {fact.who or 'a client'}"
     return told
+
+
+async def decided_call(
+    found: LogSource, head: SessionHead, call_id: str, within: int = MOST_LOOKED_AT
+) -> f.Answered | None:
+    """The last decision about a call in a session's own log; None where its newest entries have none."""
+    last, stretch = head.seq, LOOK_AT
+    while last > max(0, head.seq - within):
+        after = max(0, last - stretch)
+        read = found.log(head.session, last, after)
+        answers = [stored async for stored in read if stored_kind(stored.payload) is f.Answered]
+        for stored in reversed(answers):
+            fact = f.decode(decode_entry(stored.payload).payload)
+            if isinstance(fact, f.Answered) and fact.call_id == call_id:
+                return fact
+        last = after
+    return None
 
 
 async def _answer(found: LogSource, tree: TreeId, agent: int, call_id: str) -> f.Answered | None:

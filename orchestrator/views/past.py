@@ -94,14 +94,26 @@ class _Step:
 
 
 async def page_before(
-    found: LogSource, head: SessionHead, limit: int, shows: Shows, before: Place | None = None
+    found: LogSource,
+    head: SessionHead,
+    limit: int,
+    shows: Shows,
+    before: Place | None = None,
+    within: int = 0,
 ) -> Page:
-    """The last `limit` events before a place (or the end) of those that it `shows`; all for 0."""
+    """The last `limit` events before a place (or the end) of those that it `shows`; all for 0.
+
+    No more than `within` entries are looked at, if it is not 0.
+    """
     at = before or Place(head.seq + 1, await _end_of_tree(found, head) + 1)
     own, tree = _own(found, head, at.seq, shows), _of_tree(found, head, at.tree_seq, shows)
     own_next, tree_next = await _step(own), await _step(tree)
     events: list[Event] = []
-    while (own_next or tree_next) and not (limit and len(events) == limit):
+    looked = 0
+    while (
+        (own_next or tree_next) and not (limit and len(events) == limit) and not (within and looked == within)
+    ):
+        looked += 1
         if tree_next is None or (own_next is not None and own_next.at_ms >= tree_next.at_ms):
             assert own_next is not None
             step, at, own_next = own_next, Place(own_next.number, at.tree_seq), await _step(own)

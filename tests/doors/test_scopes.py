@@ -33,6 +33,7 @@ from tests.servers import RedisServer, start_redis
 pytestmark = pytest.mark.realredis
 
 READ = """
+approval/history approval/list
 account/rateLimits/read account/read account/usage/read addConversationListener collaborationMode/list
 config/read configRequirements/read experimentalFeature/list getAuthStatus getConversationSummary
 getUserAgent getUserSavedConfig hooks/list initialize listConversations mcpServerStatus/list model/list
@@ -61,6 +62,7 @@ WANTED: Mapping[str, tuple[Scope, Whose]] = {
     **dict.fromkeys(READ.split(), (Scope.READ, Whose.ANYONES)),
     **dict.fromkeys(SUBMIT.split(), (Scope.SUBMIT, Whose.ANYONES)),
     "thread/shellCommand": (Scope.APPROVE, Whose.ANYONES),
+    "approval/answer": (Scope.APPROVE, Whose.ANYONES),
     "thread/delete": (Scope.ADMIN, Whose.ANYONES),
     **dict.fromkeys(MACHINE.split(), (Scope.APPROVE, Whose.MACHINES)),
     **dict.fromkeys(KEYS.split(), (Scope.ADMIN, Whose.KEYS)),

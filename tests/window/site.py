@@ -41,8 +41,8 @@ class Site:
     server: AppServer
     watch: TokenWatch
     is_ready: list[bool] = field(default_factory=lambda: [True])
-    now: list[float] = field(default_factory=lambda: [0.0])
-    """The seconds of the door's own clock, for tries of a sign-in."""
+    now: list[float] = field(default_factory=list)
+    """The seconds of the door's own clock, where a test has stopped it."""
     clients: list[httpx.AsyncClient] = field(default_factory=list)
 
     async def token(self, scope: Scope = Scope.ADMIN, namespace: str = "", name: str = "ana") -> str:
@@ -161,7 +161,7 @@ async def site(harness: Harness, pages: Pages = PAGES, rules: HttpRules | None =
     store, ports = harness.broker.requests, ports_of(harness)
     tokens = PrincipalLookUp(store, ports.now_ms)
     watch = TokenWatch(tokens.in_force)
-    is_ready, now = [True], [0.0]
+    is_ready, now = [True], list[float]()
     async with served(ports, notifications) as server:
         window = Window(
             WindowPorts(
@@ -171,7 +171,7 @@ async def site(harness: Harness, pages: Pages = PAGES, rules: HttpRules | None =
                 Windows(store, tokens, ports.now_ms, os.urandom),
                 watch,
                 lambda: is_ready[0],
-                lambda: now[0],
+                lambda: now[0] if now else time.monotonic(),
             ),
             pages,
         )

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
-from orchestrator.broker.follow import BEGINNING, EqCursor
+from orchestrator.broker.follow import BEGINNING, EqCursor, hash8_of
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.commit_parts import WITHDRAWN
@@ -25,7 +25,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.thread_log import begun_since, turn_at
-from orchestrator.views.threads import Thread, threads
+from orchestrator.views.threads import TURN_ENDS, Thread, threads
 from orchestrator.views.turns.log_events import told_by
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.turn_records import Change, ItemDelta, RequestResolved
@@ -126,6 +126,36 @@ class LiveThread:
     def is_whole(self) -> bool:
         return self._whole.is_set()
 
+    @property
+    def place(self) -> EqCursor:
+        """The place up to which listeners have been told, to come back to."""
+        return self._cursor
+
+    async def missed(self, head: SessionHead, cursor: EqCursor) -> list[tuple[int, tuple[Line, ...]]] | None:
+        """The notifications between a place of the log and `seq`, each with its entry, without their deltas.
+
+        None where they cannot be told: the log has no such place any more, or too much comes behind it.
+        """
+        upto, after = self.seq, cursor.seq
+        if after > upto or upto - after > MOST_MISSED:
+            return None
+        reach = max(0, after - MOST_MISSED)
+        events, known = [], after == 0
+        async for stored in self._ports.found.log(head.session, upto, reach):
+            known = known or (stored.seq == after and hash8_of(stored.chain) == cursor.hash8)
+            if (event := told_by(stored)) is not None:
+                events.append(await whole_event(self._ports.found, head, event))
+        begin = _begin_of_turn(events, after, reach)
+        if begin is None or not (known or after == upto):
+            return None
+        projector, lines = Projector(self.session), []
+        for event in events[begin:]:
+            changes = projector.receive(event)
+            if event.seq > after:
+                told = [line for each in changes for line in self._lines(each, event.at_ms)[1]]
+                lines.append((event.seq, tuple(told)))
+        return lines
+
     def _gap(self, behind: EqCursor | None) -> None:
         if behind is None:
             self._whole.clear()
@@ -200,6 +230,17 @@ class LiveThread:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
+
+
+def _begin_of_turn(events: Sequence[Event], after: int, reach: int) -> int | None:
+    """The first event that a projector needs for those behind an entry; None: it is not among these."""
+    begin = next((at for at, event in enumerate(events) if event.seq > after), len(events))
+    for at in reversed(range(begin)):
+        if events[at].kind in TURN_ENDS:
+            return begin
+        if events[at].kind is TaskStarted:
+            return at
+    return begin if reach == 0 else None
 
 
 class _Answer:
@@ -397,6 +438,8 @@ class LiveThreads:
 # The events of a session's running turn, from its log: what a connection that comes later starts from.
 
 
+MOST_MISSED = 4_096
+"""Entries that are told again to who comes back to a place of the log, and as many before it."""
 LOOK_BACK = 512
 """Entries of the first look; a longer turn is looked for in eight times as many."""
 
@@ -422,7 +465,12 @@ async def events_of_log(found: LogSource, head: SessionHead, after: int) -> list
     async for stored in found.log(head.session, head.seq, after):
         event = told_by(stored)
         if event is not None:
-            texts = await found.large_texts(head.tree, references(event.msg))
-            told = resolve(event.msg, texts.get)
-            events.append(replace(event, msg=for_tenant(told) if head.labels.namespace else told))
+            events.append(await whole_event(found, head, event))
     return events
+
+
+async def whole_event(found: LogSource, head: SessionHead, event: Event) -> Event:
+    """An event of a log with its large texts, as clients of the session's namespace get it."""
+    texts = await found.large_texts(head.tree, references(event.msg))
+    told = resolve(event.msg, texts.get)
+    return replace(event, msg=for_tenant(told) if head.labels.namespace else told)

@@ -85,7 +85,7 @@ def request_params(thread: SessionId, opened: RequestOpened, at_ms: int) -> Json
             more = {"reason": request.told, "grantRoot": request.event.get("grant_root")}
             return params | more | {"startedAtMs": opened.at_ms or at_ms}
         case ChoicesRequest() | InputRequest():
-            return params | _asked([_question(each) for each in request.questions])
+            return params | _asked([question_json(each) for each in request.questions])
         case PlanDecisionRequest():
             return params | _asked([_plan_question(request)])
         case ServerRequest():
@@ -111,7 +111,7 @@ def _command(request: CommandRequest) -> JsonObject:
     }
 
 
-def _shown(request: CommandRequest | PatchRequest) -> str:
+def shown_of(request: CommandRequest | PatchRequest) -> str:
     """The words that a client is handed of an approval's request; files of a patch it has by their item."""
     what = shlex.join(request.command) if isinstance(request, CommandRequest) else "\n".join(request.paths)
     return f"{request.told}\n{what}"
@@ -121,7 +121,8 @@ def _asked(questions: Sequence[JsonObject]) -> JsonObject:
     return {"questions": list(questions), "isBlocking": True, "autoResolutionMs": None}
 
 
-def _question(question: Question) -> JsonObject:
+def question_json(question: Question) -> JsonObject:
+    """A question as clients draw it."""
     return {
         "id": question.name,
         "header": question.header,
@@ -183,7 +184,7 @@ def answer_of(opened: RequestOpened, result: Mapping[str, Any]) -> ops.Op:
     request = opened.request.in_own_session()
     match request:
         case CommandRequest() | PatchRequest():
-            shown = shown_as(_shown(request), "app-server v2", opened.at_ms or 0)
+            shown = shown_as(shown_of(request), "app-server v2", opened.at_ms or 0)
             return request.decided(_decision(request, result.get("decision")), shown)
         case ChoicesRequest() | InputRequest():
             return request.replied(_texts(result) or None)

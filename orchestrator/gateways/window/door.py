@@ -10,7 +10,7 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field
 from http import HTTPStatus
@@ -23,19 +23,38 @@ from starlette.types import Receive, Scope, Send
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.core.frozen import record
+from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.gateways.app_server.door import ClientInfo, Door
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import LiveThreads
-from orchestrator.gateways.app_server.messages import Code, NotMeant, NotThere, RpcError, bad_params
+from orchestrator.gateways.app_server.messages import (
+    Code,
+    NotMeant,
+    NotThere,
+    RpcError,
+    bad_params,
+    no_rollout,
+)
 from orchestrator.gateways.app_server.method import Method
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.bearer_tokens import KEY, NotSignedIn, Windows
 from orchestrator.gateways.principals import NotPermitted, Principal
 from orchestrator.gateways.submit import OpRefused
+from orchestrator.gateways.window.feeds import TOPICS, Feeds
 from orchestrator.gateways.window.pages import KEPT, File, Pages
+from orchestrator.gateways.window.stream import (
+    THREAD,
+    Asked,
+    LogChannel,
+    StateChannel,
+    Stream,
+    ThreadSeat,
+    TooMuch,
+    topics_of,
+)
 from orchestrator.gateways.wires.addresses import bearer
-from orchestrator.gateways.wires.authentication import TokenWatch
+from orchestrator.gateways.wires.authentication import Crowded, Revoked, TokenWatch
 from orchestrator.gateways.wires.byte_wire import HANDSHAKE_S
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
@@ -48,6 +67,7 @@ COOKIE: Final = "dendro"
 SECURE_COOKIE: Final = "__Host-dendro"
 KEY_HEADER: Final = "dendro-key"
 API: Final = "/api/"
+STREAM: Final = "/api/stream"
 LOOK_S: Final = 0.5
 """Between two looks whether Redis is there, while a request waits."""
 log = logging.getLogger("dendro.window")
@@ -114,13 +134,19 @@ class Window:
         self._pages = pages
         self._tries = Tries(given.monotonic)
         self.headers = pages.headers
+        self.feeds = Feeds(given.ports)
+        self._leaving = asyncio.Event()
 
     def leave(self) -> None:
         """Ends all streams."""
+        self._leaving.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
+            if scope["path"] == STREAM and request.method == "GET":
+                await self._stream(request, send)
+                return
             answer = await self._answer(request)
         except Refused as refused:
             answer = self._error(refused)
@@ -241,6 +267,97 @@ class Window:
         finally:
             door.leave()
 
+    # ── stream ────────────────────────────────────────────────────────────────────────────────
+
+    async def _stream(self, request: Request, send: Send) -> None:
+        """Sends events until the window leaves, its token ends, or the gateway does."""
+        _check_site(request)
+        seen = await self._seen(request)
+        try:
+            asked = topics_of(request.query_params.getlist("topic"))
+        except ValueError as error:
+            raise _bad(str(error)) from None
+        headers = [(b"content-type", b"text/event-stream; charset=utf-8"), (b"cache-control", b"no-store")]
+
+        async def serving() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._told(request, seen.principal, asked, send)
+
+        try:
+            await self._given.watch.serve(seen.principal, serving())
+        except Crowded as error:
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), Code.OVERLOADED) from None
+        except Revoked:
+            pass
+        with suppress(RuntimeError):
+            # The answer may be over already: a window that was dropped gets no end.
+            await send({"type": "http.response.body", "body": b""})
+
+    async def _told(self, request: Request, reader: Principal, asked: Sequence[Asked], send: Send) -> None:
+        stream = Stream(self._given.monotonic)
+        leaves: list[Callable[[], None]] = []
+
+        async def body(data: bytes) -> None:
+            await send({"type": "http.response.body", "body": data, "more_body": True})
+
+        sending = asyncio.create_task(stream.run(body))
+        ends = (
+            sending,
+            asyncio.create_task(_left(request)),
+            asyncio.create_task(self._leaving.wait()),
+        )
+        try:
+            for each in asked:
+                leaves += [await self._joined(each, reader, stream)]
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for leave in leaves:
+                leave()
+            for task in ends:
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+            if not sending.cancelled() and isinstance(sending.exception(), TooMuch):
+                request.scope["state"]["abort"]()
+
+    async def _joined(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
+        """Lets a stream hear a topic; the answer ends that. One that is not there is told as gone."""
+        try:
+            if asked.name == THREAD:
+                return await self._thread(asked, reader, stream)
+            topic = TOPICS[asked.name]
+            await topic.check(self._given.ports, reader, asked.named)
+        except (RpcError, UnknownSession):
+            channel = LogChannel(asked.topic, stream.news)
+            stream.add(channel)
+            channel.say("", {"type": "gone"})
+            return _nothing
+        state = StateChannel(asked.topic, topic, reader, stream.news)
+        stream.add(state)
+        return self.feeds.join(asked.name, asked.named, reader, state)
+
+    async def _thread(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
+        channel = LogChannel(asked.topic, stream.news)
+        client = self._given.ports.client(reader)
+        try:
+            session = parse_session_id(asked.named)
+        except InvalidSessionId:
+            raise NotThere(f"invalid thread id: {asked.named[:100]}") from None
+        head = await client.head(session)
+        if head is None:
+            raise no_rollout(asked.named)
+        stream.add(channel)
+        seat = ThreadSeat(channel)
+        try:
+            await seat.begin(self._given.threads, client, head, asked.place)
+        except BaseException:
+            self._given.threads.leave(session, seat)
+            raise
+
+        def leave() -> None:
+            self._given.threads.leave(session, seat)
+
+        return leave
+
     async def _patiently(self, work: Awaitable[T]) -> T:
         """Waits for some work as long as Redis answers; raises `Refused` where it does not."""
         task = asyncio.ensure_future(work)
@@ -259,6 +376,16 @@ class Window:
         answer = _json({"error": {"code": int(refused.code), "message": refused.message}}, refused.status)
         answer.headers.update(refused.headers)
         return answer
+
+
+def _nothing() -> None:
+    """Ends nothing."""
+
+
+async def _left(request: Request) -> None:
+    """Returns when the window has left."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def away() -> Refused:

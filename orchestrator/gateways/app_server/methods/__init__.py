@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from orchestrator.gateways.app_server.method import Method
 from orchestrator.gateways.app_server.methods import (
     account,
+    approvals,
     catalogue,
     changes,
     config,
@@ -32,6 +33,7 @@ TABLES: tuple[Mapping[str, Method], ...] = (
     changes.METHODS,
     changes.MARKS,
     queue.METHODS,
+    approvals.METHODS,
     account.METHODS,
     turns.FORKS,
     v1.METHODS,

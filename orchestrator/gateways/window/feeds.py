@@ -1,0 +1,231 @@
+"""Feeds: the state of a topic as it is and as it changes, read once for all windows that show it.
+
+A topic is one generator of updates, and its place in `TOPICS`. It runs while somebody listens: a gateway
+without an open window follows nothing.
+
+    async def workers(ports, namespace, named) -> AsyncIterator[Update]:
+        yield Update(rows, whole=True)          all that there is, at first and whenever it begins anew
+        while True:
+            yield Update(changed, gone)         what is another now, by the keys of the rows
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import field
+from typing import Final, Protocol, TypeAlias
+
+from orchestrator.broker.errors import Unavailable, UnknownSession
+from orchestrator.broker.open_requests import Opened, Settled
+from orchestrator.core.commit_parts import WITHDRAWN
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.app_server.messages import NotThere
+from orchestrator.gateways.app_server.methods.approvals import ended_json, request_id, request_row
+from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.views.approvals import asked_of, needed
+from orchestrator.views.decisions import decided_call
+
+IDLE_S: Final = 5.0
+NOW_S: Final = 0.001
+RETRY_S: Final = 0.5
+LOOKED_AT: Final = 1_024
+"""Entries of a session among which the decision is looked for that ended a request."""
+log = logging.getLogger("dendro.window")
+
+
+@record
+class Update:
+    """A change of a topic, by the keys of its rows."""
+
+    changed: Mapping[str, JsonObject] = field(default_factory=dict)
+    gone: Mapping[str, JsonObject] = field(default_factory=dict)
+    """Rows that are not there any more, with what is told of their end."""
+    whole: bool = False
+    """Whether `changed` is all that there is: what was told before is nothing any more."""
+    beside: JsonMapping = field(default_factory=dict)
+    """Members that stand beside the rows, as counts: those of the last update count."""
+
+
+Feed: TypeAlias = Callable[[Ports, str, str], AsyncIterator[Update]]
+"""Makes a feed, for a namespace and for what the topic names (`ID` of `tree:ID`); it ends with the thing."""
+
+
+def _as_it_is(row: JsonObject, reader: Principal) -> JsonObject:
+    return row
+
+
+async def _all_may(ports: Ports, reader: Principal, named: str) -> None:
+    if named:
+        raise NotThere("this topic names nothing behind a colon")
+
+
+@record
+class Topic:
+    """A kind of topic."""
+
+    feed: Feed
+    drawn: Callable[[JsonObject, Principal], JsonObject] = field(default=_as_it_is)
+    """A row as this reader gets it; feeds are shared by all readers of a namespace."""
+    check: Callable[[Ports, Principal, str], Awaitable[None]] = field(default=_all_may)
+    """Raises `NotThere` where there is no such topic for the reader."""
+
+
+class Seat(Protocol):
+    """A stream that hears a feed."""
+
+    def take(self, update: Update) -> None:
+        """Takes an update; must not wait."""
+
+    def end(self) -> None:
+        """Is told that nothing more will come: what the topic is about is gone."""
+
+
+class Shared:
+    """A feed that runs for all who hear it."""
+
+    def __init__(self, updates: Callable[[], AsyncIterator[Update]]) -> None:
+        self._updates = updates
+        self._rows: dict[str, JsonObject] = {}
+        self._beside: JsonMapping = {}
+        self._whole = False
+        self._seats: list[Seat] = []
+        self._ended = False
+        self._task: asyncio.Task[None] | None = None
+
+    def join(self, seat: Seat) -> None:
+        """Lets a stream hear all that is there, and then each change."""
+        self._seats.append(seat)
+        if self._ended:
+            seat.end()
+        elif self._whole:
+            seat.take(Update(dict(self._rows), whole=True, beside=self._beside))
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+
+    def leave(self, seat: Seat) -> bool:
+        """Lets a stream hear no more; whether it was the last one."""
+        self._seats.remove(seat)
+        return not self._seats
+
+    async def close(self) -> None:
+        """Follows no more."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                async with aclosing(self._updates()) as updates:  # type: ignore[type-var]
+                    async for update in updates:
+                        self._tell(update)
+            except UnknownSession:
+                pass
+            except Unavailable:
+                await asyncio.sleep(RETRY_S)
+                continue
+            except Exception:
+                log.exception("a topic of the window failed: it begins anew")
+                await asyncio.sleep(RETRY_S)
+                continue
+            self._ended = True
+            for seat in tuple(self._seats):
+                seat.end()
+            return
+
+    def _tell(self, update: Update) -> None:
+        if update.whole:
+            self._rows, self._whole = {}, True
+        for key in update.gone:
+            self._rows.pop(key, None)
+        self._rows.update(update.changed)
+        self._beside = update.beside or self._beside
+        for seat in tuple(self._seats):
+            seat.take(update)
+
+
+class Feeds:
+    """The feeds that somebody hears now."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._shared: dict[tuple[str, str, str], Shared] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    def join(self, name: str, named: str, reader: Principal, seat: Seat) -> Callable[[], None]:
+        """Lets a stream hear a topic; the answer ends that."""
+        key = name, named, reader.namespace
+        shared = self._shared.get(key)
+        if shared is None:
+            topic = TOPICS[name]
+            shared = self._shared[key] = Shared(lambda: topic.feed(self._ports, reader.namespace, named))
+        shared.join(seat)
+
+        def leave() -> None:
+            if shared.leave(seat) and self._shared.get(key) is shared:
+                del self._shared[key]
+                closing = asyncio.create_task(shared.close())
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
+
+        return leave
+
+    @property
+    def open(self) -> int:
+        """The feeds that run."""
+        return len(self._shared)
+
+
+# ── needs ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def needs(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update]:
+    """The requests that wait for people, as `approval/list` has them, and how each of them ends."""
+    feed = ports.found.broker.requests.request_feed(namespace)
+    whole = True
+    try:
+        while True:
+            changes = await feed.changes(NOW_S if whole else IDLE_S)
+            if changes or whole:
+                opened = [change.request for change in changes if isinstance(change, Opened)]
+                settled = [change for change in changes if isinstance(change, Settled)]
+                asked = [one for each in opened if (one := await asked_of(ports.found, each)) is not None]
+                rows = [request_row(one, NOBODY) for one in await needed(ports.found, asked)]
+                gone = [await _ended(ports, change.session, change.key) for change in settled]
+                yield Update(
+                    {str(row["requestId"]): row for row in rows},
+                    {str(row["requestId"]): row for row in gone},
+                    whole,
+                )
+                whole = False
+    finally:
+        await feed.aclose()
+
+
+NOBODY: Final = Principal("", scope=Scope.READ)
+"""The reader of a row that is drawn for nobody yet."""
+
+
+async def _ended(ports: Ports, session: SessionId, call: str) -> JsonObject:
+    named: JsonObject = {"requestId": request_id(session, call), "threadId": session, "callId": call}
+    head = await ports.found.broker.logs.head(session)
+    found = None if head is None else await decided_call(ports.found, head, call, LOOKED_AT)
+    if found is None:
+        return {**named, **ended_json(WITHDRAWN, "", 0)}
+    return {**named, **ended_json(found.decision, found.who, found.answered_ms)}
+
+
+def _may_answer(row: JsonObject, reader: Principal) -> JsonObject:
+    return {**row, "mayAnswer": reader.may(Scope.APPROVE)}
+
+
+TOPICS: Mapping[str, Topic] = {
+    "needs": Topic(needs, _may_answer),
+}
+"""The topics of state, by the names that streams ask for; a new one is a line here."""
