@@ -20,12 +20,12 @@ from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.client import RETRY_S, Client, is_rewound
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
-from orchestrator.protocol.events import EventMsg, SubagentLifecycle, TaskStarted
+from orchestrator.protocol.events import TURN_ENDS, EventMsg, SubagentLifecycle, TaskStarted
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.thread_log import begun_since, turn_at
-from orchestrator.views.threads import TURN_ENDS, Thread, threads
+from orchestrator.views.threads import Thread, threads
 from orchestrator.views.turns.log_events import told_by
 from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.turn_records import Change, ItemDelta, RequestResolved
