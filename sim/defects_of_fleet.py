@@ -116,4 +116,55 @@ DEFECTS = (
         "followers",
         test="tests/broker/test_fleet_feed.py::test_follower_says_again_and_again_that_it_follows",
     ),
+    Mutant(
+        "agents are counted where they were",
+        "a root's hash goes on to count an agent under the status that it had",
+        lua("_states", "count_status(count_status(counts, old, -1), new, 1)", "count_status(counts, new, 1)"),
+        "family",
+    ),
+    Mutant(
+        "agents that are born are not counted",
+        "a root's hash counts an agent when it comes to another status, and not before",
+        lua("_commit_outcome", "if status == known.status and #children == 0", "if status == known.status"),
+        "tree",
+    ),
+    Mutant(
+        "agent is shown as the one whose number it begins with",
+        "a root's hash shows agent 1 as what agent 11 is at",
+        lua("_states", "'( ' .. agent_id .. ':%d*:)%S+'", "'(' .. agent_id .. ':%d*:)%S+'"),
+        "brood",
+        test="tests/broker/test_agent_states.py::test_agents_are_counted_as_they_are_born_and_come_to_a_status",
+    ),
+    Mutant(
+        "agents of agents are shown below the root",
+        "a root's hash names as the maker of each agent nobody but the root",
+        lua("_commit_outcome", "child.parent == session and own.agent_id or ''", "'0'"),
+        "brood",
+        test="tests/broker/test_agent_states.py::test_agents_are_counted_as_they_are_born_and_come_to_a_status",
+    ),
+    Mutant(
+        "trees are recounted without those that nobody listed",
+        "agents that were born while a tree is recounted are not counted",
+        lua("recount", "then return {'UNLISTED'} end", "then break end"),
+        "followers",
+        test="tests/broker/test_agent_states.py::test_tree_is_not_recounted_by_a_list_that_lacks_an_agent",
+    ),
+    Mutant(
+        "trees are counted from their next agent on",
+        "a tree of an earlier version is counted from its next change on, without the agents that it has",
+        lua("_commit_outcome", "  if not states then return end\n", "  states = states or '|'\n"),
+        "followers",
+    ),
+    Mutant(
+        "follower that could not begin goes on",
+        "a follower that met a failure while it began is told of changes, and never to read what there was",
+        text(
+            fleet_feed.FleetFeed,
+            "_begun",
+            "    self._looked_ms = await self._heads.server_ms()\n",
+            "    self._cursors = await self._listener.tips(streams)\n"
+            "    self._looked_ms = await self._heads.server_ms()\n",
+        ),
+        "followers",
+    ),
 )

@@ -329,6 +329,10 @@ RULES = {
         "A session's hash names the last entry that ended a turn of it, whoever asks and whoever took over.",
         Case("a turn ended of a session that had ended one before"),
     ),
+    "counted": Rule(
+        "A root's hash says of each agent of its tree what that one's own hash says.",
+        Case("an agent came to another status than it had, or was born"),
+    ),
     "followed": Rule(
         "Who follows the fleet knows of each session what its hash says, when nothing happens for a while.",
         Case("a follower was told of a session that lists show otherwise"),
@@ -448,6 +452,7 @@ RULES = {
 SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
 
 CASES = {
+    "recounted": Case("the agents of a tree were counted anew"),
     "follows_anew": Case("a follower of the fleet read everything anew"),
     "snapshot_compared": Case("a snapshot was compared with the log"),
     "stopping_taken_over": Case("a session was claimed from a holder that was stopping its task"),

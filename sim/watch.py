@@ -6,11 +6,12 @@ need; it decides nothing for the product.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from orchestrator.broker.records import AgentStates
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import stored_entry
 from orchestrator.core.blobs import REFERENCE, resolve
@@ -232,6 +233,24 @@ class Watch(Rest, Branches, TreeLogs):
         if name in ("commit", "create", "raise_limits", "fire"):
             tree = self.sessions[session].tree
             self.accounts.look(tree, self.members[tree])
+            self._counted(tree)
+
+    def _counted(self, tree: str) -> None:
+        """The rule `counted`, of the tree of a session that a script has changed."""
+        states = self.fields(tree).get(b"states")
+        if states is None:
+            return
+        found = [self.fields(session) for session in self.members[tree]]
+        there = sorted((int(one[b"agent_id"]), one[b"status"].decode()) for one in found)
+        if len(there) > 1:
+            self.reach.saw("counted")
+        said = AgentStates.of(states.decode())
+        if said.counts != Counter(status for _, status in there):
+            self.broken("counted", f"the root of {tree} says {states.decode()!r}, and its agents {there}")
+        if sorted((agent, status) for agent, _, status in said.first) != there[:64]:
+            self.broken(
+                "counted", f"the root of {tree} shows {states.decode()!r}, and its agents are {there}"
+            )
 
     def _heard(self, name: str, args: Sequence[Any]) -> None:
         words = args[3 + int(args[2]) :]

@@ -12,7 +12,7 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.fleet_feed import FleetFeed
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.replies import HEAD_FIELDS, session_head
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from sim.fixture import Fixture
 from sim.loop import Lane
 from sim.machines import Clock, Site, broker_on
@@ -42,8 +42,9 @@ class Follower:
         self.lane, self.name = Lane(name), name
         self._site, self._rng = site, rng
         clock = Clock(site.loop, rng.uniform(0.0, 1e6), 1.0 + rng.uniform(-2e-3, 2e-3))
-        self.broker, _ = broker_on(site, name, clock)
+        self.broker, self._connection = broker_on(site, name, clock)
         self.rows: dict[str, Row] = {}
+        self._reads_anew = False
 
     def follows(self) -> asyncio.Task[None]:
         return self._site.loop.start(self.lane, self._follow(), f"{self.name}:follows")
@@ -57,10 +58,13 @@ class Follower:
                 await asyncio.sleep(RETRY_S)
 
     async def _told(self, feed: FleetFeed) -> None:
+        if self._reads_anew:
+            # What changes meanwhile is told behind it.
+            self.rows, self._reads_anew = await self._whole(), False
         changes = await feed.changes()
         if changes.anew:
+            self._reads_anew = True
             self._site.watch.reach.saw("follows_anew")
-            self.rows = await self._whole()
         if changes.heads:
             self._site.watch.reach.saw("followed")
         self.rows |= {str(head.session): row_of(head) for head in changes.heads}
@@ -75,9 +79,20 @@ class Follower:
         for _ in range(times):
             await asyncio.sleep(20.0 * self._rng.random())
             if roots := [one for one, seen in self._site.watch.sessions.items() if one == seen.tree]:
+                chosen = SessionId(self._rng.choice(roots))
                 with suppress(BrokerError):
-                    chosen = SessionId(self._rng.choice(roots))
                     await self.broker.trees.enlist(chosen, shelve=self._rng.random() < 0.5)
+                with suppress(BrokerError):
+                    await self._recounts(TreeId(chosen))
+
+    async def _recounts(self, tree: TreeId) -> None:
+        """A tree is as if an earlier version had made it, and is counted soon, or twice, or never."""
+        if self._rng.random() < 0.7:
+            await self._connection.command("HDEL", self.broker.keys.session(tree), "states")
+        for _ in range(self._rng.choice((0, 1, 2))):
+            await asyncio.sleep(2.0 * self._rng.random())
+            if await self.broker.trees.recount(tree) is not None:
+                self._site.watch.reach.saw("recounted")
 
 
 async def followed(fixture: Fixture, plays: Sequence[Play]) -> None:

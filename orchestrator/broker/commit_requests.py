@@ -156,6 +156,7 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         keys.released(shard),
         keys.changed(shard),
         keys.watched(shard),
+        keys.session(claim.tree),
     ]
     for pool in shape.pools:
         found += keys.pool(shard, pool)

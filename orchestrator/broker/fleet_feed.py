@@ -97,8 +97,9 @@ class FleetFeed:
         """The streams' ends are known before anything is read: what changes behind them is told."""
         shards = range(self._keys.shards)
         streams = [key(shard) for shard in shards for key in (self._keys.changed, self._keys.released)]
-        self._cursors = await self._listener.tips(streams)
         self._looked_ms = await self._heads.server_ms()
+        # Last: a failure before it leaves the feed as one that has not begun.
+        self._cursors = await self._listener.tips(streams)
         return ANEW
 
     async def _watch(self, *, anew: bool) -> None:

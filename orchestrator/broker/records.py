@@ -612,6 +612,8 @@ class SessionHead:
     """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
     ended_seq: int = 0
     """The entry that ended its last turn; 0: none has, or an earlier version wrote the end."""
+    states: str = ""
+    """Of a root, what the agents of its tree are at (`AgentStates`); empty where nobody has counted them."""
 
     @property
     def summary(self) -> Mapping[str, Any]:
@@ -637,6 +639,27 @@ class SessionHead:
     def let_go(self) -> bool:
         """Whether it is at rest, and no worker holds it any more."""
         return self.at_rest and self.holder is None
+
+
+@record
+class AgentStates:
+    """The sessions of a tree by their status, the root among them."""
+
+    first: tuple[tuple[int, int | None, str], ...]
+    """Of those that were born first: the number, the maker's, the status."""
+    counts: Mapping[str, int]
+    """How many of all have each status."""
+
+    @classmethod
+    def of(cls, states: str) -> AgentStates:
+        """Reads the field of a root's hash, which `_states.lua` describes."""
+        shape, _, counts = states.partition("|")
+        rows = (one.split(":") for one in shape.split())
+        pairs = (one.rpartition("=") for one in counts.split())
+        return cls(
+            tuple((int(agent), int(parent) if parent else None, status) for agent, parent, status in rows),
+            {status: int(number) for status, _, number in pairs if number != "0"},
+        )
 
 
 @record

@@ -81,6 +81,8 @@ The fields of a session's hash, by who writes them:
                                                      bytes ever enqueued and consumed, inbox depths
     status meta name min_core                        birth, and commit: for listings; what may fold the log
     ended_seq                                        commit: the entry that ended the last turn
+    states                                           create commit recount, of a root: what the agents of
+                                                     its tree are at
     namespace source who ephemeral                   birth: where it is listed, who may see it, who made it
     recency shelved                                  birth commit enlist: its place in the fleet's index
     note:<name>                                      note: kept for clients beside the log

@@ -176,6 +176,10 @@ class RaiseLimitsOk(TypedDict):
     woken: int
 
 
+class RecountOk(TypedDict):
+    states: str
+
+
 class Registry(TypedDict):
     now: int
     fields: dict[bytes, bytes]
@@ -287,11 +291,12 @@ HEAD_FIELDS = (
     "unsaved",
     "abandoned",
     "ended_seq",
+    "states",
 )
 
 
 _TEXTS = frozenset(
-    {"tree", "pool", "parent", "owner", "status", "name", "namespace", "source", "who", "copy_on"}
+    {"tree", "pool", "parent", "owner", "status", "name", "namespace", "source", "who", "copy_on", "states"}
 )
 _FLAGS = frozenset({"quarantined", "archived", "ephemeral", "shelved", "unsaved"})
 _OTHERS = _FLAGS | {"head", "meta", "manifest", "note:git", "abandoned"}
@@ -480,6 +485,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         copy_on=text["copy_on"],
         unsaved_on=text["copy_on"] if field["unsaved"] == b"1" and not field["abandoned"] else "",
         ended_seq=count["ended_seq"],
+        states=text["states"],
     )
 
 

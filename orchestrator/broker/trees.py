@@ -43,6 +43,7 @@ if TYPE_CHECKING:
         DeleteHeld,
         DeleteUnlisted,
         RaiseLimitsOk,
+        RecountOk,
         ReserveOk,
         RevokeMoved,
         RevokeOk,
@@ -391,6 +392,8 @@ class Resting(Port):
 
 
 WARN_PERCENT = 80
+MOST_RECOUNTED = 2_000
+"""Agents of a tree that one script counts."""
 MOST_WHO = 200
 """Characters of the name of the person who gives unsaved changes up."""
 _SESSIONS_A_CALL = 250
@@ -446,6 +449,30 @@ class Trees(Deletion, FleetIndex, Resting):
         named = [SessionId(value.decode()) for name, value in fields.items() if name.startswith("s:")]
         heads = await self._logs.heads([session for session in named if str(session) != str(tree)])
         return (*heads, *await self._logs.heads([SessionId(tree)]))
+
+    async def recount(self, tree: TreeId) -> str | None:
+        """Counts the tree's agents in its root's hash, where an earlier version made it.
+
+        Answers `SessionHead.states`; None of a tree that is gone, has too many agents to be counted at
+        once, or was just given another one.
+        """
+        fields = await self.agents(tree)
+        numbered = sorted(
+            (int(name[2:]), value.decode()) for name, value in fields.items() if name[:2] == "s:"
+        )
+        if not numbered or len(numbered) > MOST_RECOUNTED:
+            return None
+        sessions = [session for _, session in numbered]
+        keys = [self.keys.session(tree), self.keys.agents(tree), *map(self.keys.session, sessions)]
+        reply = await self._run(call("recount", keys, sessions=sessions), tree)
+        match reply.code:
+            case "OK":
+                counted: RecountOk = reply.fields
+                return counted["states"]
+            case "UNLISTED":
+                return None
+            case _:
+                raise reply.unexpected()
 
     async def reserve(self, tree: TreeId, count: int) -> range:
         """Reserves agent ids of the tree, which are given out once."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from sim.reference import commit as commits
-from sim.reference import histories, jobs, lists, notes, providers, sessions, storage, trees
+from sim.reference import histories, jobs, lists, notes, providers, sessions, states, storage, trees
 from sim.reference.given import Given
 from sim.reference.sight import Sight
 from sim.store import Store
@@ -18,6 +18,7 @@ STATEMENTS: Mapping[str, Statement] = {
     "look_again": lists.look_again,
     "drop_texts": lists.drop_texts,
     "note": notes.note,
+    "recount": states.recount,
     "add_to_history": histories.add_to_history,
     **{f.__name__: f for f in (providers.admit, providers.settle)},
     **{

@@ -23,6 +23,7 @@ from sim.reference.queues import (
 )
 from sim.reference.sessions import unstored
 from sim.reference.sight import Fields, Sight
+from sim.reference.states import changes
 from sim.reference.trees import Cause, TreeEvent, is_logged, is_told, not_said_yet, tree_events, woven
 
 Reply = list[Any]
@@ -105,7 +106,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
 
 
 def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
-    at = 21
+    at = 22
     for (name,) in given.rows(1):
         step.pools.append(Pool.at(name, keys, at))
         at += 4
@@ -271,6 +272,12 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
         name in (b"meta", b"name") or (name == b"status" and value != own.get(b"status"))
         for name, value in step.fields
     )
+    given = {row[0]: row[1] for row in step.fields}
+    born = [
+        (child.agent_id, own[b"agent_id"] if child.parent == step.session else b"", child.status)
+        for child in step.children
+    ]
+    changes(sight.hash(keys[21]), own, given.get(b"status", own[b"status"]), born)
     seq_before, cursor_before, tip_before = (number(own, n) for n in (b"seq", b"cursor", b"sq"))
     tree_seq, seq = number(tree, b"tree_seq"), seq_before + len(step.entries)
     own[b"head"] = step.entries[-1][2] if step.entries else own[b"head"]

@@ -20,6 +20,7 @@ from sim.reference.queues import (
     is_woken,
 )
 from sim.reference.sight import Fields, Sight
+from sim.reference.states import States
 
 Reply = list[Any]
 Keys = Sequence[bytes]
@@ -64,6 +65,9 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     tree = sight.hash(agents)
     tree[b"root"], tree[b"wall_from"] = it.session, written(sight.now)
     new_session(sight, it, Around(agents, sessions, keep, ttl_ms), labels)
+    states = States()
+    states.born(it.agent_id, b"", it.status)
+    sight.hash(keys[6])[b"states"] = states.stored
     is_used(sight, keys[12], it.session, sight.hash(keys[6]))
     tree.update((name, value) for name, value in summary)
     may_rest(sight, keys[14], it.session)

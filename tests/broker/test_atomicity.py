@@ -190,6 +190,8 @@ def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
 async def _end_of_a_session(broker: Broker) -> None:
     born = new_session(submissions=(NewSubmission("client", "s0", b"op"),))
     await broker.commits.create(NewTree(born))
+    await broker.command("HDEL", broker.keys.session(born.session), "states")
+    await broker.trees.recount(born.tree)
     await broker.trees.enlist(born.session, shelve=True)
     await broker.requests.note(born.session, "git", b"main", b"")
     held = await claimed(broker, born.session, "w1", "e1")

@@ -256,7 +256,7 @@ async def test_usual_step_looks_at_no_other_session(backend: Backend) -> None:
     root = await root_of(broker)
     await root.spawns(1)
     await root.does()
-    assert len(connection.calls[-1].keys) == 21
+    assert len(connection.calls[-1].keys) == 22
     assert connection.calls[-1].args[-1] == 0
     await broker.aclose()
 

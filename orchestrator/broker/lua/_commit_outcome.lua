@@ -77,6 +77,27 @@ local function find_watchers()
   return nil, watchers
 end
 
+-- The value that the step gives to a field of the session's hash; nothing if it gives none.
+local function given_field(name)
+  for _, field in ipairs(fields) do
+    if field.name == name then return field.value end
+  end
+end
+
+-- What the agents of the tree are at behind the step; nothing if that stays, or the tree's root does not count them.
+local function states_behind(own, known)
+  local status = given_field('status') or known.status
+  if status == known.status and #children == 0 then return end
+  local states = known.states
+  if session ~= tree then states = redis.call('HGET', KEYS[22], 'states') end
+  if not states then return end
+  if status ~= known.status then states = with_status(states, own.agent_id, known.status, status) end
+  for _, child in ipairs(children) do
+    states = with_agent(states, child.agent_id, child.parent == session and own.agent_id or '', child.status)
+  end
+  return states
+end
+
 -- The refusal, or nothing and the outcome by its names.
 local function outcome_of(own, known, now)
   local old_seq, old_cursor, old_eq = num(own.seq), num(known.cursor), num(known.eq)
@@ -108,5 +129,6 @@ local function outcome_of(own, known, now)
     eq = old_eq + #events + #targets[0].told, tree_seq = old_tree_seq + #tree_events,
     cursor = cursor, done = done, tip = tip, depths = depths, watchers = watchers,
     parks = parks, yields = yields, released = parks or yields, moves = used and index_moves(known, now),
+    states = states_behind(own, known),
   }
 end

@@ -5,7 +5,7 @@ local first_text
 
 -- Pools, targets, children and texts by the keys that are theirs; the session itself is target 0 of pool 0.
 local function place_others()
-  local next_key = 22
+  local next_key = 23
   for i, name in ipairs(pools) do
     pools[i] = fixed_pool(name, next_key)
     next_key = next_key + 4
@@ -41,7 +41,7 @@ end
 local function misfit_read()
   local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream') or misfit(KEYS[4], 'stream')
     or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash') or misfit(KEYS[9], 'stream') or misfit(KEYS[16], 'stream')
-    or misfit(KEYS[19], 'stream') or misfit(KEYS[21], 'stream')
+    or misfit(KEYS[19], 'stream') or misfit(KEYS[21], 'stream') or misfit(KEYS[22], 'hash')
   if bad then return bad end
   for _, target in ipairs(targets) do
     bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream') or misfit(target.eq, 'stream')
@@ -56,12 +56,12 @@ end
 -- The session's own hash in one read: its box, and what else a commit knows of it; nothing if the session is gone.
 local function read_own()
   local own, held_by, held_since, head, cursor, eq, commit, result, namespace, source, shelved, ephemeral, recency, created_ms,
-    status = read_box(KEYS[1], KEYS[4], 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result',
-      'namespace', 'source', 'shelved', 'ephemeral', 'recency', 'created_ms', 'status')
+    status, states = read_box(KEYS[1], KEYS[4], 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result',
+      'namespace', 'source', 'shelved', 'ephemeral', 'recency', 'created_ms', 'status', 'states')
   if not own then return end
   return own, {owner = own.owner, claim = held_by, epoch = held_since, head = head, cursor = cursor, eq = eq, commit = commit,
     result = result, namespace = namespace, source = source, shelved = shelved, ephemeral = ephemeral, recency = recency,
-    created_ms = created_ms, agent_id = own.agent_id, status = status}
+    created_ms = created_ms, agent_id = own.agent_id, status = status, states = states}
 end
 
 local function first_answer(own, known)

@@ -23,8 +23,10 @@ local function write_session(own, known, outcome, now)
     set[#set + 1], set[#set + 2] = 'interrupts', text(own.interrupts)
   end
   if outcome.moves then set[#set + 1], set[#set + 2] = 'recency', text(now) end
+  if outcome.states and session == tree then set[#set + 1], set[#set + 2] = 'states', outcome.states end
   for _, field in ipairs(fields) do set[#set + 1], set[#set + 2] = field.name, field.value end
   redis.call('HSET', KEYS[1], unpack(set))
+  if outcome.states and session ~= tree then redis.call('HSET', KEYS[22], 'states', outcome.states) end
   append_entries(KEYS[2], entries, outcome.old_seq, epoch)
   own.seq = text(outcome.seq)
   local told = with_told(events, targets[0].told, {seq = outcome.old_seq, head = known.head}, outcome)
@@ -122,19 +124,12 @@ end
 
 -- Whether the step leaves its tree closed.
 local function closes_tree()
-  if session ~= tree then return false end
-  for _, field in ipairs(fields) do
-    if field.name == 'status' then return field.value == 'closed' end
-  end
+  return session == tree and given_field('status') == 'closed'
 end
 
 -- Whether lists are to show the session otherwise. Who gives it back is told of anyway.
 local function is_shown_anew(known)
-  for _, field in ipairs(fields) do
-    local name = field.name
-    if name == 'meta' or name == 'name' or name == 'status' and field.value ~= known.status then return true end
-  end
-  return false
+  return given_field('meta') or given_field('name') or (given_field('status') or known.status) ~= known.status
 end
 
 local function write_standing(outcome, known, now)

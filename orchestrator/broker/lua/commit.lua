@@ -1,4 +1,4 @@
--- uses: base fleet wake queue birth tree budget index rest texts
+-- uses: base fleet wake queue birth states tree budget index rest texts
 -- takes: session pool_name tree worker claim epoch commit_id expect_seq expect_head expect_commit
 -- takes: cursor_arg cursor_mark release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
@@ -34,7 +34,8 @@
 --      17 to_archive zset trees by when they may rest   18 to_delete zset closed trees by when they rest
 --      19 released   stream  who has given a session back
 --      20 changed    stream  whose row in lists is another    21 watched  stream  whether somebody follows that
---      22… four keys (as 7-10) for each further pool, then for each target of mail or events its
+--      22 hash of the tree's root: what its agents are at
+--      23… four keys (as 7-10) for each further pool, then for each target of mail or events its
 --          session hash, sq stream and eq stream, then for each child the six keys of a birth, then each text, and
 --          the last, if secrets are dropped, their hash
 

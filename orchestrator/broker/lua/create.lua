@@ -1,4 +1,4 @@
--- uses: base fleet wake queue birth index rest texts
+-- uses: base fleet wake queue birth states index rest texts
 -- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
 -- takes: texts#
 -- gives: OK DUP CONFLICT now# | GIVEN_UP
@@ -43,6 +43,7 @@ if lost then return lost end
 redis.call('HSET', KEYS[1], 'root', born.session, 'wall_from', text(now))
 local labels = {namespace = namespace, source = source, who = who, ephemeral = ephemeral}
 write_birth(born, KEYS[1], KEYS[2], limits, labels, now)
+redis.call('HSET', born.key, 'states', with_agent('', born.agent_id, '', born.status))
 if born.agent_id == '0' and ephemeral ~= '1' then
   redis.call('HSET', born.key, 'recency', text(now))
   index_move(KEYS[13], {namespace = namespace, source = source, created_ms = now}, born.session, now)
