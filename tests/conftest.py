@@ -11,8 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+from tests import compiled, probed
 from tests.commit_seed import examples
 from tests.costs import Costs
+
+probed.once()
 
 # A busy machine is no defect, but hypothesis takes an example that came late for one.
 settings.register_profile("dendro", deadline=None, max_examples=examples(100))
@@ -53,9 +56,18 @@ def pytest_configure(config: pytest.Config) -> None:
     config.pluginmanager.register(Costs(workers), "dendro-costs")
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_setupnodes() -> None:
+    compiled.compile_all()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    compiled.import_tests(session.config)
+
+
 def pytest_collection_finish() -> None:
     """Freezes imported objects: no collection needs to look at them again."""
-    gc.collect()
     gc.freeze()
     gc.enable()
 

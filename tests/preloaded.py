@@ -22,7 +22,6 @@ import sys
 import termios
 import threading
 import time
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -35,8 +34,7 @@ from orchestrator.broker.scripts import load
 from orchestrator.cli.main import main
 from orchestrator.core import frozen
 from orchestrator.sandbox import probe
-from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.sandbox.trusted_files import find_program
+from tests import probed
 
 LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 _MADV_COLLAPSE = 25
@@ -145,7 +143,8 @@ def _run(module: str) -> None:
 
 def import_all() -> None:
     """Imports the whole product, but for what an optional library is missing for."""
-    probe.probe = _once_for(probe.probe)
+    probed.once()
+    probe.probe()
     for package in (orchestrator, workers):
         for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}."):
             if not module.name.endswith("__main__"):
@@ -171,25 +170,6 @@ def _build() -> None:
     for file in importlib.resources.files("orchestrator.broker").joinpath("lua").iterdir():
         if not file.name.startswith("_"):
             load(file.name.removesuffix(".lua"))
-
-
-def _once_for(probed: Callable[[], SandboxSupport]) -> Callable[[], SandboxSupport]:
-    """The probe of the confinements, which starts four processes, done here for all forks.
-
-    A fork that finds other programs, or is another user or on another machine, probes again.
-    """
-    here, found = _where(), probed()
-
-    def found_here() -> SandboxSupport:
-        return found if _where() == here else probed()
-
-    return found_here
-
-
-def _where() -> object:
-    namespaces = tuple(Path(f"/proc/self/ns/{name}").readlink() for name in ("mnt", "user", "pid", "uts"))
-    program = find_program("bwrap")
-    return namespaces, os.geteuid(), program and Path(program).resolve()
 
 
 def _use_large_pages() -> None:
