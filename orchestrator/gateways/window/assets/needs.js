@@ -103,13 +103,8 @@ export function begin() {
 
 // ── words ────────────────────────────────────────────────────────────────────────────────────────
 
-const DECIDED = {
-  approved: "allowed", approved_for_session: "allowed for the session", denied: "denied", abort: "denied and stopped", cancelled: "left without an answer",
-  answered: "answered", revised: "sent back", rejected: "rejected", accept: "accepted", decline: "declined", cancel: "left without an answer", failed: "ended",
-  withdrawn: "withdrawn", acceptForSession: "allowed for the session", acceptWithExecpolicyAmendment: "allowed, with what begins like it",
-};
-export const decidedWords = (decision) => (typeof decision === "string" && decision ? DECIDED[decision] ?? plain(decision, 60) : decision ? "allowed, with what begins like it" : "ended");
-const endWords = (end) => (end.decision ? `${decidedWords(end.decision)}${end.who ? ` by ${end.who === session.peek().who ? "you" : plain(end.who, 60)}` : ""}` : "withdrawn");
+// The end of a request in the server's words: "allowed by jo".
+export const endWords = (end) => `${plain(end.text || end.decision || "withdrawn", 120)}${end.who ? ` by ${end.who === session.peek().who ? "you" : plain(end.who, 60)}` : ""}`;
 const VERBS = { command: "wants to run", patch: "wants to change", plan: "puts a plan", question: "asks", elicitation: "asks through a server", clientTool: "waits for a program" };
 const verb = (one) => VERBS[one.kind] ?? "asks for what this version does not know";
 const fileCount = (one) => Object.keys(one.changes ?? {}).length + (one.changesLeftOut ?? 0);
@@ -226,8 +221,8 @@ async function send(given, more = {}) {
     if (!end) { back(one, "The server said nothing about this answer."); continue; }
     taken.delete(one.key);
     if (end.outcome === "already") notice(`${agentName(one.request)}: already ${endWords(end)}`);
-    else if (end.outcome === "withdrawn") notice(`${agentName(one.request)}: withdrawn, since its turn ended first`);
-    else if (end.outcome === "kept") notice(`${agentName(one.request)}: kept; no worker has taken it yet`);
+    else if (end.outcome === "withdrawn") notice(`${agentName(one.request)}: ${plain(end.text ?? "withdrawn", 120)}`);
+    else if (end.outcome === "kept") notice(`${agentName(one.request)}: ${plain(end.text ?? "kept", 160)}`);
     if (one.then && end.outcome !== "already") tell(one.request, one.then);
   }
   readHistory();
@@ -325,7 +320,7 @@ function Answered() {
   const list = history.value;
   return html`<section class="list" aria-label="Answered" data-testid="needs"><${Head} />
     ${list === null ? null : !list.length ? html`<p class="nothing">Nothing has been answered yet. What people decide is kept in each session's log, and the last ${HISTORY} stand here.</p>` : html`<ul class="past">${list.map((one) => html`<li key=${`${keyOf(one)} ${one.atMs}`} class="request answered" data-testid="answered-row">
-      <div class="line"><span class="who"><${Words} text=${agentName(one)} most=${60} /></span><span class="verb">${decidedWords(one.decision)}${one.who ? html` by <b>${one.who === session.value.who ? "you" : html`<${Words} text=${one.who} most=${60} />`}</b>` : null}</span><span class="grow" /><${Age} since=${one.atMs} suffix=" ago" /></div>
+      <div class="line"><span class="who"><${Words} text=${agentName(one)} most=${60} /></span><span class="verb">${endWords(one)}</span><span class="grow" /><${Age} since=${one.atMs} suffix=" ago" /></div>
       <${What} one=${one} /><div class="line faint"><${Link} to=${`/tree/${one.treeId}`} class="clip"><${Words} text=${title(one)} most=${120} /><//></div></li>`)}</ul>`}
   </section>`;
 }
@@ -336,11 +331,13 @@ function Answered() {
 function End({ keys, root }) {
   const mark = useRef(), id = seenKey(keys);
   useEffect(() => {
+    // What lies under the bar of answers, which stays in view, is not seen.
+    const under = (root.current.querySelector(".answers")?.offsetHeight ?? 0) + 2;
     const watch = new IntersectionObserver((entries) => {
       if (!entries.some((entry) => entry.isIntersecting)) return;
       seen.value = new Set([...seen.peek(), id]);
       watch.disconnect();
-    }, { root: root.current, rootMargin: "0px 0px -72px 0px" });
+    }, { root: root.current, rootMargin: `0px 0px -${under}px 0px` });
     watch.observe(mark.current);
     return () => watch.disconnect();
   }, [id]);
@@ -376,7 +373,7 @@ function Body({ one, several }) {
     <h2 class=${several ? "small" : ""}><span class="who"><${Words} text=${agentName(one)} most=${60} /></span> ${(HEADS[one.kind] ?? verb.bind(null, one))(one)}</h2>
     <div data-testid="request-text"><${Text} one=${one} /></div>
     ${one.reason ? html`<p class="reason">${visible(one.reason)}</p>` : null}
-    <${Facts} one=${one} />
+    ${one.kind === "question" ? null : html`<${Facts} one=${one} />`}
   </div>`;
 }
 function Text({ one }) {
@@ -385,7 +382,7 @@ function Text({ one }) {
     case "patch": return html`${changesOf(one).map((change) => html`<${File} key=${change.path} change=${change} />`)}${one.changesLeftOut ? html`<p class="error">${quantity(one.changesLeftOut, "file")} more would be changed, and ${one.changesLeftOut === 1 ? "is" : "are"} not shown.</p>` : null}`;
     case "plan": return html`<${Plan} one=${one} />`;
     case "question": return null;
-    case "elicitation": return html`<div class="quote"><span class="from">${plain(one.server ?? "server")} asks</span><p>${visible(one.message ?? one.subject)}</p></div>`;
+    case "elicitation": return html`<div class="quote"><span class="from">${plain(one.serverName ?? "server")} asks</span><p>${visible(one.message ?? one.subject)}</p></div>`;
     case "clientTool": return html`<p class="soft">${visible(one.subject)}</p>${one.arguments === undefined ? null : html`<pre class="command">${visible(JSON.stringify(one.arguments, null, 2))}</pre>`}`;
     default: return html`<pre class="command">${visible(one.subject)}</pre>`;
   }
@@ -418,18 +415,17 @@ function Facts({ one }) {
 const replying = signal(null); // the key whose reply is being written
 
 function Answers({ keys, one, many }) {
-  const whole = isSeen(keys), off = guarded.value || line.value === "lost", n = many > 1 ? ` ${many}` : "";
-  const Button = ({ id, k, to, words, kind = "", sees = false, children }) => html`<button class=${kind} data-testid=${id} disabled=${off || (sees && !whole)} onClick=${() => give(keys, { decision: to }, { words })}>${children}${n} <${Key} k=${k} /></button>`;
+  const whole = isSeen(keys), off = guarded.value || line.value === "lost", n = many > 1 ? ` ${many}` : "", hint = !whole && one.kind !== "clientTool";
+  const Button = ({ id, k, to, words, kind = "", sees = false, children }) => html`<button class=${kind} data-testid=${id} disabled=${off || (sees && !whole)} onClick=${() => give(keys, { decision: to }, { words })}>${children}${to === "accept" || to === "decline" ? n : ""} <${Key} k=${k} /></button>`;
   if (replying.value === seenKey(keys)) return html`<${Reply} keys=${keys} one=${one} />`;
   if (one.kind === "question") return html`<${Questions} keys=${keys} one=${one} off=${off} />`;
-  const more = whole ? null : html`<span class="unread-end">Read on to its end ↓</span>`;
   const prefix = one.kind === "command" && many === 1 && one.proposedExecpolicyAmendment?.length;
-  return html`<div class="answers" role="group" aria-label="Answer">
+  return html`<div class="answers" role="group" aria-label="Answer">${hint ? html`<span class="unread-end">Read on to its end ↓</span>` : null}
     ${one.kind === "plan" ? html`<${Button} id="allow" k="a" to="accept" kind="primary" sees>Approve<//><button data-testid="reply" onClick=${() => { replying.value = seenKey(keys); }}>Send back… <${Key} k="r" /></button><${Button} id="deny" k="d" to="decline" words=${DENIED.plan}>Reject<//>`
       : one.kind === "elicitation" ? html`<${Button} id="allow" k="a" to="accept" kind="primary" sees>Yes<//><${Button} id="deny" k="d" to="decline" words=${DENIED.elicitation}>No<//><${Button} id="deny-stop" k="i" to="cancel" words="Leaves unanswered">Leave it<//>`
       : one.kind === "clientTool" ? html`<${Button} id="deny" k="d" to="decline" kind="danger" words=${DENIED.clientTool}>End the call<//>`
-      : html`<${Button} id="allow" k="a" to="accept" kind="primary" sees>Allow<//><${Button} id="allow-session" k="s" to="acceptForSession" sees>For the session<//><${Button} id="deny" k="d" to="decline" words="Denied">Deny<//><${Button} id="deny-stop" k="i" to="cancel" kind="danger" words="Denied and stopped">Deny and stop<//>${prefix ? html`<button data-testid="allow-prefix" disabled=${off || !whole} onClick=${() => give(keys, { decision: "acceptWithExecpolicyAmendment" })}>And all that begin with <code>${visible(one.proposedExecpolicyAmendment.join(" "), { breaks: false })}</code></button>` : null}`}
-    <span class="grow" />${more}${many === 1 && ["command", "patch"].includes(one.kind) && may("submit") ? html`<button class="quiet" data-testid="reply" onClick=${() => { replying.value = seenKey(keys); }}>Reply… <${Key} k="r" /></button>` : null}
+      : html`<${Button} id="allow" k="a" to="accept" kind="primary" sees>Allow<//><${Button} id="allow-session" k="s" to="acceptForSession" sees>For the session<//><${Button} id="deny" k="d" to="decline" words="Denied">Deny<//><${Button} id="deny-stop" k="i" to="cancel" kind="danger" words="Denied and stopped">Deny and stop<//>${prefix ? html`<button class="prefix" data-testid="allow-prefix" disabled=${off || !whole} onClick=${() => give(keys, { decision: "acceptWithExecpolicyAmendment" })}>And all that begin with <code>${visible(one.proposedExecpolicyAmendment.join(" "), { breaks: false })}</code></button>` : null}`}
+    <span class="grow" />${many === 1 && ["command", "patch"].includes(one.kind) && may("submit") ? html`<button class="quiet" data-testid="reply" onClick=${() => { replying.value = seenKey(keys); }}>Reply… <${Key} k="r" /></button>` : null}
   </div>`;
 }
 
@@ -454,18 +450,18 @@ function Questions({ keys, one, off }) {
   const [given, setGiven] = useState({}), questions = one.questions ?? [];
   const texts = (question) => { const { picked = [], own = "" } = given[question.id] ?? {}; return [...picked, ...(own.trim() ? [own.trim()] : [])]; };
   const set = (id, change) => setGiven((before) => ({ ...before, [id]: { ...before[id], ...change } }));
-  const complete = questions.length && questions.every((question) => question.mayBeLeft || texts(question).length) && questions.some((question) => texts(question).length);
+  const complete = questions.length && questions.every((question) => question.isOptional || texts(question).length) && questions.some((question) => texts(question).length);
   const submit = (event) => {
     event.preventDefault();
     if (!complete) return;
     give(keys, { answers: Object.fromEntries(questions.filter((question) => texts(question).length).map((question) => [question.id, { answers: texts(question) }])) }, { whole: true });
   };
   return html`<form class="questions" onSubmit=${submit}>${questions.map((question, n) => {
-    const several = question.multiSelect ?? question.several, { picked = [], own = "" } = given[question.id] ?? {}, options = question.options ?? [], open = question.isOther !== false || !options.length;
+    const several = question.isMultiple, { picked = [], own = "" } = given[question.id] ?? {}, options = question.options ?? [], open = question.isOther !== false || !options.length;
     return html`<fieldset key=${question.id}><legend>${question.header ? html`<span class="from">${visible(question.header, { breaks: false })}</span>` : null}${visible(question.question)}</legend>
       ${options.map((option, m) => html`<label class="option ${picked.includes(option.label) ? "on" : ""}"><input type=${several ? "checkbox" : "radio"} name=${`q${n}`} data-testid="option" checked=${picked.includes(option.label)} onChange=${(event) => set(question.id, { picked: several ? (event.target.checked ? [...picked, option.label] : picked.filter((each) => each !== option.label)) : [option.label], ...(several ? {} : { own: "" }) })} /><span><b>${visible(option.label, { breaks: false })}</b>${option.description ? html`<small>${visible(option.description)}</small>` : null}</span></label>`)}
       ${open ? html`<input class="own" type=${question.isSecret ? "password" : "text"} autocomplete="off" maxlength="10000" aria-label=${options.length ? "Other words" : "Your answer"} placeholder=${options.length ? "Other…" : "Your answer"} value=${own} onInput=${(event) => set(question.id, { own: event.target.value, ...(several ? {} : { picked: [] }) })} />` : null}</fieldset>`;
-  })}<div class="answers" role="group" aria-label="Answer"><button class="primary" data-testid="answer" disabled=${off || !complete}>Answer <${Key} k="⏎" /></button><button type="button" data-testid="deny" disabled=${off} onClick=${() => give(keys, { decision: "cancel" }, { words: DENIED.question })}>Leave unanswered <${Key} k="d" /></button></div></form>`;
+  })}<${Facts} one=${one} /><div class="answers" role="group" aria-label="Answer"><button class="primary" data-testid="answer" disabled=${off || !complete}>Answer <${Key} k="⏎" /></button><button type="button" data-testid="deny" disabled=${off} onClick=${() => give(keys, { decision: "cancel" }, { words: DENIED.question })}>Leave unanswered <${Key} k="d" /></button></div></form>`;
 }
 
 // ── what led here: the last message and the last two commands of that agent ──────────────────────
@@ -500,7 +496,7 @@ const STILL = [[0, null], [1, 0], [2, 0], [3, 0], [4, 0], [5, 0], [6, 0], [7, 0]
 function Empty() {
   const last = history.value?.[0];
   return html`<main class="empty" data-testid="needs-empty"><div>${canopy(STILL, 240, 120, true)}<h1>Nobody waits for you</h1><p>${atWork.value || "You will be called when an agent asks."}</p>
-    ${last ? html`<p class="faint">Last answer: <${Age} since=${last.atMs} suffix=" ago" />, <b>${decidedWords(last.decision)}</b> for <${Words} text=${agentName(last)} most=${60} /> in “<${Words} text=${title(last)} most=${80} />”. <${Link} to="/?answered" class="under">Answered<//></p>` : null}</div></main>`;
+    ${last ? html`<p class="faint">Last answer: <${Age} since=${last.atMs} suffix=" ago" />, <b>${endWords(last)}</b> for <${Words} text=${agentName(last)} most=${60} /> in “<${Words} text=${title(last)} most=${80} />”. <${Link} to="/?answered" class="under">Answered<//></p>` : null}</div></main>`;
 }
 export const atWork = signal(""); // how many are at work, in words: known where the fleet is read
 

@@ -1,0 +1,166 @@
+"""A browser before a window of real processes: one browser and one deployment for all tests of a process.
+
+Each test has a context of its own (cookies, storage), in which nothing may go wrong unseen: a console error,
+an error of a script, a dialog, a violation of the policy or a request to elsewhere fails it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import uuid
+import warnings
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
+
+from tests.cli.machine import Machine
+from tests.servers import start_redis
+from tests.window.browser.scripts import SCENARIO
+from tests.window.conftest import Served, serving, working
+
+CHROMIUM = Path("/usr/bin/chromium-headless-shell")
+"""Debian's package `chromium-headless-shell`."""
+WITHIN_MS = 20_000
+DESKTOP, PHONE = (1440, 900), (390, 844)
+UNTRUSTED = {"approvalPolicy": "untrusted", "sandbox": "danger-full-access"}
+
+
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
+    """The browser; without one these tests are left out, and in CI they fail."""
+    if not CHROMIUM.exists():
+        text = f"NO BROWSER: the window is not tested; install chromium-headless-shell ({CHROMIUM})"
+        if os.environ.get("CI"):
+            pytest.fail(text)
+        warnings.warn(text, pytest.PytestWarning, stacklevel=1)
+        pytest.skip(text)
+    expect.set_options(timeout=WITHIN_MS)
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@dataclass
+class Deployment:
+    """A window of real processes, and a program that begins sessions in it."""
+
+    served: Served
+    token: str
+    client: httpx.Client
+
+    @property
+    def url(self) -> str:
+        """The window's address."""
+        return self.served.url
+
+    def call(self, method: str, params: dict[str, Any] | None = None) -> dict[str, Any]:
+        """A method's result."""
+        answer = self.client.post(f"/api/{method}", json=params or {})
+        assert answer.status_code == 200, answer.text
+        found: dict[str, Any] = answer.json()
+        return found
+
+    def asks(self, script: str, name: str = "") -> str:
+        """A new session whose model follows a script of `scripts.py`; its thread's id."""
+        thread = str(
+            self.call("thread/start", {**UNTRUSTED, "cwd": str(self.served.machine.folder)})["thread"]["id"]
+        )
+        if name:
+            self.call("thread/name/set", {"threadId": thread, "name": name})
+        self.say(thread, script)
+        return thread
+
+    def say(self, thread: str, text: str) -> None:
+        """Words for a thread."""
+        words = [{"type": "text", "text": text}]
+        self.call("turn/start", {"threadId": thread, "input": words, "clientUserMessageId": uuid.uuid4().hex})
+
+
+@pytest.fixture(scope="session")
+def deployment(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """The deployment that all tests of this process look at: each begins sessions of its own."""
+    with ExitStack() as stack:
+        redis = stack.enter_context(start_redis(tmp_path_factory.mktemp("redis")))
+        machine = Machine.at(tmp_path_factory.mktemp("window"), redis.url)
+        user = stack.enter_context(machine.playing(json.dumps(SCENARIO)))
+        stack.enter_context(working(user))
+        served = stack.enter_context(serving(user))
+        token = user.run("token", "new", "program", "--scope", "admin").stdout.split()[0]
+        headers = {"Authorization": f"Bearer {token}"}
+        client = stack.enter_context(httpx.Client(base_url=served.url, headers=headers, timeout=40.0))
+        yield Deployment(served, token, client)
+
+
+@dataclass
+class Visitor:
+    """A person's browser before the deployment."""
+
+    deployment: Deployment
+    chromium: Browser
+    wrong: list[str] = field(default_factory=list)
+    """The faults of all pages."""
+    allowed: set[str] = field(default_factory=set)
+    """Words of console errors that a test causes on purpose."""
+    contexts: list[BrowserContext] = field(default_factory=list)
+
+    def context(self, size: tuple[int, int] = DESKTOP, scheme: str = "light", **more: Any) -> BrowserContext:
+        """A browser profile of its own."""
+        found = self.chromium.new_context(
+            viewport={"width": size[0], "height": size[1]},
+            color_scheme="dark" if scheme == "dark" else "light",
+            reduced_motion="reduce",
+            has_touch=size == PHONE,
+            **more,
+        )
+        found.set_default_timeout(WITHIN_MS)
+        self.contexts.append(found)
+        return found
+
+    def page(self, context: BrowserContext | None = None, **more: Any) -> Page:
+        """A page that nothing may go wrong in."""
+        page = (context or self.context(**more)).new_page()
+        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
+        page.on("dialog", self._interrupted)
+        page.on("request", lambda request: self._asked(request.url))
+        return page
+
+    def signed_in(self, path: str = "/", scope: str = "approve", **more: Any) -> Page:
+        """A page of a person who has signed in with a new code."""
+        page = self.page(**more)
+        code = self.deployment.served.new_code("--scope", scope)
+        page.goto(f"{self.deployment.url}{path}#c={code}")
+        shown = "tabbar" if more.get("size") == PHONE else "connection"
+        expect(page.get_by_test_id(shown)).to_be_visible()
+        return page
+
+    def _said(self, kind: str, text: str) -> None:
+        if kind in ("error", "warning") and not any(words in text for words in self.allowed):
+            self.wrong.append(f"console: {text}")
+
+    def _interrupted(self, dialog: Dialog) -> None:
+        self.wrong.append(f"dialog: {dialog.message}")
+        dialog.dismiss()
+
+    def _asked(self, url: str) -> None:
+        if urlsplit(url).scheme != "data" and not url.startswith(self.deployment.url):
+            self.wrong.append(f"request to elsewhere: {url}")
+
+
+@pytest.fixture
+def visitor(chromium: Browser, deployment: Deployment) -> Iterator[Visitor]:
+    """A person with a browser; what went wrong in it fails the test."""
+    found = Visitor(deployment, chromium)
+    yield found
+    for context in found.contexts:
+        context.close()
+    assert found.wrong == []

@@ -1,0 +1,80 @@
+"""The scripts of the model in browser tests: a session's first words choose one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+BIDI = "echo safe \u202egpj.exe\u202c; echo \u200bend  "
+HOSTILE = (
+    '<img src=x onerror="alert(1)"><script>alert(2)</script>',
+    "[click](javascript:alert(3)) [paper](https://evil.example.com/a) ![shot](https://evil.example.com/b.png)",
+    "<style>*{display:none}</style> \u202eevil\u202c &lt;b&gt; {{assets}} ${alert(4)}",
+    "# Dendro: session expired\n\n**Allow** [Sign in again](https://evil.example.com/login)",
+)
+LONG = "cat <<'EOF'\n" + "\n".join(f"line {n}" for n in range(200)) + "\nEOF"
+
+
+def _runs(command: list[str], before: str = "") -> list[dict[str, Any]]:
+    said = [{"text": before}] if before else []
+    return [
+        {"items": [*said, {"call": "shell", "args": {"command": command}}]},
+        {"items": [{"text": "It is done."}]},
+    ]
+
+
+PATCH = """*** Begin Patch
+*** Add File: notes.txt
++first line
++second \u202e line
+*** End Patch"""
+
+SCRIPTS: dict[str, list[dict[str, Any]]] = {
+    "touch one": _runs(["touch", "one.txt"], "I make a file."),
+    "fetch a": _runs(["curl", "-fsS", "http://127.0.0.1:9/a"]),
+    "fetch b": _runs(["curl", "-fsS", "http://127.0.0.1:9/b"]),
+    "compound": _runs(["bash", "-lc", "curl -fsS http://127.0.0.1:9/c | sh"]),
+    "bidi": _runs(["bash", "-lc", BIDI]),
+    "long": _runs(["bash", "-lc", LONG]),
+    "hostile": [
+        {
+            "items": [
+                {"text": "\n\n".join(HOSTILE)},
+                {"call": "shell", "args": {"command": ["bash", "-lc", HOSTILE[0]]}},
+            ]
+        },
+        {"items": [{"text": "It is done."}]},
+    ],
+    "patch": [
+        {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},
+        {"items": [{"text": "It is written."}]},
+    ],
+    "question": [
+        {
+            "items": [
+                {
+                    "call": "ask_user_question",
+                    "args": {
+                        "questions": [
+                            {
+                                "header": "Colour",
+                                "question": "Which colour?",
+                                "multiSelect": False,
+                                "options": [
+                                    {"label": "green", "description": "as leaves"},
+                                    {"label": "red", "description": "as <b>rust</b>"},
+                                ],
+                            }
+                        ]
+                    },
+                }
+            ]
+        },
+        {"items": [{"text": "Thank you."}]},
+    ],
+    "echo": [{"items": [{"text": "Words **for you**."}]}],
+}
+SCENARIO = {
+    "steps": [{"items": [{"text": "Nothing to do."}]}],
+    "agents": [{"prompt": name, "steps": steps} for name, steps in SCRIPTS.items()],
+    "after_end": "repeat_last",
+}

@@ -1,0 +1,227 @@
+"""A person answers what waits for them."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.window.browser.conftest import PHONE, Deployment, Visitor
+
+
+def row(page: Page, thread: str) -> Locator:
+    """The row of the request of a thread."""
+    return page.locator(f"[data-testid=request][data-thread='{thread}']")
+
+
+def ready(page: Page, thread: str) -> None:
+    """Chooses a request, and waits until it may be answered."""
+    row(page, thread).click()
+    expect(row(page, thread)).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+
+
+def decision(deployment: Deployment, thread: str) -> str:
+    """How a thread's last request was decided, as the log says."""
+    rows = deployment.call("approval/history", {"treeId": thread, "limit": 1})["data"]
+    return str(rows[0]["decision"]) if rows else ""
+
+
+@pytest.fixture
+def queue(deployment: Deployment) -> list[str]:
+    """Leaves nothing open from other tests."""
+    for one in deployment.call("approval/list")["data"]:
+        said = {"threadId": one["threadId"], "callId": one["callId"], "answer": {"decision": "cancel"}}
+        deployment.call("approval/answer", {"requests": [said]})
+    return []
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_request_comes_up_and_a_key_allows_it(visitor: Visitor) -> None:
+    page = visitor.signed_in("/")
+    expect(page.get_by_test_id("needs-empty")).to_contain_text("Nobody waits for you")
+    thread = visitor.deployment.asks("touch one", "First tree")
+    expect(row(page, thread)).to_contain_text("touch one.txt")
+    expect(page).to_have_title("(1) Dendro")
+    expect(page.locator("link[rel=icon]")).to_have_attribute("href", re.compile("icon-dot"))
+    detail = page.get_by_test_id("request-detail")
+    expect(detail).to_contain_text("First tree")
+    expect(detail).to_contain_text("I make a file.")
+    expect(detail).to_contain_text("Runs")
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+    page.keyboard.press("a")
+    expect(page.get_by_test_id("needs-empty")).to_contain_text("allowed by you")
+    expect(page).to_have_title("Dendro")
+    assert decision(visitor.deployment, thread) == "accept"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_refusal_can_be_taken_back_and_is_sent_after_that(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one")
+    page = visitor.signed_in("/")
+    ready(page, thread)
+    page.keyboard.press("d")
+    expect(row(page, thread)).to_have_count(0)
+    expect(page.get_by_test_id("notice")).to_contain_text("Denied")
+    page.keyboard.press("z")
+    expect(row(page, thread)).to_be_visible()
+    assert decision(visitor.deployment, thread) == ""
+    expect(page.get_by_test_id("deny")).to_be_enabled()
+    page.keyboard.press("d")
+    expect(page.get_by_test_id("needs-empty")).to_contain_text("denied by you")
+    assert decision(visitor.deployment, thread) == "decline"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_page_that_is_left_sends_the_refusal_that_it_held_back(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one")
+    page, other = visitor.signed_in("/"), visitor.signed_in("/")
+    ready(page, thread)
+    expect(row(other, thread)).to_be_visible()
+    page.keyboard.press("d")
+    expect(row(page, thread)).to_have_count(0)
+    page.goto(f"{visitor.deployment.url}/fleet")
+    expect(row(other, thread)).to_contain_text("denied")
+
+
+@pytest.mark.usefixtures("queue")
+def test_what_another_window_answers_folds_away_with_its_name(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one")
+    page, other = visitor.signed_in("/"), visitor.signed_in("/")
+    expect(row(page, thread)).to_be_visible()
+    ready(other, thread)
+    other.keyboard.press("a")
+    expect(row(page, thread).get_by_test_id("answered-by")).to_have_text(re.compile("allowed by"))
+    expect(page.get_by_test_id("needs-empty")).to_be_visible()
+    page.get_by_role("link", name="Answered").click()
+    expect(page.get_by_test_id("answered-row").first).to_contain_text("touch one.txt")
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_long_text_is_read_to_its_end_before_allow_works(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("long")
+    page = visitor.signed_in("/")
+    row(page, thread).click()
+    expect(page.get_by_test_id("request-text")).to_contain_text("line 199")
+    expect(page.get_by_test_id("deny")).to_be_enabled()
+    expect(page.get_by_test_id("allow")).to_be_disabled()
+    page.keyboard.press("a")
+    expect(page.get_by_test_id("notice")).to_contain_text("Read it to its end first")
+    page.get_by_test_id("request-detail").evaluate("one => one.scrollTo(0, one.scrollHeight)")
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+    page.keyboard.press("a")
+    expect(row(page, thread)).to_have_count(0)
+
+
+@pytest.mark.usefixtures("queue")
+def test_alike_commands_are_allowed_together_and_a_compound_one_is_alike_to_nothing(visitor: Visitor) -> None:
+    say = visitor.deployment.asks
+    one, two, odd = say("fetch a"), say("fetch b"), say("compound")
+    page = visitor.signed_in("/")
+    expect(row(page, odd)).to_be_visible()
+    ready(page, odd)
+    page.keyboard.press("x")
+    expect(page.get_by_test_id("notice")).to_contain_text("Nothing else here is alike")
+    ready(page, one)
+    page.keyboard.press("x")
+    expect(page.get_by_test_id("selection")).to_contain_text("2 requests")
+    expect(page.get_by_test_id("request-detail")).to_contain_text("http://127.0.0.1:9/b")
+    expect(page.get_by_test_id("allow")).to_have_text(re.compile("Allow 2"))
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+    page.keyboard.press("a")
+    expect(page.get_by_test_id("request")).to_have_count(1)
+    expect(row(page, odd)).to_be_visible()
+    assert [decision(visitor.deployment, each) for each in (one, two, odd)] == ["accept", "accept", ""]
+
+
+@pytest.mark.usefixtures("queue")
+def test_what_cannot_be_seen_is_shown(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("bidi", "Tree \u202eeman")
+    page = visitor.signed_in("/")
+    row(page, thread).click()
+    text = page.get_by_test_id("request-text")
+    for shown in ("⟨U+202E⟩", "⟨U+202C⟩", "⟨U+200B⟩", "end··"):
+        expect(text).to_contain_text(shown)
+    expect(row(page, thread)).to_contain_text("⟨U+202E⟩eman")
+
+
+@pytest.mark.usefixtures("queue")
+def test_nothing_that_an_agent_says_becomes_part_of_the_page(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("hostile", '<b>bold</b> "quoted"')
+    page = visitor.signed_in("/")
+    row(page, thread).click()
+    detail = page.get_by_test_id("request-detail")
+    expect(detail).to_contain_text("<img src=x onerror")
+    expect(detail).to_contain_text("evil.example.com")
+    expect(detail).to_contain_text("[image: shot]")
+    assert detail.locator("img, script, style, iframe, [style], [onerror]").count() == 0
+    assert detail.locator("a[href^=javascript], h1").count() == 0
+    links = detail.locator("a[target=_blank]")
+    for n in range(links.count()):
+        assert links.nth(n).get_attribute("rel") == "noopener noreferrer"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_patch_shows_its_lines_and_is_denied_with_words(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("patch")
+    page = visitor.signed_in("/")
+    ready(page, thread)
+    text = page.get_by_test_id("request-text")
+    expect(text.locator("tr.add")).to_have_count(2)
+    expect(text).to_contain_text("notes.txt")
+    expect(text).to_contain_text("⟨U+202E⟩")
+    expect(row(page, thread)).to_contain_text("+2")
+    page.keyboard.press("r")
+    page.locator("textarea").fill("Not like this: echo")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_test_id("needs-empty")).to_contain_text("denied by you")
+    visitor.deployment.call("thread/read", {"threadId": thread})
+    assert decision(visitor.deployment, thread) == "decline"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_question_is_answered_by_one_of_its_options(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("question")
+    page = visitor.signed_in("/")
+    row(page, thread).click()
+    expect(page.get_by_test_id("answer")).to_be_disabled()
+    expect(page.get_by_test_id("request-detail")).to_contain_text("as <b>rust</b>")
+    page.get_by_label("green").check()
+    expect(page.get_by_test_id("answer")).to_be_enabled()
+    page.get_by_test_id("answer").click()
+    expect(page.get_by_test_id("needs-empty")).to_be_visible()
+    assert decision(visitor.deployment, thread) == "answer"
+
+
+@pytest.mark.usefixtures("queue")
+def test_who_may_only_read_sees_all_of_it_without_buttons(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one")
+    page = visitor.signed_in("/", scope="read")
+    row(page, thread).click()
+    detail = page.get_by_test_id("request-detail")
+    expect(detail).to_contain_text("touch one.txt")
+    expect(detail).to_contain_text("dendro token code --scope approve")
+    expect(page.get_by_test_id("allow")).to_have_count(0)
+    page.keyboard.press("a")
+    expect(row(page, thread)).to_be_visible()
+
+
+@pytest.mark.usefixtures("queue")
+def test_at_a_phone_a_card_allows_what_is_wholly_seen_and_opens_the_rest(visitor: Visitor) -> None:
+    short, long = visitor.deployment.asks("touch one"), visitor.deployment.asks("long")
+    page = visitor.signed_in("/", size=PHONE)
+    expect(row(page, long).get_by_test_id("read")).to_be_visible()
+    expect(row(page, long).get_by_test_id("allow")).to_have_count(0)
+    allow = row(page, short).get_by_test_id("allow")
+    box = allow.bounding_box()
+    assert box is not None
+    assert box["height"] >= 44
+    allow.click()
+    expect(row(page, short)).to_have_count(0)
+    row(page, long).get_by_test_id("read").click()
+    expect(page.get_by_test_id("request-detail")).to_be_visible()
+    expect(page.get_by_test_id("allow")).to_be_disabled()
+    page.go_back()
+    expect(row(page, long)).to_be_visible()
+    assert decision(visitor.deployment, short) == "accept"
