@@ -34,6 +34,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     ),
     "proto": ("proto", "proto", "Serves one session on stdio: submissions in, events out, as NDJSON."),
     "app-server": ("serve", "app_server", "Serves sessions to clients of Codex's app-server protocol."),
+    "window": ("serve", "window", "Serves the window, a page in which one supervises agents, with a worker."),
     "serve": ("serve", "serve", "Serves sessions to clients: a gateway, without a worker of its own."),
     "sessions": ("sessions", "sessions", "Lists trees of sessions, those that changed last first."),
     "search": (

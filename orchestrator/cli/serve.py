@@ -1,8 +1,9 @@
-"""The doors for other programs: `dendro serve`, `dendro app-server`, `dendro mcp-server`."""
+"""The doors for other programs, and the window: `dendro serve`, `window`, `app-server`, `mcp-server`."""
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -69,27 +70,128 @@ def serve(
         raise Fault(str(error), ExitCode.USAGE) from None
 
 
-async def _serve_sockets(settings: Settings, sources: SettingsSources, addresses: list[Address]) -> None:
-    """Until SIGINT or SIGTERM."""
+async def _serve_sockets(
+    settings: Settings,
+    sources: SettingsSources,
+    addresses: list[Address],
+    worker: Companion | None = None,
+    *,
+    opens: bool = False,
+) -> None:
+    """Until SIGINT or SIGTERM, or the end of the worker beside it."""
+    from orchestrator.cli.invocation import opened
+
+    async with opened(settings, insists=True, kind="gateway") as found:
+        serving = _until_told(found, sources, addresses, opens=opens)
+        if worker is not None:
+            serving = worker.outliving(serving, GO_ON)
+        await serving
+
+
+async def _until_told(
+    found: Opened, sources: SettingsSources, addresses: list[Address], *, opens: bool
+) -> None:
+    """Serves until SIGINT or SIGTERM; `opens` a browser at a window's address."""
     import asyncio
     import signal
 
-    from orchestrator.cli.invocation import opened, print_on_stderr
-    from orchestrator.wiring.gateway import serving, settle_heap, window_lines
+    from orchestrator.cli.invocation import print_on_stderr
+    from orchestrator.wiring.gateway import serving, settle_heap, window_links
 
     loop, told = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, told.set)
-    async with (
-        opened(settings, insists=True, kind="gateway") as found,
-        serving(found, sources, addresses) as actual,
-    ):
-        for line in await window_lines(found, actual):
-            print_on_stderr(line)
+    async with serving(found, sources, addresses) as actual:
+        links = await window_links(found, actual)
+        for link in links:
+            print_on_stderr(f"window at {link}")
         for address in actual:
             print_on_stderr(f"listening on {address}")
         settle_heap()
-        await told.wait()
+        with _page_for(found.settings.home, links) if opens else nullcontext():
+            await told.wait()
+
+
+# ── window ────────────────────────────────────────────────────────────────────────────────────────
+
+
+WINDOW = "http://127.0.0.1:4600"
+PAGE = "window.html"
+
+
+def window(
+    ctx: typer.Context,
+    listen: Annotated[
+        str, typer.Option("--listen", metavar="ADDRESS", help="http://HOST:PORT or https://HOST:PORT.")
+    ] = WINDOW,
+    no_worker: NoWorker = False,
+    no_open: Annotated[
+        bool, typer.Option("--no-open", help="Opens no browser: the line with the address is enough.")
+    ] = False,
+) -> None:
+    """Serves the window, a page in which one supervises agents, with a worker.
+
+    At a desktop it opens the browser, signed in. Elsewhere, open the line that
+    it prints; it counts once, for ten minutes, and `dendro token code` makes
+    another. Ctrl-C ends it; what runs then goes on with whoever serves the pool.
+
+    \b
+    dendro window
+    dendro window --no-open --listen http://127.0.0.1:0
+    """
+    import uvloop
+
+    from orchestrator.cli.processes import companion
+    from orchestrator.gateways.wires.addresses import HTTP, BadAddress, parse_address
+
+    invocation = Invocation.of(ctx)
+    settings = invocation.settings()
+    try:
+        address = parse_address(listen)
+        if address.scheme not in HTTP:
+            raise BadAddress(f"{listen!r} is no address for a browser: http://HOST:PORT, or https://")
+        with companion(invocation, wanted=not no_worker, imported=False) as worker:
+            if worker is not None:
+                worker.start()
+            opens = not no_open and _at_a_desktop()
+            uvloop.run(_serve_sockets(settings, invocation.sources(), [address], worker, opens=opens))
+    except BadAddress as error:
+        raise Fault(str(error), ExitCode.USAGE) from None
+
+
+def _at_a_desktop() -> bool:
+    import os
+
+    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+
+
+@contextmanager
+def _page_for(home: Path, links: Sequence[str]) -> Iterator[None]:
+    """Opens a browser at a window's address, by a private file that leads there.
+
+    A command line is seen by all users of the machine: whoever came first with its code would be signed in.
+    """
+    import os
+    import threading
+    import webbrowser
+
+    from orchestrator.private_files import new_file
+    from orchestrator.sandbox.trusted_files import program_folders
+
+    # The browser is looked for where no agent can have put one.
+    os.environ["PATH"] = os.pathsep.join(program_folders())
+    page = home / PAGE
+    page.unlink(missing_ok=True)
+    with os.fdopen(new_file(page), "w", encoding="utf-8") as opened:
+        opened.write(
+            f'<!doctype html><meta http-equiv="refresh" content="0;url={links[0]}"><title>Dendro</title>\n'
+        )
+    # It waits for some browsers to end; nothing waits for it.
+    threading.Thread(target=webbrowser.open, args=(page.as_uri(),), daemon=True).start()
+    try:
+        yield
+    finally:
+        page.unlink(missing_ok=True)
 
 
 # ── app-server ────────────────────────────────────────────────────────────────────────────────────

@@ -187,14 +187,14 @@ def window(ports: Ports, server: AppServer, entrance: Entrance) -> Window:
     return Window(given, read_pages())
 
 
-async def window_lines(found: Opened, addresses: Sequence[Address]) -> list[str]:
-    """A line for each address of the window, with a code that signs the machine's user in once."""
-    lines = []
+async def window_links(found: Opened, addresses: Sequence[Address]) -> list[str]:
+    """A link to each address of the window, with a code that signs the machine's user in once."""
+    links = []
     for address in addresses:
         if address.scheme in HTTP:
             code = await new_code(found.broker.requests, user_name(), Scope.ADMIN, os.urandom)
-            lines.append(f"window at {_url(found.settings, address)}/#c={code}")
-    return lines
+            links.append(f"{_url(found.settings, address)}/#c={code}")
+    return links
 
 
 def _url(settings: Settings, address: Address) -> str:

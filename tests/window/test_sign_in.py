@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from typing import Any
 
 import orjson
 import pytest
@@ -62,7 +63,7 @@ async def test_code_of_a_scope_gives_no_more(site: Site) -> None:
 
 async def test_redis_learns_no_code_and_no_cookie_and_forgets_a_code_after_ten_minutes(site: Site) -> None:
     code = await site.code()
-    command = site.harness.broker.command
+    command: Any = site.harness.broker.command
     (name,) = await command("KEYS", "*code:*")
     assert code.encode() not in name
     assert code.encode() not in await command("GET", name)
