@@ -34,7 +34,7 @@ $(VENV)/.dev: $(VENV)/.ready requirements-dev.lock
 check: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers auto
 	$(BIN)/lint-imports
 	$(BIN)/python -m tests.lua_lint
 	$(BIN)/python -m tests.coverage_page
