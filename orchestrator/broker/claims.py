@@ -37,6 +37,7 @@ from orchestrator.broker.records import (
     Released,
     Renewed,
     SessionHead,
+    Unserved,
 )
 from orchestrator.broker.replies import (
     Reply,
@@ -241,6 +242,8 @@ class Timers(Port):
 
 
 _CANDIDATES = 8
+MOST_UNSERVED = 1_000
+"""Sessions of one shard's pool that are told of at once."""
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
@@ -540,6 +543,25 @@ class Claims(Timers, Admission):
         The first call gets no cursors and answers at once; each answer carries those of the next.
         """
         return await self._listener.wait((pool, worker), cursors, timeout_s)
+
+    async def unserved(self, pools: Sequence[str]) -> Unserved:
+        """The sessions of some pools that wait for a worker, or whose worker was lost."""
+        places = [(shard, pool) for pool in pools for shard in range(self.config.shards)]
+        if not places:
+            return Unserved()
+        now_ms = await self.server_ms()
+        most = ("LIMIT", 0, MOST_UNSERVED)
+        rows: list[tuple[str | int, ...]] = [
+            ("ZRANGEBYSCORE", self.keys.leases(*place), "-inf", now_ms, "WITHSCORES", *most)
+            for place in places
+        ]
+        rows += [("ZRANGE", self.keys.due(*place), 0, MOST_UNSERVED - 1) for place in places]
+        found = await self._connection.commands(rows)
+        lost, due = found[: len(places)], found[len(places) :]
+        return Unserved(
+            {SessionId(name.decode()): int(at) for page in lost for name, at in scored(page)},
+            frozenset(SessionId(name.decode()) for page in due for name in page),
+        )
 
     async def workers(self) -> tuple[Heard, ...]:
         """Every worker that was heard from in the last day and has not left, latest first."""

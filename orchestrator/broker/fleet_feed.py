@@ -10,6 +10,7 @@ Redis was put back or the stream was trimmed, and whoever follows is to read eve
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
@@ -22,6 +23,8 @@ from orchestrator.core.ids import SessionId
 
 WATCH_S = 20.0
 """A follower says so this often: a third of the time for which scripts believe it."""
+BELIEVED_S = 50.0
+"""Who has not said so for longer may have been told nothing, and reads all anew."""
 OVERLAP_MS = 2_000
 """Logs that grew so long before the last look are looked at again: their commits may have been under way."""
 MOST_GROWN = 1_000
@@ -83,6 +86,8 @@ class FleetFeed:
         Raises `Unavailable` when Redis goes away; the call behind it answers `anew`.
         """
         cursors, self._cursors = self._cursors, {}
+        if self._monotonic() - self._watched_s > BELIEVED_S:
+            cursors = {}
         await self._watch(anew=not cursors)
         if not cursors:
             return await self._begun()
@@ -121,11 +126,9 @@ class FleetFeed:
         """The sessions whose logs grew since the last look."""
         now_ms = await self._heads.server_ms()
         since_ms, self._looked_ms = self._looked_ms - OVERLAP_MS, now_ms
-        found: list[SessionId] = []
-        for shard in range(self._keys.shards):
-            grown = await self._heads.changed_since(shard, since_ms, MOST_GROWN)
-            found += [session for session, _ in grown]
-        return found
+        shards = range(self._keys.shards)
+        looks = (self._heads.changed_since(shard, since_ms, MOST_GROWN) for shard in shards)
+        return [session for grown in await asyncio.gather(*looks) for session, _ in grown]
 
     async def _changed(self, sessions: Sequence[SessionId]) -> FleetChanges:
         there = await self._heads.heads(sessions)

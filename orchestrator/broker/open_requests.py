@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
@@ -56,8 +57,8 @@ class Notes(Port):
 
         Raises `UnknownSession`, `TooManyNotes`.
         """
-        keys = [self.keys.session(session)]
-        made = call("note", keys, name=name, value=value, was=was, most=MOST_NOTES)
+        keys = [self.keys.session(session), self.keys.changed(self.keys.shard_of(session))]
+        made = call("note", keys, session=session, name=name, value=value, was=was, most=MOST_NOTES)
         reply = await self._run(made, session)
         match reply.code:
             case "OK":
@@ -290,6 +291,12 @@ class Requests(History, Notes, Secrets, Tokens):
         """The number of requests in the fleet that wait for a person."""
         rows = [("HLEN", self.keys.approvals(shard)) for shard in range(self.config.shards)]
         return sum(map(int, await self._connection.commands(rows)))
+
+    async def askers(self) -> dict[SessionId, int]:
+        """How many requests of each session wait for a person."""
+        rows = [("HKEYS", self.keys.approvals(shard)) for shard in range(self.config.shards)]
+        found = [name for page in await self._connection.commands(rows) for name in page]
+        return dict(Counter(SessionId(name.decode().partition(":")[0]) for name in found))
 
     def request_feed(self, namespace: str | None = None) -> RequestFeed:
         """A feed of the requests to people in a namespace; of all of them if it is None."""

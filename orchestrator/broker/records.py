@@ -612,6 +612,8 @@ class SessionHead:
     """The machine that alone has the last changes of its folder, and nobody has given them up; else empty."""
     ended_seq: int = 0
     """The entry that ended its last turn; 0: none has, or an earlier version wrote the end."""
+    portable: bool = False
+    """Whether its folder goes along with it from machine to machine."""
     states: str = ""
     """Of a root, what the agents of its tree are at (`AgentStates`); empty where nobody has counted them."""
 
@@ -670,6 +672,23 @@ class PoolQueue:
     leased: int
     age_ms: int
     """The age of the oldest entry unread by the sessions that are next in turn, one of each shard."""
+
+
+@record
+class Unserved:
+    """Sessions that no worker serves, and that owe something."""
+
+    lost: Mapping[SessionId, int] = field(default_factory=dict)
+    """Those whose worker was lost, and since when."""
+    due: frozenset[SessionId] = frozenset()
+
+
+@record
+class TreeAccount:
+    """What a tree has used, and what it may use."""
+
+    used: Spend
+    limits: Mapping[str, int] = field(default_factory=dict)
 
 
 @record

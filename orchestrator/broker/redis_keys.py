@@ -33,7 +33,7 @@ a tree live in one slot and a script may touch them together.
     {s}:asked               stream  commit delete                doors, people     the last 1,024 changes
     {s}:released            stream  commit release delete        who waits         the last 256 notices
     {s}:changed             stream  create revoke enlist archive followers of the  the last 1,024 notices
-                                    restore; while watched also  fleet
+                                    restore note; watched, also  fleet
                                     commit claim submit fire
     {s}:watched             stream  followers of the fleet       the same scripts  the last one
     {s}:sessions            zset    create commit                upkeep, search    the sessions

@@ -299,6 +299,8 @@ _TEXTS = frozenset(
     {"tree", "pool", "parent", "owner", "status", "name", "namespace", "source", "who", "copy_on", "states"}
 )
 _FLAGS = frozenset({"quarantined", "archived", "ephemeral", "shelved", "unsaved"})
+_COPY_ON = HEAD_FIELDS.index("copy_on")
+"""The field that portable sessions alone have."""
 _OTHERS = _FLAGS | {"head", "meta", "manifest", "note:git", "abandoned"}
 
 
@@ -485,6 +487,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         copy_on=text["copy_on"],
         unsaved_on=text["copy_on"] if field["unsaved"] == b"1" and not field["abandoned"] else "",
         ended_seq=count["ended_seq"],
+        portable=values[_COPY_ON] is not None,
         states=text["states"],
     )
 

@@ -31,6 +31,7 @@ from orchestrator.broker.records import (
     SessionHead,
     Source,
     Spend,
+    TreeAccount,
 )
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.script_requests import birth_keys, eq_limits, queue_number
@@ -443,6 +444,13 @@ class Trees(Deletion, FleetIndex, Resting):
         found = await self._connection.commands(rows) if rows else []
         return [{name.decode(): value for name, value in fields.items()} for fields in found]
 
+    async def accounts(self, trees: Sequence[TreeId]) -> list[TreeAccount]:
+        """What some trees have used of what may be limited, and their limits."""
+        names = [*(f"spent:{kind}" for kind in _COUNTED), *(f"limit:{kind}" for kind in _COUNTED)]
+        rows = [("HMGET", self.keys.agents(tree), *names) for tree in trees]
+        found = await self._connection.commands(rows) if rows else []
+        return [_tree_account(values) for values in found]
+
     async def members(self, tree: TreeId) -> tuple[SessionHead, ...]:
         """The heads of the tree's sessions that exist, the root's last."""
         fields = await self.agents(tree)
@@ -632,6 +640,17 @@ def registry_of(tree: TreeId, fields: Mapping[str, bytes], now_ms: int) -> Regis
             for why, members in _under("wait:", fields).items()
             for member in members.decode().split()
         },
+    )
+
+
+_COUNTED = ("tokens", "cost", "requests")
+
+
+def _tree_account(values: Sequence[bytes | None]) -> TreeAccount:
+    limits = zip(_COUNTED, values[3:], strict=True)
+    return TreeAccount(
+        Spend(*(int(value or 0) for value in values[:3])),
+        {kind: int(most) for kind, most in limits if most is not None},
     )
 
 

@@ -186,7 +186,7 @@ async def _trees(
     unspoken: set[str] = set()
     for start in range(0, len(members), PAGE):
         heads = await broker.logs.heads(members[start : start + PAGE])
-        unspoken.update(head.tree for head in heads if not head.agent_id and _nobody_spoke(head))
+        unspoken.update(head.tree for head in heads if not head.agent_id and nobody_spoke(head))
         for found in await _rows(broker.logs, heads, agents):
             rows.setdefault(found["tree_id"], []).append(found)
     found_trees = (tree for tree in trees if tree in rows and any(map(wanted.wants, rows[tree])))
@@ -196,7 +196,7 @@ async def _trees(
     ]
 
 
-def _nobody_spoke(head: SessionHead) -> bool:
+def nobody_spoke(head: SessionHead) -> bool:
     """Whether a client has opened the session, and that is all."""
     if head.has_unread or head.name or head.quarantined:
         return False

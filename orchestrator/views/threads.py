@@ -235,7 +235,7 @@ class ReadState:
 
 async def read_state(found: LogSource, head: SessionHead, person: str) -> ReadState:
     """A person's state of a thread."""
-    (note,) = await found.broker.requests.notes(_name(person), [head.session])
+    (note,) = await found.broker.requests.notes(mark_name(person), [head.session])
     return await _state(found, head, ReadMark.of(note))
 
 
@@ -243,7 +243,7 @@ async def read_states(
     found: LogSource, sessions: Sequence[SessionId], person: str
 ) -> Mapping[SessionId, ReadState]:
     """The states of those threads that the person has ever marked."""
-    notes = await found.broker.requests.notes(_name(person), sessions)
+    notes = await found.broker.requests.notes(mark_name(person), sessions)
     marks = {session: ReadMark.of(note) for session, note in zip(sessions, notes, strict=True) if note}
     heads = await found.broker.logs.heads(list(marks))
     return {head.session: await _state(found, head, marks[head.session]) for head in heads}
@@ -259,13 +259,13 @@ async def mark_read(
     match = _REVISION.fullmatch(revision)
     if match is None:
         raise ValueError("give the revision of a read state that this server told")
-    (note,) = await found.broker.requests.notes(_name(person), [head.session])
+    (note,) = await found.broker.requests.notes(mark_name(person), [head.session])
     mark = ReadMark.of(note)
     if mark.changes != int(match[1]):
         raise _stale(revision)
     seq = min(int(match[2]), head.seq) if read else await _before_last_turn(found, head)
     changed = ReadMark(mark.changes + 1, max(mark.seq, seq) if read else seq)
-    kept = await found.broker.requests.note(head.session, _name(person), changed.note, note)
+    kept = await found.broker.requests.note(head.session, mark_name(person), changed.note, note)
     if kept != changed.note:
         raise _stale(revision)
     return await _state(found, head, changed)
@@ -275,7 +275,8 @@ def _stale(revision: str) -> StaleReadState:
     return StaleReadState(f"read state {revision} is not the one in force: thread/read tells that")
 
 
-def _name(person: str) -> str:
+def mark_name(person: str) -> str:
+    """The note that has a person's mark."""
     return f"read:{person[:MOST_PERSON]}"
 
 

@@ -12,9 +12,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+import orjson
+
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.pool_service import Serving
-from orchestrator.broker.records import BudgetKind, Registry, SessionHead, Spend, StoredEntry
+from orchestrator.broker.records import BudgetKind, Registry, SessionHead, Spend, StoredEntry, TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, HelperWork, Phase
 from orchestrator.core.commit_parts import SPAWNED
@@ -36,7 +38,7 @@ from orchestrator.protocol import events as e
 from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.requests import TYPES, CommandRequest, PatchRequest, Request, request_of
 from orchestrator.requests.approvals import command_text
-from orchestrator.views.event_text import mcp_call_text, whole_or_note
+from orchestrator.views.event_text import lifecycle_text, mcp_call_text, resolved_text, whole_or_note
 from orchestrator.views.status import session_status, wants_worker
 
 TAIL = 80
@@ -318,6 +320,37 @@ def _changed_files(paths: Sequence[str], left_out: int) -> str:
 
 def _first_line(text: str) -> str:
     return text.strip().partition("\n")[0]
+
+
+# ── the tree's log ────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class TreeLine:
+    """An entry of a tree's log in words."""
+
+    kind: str
+    """The event's type."""
+    text: str
+    agent_id: int | None = None
+    who: str = ""
+    """The person whose act it tells."""
+
+
+def tree_line(entry: TreeEntry) -> TreeLine:
+    """The entry in words; empty where a person is shown nothing of it."""
+    message = orjson.loads(entry.payload)["msg"]
+    kind, agent_id, told = str(message["type"]), message.get("agent_id"), read_event(message)
+    match told:
+        case e.SubagentLifecycle():
+            return TreeLine(kind, lifecycle_text(told), agent_id)
+        case e.RequestResolved():
+            agent = f"agent {agent_id}" if agent_id else ""
+            return TreeLine(kind, resolved_text(told, agent), agent_id, told.who or "")
+        case e.BackgroundEvent(message=text) | e.WarningEvent(message=text):
+            return TreeLine(kind, whole_or_note(text), agent_id)
+        case _:
+            return TreeLine(kind, message_summary(message), agent_id)
 
 
 # ── costs ─────────────────────────────────────────────────────────────────────────────────────────

@@ -48,6 +48,12 @@ async def serving_pool(claims: Claims, pool: str) -> list[str]:
     return [one.name for one in found if one.status == "serving" and pool in one.state.pools]
 
 
+async def serving_pools(claims: Claims) -> frozenset[str]:
+    """The pools of which a worker takes sessions."""
+    found = await workers_of(claims)
+    return frozenset(pool for one in found if one.status == "serving" for pool in one.state.pools)
+
+
 def seen_workers(heard: Sequence[Heard], now_ms: int) -> list[SeenWorker]:
     """The workers behind these heartbeats, in their order."""
     states = [(one, decoded(one.state)) for one in heard]

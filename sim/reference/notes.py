@@ -12,7 +12,7 @@ FIELD = b"note:"
 
 
 def note(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
-    name, value, was, most = given.word(), given.word(), given.word(), given.number()
+    name_of, name, value, was, most = *given.words(4), given.number()
     session = sight.hash(keys[0])
     if b"tree" not in session:
         return [b"UNKNOWN"]
@@ -24,4 +24,6 @@ def note(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
         if not stands and kept >= most:
             return [b"FULL", kept]
         session[FIELD + name] = value
+        sight.tells_followers(keys[1])
+        sight.is_shown_anew(name_of)
     return [b"OK", sight.now]

@@ -33,7 +33,7 @@ from tests.servers import RedisServer, start_redis
 pytestmark = pytest.mark.realredis
 
 READ = """
-approval/history approval/list
+approval/history approval/list fleet/list fleet/stats tree/log tree/read worker/list
 account/rateLimits/read account/read account/usage/read addConversationListener collaborationMode/list
 config/read configRequirements/read experimentalFeature/list getAuthStatus getConversationSummary
 getUserAgent getUserSavedConfig hooks/list initialize listConversations mcpServerStatus/list model/list
@@ -43,6 +43,7 @@ thread/queue/list thread/read thread/readState/update thread/resume thread/searc
 thread/unsubscribe userInfo window/state
 """
 SUBMIT = """
+agent/cancel
 archiveConversation interruptConversation newConversation resumeConversation review/start sendUserMessage
 sendUserTurn thread/archive thread/backgroundTerminals/clean thread/compact/start thread/fork
 thread/inject_items thread/metadata/update
@@ -63,6 +64,7 @@ WANTED: Mapping[str, tuple[Scope, Whose]] = {
     **dict.fromkeys(SUBMIT.split(), (Scope.SUBMIT, Whose.ANYONES)),
     "thread/shellCommand": (Scope.APPROVE, Whose.ANYONES),
     "approval/answer": (Scope.APPROVE, Whose.ANYONES),
+    "budget/add": (Scope.APPROVE, Whose.ANYONES),
     "thread/delete": (Scope.ADMIN, Whose.ANYONES),
     **dict.fromkeys(MACHINE.split(), (Scope.APPROVE, Whose.MACHINES)),
     **dict.fromkeys(KEYS.split(), (Scope.ADMIN, Whose.KEYS)),

@@ -1,14 +1,14 @@
--- uses: base
--- takes: name value was most#
+-- uses: base fleet
+-- takes: session name value was most#
 -- gives: OK now# | WAS stands! | FULL notes# | UNKNOWN
 --
 -- Keeps a note about a session in its hash, if the note is still `was` (empty: there is none): how far a person has
 -- read it, what a client told of its repository. No log has notes, and no work depends on them. WAS tells the note
 -- that is there instead. Twice is as good as once.
 --
--- KEYS  1 session hash
+-- KEYS  1 session hash   2 changed stream
 
-local bad = misfit(KEYS[1], 'hash')
+local bad = misfit(KEYS[1], 'hash') or tell_changes(KEYS[2])
 if bad then return bad end
 if redis.call('HEXISTS', KEYS[1], 'tree') == 0 then return {'UNKNOWN'} end
 local field = 'note:' .. name
@@ -23,4 +23,5 @@ if stands == '' then
   if notes >= most then return {'FULL', notes} end
 end
 redis.call('HSET', KEYS[1], field, value)
+notify_changed(session)
 return {'OK', now_ms()}

@@ -1,0 +1,540 @@
+"""Methods of the fleet: trees and their agents as they are, workers, figures, budgets, the end of agents."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import time
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+from uuid import UUID, uuid5
+from weakref import WeakKeyDictionary
+
+from pydantic import Field
+
+from orchestrator.broker.notices import until
+from orchestrator.broker.records import AT_REST, SessionHead
+from orchestrator.core.ids import SessionId
+from orchestrator.core.registry import projected
+from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server.messages import RpcError, bad_params
+from orchestrator.gateways.app_server.method import CursorText, Method, NoParams, Params, Result
+from orchestrator.gateways.app_server.methods.threads import head_to_read
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.submit import new_submission_id, raise_limits, require_limits, require_prices
+from orchestrator.protocol import ops
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import JsonObject
+from orchestrator.rollouts.tree_log import tree_log
+from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status, title_of
+from orchestrator.views.tree import AgentPicture, TreePicture, TreeReader, tree_line
+from orchestrator.views.view_errors import ViewError
+from orchestrator.views.workers import SeenWorker, workers_of
+
+if TYPE_CHECKING:
+    from orchestrator.broker.broker import Broker
+    from orchestrator.broker.records import TreeEntry
+    from orchestrator.gateways.app_server.door import Door
+
+MOST_TREES = 100
+MOST_STATES = 11
+MOST_TEXT = 200
+MOST_SHOWN = 200
+"""Characters of a title, a label or a line: agents choose them."""
+MOST_LOG = 200
+MOST_AMOUNT = 1 << 53
+MOST_READERS = 64
+"""Trees whose logs' ends are kept at hand."""
+STATS_S = 5.0
+IDLE_S = 600.0
+"""A fleet that nobody has asked for in this time is not kept."""
+END_S = 15.0
+"""For agents to end whose workers act; those of others end later, and are told of as not ended."""
+_ADDED = UUID("5c3d0a63-2c2e-4e55-a1a5-3d2f6a4a6b17")
+"""The space of the ids of changes of limits, by the ids that clients give them."""
+Id = Annotated[str, Field(max_length=1_024)]
+Text = Annotated[str, Field(max_length=MOST_TEXT)]
+Amount = Annotated[int, Field(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
+
+
+# ── what is at hand ───────────────────────────────────────────────────────────────────────────────
+
+
+class _AtHand:
+    """What the methods of a process keep for all of its clients."""
+
+    def __init__(self) -> None:
+        self.fleets: dict[str, tuple[Fleet, float]] = {}
+        self.readers: dict[str, TreeReader] = {}
+        self.stats: dict[str, tuple[float, JsonObject]] = {}
+
+
+_AT_HAND: WeakKeyDictionary[Broker, _AtHand] = WeakKeyDictionary()
+
+
+def _at_hand(broker: Broker) -> _AtHand:
+    return _AT_HAND.setdefault(broker, _AtHand())
+
+
+async def _fleet(door: Door) -> Fleet:
+    """The trees of the client's namespace; those of namespaces that nobody asks for are let go."""
+    broker, namespace, now_s = door.ports.found.broker, door.principal.namespace, time.monotonic()
+    fleets = _at_hand(broker).fleets
+    for name, (idle, used_s) in tuple(fleets.items()):
+        if name != namespace and now_s - used_s > IDLE_S:
+            del fleets[name]
+            await idle.aclose()
+    fleet = fleets[namespace][0] if namespace in fleets else Fleet(broker, namespace)
+    fleets[namespace] = fleet, now_s
+    return fleet
+
+
+# ── trees ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class FleetList(Params):
+    """The trees that are wanted, and their order."""
+
+    sort: Sort = "activity"
+    states: Annotated[tuple[State, ...], Field(max_length=MOST_STATES)] | None = None
+    text: Text = ""
+    pool: Text = ""
+    who: Text = ""
+    archived: bool = False
+    cursor: CursorText | None = None
+    limit: Annotated[int, Field(ge=1, le=MOST_TREES)] = MOST_TREES
+
+
+async def fleet_list(door: Door, params: FleetList) -> Result:
+    """The trees of the client's namespace, a page at a time, and how many there are of each state."""
+    fleet = await _fleet(door)
+    found = await fleet.page(
+        FleetFilter(params.text, params.pool, params.who, params.archived),
+        params.states or (),
+        door.principal.name,
+        params.sort,
+        _place(params.cursor, params.sort),
+        params.limit,
+    )
+    last = fleet.place(found.rows[-1], params.sort) if found.more and found.rows else None
+    return {
+        "data": [tree_row(row) for row in found.rows],
+        "nextCursor": None if last is None else _cursor(last, params.sort),
+        "counts": dict(found.counts),
+    }
+
+
+def _cursor(place: tuple[int, str], sort: Sort) -> str:
+    return base64.urlsafe_b64encode(f"f.{sort}.{place[0]}.{place[1]}".encode()).decode()
+
+
+def _place(cursor: str | None, sort: Sort) -> tuple[int, str] | None:
+    if cursor is None:
+        return None
+    try:
+        mark, order, at, root = base64.b64decode(cursor, b"-_", validate=True).decode("ascii").split(".")
+        place = int(at), root
+    except (ValueError, binascii.Error):
+        raise bad_params("cursor: this is no place of a list; give one that the list answered") from None
+    if mark != "f" or order != sort:
+        raise bad_params("cursor: this is a place in another order; list again without a cursor")
+    return place
+
+
+def tree_row(row: TreeRow) -> JsonObject:
+    """A tree as lists of clients show it."""
+    head, meta, account = row.head, row.head.summary, row.account
+    by_state: dict[str, int] = {}
+    for status, number in row.agents.counts.items():
+        by_state[state_of_status(status)] = by_state.get(state_of_status(status), 0) + number
+    cost = account.used.cost
+    return {
+        "treeId": head.tree,
+        "title": title_of(head)[:MOST_SHOWN],
+        "state": row.state,
+        "agents": {
+            "total": max(1, sum(by_state.values())),
+            "working": by_state.get("working", 0),
+            "byState": by_state,
+        },
+        "shape": [[agent, parent, state_of_status(status)] for agent, parent, status in row.agents.first],
+        "waitsFor": {"kind": _waits_kind(row.doing.waits_for), "text": row.doing.waits_for}
+        if row.doing.waits_for and head.status not in AT_REST
+        else None,
+        "last": row.doing.last[:MOST_SHOWN],
+        "lastAtMs": row.last_ms,
+        "createdAtMs": head.created_ms,
+        "tokens": max(account.used.tokens, row.doing.tokens),
+        "costMicro": cost or None,
+        "budget": _budget(row),
+        "model": meta.get("model") or "",
+        "pool": head.pool,
+        "who": head.labels.who,
+        "cwd": "" if head.labels.namespace else meta.get("cwd") or "",
+        "unread": row.unread,
+        "requests": row.requests,
+        "lostAtMs": row.lost_ms,
+        "change": change_json(meta.get("change")),
+        "portable": head.portable,
+    }
+
+
+def _budget(row: TreeRow) -> JsonObject | None:
+    """Of a tree's limits the one that is nearest."""
+    used = {"tokens": row.account.used.tokens, "cost": row.account.used.cost}
+    used["requests"] = row.account.used.requests
+    limits = row.account.limits
+    if not limits:
+        return None
+    kind = max(limits, key=lambda name: used[name] / max(1, limits[name]))
+    return {"kind": kind, "spent": used[kind], "limit": limits[kind]}
+
+
+def change_json(change: Mapping[str, int] | None) -> JsonObject | None:
+    """The size of what was changed in a portable folder."""
+    if change is None:
+        return None
+    return {"files": change["files"], "added": change["insertions"], "removed": change["deletions"]}
+
+
+# ── a tree ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class TreeRead(Params):
+    """A tree, by its root's thread."""
+
+    tree_id: Id
+
+
+async def tree_read(door: Door, params: TreeRead) -> Result:
+    """The agents of a tree, its budgets and limits, as they are now."""
+    head = await _root(door, params.tree_id)
+    picture = await reader_of(door.ports.found.broker, head.tree).picture()
+    return tree_json(head, picture)
+
+
+def reader_of(broker: Broker, tree: str) -> TreeReader:
+    """The reader of a tree that the process keeps for all."""
+    readers = _at_hand(broker).readers
+    if tree not in readers and len(readers) >= MOST_READERS:
+        del readers[next(iter(readers))]
+    return readers.setdefault(tree, TreeReader(broker, tree))  # type: ignore[arg-type]
+
+
+async def _root(door: Door, tree: str) -> SessionHead:
+    """The root of a tree that the client may see; raises `RpcError`."""
+    head = await head_to_read(door, tree)
+    if head.agent_id == ROOT:
+        return head
+    raise bad_params("treeId: this thread is an agent's: give its root's")
+
+
+def tree_json(head: SessionHead, picture: TreePicture) -> JsonObject:
+    """A tree as clients draw it."""
+    registry, agents = picture.registry, picture.agents
+    root = agents.get(ROOT)
+    return {
+        "treeId": head.tree,
+        "treeSeq": registry.tree_seq,
+        "atMs": picture.now_ms,
+        "title": title_of(head)[:MOST_SHOWN],
+        "state": _agent_state(root) if root is not None else "idle",
+        "agents": [agent_json(agents[number]) for number in sorted(agents)],
+        "budget": {
+            kind: {"spent": one.spent, "held": one.held, "limit": one.limit, "guessed": one.guessed}
+            for kind, one in registry.budget.items()
+        },
+        "counters": dict(registry.counters),
+        "limits": dict(registry.limits),
+        "leftBehind": picture.left_behind,
+    }
+
+
+def agent_json(agent: AgentPicture) -> JsonObject:
+    """An agent of a tree as clients draw it."""
+    summary, doing = agent.summary, agent.doing
+    label = summary.get("label")
+    return {
+        "agentId": agent.agent_id,
+        "parentId": agent.parent,
+        "threadId": agent.session,
+        "label": str(label)[:MOST_SHOWN] if label else None,
+        "origin": summary.get("origin"),
+        "state": _agent_state(agent),
+        "status": agent.status,
+        "standing": agent.standing,
+        "sinceAtMs": agent.since_ms,
+        "waitsFor": _waits_for(agent),
+        "last": doing.last[:MOST_SHOWN],
+        "tokens": agent.tokens,
+        "costMicro": agent.used.cost or None,
+        "pending": int(summary.get("pending_messages") or 0),
+        "interrupts": int(summary.get("pending_interrupts") or 0),
+        "holder": agent.holder,
+        "machine": agent.machine or None,
+        "lostAtMs": agent.lost_ms,
+        "canceling": agent.canceling,
+        "change": change_json(agent.change),
+    }
+
+
+def _agent_state(agent: AgentPicture) -> str:
+    if agent.standing == "failed":
+        return "failed"
+    if agent.standing == "ready" and agent.agent_id != ROOT:
+        return "ready"
+    return state_of_status(agent.status)
+
+
+_KINDS: Mapping[str, str] = {
+    "an approval": "approval",
+    "an answer": "answer",
+    "its helper": "helper",
+    "agents": "agents",
+    "room in the tree's budget": "budget",
+}
+
+
+def _waits_kind(text: str) -> str:
+    return _KINDS.get(text, "agents")
+
+
+def _waits_for(agent: AgentPicture) -> JsonObject | None:
+    """What the agent waits for; None while it works, or is at rest."""
+    if agent.wants_worker:
+        return {"kind": "worker", "text": agent.wants_worker}
+    if agent.status == "retrying":
+        return {"kind": "retry", "text": "the next try of a model request"}
+    doing = agent.doing
+    if not doing.waits_for or agent.status in AT_REST:
+        return None
+    told: JsonObject = {"kind": _waits_kind(doing.waits_for), "text": doing.waits_for}
+    if doing.awaited:
+        told["agentIds"] = list(doing.awaited)
+    if doing.until_ms is not None:
+        told["untilAtMs"] = doing.until_ms
+    return told
+
+
+class TreeLog(Params):
+    """A page of a tree's log, the newest entries first."""
+
+    tree_id: Id
+    before: Annotated[int, Field(ge=1, le=MOST_AMOUNT)] | None = None
+    limit: Annotated[int, Field(ge=1, le=MOST_LOG)] = 50
+
+
+async def tree_log_page(door: Door, params: TreeLog) -> Result:
+    """What happened to several agents of a tree, in words, the last first."""
+    head = await _root(door, params.tree_id)
+    logs = door.ports.found.broker.logs
+    found = await logs.read_tree_back(head.tree, params.before, params.limit)
+    more = len(found) == params.limit and found[-1].tree_seq > 1
+    return {
+        "data": [_log_row(entry) for entry in found],
+        "nextBefore": found[-1].tree_seq if more else None,
+    }
+
+
+def _log_row(entry: TreeEntry) -> JsonObject:
+    line = tree_line(entry)
+    return {
+        "treeSeq": entry.tree_seq,
+        "atMs": entry.at_ms,
+        "threadId": entry.session,
+        "seq": entry.seq,
+        "agentId": line.agent_id,
+        "kind": line.kind,
+        "text": line.text[:MOST_SHOWN],
+        "who": line.who or None,
+    }
+
+
+# ── workers and figures ───────────────────────────────────────────────────────────────────────────
+
+
+async def worker_list(door: Door, params: NoParams) -> Result:
+    """The workers of the last day; a namespace's client learns of no machine."""
+    if door.principal.is_tenant:
+        return {"data": []}
+    return {"data": [worker_json(one) for one in await workers_of(door.ports.found.broker.claims)]}
+
+
+def worker_json(one: SeenWorker) -> JsonObject:
+    """A worker as clients draw it."""
+    state, facts = one.state, one.state.facts
+    return {
+        "worker": one.name,
+        "status": one.status,
+        "heardAtMs": one.heard_ms,
+        "pools": list(state.pools),
+        "held": state.held,
+        "room": state.room,
+        "machine": facts.machine if facts is not None else None,
+        "version": facts.version if facts is not None else None,
+        "startedAtMs": facts.started_ms if facts is not None else None,
+        "load": facts.load if facts is not None else None,
+        "paces": {
+            pool: {
+                "claimsPerS": pace.claims_per_s,
+                "turnsPerS": pace.turns_per_s,
+                "tokensPerMin": pace.tokens_per_min,
+            }
+            for pool, pace in state.paces.items()
+        },
+        "remarks": list(one.remarks),
+    }
+
+
+async def fleet_stats(door: Door, params: NoParams) -> Result:
+    """The figures of the client's trees and, for the machine's user, of the pools; seconds old at most."""
+    broker, namespace = door.ports.found.broker, door.principal.namespace
+    kept, now_s = _at_hand(broker).stats, time.monotonic()
+    if namespace not in kept or now_s - kept[namespace][0] >= STATS_S:
+        kept[namespace] = now_s, await _stats(door)
+    return kept[namespace][1]
+
+
+async def _stats(door: Door) -> JsonObject:
+    broker, fleet = door.ports.found.broker, await _fleet(door)
+    found = await fleet.page(FleetFilter(), (), door.principal.name, limit=1)
+    statuses = fleet.statuses()
+    told: JsonObject = {
+        "atMs": broker.now_ms(),
+        "states": dict(found.counts),
+        "trees": sum(found.counts.values()),
+        "agents": sum(number for of_pool in statuses.values() for number in of_pool.values()),
+        "pools": [],
+    }
+    if door.principal.is_tenant:
+        return told
+    workers = await workers_of(broker.claims)
+    told["workers"] = len(workers)
+    told["silent"] = sum(one.status == "silent" for one in workers)
+    told["draining"] = sum(one.status == "draining" for one in workers)
+    told["openRequests"] = await broker.requests.count_open_requests()
+    told["sessions"] = await broker.logs.count_sessions()
+    for pool in sorted({*statuses, *(pool for one in workers for pool in one.state.pools)}):
+        queue = await broker.claims.queue_of(pool)
+        serving = [one for one in workers if pool in one.state.pools and one.status == "serving"]
+        told["pools"].append(
+            {
+                "pool": pool,
+                "due": queue.due,
+                "held": queue.leased,
+                "ageMs": queue.age_ms,
+                "workers": len(serving),
+                "slots": sum(one.state.room for one in serving),
+                "agents": dict(statuses.get(pool, {})),
+            }
+        )
+    return told
+
+
+# ── budgets and ends ──────────────────────────────────────────────────────────────────────────────
+
+
+class Added(Params):
+    """Amounts that are added to a tree's limits."""
+
+    tokens: Amount | None = None
+    cost_micro: Amount | None = None
+    requests: Amount | None = None
+    wall_ms: Amount | None = None
+    slots: Amount | None = None
+    spawned: Amount | None = None
+
+    def amounts(self) -> dict[str, int]:
+        named = {
+            "tokens": self.tokens,
+            "cost": self.cost_micro,
+            "requests": self.requests,
+            "wall": self.wall_ms,
+            "slots": self.slots,
+            "spawned": self.spawned,
+        }
+        return {name: value for name, value in named.items() if value is not None}
+
+
+class BudgetAdd(Params):
+    """An addition to a tree's limits, under an id by which it counts once."""
+
+    tree_id: Id
+    request_id: Annotated[str, Field(min_length=1, max_length=200)]
+    add: Added
+
+
+async def budget_add(door: Door, params: BudgetAdd) -> Result:
+    """Adds to a tree's limits, once, and wakes the agents that wait for room in them."""
+    head = await _root(door, params.tree_id)
+    found, add = door.ports.found, params.add.amounts()
+    if not add:
+        raise bad_params("add: name at least one of tokens, costMicro, requests, wallMs, slots, spawned")
+    registry = await found.broker.trees.registry(head.tree)
+    try:
+        require_limits(registry, add)
+        if "cost" in add and "cost" not in registry.limits:
+            await require_prices(found, registry, door.ports.offer.models.prices)
+    except ViewError as error:
+        raise RpcError(str(error)) from None
+    change = uuid5(_ADDED, f"{door.principal.name}\0{head.tree}\0{params.request_id}")
+    await raise_limits(found, door.client.known_as(str(change)), registry, add)
+    return {"limits": dict((await found.broker.trees.registry(head.tree)).limits)}
+
+
+class AgentCancel(Params):
+    """An agent that is to end, with all below it; of a root, the whole tree."""
+
+    thread_id: Id
+    reason: Annotated[str, Field(max_length=2_000)] | None = None
+
+
+async def agent_cancel(door: Door, params: AgentCancel) -> Result:
+    """Ends an agent and all below it, waits for that, and tells how surely each has ended."""
+    head = await door.head(params.thread_id)
+    broker, target = door.ports.found.broker, int(head.agent_id)
+    root = head if head.agent_id == ROOT else await door.head(head.tree)
+    known = projected(await broker.trees.agents(head.tree)).agents
+    ending = [
+        number
+        for number, agent in known.items()
+        if agent.at_work and (number == target or agent.below(target))
+    ]
+    if target and target not in ending:
+        return {"agents": [{"agentId": target, "death": "none"}]}
+    after = (await broker.trees.registry(head.tree)).tree_seq
+    op: ops.Op = ops.CancelAgent(agent_id=target, reason=params.reason) if target else ops.Shutdown()
+    await door.client.submit(root, Submission(SubmissionId(new_submission_id()), op))
+
+    async def ended() -> bool:
+        agents = projected(await broker.trees.agents(head.tree)).agents
+        if any(number in agents and agents[number].active for number in ending):
+            return False
+        now = None if target else await broker.logs.head(root.session)
+        return now is None or now.status == "closed"
+
+    sessions = [root.session, *(SessionId(known[number].session) for number in ending)]
+    await until(broker, sessions, ended, END_S)
+    proofs: dict[int, str] = {}
+    for fact in await tree_log(broker, head.tree, after):
+        if fact.message.get("status") == "canceled":
+            proofs[int(fact.message["agent_id"])] = str(fact.message.get("cancel") or "proved")
+    told: JsonObject = {
+        "agents": [{"agentId": number, "death": proofs.get(number, "none")} for number in ending]
+    }
+    if not target:
+        now = await broker.logs.head(root.session)
+        told["closed"] = now is None or now.status == "closed"
+    return told
+
+
+METHODS: Mapping[str, Method] = {
+    "fleet/list": Method(FleetList, fleet_list, Scope.READ),
+    "fleet/stats": Method(NoParams, fleet_stats, Scope.READ),
+    "tree/read": Method(TreeRead, tree_read, Scope.READ),
+    "tree/log": Method(TreeLog, tree_log_page, Scope.READ),
+    "worker/list": Method(NoParams, worker_list, Scope.READ),
+    "budget/add": Method(BudgetAdd, budget_add, Scope.APPROVE),
+    "agent/cancel": Method(AgentCancel, agent_cancel, Scope.SUBMIT, waits=True),
+}
