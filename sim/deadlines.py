@@ -102,6 +102,8 @@ class Deadlines:
         self._changed(session, seen, stored)
         for one in needs.values():
             self._set(session, seen, one, stored.get(one.id.encode()))
+        if seen.state.workspace.unsaved is None and FOLDER_TIMER.encode() in stored:
+            self._broken("timers", f"{session} has nothing unsaved, and its timer is set")
         for name, value in stored.items():
             id, generation = name.decode(), int(value.partition(b":")[0])
             stopping = seen.state.task is not None and seen.state.task.stopping

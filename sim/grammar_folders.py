@@ -34,6 +34,7 @@ class FolderGrammar(Reading):
         """Calls whose changes were lost with their holder."""
         self.set_up = False
         """Whether the set-up has run in the folder as its machine has it."""
+        self._unsaved_since = 0
         self._setting_up = 0
         self._machine = ""
         self._here = ""
@@ -99,7 +100,10 @@ class FolderGrammar(Reading):
     def _fact_workspace_unsaved(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         told = self.unsaved or []
         check(fact["call_ids"][: len(told)] == told, f"unsaved calls {told} are forgotten")
+        since = self._unsaved_since if self.unsaved is not None else fact["since_ms"]
+        check(fact["since_ms"] == since, f"what is unsaved since {since} is so since {fact['since_ms']}")
         self.unsaved, self._here = [*fact["call_ids"]], fact["snapshot"]
+        self._unsaved_since = fact["since_ms"]
 
     def _fact_workspace_settled(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(self.unsaved is not None, "a folder is settled that was not unsaved")

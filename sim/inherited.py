@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 import zstandard
@@ -14,6 +14,9 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import record
 from orchestrator.core.history import INHERITED, OUTPUT_KINDS, Item, Log, for_model
 from sim.double import Double
+
+if TYPE_CHECKING:
+    from sim.seen import Seen
 
 FORK = "subagent_fork"
 _OWN = (
@@ -51,6 +54,20 @@ def unlike(place: Place | None, fact: Mapping[str, Any], content: str) -> str:
     if told and told[-1] not in known:
         return f"a compaction would keep {known} of what it inherits, and people said {told}"
     return ""
+
+
+def strange_child(seen: Seen, members: Mapping[str, Seen]) -> str:
+    """What an agent's log says of its place in the tree, and its maker's does not; empty if nothing."""
+    facts = seen.state.facts
+    if not facts.agent_id:
+        return ""
+    maker = members.get(str(facts.parent_session))
+    if maker is None:
+        return "" if str(facts.parent_session) != str(facts.tree_id) else "it has no parent"
+    above = maker.state.facts
+    told = facts.agent_path, facts.grandparent_session, facts.tree_id, facts.tree_rules
+    own = f"{above.agent_path}/{facts.agent_id}", above.parent_session, above.tree_id, above.tree_rules
+    return "" if told == own else f"it is told to be {told}, and is {own}"
 
 
 def unlike_then(

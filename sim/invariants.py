@@ -410,6 +410,14 @@ RULES = {
         ),
         Case("a session was deleted", ("reply delete OK",)),
     ),
+    "replied": Rule(
+        (
+            "The step that takes a submission answers it under its own id; an answer to a request decides it,"
+            " is sent on, or is told what was decided of that very call, and by whom, unless it says the same"
+            " again; what interrupts stops what runs, and settings that an input brings are set."
+        ),
+        Case("an answer to a request was taken from a queue"),
+    ),
     "viewed": Rule(
         (
             "Lists, pages and pictures of sessions, their turns, requests and agents have what the logs say,"

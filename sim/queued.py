@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import orjson
 
@@ -41,6 +41,10 @@ class Waiting:
     """The agent that the submission is for, where it names one."""
     about: str
     """The call or the turn that it answers, or the name that it gives."""
+    letter: str
+    """The kind of a message; empty if it is none."""
+    said: Mapping[str, Any]
+    """The op of a submission; empty if it is none."""
 
 
 class Given(NamedTuple):
@@ -68,6 +72,10 @@ class Given(NamedTuple):
         return self.op in TURNS or (self.op == "message_agent" and self.agent_id == 0)
 
 
+def _about(op: Mapping[str, Any]) -> str:
+    return str(op.get("id") or op.get("request_id") or op.get("name") or "")
+
+
 def submission_of(key: str) -> str:
     return key.rpartition(":")[2]
 
@@ -88,5 +96,7 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         slot=bool(message.get("slot")),
         op=said["op"]["type"] if said else "",
         agent_id=said["op"].get("agent_id") if said else None,
-        about=(said["op"].get("id") or said["op"].get("name") or "") if said else "",
+        about=_about(said["op"]) if said else "",
+        letter=str(message.get("kind", "")),
+        said=said["op"] if said else {},
     )

@@ -326,7 +326,7 @@ class TurnReader:
             result = _parsed(output if isinstance(output, str) else _text(output))
             call[1] = "completed" if result else "failed"
             if call[0] == "agents":
-                call[4] = tuple(sorted(_sessions(call[2], result)))
+                call[4] = tuple(sorted(set(_sessions(call[2], result))))
 
 
 def _simple(status: str) -> str:

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import asyncio
 from asyncio import events as running
+from base64 import b64decode
+from collections import defaultdict
 from collections.abc import AsyncIterator, Coroutine, Iterable, Mapping, Sequence
 from functools import cache
 from random import Random
@@ -21,11 +23,12 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.redis_keys import Keys
-from orchestrator.broker.replies import stored_entry, stored_event
+from orchestrator.broker.replies import stored_entry, stored_event, tree_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId, created_ms
+from orchestrator.requests import TO_PEOPLE, call_id_of
 from orchestrator.views.approvals import needed, open_requests_of
 from orchestrator.views.event import Event
 from orchestrator.views.past import MAIL, everything, page_before
@@ -38,6 +41,7 @@ from orchestrator.views.tree import TreeReader
 from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.projector import Projector
 from sim.double import Double
+from sim.exec_lines import ExecLines, turn_of
 from sim.objects import SimObjects
 from sim.seen import Seen
 from sim.told_turns import Told, TurnReader, as_told, whole
@@ -176,8 +180,23 @@ class Viewed:
             return
         for head in heads.values():
             self._queue_tells(head, self._watch.sessions[head.session])
+        for tree in {str(head.tree) for head in heads.values()}:
+            self._settled(tree)
         self._threads(heads)
         self._sessions(heads)
+
+    def _settled(self, tree: str) -> None:
+        """What agents asked people is told at the root, and its end: at rest nothing is left open."""
+        open_now = set[tuple[int, str]]()
+        for place, fields in self._double.stream_after(self._keys.tree(tree), 0):
+            message = orjson.loads(tree_entry(place, fields).payload)["msg"]
+            agent = message.get("agent_id") or 0
+            if message["type"] in TO_PEOPLE:
+                open_now.add((agent, call_id_of(message)))
+            elif message["type"] == "request_resolved" and agent:
+                open_now.discard((agent, message["call_id"]))
+        if open_now:
+            self._broken(tree, f"requests of agents at rest are told to be open: {sorted(open_now)}")
 
     def _heads(self) -> dict[str, SessionHead] | None:
         """The heads of all sessions; None where Redis went back, and nobody has written since."""
@@ -276,11 +295,14 @@ class Viewed:
         if self._watch.went_back_s > 0 or not self._watch.keeps_all_events(head.session):
             return
         projector, turns, open_now = Projector(head.session), dict[str, r.Turn](), dict[str, str]()
+        lines, shown = defaultdict[str, ExecLines](ExecLines), dict[str, bytes]()
         for place, fields in self._double.stream_after(self._keys.eq(head.session), 0):
             event = stored_event(place, fields)
             payload = orjson.loads(event.payload)
             told = resolve(payload["msg"], lambda digest: self._found.text(seen.tree, digest))
+            self._lost_says(head.session, told, shown)
             for change in projector.receive(Event(payload.get("id", ""), told, None, event.at_ms, event.seq)):
+                lines[turn_of(change)].takes(change)
                 match change:
                     case r.TurnCompleted(turn):
                         turns[turn.id] = turn
@@ -304,6 +326,23 @@ class Viewed:
         own = {turn.id: turn.told() for turn in reader.turns}
         told_now = {id: as_told(turn) for id, turn in turns.items() if id in own}
         self._same(head.session, "its turns as they were heard", told_now, own)
+        for logged in reader.turns:
+            if wrong := lines[logged.id].unlike(logged):
+                self._broken(head.session, f"the lines of {logged.id}: {wrong}")
+
+    def _lost_says(self, session: str, told: Mapping[str, Any], shown: dict[str, bytes]) -> None:
+        """The end of a command that was lost with its worker has what clients had been shown of it."""
+        call_id = str(told.get("call_id"))
+        match told["type"]:
+            case "exec_command_begin":
+                shown[call_id] = b""
+            case "exec_command_output_delta" if call_id in shown:
+                shown[call_id] += b64decode(told["chunk"])
+            case "exec_command_end" if told["stderr"].startswith("in doubt") and call_id in shown:
+                if told["stdout"] != shown[call_id].decode():
+                    self._broken(session, f"{call_id} ends with {told['stdout']!r} of {shown[call_id]!r}")
+            case _:
+                pass
 
     # ── inputs, settings, the past ────────────────────────────────────────────────────────────
 
@@ -437,6 +476,7 @@ class Viewed:
                         and fits(session)
                         and self._begun(session)
                         and not head.labels.ephemeral
+                        and (bool(head.agent_id) or head.shelved is wanted.archived)
                     ],
                     heads,
                 )
@@ -462,6 +502,7 @@ class Viewed:
         agent_of = {session: self._watch.sessions[session].state.facts for session in heads}
         live = {s for s in heads if not agent_of[s].agent_id or self._in_registry(s)}
         yield ThreadFilter(), lambda s: not agent_of[s].agent_id
+        yield ThreadFilter(archived=True), lambda s: not agent_of[s].agent_id
         yield ThreadFilter(kinds=frozenset({"cli", "agent"})), lambda s: True
         parents = [
             s

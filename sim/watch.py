@@ -34,7 +34,7 @@ from sim.doors import Doors
 from sim.double import Double
 from sim.folder_rules import FolderRules
 from sim.grammar_terms import Wrong
-from sim.inherited import Place, stored_text, text_of, unlike, unlike_then
+from sim.inherited import Place, stored_text, strange_child, text_of, unlike, unlike_then
 from sim.invariants import Broken, Violation
 from sim.jobs import SCRIPTS, Jobs
 from sim.ledger import Ledger, Run
@@ -47,6 +47,7 @@ from sim.process_rules import ProcessRules
 from sim.queued import Given, waiting
 from sim.reach import Reach
 from sim.renewals import Renewals
+from sim.replies import Replies
 from sim.requests import Requests
 from sim.rest import Rest
 from sim.rights import Rights
@@ -97,6 +98,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.folders: FolderRules | None = None
         self.jobs = Jobs(self, ledger)
         self.answers = Answers(self)
+        self.replies = Replies(self)
         ledger.behind = self._begins_behind
         ledger.misread = partial(self.broken, "readings")
         self._readings = ledger.readings
@@ -290,12 +292,16 @@ class Watch(Rest, Branches, TreeLogs):
             made.grammar.readings = self._readings
             self.members[made.tree][session] = made
         seen = self.sessions[session]
+        newborn = not seen.seq
         self._read_log(session, seen, data)
+        if newborn and (wrong := strange_child(seen, self.members[seen.tree])):
+            self.broken("kin", f"{session}: {wrong}")
         seen.eq = int(data.get(b"eq", b"0"))
         before = seen.cursor
         self._place(session, seen, data)
         consumed = [one for one in seen.queue if before < one.n <= seen.cursor]
         self.processes.stepped(session, seen, consumed)
+        self.replies.stepped(session, seen, consumed)
         self._read_queue(session, seen, data)
         self.deadlines.look(session, seen)
 
@@ -534,6 +540,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.cancels.went_back()
         self.processes.went_back()
         self.answers.went_back()
+        self.replies.went_back()
         self.odd_servers.went_back()
         self.members.clear()
         self.accounts.went_back()

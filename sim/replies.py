@@ -1,0 +1,195 @@
+"""What comes of each submission: its step answers it, under its own id, with what holds by then.
+
+Read from `docs/concepts.md`: whatever is accepted ends as a task, an answer or an error. `sim/inputs.py`
+looks at inputs when all is at rest; here each step is looked at, with what it took from the queue.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
+from sim.queued import Waiting
+
+if TYPE_CHECKING:
+    from sim.seen import Seen
+    from sim.watch import Watch
+
+TELLS = {
+    "set_thread_name": "thread_name_updated",
+    "get_path": "conversation_path",
+    "thread_rollback": "thread_rolled_back",
+    "inject_items": "items_injected",
+    "reorder_queue": "queue_changed",
+    "remove_queued": "queue_changed",
+    "update_queued": "queue_changed",
+    "configure_session": "session_configured",
+}
+"""Ops that are answered at once, each by an event of its own or by an error."""
+ANSWERS = frozenset(
+    {
+        "exec_approval",
+        "patch_approval",
+        "resolve_ask_user_question",
+        "resolve_elicitation",
+        "resolve_plan_approval",
+        "user_input_answer",
+        "dynamic_tool_response",
+    }
+)
+SETTINGS = ("approval_policy", "model", "effort", "summary")
+DECIDED = re.compile(r"(\S+)(?: of agent (\d+))? was already decided: (.*), by (.*)", re.DOTALL)
+STOPS = frozenset({"message", "interrupt"})
+READ_S = 10.0
+"""What was decided so long ago was read before a step that answers now."""
+
+
+@dataclass(slots=True)
+class _Before:
+    """A session as it stood behind its last step."""
+
+    seq: int
+    task: str = ""
+    settings: Mapping[str, Any] | None = None
+
+
+class Replies:
+    """The rule `replied`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._before: dict[str, _Before] = {}
+        self._decided_s: dict[tuple[str, str, str], float] = {}
+        """When each call was decided, by session, call and turn."""
+
+    def went_back(self) -> None:
+        """Forgets how sessions stood: their logs are read anew."""
+        self._before.clear()
+        self._decided_s.clear()
+
+    def stepped(self, session: str, seen: Seen, consumed: Sequence[Waiting]) -> None:
+        """Called behind each step of a session, with what it took from the queue."""
+        before = self._before.get(session)
+        if before is not None and before.seq == seen.seq and not consumed:
+            return
+        if before is not None:
+            for fact in _answers(seen.entries[before.seq :]):
+                if fact.get("agent_id") is None:
+                    self._decided_s[session, fact["call_id"], fact["turn"]] = self._watch.now_s
+        if before is not None and consumed and not self._watch.reads_anew:
+            entries = seen.entries[before.seq :]
+            for one in consumed:
+                self._comes_of(session, seen, before, one, entries)
+        task = seen.grammar.task
+        running = task["id"] if task is not None and not task["stopping"] else ""
+        self._before[session] = _Before(seen.seq, running, dict(seen.grammar.settings))
+
+    def _comes_of(
+        self, session: str, seen: Seen, before: _Before, one: Waiting, entries: Sequence[Entry]
+    ) -> None:
+        told = [entry for entry in entries if entry.type == EVENT_MSG and entry.id == one.id]
+        kinds = {entry.payload["type"] for entry in told}
+        if one.op in TELLS:
+            if not kinds & {TELLS[one.op], "error"}:
+                self._broken(session, f"{one.op} {one.id} is answered by {sorted(kinds)}")
+        elif one.op in ANSWERS:
+            self._answer(session, seen, one, told, entries)
+        elif one.op in ("override_turn_context", "user_input", "user_turn") and "error" not in kinds:
+            self._settings(session, before, one, entries)
+        if one.op == "interrupt" or (one.kind == "mail" and one.lane == 1 and one.letter in STOPS):
+            meant = one.said.get("expected_turn_id") in (None, before.task)
+            if before.task and meant and self._runs(seen) == before.task and "error" not in kinds:
+                self._broken(session, f"{one.id} interrupts {before.task}, which goes on")
+
+    def _runs(self, seen: Seen) -> str:
+        task = seen.grammar.task
+        return task["id"] if task is not None and not (task["stopping"] or task["ended"] == "failing") else ""
+
+    # ── answers ───────────────────────────────────────────────────────────────────────────────
+
+    def _answer(
+        self, session: str, seen: Seen, one: Waiting, told: Sequence[Entry], entries: Sequence[Entry]
+    ) -> None:
+        """An answer decides, is sent on, or is told to be late; said again, it may be met with silence."""
+        self._watch.reach.saw("replied")
+        about, agent = one.about, one.agent_id
+        own = [fact for fact in _answers(entries) if about in (fact["call_id"], fact["turn"])]
+        errors = [entry.payload["message"] for entry in told if entry.payload["type"] == "error"]
+        if errors:
+            self._late(session, seen, errors[0])
+        elif not own:
+            earlier = [
+                fact
+                for other in self._watch.members[seen.tree].values()
+                if agent in (None, other.state.facts.agent_id)
+                for fact in _answers(other.entries)
+                if about in (fact["call_id"], fact["turn"])
+            ]
+            said = one.said.get("decision")
+            same = [fact for fact in earlier if not isinstance(said, str) or fact["decision"] == said]
+            if not same:
+                self._broken(session, f"{one.op} {one.id} about {about} is met with silence")
+
+    def _late(self, session: str, seen: Seen, error: str) -> None:
+        """Who comes too late is told what was decided of that very call, and by whom."""
+        match = DECIDED.fullmatch(error)
+        if match is None:
+            return
+        call_id, number, decision, who = match.groups()
+        agent = int(number) if number else seen.state.facts.agent_id
+        members = self._watch.members[seen.tree]
+        for other, its in members.items():
+            for fact in _answers(its.entries):
+                if fact["call_id"] != call_id or (fact["decision"], fact["who"] or "a client") != (
+                    decision,
+                    who,
+                ):
+                    continue
+                if fact.get("agent_id") is None and its.state.facts.agent_id == agent:
+                    return
+                if other == session and not number and self._is_under_way(fact, members):
+                    return
+        self._broken(session, f"is told {error!r}, which nobody has decided of that very call")
+
+    def _is_under_way(self, fact: Mapping[str, Any], members: Mapping[str, Seen]) -> bool:
+        """Whether an answer that was sent on may not have been decided yet, as far as the step has read."""
+        to = [session for session, seen in members.items() if seen.state.facts.agent_id == fact["agent_id"]]
+        decided_s = [self._decided_s.get((session, fact["call_id"], fact["turn"])) for session in to]
+        return all(at_s is None or at_s > self._watch.now_s - READ_S for at_s in decided_s)
+
+    def _settings(self, session: str, before: _Before, one: Waiting, entries: Sequence[Entry]) -> None:
+        """What an op sets of the session is set by its step, also where its input joins a turn."""
+        named: Mapping[str, Any] = one.said
+        if one.op == "user_input":
+            named = one.said.get("overrides") or {}
+        if one.op != "override_turn_context":
+            joins = any(
+                e.type == DENDRO and e.payload["kind"] == "steered" and e.payload["id"] == one.id
+                for e in entries
+            )
+            if not joins:
+                return
+        known = before.settings or {}
+        changes = [
+            e.payload["changes"] for e in entries if e.type == DENDRO and e.payload["kind"] == "settings"
+        ]
+        for name in SETTINGS:
+            wanted = named.get(name)
+            if (
+                wanted is not None
+                and wanted != known.get(name)
+                and not any(wanted == it.get(name) for it in changes)
+            ):
+                self._broken(session, f"{one.id} sets {name} to {wanted}, and {known.get(name)} stays")
+
+    def _broken(self, session: str, seen: str) -> None:
+        self._watch.broken("replied", f"{session}: {seen}")
+
+
+def _answers(entries: Sequence[Entry]) -> Iterator[Mapping[str, Any]]:
+    for entry in entries:
+        if entry.type == DENDRO and entry.payload["kind"] == "answer":
+            yield entry.payload
