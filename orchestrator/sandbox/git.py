@@ -8,7 +8,6 @@ writes nothing but what the call needs, has no network, and sees no process of t
 
 from __future__ import annotations
 
-import asyncio
 import os
 import select
 import signal
@@ -16,7 +15,6 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -177,6 +175,8 @@ def run_git_here(words: tuple[str, ...], environ: Mapping[str, str], folder: Pat
 
 async def in_git_thread(ask: Callable[..., _T], *arguments: object) -> _T:
     """Runs a function that asks git in threads of its own: a git that hangs holds up nothing else."""
+    import asyncio  # a keeper, which asks git without threads, would start a third slower
+
     return await asyncio.get_running_loop().run_in_executor(_threads().waiting, ask, *arguments)
 
 
@@ -328,6 +328,8 @@ class _Threads:
     """The threads of this process for git: one confined that starts readers, and some that wait."""
 
     def __init__(self) -> None:
+        from concurrent.futures import ThreadPoolExecutor
+
         self.starting = ThreadPoolExecutor(1, "dendro-git-start", landlock.confine_here)
         self.waiting = ThreadPoolExecutor(16, "dendro-git")
 
@@ -358,6 +360,8 @@ def _start_confined(
     """Starts a process from a thread that has confined itself, so that it is confined from its beginning."""
     if not writable:
         return _threads().starting.submit(start).result()
+    from concurrent.futures import Future
+
     started: Future[subprocess.Popen[bytes]] = Future()
 
     def confined() -> None:

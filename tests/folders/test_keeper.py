@@ -50,6 +50,17 @@ async def _dead(keeper: Keeper) -> None:
         await asyncio.to_thread(keeper._process.wait)
 
 
+def test_process_of_a_keeper_imports_no_event_loop() -> None:
+    """There is one for each copy that is held."""
+    script = (
+        "import sys; sys.path.append(sys.argv[1]); import orchestrator.folders.keeper_process; "
+        "print(*sys.modules)"
+    )
+    words = [sys.executable, "-I", "-S", "-c", script, _PACKAGE_ROOT]
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=60)
+    assert {"asyncio", "concurrent.futures", "logging", "ssl"} & set(done.stdout.split()) == set()
+
+
 async def test_keeper_takes_makes_merges_and_compares_as_a_copy_does(bench: Bench) -> None:
     bench.write({"a": b"1\n2\n3\n4\n", "b/c": b"2\n"})
     async with kept(_place(bench.root)) as keeper:
