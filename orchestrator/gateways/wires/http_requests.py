@@ -113,6 +113,9 @@ class _Connection(HttpToolsProtocol):
         super().__init__(config, state, {})
         self._counted = counted()
         self._head = 0
+        """The bytes that came since the last request, or its last piece."""
+        self._fields = 0
+        """The bytes of the headers of the request that comes."""
         self._patience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -142,10 +145,18 @@ class _Connection(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self._fields = 0
         # For an answer that nobody reads: `close` would wait until it is read.
         self.scope["state"]["abort"] = self.transport.abort
         if self._patience is None:
             self._wait()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._fields += len(name) + len(value)
+        if self._fields > HEAD_BYTES:
+            # The parser makes an invalid request of it, which is answered by 400.
+            raise ValueError("the head of the request is too long")
+        super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._begun()
