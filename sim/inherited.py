@@ -57,7 +57,7 @@ def unlike(place: Place | None, fact: Mapping[str, Any], content: str) -> str:
 
 
 def strange_child(seen: Seen, members: Mapping[str, Seen]) -> str:
-    """What an agent's log says of its place in the tree, and its maker's does not; empty if nothing."""
+    """The place that an agent's log says it has, where that is not below its maker; empty if it is."""
     facts = seen.state.facts
     if not facts.agent_id:
         return ""

@@ -1,4 +1,4 @@
-"""What comes of each submission: its step answers it, under its own id, with what holds by then.
+"""The answers to submissions: each is answered by its step, under its own id, with what holds by then.
 
 Read from `docs/concepts.md`: whatever is accepted ends as a task, an answer or an error. `sim/inputs.py`
 looks at inputs when all is at rest; here each step is looked at, with what it took from the queue.
@@ -44,7 +44,7 @@ SETTINGS = ("approval_policy", "model", "effort", "summary")
 DECIDED = re.compile(r"(\S+)(?: of agent (\d+))? was already decided: (.*), by (.*)", re.DOTALL)
 STOPS = frozenset({"message", "interrupt"})
 READ_S = 10.0
-"""What was decided so long ago was read before a step that answers now."""
+"""A step that answers now has read the decisions that are so old."""
 
 
 @dataclass(slots=True)
@@ -134,7 +134,7 @@ class Replies:
                 self._broken(session, f"{one.op} {one.id} about {about} is met with silence")
 
     def _late(self, session: str, seen: Seen, error: str) -> None:
-        """Who comes too late is told what was decided of that very call, and by whom."""
+        """An answer that comes too late is told the decision on that very call, and whose it was."""
         match = DECIDED.fullmatch(error)
         if match is None:
             return
@@ -161,7 +161,7 @@ class Replies:
         return all(at_s is None or at_s > self._watch.now_s - READ_S for at_s in decided_s)
 
     def _settings(self, session: str, before: _Before, one: Waiting, entries: Sequence[Entry]) -> None:
-        """What an op sets of the session is set by its step, also where its input joins a turn."""
+        """The settings of an op are set by its step, also where its input joins a turn."""
         named: Mapping[str, Any] = one.said
         if one.op == "user_input":
             named = one.said.get("overrides") or {}

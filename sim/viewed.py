@@ -186,7 +186,7 @@ class Viewed:
         self._sessions(heads)
 
     def _settled(self, tree: str) -> None:
-        """What agents asked people is told at the root, and its end: at rest nothing is left open."""
+        """Requests of agents are told at the root, and their ends: at rest none is left open."""
         open_now = set[tuple[int, str]]()
         for place, fields in self._double.stream_after(self._keys.tree(tree), 0):
             message = orjson.loads(tree_entry(place, fields).payload)["msg"]
