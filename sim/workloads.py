@@ -487,7 +487,7 @@ async def _alone(fixture: Fixture, person: Person) -> None:
 
 
 async def followers(fixture: Fixture) -> None:
-    """One of several plays, while others follow what lists show of its sessions."""
+    """A play, while others follow the rows that lists show of its sessions."""
     await followed(fixture, (single, approvals, tree, family, budgets, poison))
 
 

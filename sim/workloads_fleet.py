@@ -27,7 +27,7 @@ Row = tuple[str, str, str, str, bool, bool, bool]
 
 
 def row_of(head: SessionHead) -> Row:
-    """What lists show of a session."""
+    """The row that lists show of a session."""
     title = str(head.summary.get("title"))
     return (
         *(head.status, head.holder or "", head.name, title),
@@ -119,7 +119,7 @@ async def followed(fixture: Fixture, plays: Sequence[Play]) -> None:
 
 
 def truth_of(site: Site) -> dict[str, Any]:
-    """What Redis has of each session, as `row_of` has it."""
+    """The row of each session by Redis, as `row_of` has it."""
     found = {}
     for session in site.watch.sessions:
         fields = site.watch.fields(session)

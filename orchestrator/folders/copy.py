@@ -325,12 +325,13 @@ class Copy:
         packs: Sequence[PackSource] = (),
         *,
         stat: bool = False,
+        path: str | None = None,
     ) -> Difference:
-        """The difference of two snapshots; None is the empty folder."""
+        """The difference of two snapshots, or of one file in them; None is the empty folder."""
         with system_errors("the comparison"):
             objects = self._with(packs)
             old = self._walked(objects, before)[0] if before is not None else Known()
-            return difference(old, self._walked(objects, after)[0], objects, text=not stat)
+            return difference(old, self._walked(objects, after)[0], objects, text=not stat, path=path)
 
     def read_tree(
         self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[PackSource] = ()
@@ -477,14 +478,18 @@ _NOTHING = "0" * 40
 _ABSENT = "/dev/null"
 
 
-def difference(before: Known, after: Known, objects: Objects, *, text: bool) -> Difference:
-    """Compares two folders whose files are in `objects`."""
+def difference(
+    before: Known, after: Known, objects: Objects, *, text: bool, path: str | None = None
+) -> Difference:
+    """Compares two folders whose files are in `objects`; of one file alone, whose `path` is quoted."""
     counts = {"A": 0, "M": 0, "D": 0}
     stats: list[FileStat] = []
     parts: list[str] = []
     inserted = deleted = size = 0
     truncated = False
     for change in changes(before, after):
+        if path is not None and quoted(change.path) != path:
+            continue
         counts[change.what] += 1
         body, stat = _compared(change, objects)
         inserted, deleted = inserted + stat.insertions, deleted + stat.deletions
@@ -506,20 +511,22 @@ def _compared(change: Change, objects: Objects) -> tuple[list[str], FileStat]:
     path = quoted(change.path)
     old, new = _text(change.before, objects), _text(change.after, objects)
     if change.before and change.after and change.before.sha == change.after.sha:
-        return [], FileStat(path, 0, 0)
+        return [], FileStat(path, 0, 0, what=change.what)
     sides = _side("a", change, change.before), _side("b", change, change.after)
     if old is None or new is None:
-        return [f"Binary files {sides[0]} and {sides[1]} differ\n"], FileStat(path, 0, 0, True)
+        large = any(file is not None and file.size > _MOST_FILE for file in (change.before, change.after))
+        stat = FileStat(path, 0, 0, binary=True, what=change.what, too_large=large)
+        return [f"Binary files {sides[0]} and {sides[1]} differ\n"], stat
     diff = unified_diff(old, new)
     if not diff:
-        return [], FileStat(path, 0, 0)
+        return [], FileStat(path, 0, 0, what=change.what)
     hunks = diff.split("\n")
     added = sum(line.startswith("+") for line in hunks)
     removed = sum(line.startswith("-") for line in hunks)
     # A tab behind a name with spaces, by which patch(1) sees where it ends.
     tab = "\t" if b" " in change.path else ""
     old_name, new_name = (side + tab * (side != _ABSENT) for side in sides)
-    return [f"--- {old_name}\n+++ {new_name}\n", diff], FileStat(path, added, removed)
+    return [f"--- {old_name}\n+++ {new_name}\n", diff], FileStat(path, added, removed, what=change.what)
 
 
 def _text(file: File | None, objects: Objects) -> str | None:

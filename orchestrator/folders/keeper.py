@@ -215,9 +215,13 @@ class Keeper:
         packs: Sequence[Path] = (),
         *,
         stat: bool = False,
+        path: str | None = None,
     ) -> Difference:
-        """Compares two snapshots; None is the empty folder. With `stat` the figures alone."""
-        words = {"do": "diff", "before": before, "after": after, "stat": stat}
+        """Compares two snapshots; None is the empty folder. With `stat` the figures alone.
+
+        With `path`, as a `FileStat` names it, one file alone.
+        """
+        words = {"do": "diff", "before": before, "after": after, "stat": stat, "path": path}
         return self._read(await self._do(words, packs), Difference)
 
     async def read_tree(

@@ -243,7 +243,9 @@ def _take_back_merge(copy: Copy, _: dict[str, Any], __: list[int]) -> dict[str, 
 
 def _diff(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
     before = FolderSnapshot(words["before"]) if words["before"] is not None else None
-    return _record(copy.diff(before, FolderSnapshot(words["after"]), packs, stat=words["stat"]))
+    return _record(
+        copy.diff(before, FolderSnapshot(words["after"]), packs, stat=words["stat"], path=words["path"])
+    )
 
 
 def _read_tree(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:

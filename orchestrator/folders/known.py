@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from orchestrator.folders.git_objects import (
     EMPTY_TREE,
@@ -190,7 +190,7 @@ def _refused(what: str) -> FolderError:
 class Change(NamedTuple):
     """A path that differs: `A`, `M` or `D`, and what it was and is."""
 
-    what: str
+    what: Literal["A", "M", "D"]
     path: bytes
     before: File | None
     after: File | None

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 from orchestrator.folders.build import FOLDER_FLAGS, new_file, remove
 from orchestrator.folders.git_objects import object_id
@@ -59,7 +59,7 @@ class Step:
     @property
     def change(self) -> Change:
         """The step as it is counted."""
-        what = "A" if self.before is None else "D" if self.after is None else "M"
+        what: Literal["A", "M", "D"] = "A" if self.before is None else "D" if self.after is None else "M"
         return Change(what, self.path, None, None)
 
 

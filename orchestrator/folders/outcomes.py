@@ -158,6 +158,10 @@ class FileStat:
     insertions: int
     deletions: int
     binary: bool = False
+    what: Literal["A", "M", "D"] = "M"
+    """Whether the file was added, modified or deleted."""
+    too_large: bool = False
+    """Whether its lines are not compared because it is large."""
 
 
 @dataclass(frozen=True, slots=True)

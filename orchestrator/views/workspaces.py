@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import tempfile
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -20,8 +22,9 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack
 from orchestrator.core.workspace import NO_WORKSPACE, Unsaved
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Place
+from orchestrator.folders.outcomes import Bounds, Difference, FolderError, FolderSnapshot, Place
 from orchestrator.private_files import make_folder
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.view_errors import ViewError
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
@@ -205,3 +208,106 @@ async def _fetched(store: Packs, name: PackName, pack: Pack, folder: Path) -> Pa
     file = folder / f"{name.sha256}.pack"
     await store.fetch(name, file, pack.bytes)
     return file
+
+
+# ── differences for doors ─────────────────────────────────────────────────────────────────────────
+# What clients of doors ask of folders: few at once, for a short time, and kept by the snapshots' hashes.
+
+
+AT_ONCE = 2
+"""Comparisons that run at once: each has a process of its own, and up to all packs of two snapshots."""
+DIFF_S = 20.0
+"""A comparison that takes longer is given up, as is one that waits so long for its turn."""
+MOST_KEPT = 256
+MOST_KEPT_BYTES = 32 << 20
+
+
+class FolderDiffs:
+    """Differences of snapshots, shared by all who ask this process."""
+
+    def __init__(self, store: Callable[[], Packs], bounds: Callable[[], Bounds]) -> None:
+        self._store = store
+        self._bounds = bounds
+        self._room = asyncio.Semaphore(AT_ONCE)
+        self._kept: OrderedDict[tuple[str, str, str | None], Difference] = OrderedDict()
+        self._bytes = 0
+        self._under_way: dict[tuple[str, str, str | None], asyncio.Task[Difference]] = {}
+
+    async def between(
+        self, tree: TreeId, before: Moment, after: Moment, path: str | None = None
+    ) -> Difference:
+        """The figures of all files that differ, or with `path` (as these figures name it) one file's lines.
+
+        Raises `ViewError` where they cannot be had now.
+        """
+        key = (before.snapshot, after.snapshot, path)
+        if (known := self._kept.get(key)) is not None:
+            self._kept.move_to_end(key)
+            return known
+        if (task := self._under_way.get(key)) is None:
+            task = asyncio.create_task(self._compared(tree, before, after, path))
+            self._under_way[key] = task
+            task.add_done_callback(lambda done: self._keep(key, done))
+        return await asyncio.shield(task)
+
+    async def _compared(self, tree: TreeId, before: Moment, after: Moment, path: str | None) -> Difference:
+        packs = packs_of((before, after))
+        bounds = self._bounds()
+        bounds = replace(bounds, seconds=min(bounds.seconds, DIFF_S))
+        try:
+            async with asyncio.timeout(DIFF_S):
+                await self._room.acquire()
+        except TimeoutError:
+            raise ViewError("many compare folders at the moment: ask again in a while") from None
+        try:
+            async with asyncio.timeout(2 * DIFF_S), fetched(self._store(), tree, packs, bounds) as copy:
+                return await copy.keeper.diff(
+                    before.snapshot, after.snapshot, copy.packs, stat=path is None, path=path
+                )
+        except TimeoutError:
+            raise ViewError(f"the folder was not compared within {2 * DIFF_S:.0f} s: {INSTEAD}") from None
+        except (BrokenPack, FolderError, ArchiveUnavailable, OSError) as error:
+            raise ViewError(f"the folder cannot be compared: {error}") from None
+        finally:
+            self._room.release()
+
+    def _keep(self, key: tuple[str, str, str | None], done: asyncio.Task[Difference]) -> None:
+        del self._under_way[key]
+        if done.cancelled() or done.exception() is not None:
+            return
+        self._kept[key] = done.result()
+        self._bytes += _size(done.result())
+        while len(self._kept) > MOST_KEPT or self._bytes > MOST_KEPT_BYTES:
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= _size(oldest)
+
+
+INSTEAD = "`dendro diff` takes its time"
+
+
+def _size(difference: Difference) -> int:
+    return 2 * len(difference.text) + sum(100 + len(file.path) for file in difference.files)
+
+
+@record
+class Hunk:
+    """Lines of a file that stand together in a difference."""
+
+    old_start: int
+    new_start: int
+    lines: tuple[tuple[str, str], ...]
+    """Each with ` `, `+` or `-`, and its text without the line's end."""
+
+
+_HUNK = re.compile(r"@@ -(\d+)(?:,\d+)? \+(\d+)(?:,\d+)? @@")
+
+
+def hunks(text: str) -> tuple[Hunk, ...]:
+    """The hunks of one file's unified diff."""
+    found: list[tuple[int, int, list[tuple[str, str]]]] = []
+    for line in text.split("\n"):
+        if head := _HUNK.match(line):
+            found.append((int(head[1]), int(head[2]), []))
+        elif found and line[:1] in (" ", "+", "-"):
+            found[-1][2].append((line[0], line[1:]))
+    return tuple(Hunk(old, new, tuple(lines)) for old, new, lines in found)

@@ -12,9 +12,9 @@ import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
-from typing import Final, Generic, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from orchestrator.broker.commits import Commits
 from orchestrator.core.birth import Birth, ForkedFrom
@@ -59,6 +59,9 @@ from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.new_sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.person_sign_in import credential_store, sign_in
+
+if TYPE_CHECKING:
+    from orchestrator.views.workspaces import FolderDiffs
 
 OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
 """Keys of new sessions that are the gateway's."""
@@ -361,11 +364,18 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         jobs=PoolJobs(found.broker, session_pool(found.settings), lambda: uuid.uuid4().hex),
         write_settings=SavedSettings(found.settings, sources).write,
         read_settings=partial(asyncio.to_thread, _saved, offered, remembering),
+        folder_diffs=cache(lambda: _folder_diffs(found)),
         server_id=uuid.uuid4().hex,
         features=sorted(
             {name.partition("/")[0] for name, one in METHODS.items() if not one.before_initialize}
         ),
     )
+
+
+def _folder_diffs(found: Opened) -> FolderDiffs:
+    from orchestrator.views.workspaces import FolderDiffs
+
+    return FolderDiffs(found.packs, found.folder_bounds)
 
 
 def _saved(running: Offer, sources: SettingsSources) -> Saved:

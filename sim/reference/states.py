@@ -1,4 +1,4 @@
-"""What the agents of a tree are at, as its root's hash says."""
+"""The states of a tree's agents, as its root's hash says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the agents of a tree are at, in the hash of its root: kept by the scripts that change it."""
+"""The states of a tree's agents, in the hash of its root: kept by the scripts that change it."""
 
 from __future__ import annotations
 

@@ -243,5 +243,10 @@ def test_diff_of_snapshots_is_that_of_git(bench: Bench) -> None:
     assert (found.counts, found.insertions, found.deletions) == (Counts(1, 4, 1), 3, 4)
     assert {it.path: (it.insertions, it.deletions, it.binary) for it in found.files}["a"] == (1, 2, False)
     assert bench.copy.diff(first, second, stat=True).text == ""
+    assert [(it.path, it.what) for it in found.files if it.what != "M"] == [("b", "D"), ("c/d", "A")]
+    alone = bench.copy.diff(first, second, path="c/d")
+    assert (alone.counts, [it.path for it in alone.files]) == (Counts(added=1), ["c/d"])
+    assert alone.text in found.text
+    assert not bench.copy.diff(first, second, path="d").files
     assert bench.copy.diff(None, first).counts == Counts(added=6)
     assert bench.copy.diff(FolderSnapshot(first), FolderSnapshot(first)).text == ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth import ForkedFrom
@@ -22,6 +23,10 @@ from orchestrator.protocol.wire import JsonValue
 from orchestrator.rollouts.source import LogSource
 from orchestrator.tables import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
 from orchestrator.views.thread_log import Rollbacks
+
+if TYPE_CHECKING:
+    # What nobody asks for is not loaded.
+    from orchestrator.views.workspaces import FolderDiffs
 
 
 @record
@@ -127,6 +132,8 @@ class Ports:
     """After so long a client is told that no worker has taken its words."""
     asks_auto_review: bool = False
     """Whether a client is asked that says a model reviews its requests: such a client may accept anything."""
+    folder_diffs: Callable[[], FolderDiffs] | None = None
+    """Compares snapshots of portable folders, for all who ask this process; made when first asked for."""
     server_id: str = ""
     """Names this process: another one after a restart."""
     features: Sequence[str] = ()

@@ -22,6 +22,7 @@ from orchestrator.gateways.app_server.methods import (
     turns,
     v1,
     v1_machine,
+    workspace,
 )
 
 TABLES: tuple[Mapping[str, Method], ...] = (
@@ -36,6 +37,7 @@ TABLES: tuple[Mapping[str, Method], ...] = (
     queue.METHODS,
     approvals.METHODS,
     fleet.METHODS,
+    workspace.METHODS,
     account.METHODS,
     turns.FORKS,
     v1.METHODS,

@@ -1,0 +1,133 @@
+"""Methods about the folder of a portable thread: which files it changed, when, and the lines of one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Annotated
+
+from pydantic import Field
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.messages import RpcError, bad_params
+from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.principals import Scope
+from orchestrator.protocol.bounds import PATH_BYTES
+from orchestrator.views.view_errors import ViewError
+
+if TYPE_CHECKING:
+    from orchestrator.views.workspaces import FolderDiffs, FolderPast, Moment
+
+MOST_MOMENTS = 1_000
+KINDS: Mapping[str, str] = {"A": "add", "M": "update", "D": "delete"}
+Seq = Annotated[int, Field(ge=1, le=1 << 53)]
+
+
+class Between(Params):
+    """Two entries of a thread's log: from its first one up to now, if they are not named.
+
+    `at` is an entry of the tree's log instead: as the folder was at its time.
+    """
+
+    thread_id: str
+    from_: Annotated[Seq | None, Field(alias="from")] = None
+    to: Seq | None = None
+    at: Seq | None = None
+
+
+class OneFile(Between):
+    """The same, of one file, as `workspace/changes` names it."""
+
+    path: Annotated[str, Field(min_length=1, max_length=4 * PATH_BYTES)]
+
+
+async def changes(door: Door, params: Between) -> Result:
+    """The files that differ, and the entries at which the folder changed."""
+    from orchestrator.views.workspaces import recorded_past
+
+    head = await door.head(params.thread_id)
+    past = await recorded_past(door.ports.found, head)
+    if past is None:
+        return {"portable": False, "files": [], "moments": [], "from": None, "to": None, "more": 0}
+    before, after = await _moments(door, head, past, params)
+    try:
+        found = await _diffs(door).between(head.tree, before, after)
+    except ViewError as error:
+        raise RpcError(str(error)) from None
+    files = [
+        {
+            "path": file.path,
+            "oldPath": None,
+            "kind": KINDS[file.what],
+            "added": file.insertions,
+            "removed": file.deletions,
+            "binary": file.binary and not file.too_large,
+            "tooLarge": file.too_large,
+            "agentId": None,
+        }
+        for file in found.files
+    ]
+    total = found.counts.added + found.counts.modified + found.counts.deleted
+    return {
+        "portable": True,
+        "files": files,
+        "more": total - len(files),
+        "added": found.insertions,
+        "removed": found.deletions,
+        "from": before.seq,
+        "to": after.seq,
+        "moments": [
+            {"seq": moment.seq, "atMs": moment.at_ms, "files": moment.files}
+            for moment in past.moments[-MOST_MOMENTS:]
+        ],
+        "unsaved": past.unsaved.machine if past.unsaved is not None and after is past.moments[-1] else None,
+    }
+
+
+async def diff(door: Door, params: OneFile) -> Result:
+    """The lines by which a file differs."""
+    from orchestrator.views.workspaces import folder_past, hunks
+
+    head = await door.head(params.thread_id)
+    try:
+        past = await folder_past(door.ports.found, head)
+        before, after = await _moments(door, head, past, params)
+        found = await _diffs(door).between(head.tree, before, after, params.path)
+    except ViewError as error:
+        raise RpcError(str(error)) from None
+    if not found.files:
+        raise bad_params(f"path: {params.path[:200]!r} is no file that differs between these entries")
+    told = [
+        {"oldStart": hunk.old_start, "newStart": hunk.new_start, "lines": [list(line) for line in hunk.lines]}
+        for hunk in hunks(found.text)
+    ]
+    return {"hunks": told, "truncated": found.truncated}
+
+
+async def _moments(door: Door, head: SessionHead, past: FolderPast, params: Between) -> tuple[Moment, Moment]:
+    """The snapshots to compare; raises `RpcError`."""
+    if params.at is not None and params.to is not None:
+        raise bad_params("at, to: one of them says up to where")
+    try:
+        before = past.base if params.from_ is None else past.at(params.from_)
+        if params.at is None:
+            return before, past.at(params.to)
+    except ViewError as error:
+        raise bad_params(str(error)) from None
+    page = await door.ports.found.broker.logs.read_tree_back(head.tree, params.at + 1, 1)
+    if not page or page[0].tree_seq != params.at:
+        raise bad_params(f"at: the log of the tree has no entry {params.at}")
+    then = [moment for moment in past.moments if moment.at_ms <= page[0].at_ms]
+    return (before, then[-1]) if then else (past.base, past.base)
+
+
+def _diffs(door: Door) -> FolderDiffs:
+    if door.ports.folder_diffs is None:
+        raise RpcError("this server compares no folders: dendro diff does")
+    return door.ports.folder_diffs()
+
+
+METHODS: Mapping[str, Method] = {
+    "workspace/changes": Method(Between, changes, Scope.READ, waits=True),
+    "workspace/diff": Method(OneFile, diff, Scope.READ, waits=True),
+}
