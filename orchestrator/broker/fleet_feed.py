@@ -24,7 +24,7 @@ from orchestrator.core.ids import SessionId
 WATCH_S = 20.0
 """A follower says so this often: a third of the time for which scripts believe it."""
 BELIEVED_S = 50.0
-"""Who has not said so for longer may have been told nothing, and reads all anew."""
+"""A follower that has not said so for longer may have been told nothing, and reads all anew."""
 OVERLAP_MS = 2_000
 """Logs that grew so long before the last look are looked at again: their commits may have been under way."""
 MOST_GROWN = 1_000

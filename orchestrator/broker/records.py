@@ -685,7 +685,7 @@ class Unserved:
 
 @record
 class TreeAccount:
-    """What a tree has used, and what it may use."""
+    """The usage of a tree, and its limits."""
 
     used: Spend
     limits: Mapping[str, int] = field(default_factory=dict)

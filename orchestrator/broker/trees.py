@@ -445,7 +445,7 @@ class Trees(Deletion, FleetIndex, Resting):
         return [{name.decode(): value for name, value in fields.items()} for fields in found]
 
     async def accounts(self, trees: Sequence[TreeId]) -> list[TreeAccount]:
-        """What some trees have used of what may be limited, and their limits."""
+        """The usage of some trees, of all that may be limited, and their limits."""
         names = [*(f"spent:{kind}" for kind in _COUNTED), *(f"limit:{kind}" for kind in _COUNTED)]
         rows = [("HMGET", self.keys.agents(tree), *names) for tree in trees]
         found = await self._connection.commands(rows) if rows else []

@@ -65,7 +65,7 @@ OF_STATUS: Final[Mapping[str, State]] = {
     "lost": "lost",
     "due": "due",
 }
-"""What a list shows of a status; of any other: it works."""
+"""The state that a list shows for a status; for any other one: it works."""
 
 
 def state_of_status(status: str) -> State:
@@ -123,7 +123,7 @@ class FleetPage:
 
 @record
 class _Around:
-    """What no root's hash says, at one moment."""
+    """The facts that no root's hash has, at one moment."""
 
     requests: Mapping[SessionId, int]
     """By the root: how many requests of its tree wait for a person."""

@@ -62,7 +62,7 @@ Amount = Annotated[int, Field(ge=-MOST_AMOUNT, le=MOST_AMOUNT)]
 
 
 class _AtHand:
-    """What the methods of a process keep for all of its clients."""
+    """The readers that the methods of a process keep for all of its clients."""
 
     def __init__(self) -> None:
         self.fleets: dict[str, tuple[Fleet, float]] = {}
@@ -301,7 +301,7 @@ def _waits_kind(text: str) -> str:
 
 
 def _waits_for(agent: AgentPicture) -> JsonObject | None:
-    """What the agent waits for; None while it works, or is at rest."""
+    """The cause of the agent's wait; None while it works, or is at rest."""
     if agent.wants_worker:
         return {"kind": "worker", "text": agent.wants_worker}
     if agent.status == "retrying":
@@ -326,7 +326,7 @@ class TreeLog(Params):
 
 
 async def tree_log_page(door: Door, params: TreeLog) -> Result:
-    """What happened to several agents of a tree, in words, the last first."""
+    """The events of several agents of a tree, in words, the last first."""
     head = await _root(door, params.tree_id)
     logs = door.ports.found.broker.logs
     found = await logs.read_tree_back(head.tree, params.before, params.limit)
