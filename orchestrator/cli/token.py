@@ -87,6 +87,13 @@ def code(
             "--scope", metavar="SCOPE", help="read, submit, approve or admin; each holds the former."
         ),
     ] = "admin",
+    at: Annotated[
+        str | None,
+        typer.Option("--at", metavar="URL", help="The window's address: prints the link that signs in."),
+    ] = None,
+    qr: Annotated[
+        bool, typer.Option("--qr", help="Draws the link of --at, for the camera of a phone.")
+    ] = False,
 ) -> None:
     """Makes a code that signs a browser in at the window, as you: once, within ten minutes.
 
@@ -96,16 +103,26 @@ def code(
     \b
     dendro token code
     dendro token code --scope read
+    dendro token code --at https://dendro.example --qr
     """
     import asyncio
 
     from orchestrator.gateways.principals import Scope
 
     try:
-        wanted = Scope.of_word(scope)
+        wanted, link = Scope.of_word(scope), _link(at)
     except ValueError as error:
         raise Fault(str(error), ExitCode.USAGE) from None
-    typer.echo(asyncio.run(_code(Invocation.of(ctx), wanted)))
+    if qr and link is None:
+        raise Fault(
+            "--qr needs --at URL: the address under which the phone reaches the window", ExitCode.USAGE
+        )
+    made = asyncio.run(_code(Invocation.of(ctx), wanted))
+    typer.echo(made if link is None else f"{link}{made}")
+    if qr:
+        import segno
+
+        segno.make(f"{link}{made}", error="m").terminal(compact=True)
     typer.echo(
         f"dendro: {wanted.word}, your sessions; it counts once, within ten minutes: /#c=CODE behind the "
         "window's address",
@@ -151,6 +168,18 @@ async def _new(invocation: Invocation, wish: TokenWish) -> tuple[str, TokenRecor
 
     async with opened(invocation.settings()) as found:
         return await new_token(found.broker.requests, wish, int(time.time() * 1000), os.urandom)
+
+
+def _link(at: str | None) -> str | None:
+    """The begin of a link to a window, up to its code; raises `ValueError` for what is no address of one."""
+    from urllib.parse import urlsplit
+
+    if at is None:
+        return None
+    parts = urlsplit(at)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise ValueError(f"--at {at!r} is no address of a window: http://127.0.0.1:4600, for instance")
+    return f"{parts.scheme}://{parts.netloc}/#c="
 
 
 async def _code(invocation: Invocation, scope: Scope) -> str:

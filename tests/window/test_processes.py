@@ -132,3 +132,15 @@ def test_window_that_a_test_starts_has_a_worker(served: Any) -> None:
     found: Served = served("echo")
     with signed_in(found.url, code=found.code) as browser:
         assert called(browser, "approval/list") == {"data": []}
+
+
+def test_code_is_printed_as_a_link_and_drawn_for_a_phone(machine: Machine) -> None:
+    linked = machine.run("token", "code", "--scope", "read", "--at", "https://dendro.example/", "--qr")
+    link, *drawn = linked.stdout.splitlines()
+    assert re.fullmatch(r"https://dendro\.example/#c=[\w-]{22}", link)
+    assert len(drawn) > 15
+    assert set("".join(drawn)) <= set("█▀▄ \x1b[0123456789;m")
+    for words in (("--qr",), ("--at", "dendro.example"), ("--scope", "all"), ("--at", "https://x/tree/1")):
+        refused = machine.run("token", "code", *words)
+        assert refused.returncode == 2, words
+        assert refused.stderr
