@@ -1,11 +1,12 @@
 """Sessions as lists show them, and how they change, without asking for them again and again.
 
-A script that changes what lists show says so in its shard's stream `changed`, and in `released` when it gives
-a session back. An entry there says "look", and nothing else is believed of it: the sessions' hashes are the
-truth. The scripts of which turns consist write there only while somebody follows (`_fleet.lua`): a follower
-says that in `watched` from time to time. Where nothing comes for a while, those are looked at whose logs have
-grown: a worker of an earlier version says nothing. Where the last entry that was read is not there any more,
-Redis was put back or the stream was trimmed, and whoever follows is to read everything anew.
+A script that changes what lists show says so in its shard's stream `changed`, in `released` when it gives a
+session back, and in `asked` when people are asked or not asked any more. An entry there says "look", and
+nothing else is believed of it: the sessions' hashes are the truth. The scripts of which turns consist write
+there only while somebody follows (`_fleet.lua`): a follower says that in `watched` from time to time. Where
+nothing comes for a while, those are looked at whose logs have grown: a worker of an earlier version says
+nothing. Where the last entry that was read is not there any more, Redis was put back or the stream was
+trimmed, and whoever follows is to read everything anew.
 """
 
 from __future__ import annotations
@@ -51,6 +52,8 @@ class FleetChanges:
     """As they are now: those of the namespace."""
     gone: tuple[SessionId, ...] = ()
     """Deleted, of any namespace: whoever has never seen one passes it over."""
+    told: bool = True
+    """Whether scripts named them; else their logs grew lately, and they may be as they were."""
     anew: bool = False
     """Whether everything is to be read anew: at first, and where changes may have been missed."""
 
@@ -94,14 +97,19 @@ class FleetFeed:
         found = await self._listener.read(cursors, timeout_s)
         if not await self._are_there(cursors, found or cursors):
             return await self._begun()
-        changed = await self._changed(_named(found) if found else await self._grown())
+        changed = await self._changed(_named(found) if found else await self._grown(), told=bool(found))
         self._cursors = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
         return changed
+
+    async def keep_watching(self) -> None:
+        """Has the scripts go on telling, for a follower that reads their streams itself."""
+        await self._watch(anew=False)
 
     async def _begun(self) -> FleetChanges:
         """The streams' ends are known before anything is read: what changes behind them is told."""
         shards = range(self._keys.shards)
-        streams = [key(shard) for shard in shards for key in (self._keys.changed, self._keys.released)]
+        kinds = (self._keys.changed, self._keys.released, self._keys.asked)
+        streams = [key(shard) for shard in shards for key in kinds]
         self._looked_ms = await self._heads.server_ms()
         # Last: a failure before it leaves the feed as one that has not begun.
         self._cursors = await self._listener.tips(streams)
@@ -130,13 +138,14 @@ class FleetFeed:
         looks = (self._heads.changed_since(shard, since_ms, MOST_GROWN) for shard in shards)
         return [session for grown in await asyncio.gather(*looks) for session, _ in grown]
 
-    async def _changed(self, sessions: Sequence[SessionId]) -> FleetChanges:
+    async def _changed(self, sessions: Sequence[SessionId], *, told: bool) -> FleetChanges:
         there = await self._heads.heads(sessions)
         living = {head.session for head in there}
         namespace = self._namespace
         return FleetChanges(
             tuple(head for head in there if namespace is None or head.labels.namespace == namespace),
             tuple(session for session in sessions if session not in living),
+            told,
         )
 
     async def aclose(self) -> None:

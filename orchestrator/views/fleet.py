@@ -158,7 +158,7 @@ class Fleet:
     # ── following ─────────────────────────────────────────────────────────────────────────────
 
     async def follow(self, timeout_s: float) -> frozenset[SessionId] | None:
-        """Waits for changes; the roots whose rows may be others now, and None where all may be.
+        """Waits for changes; the roots whose rows may be others now, None where all may be.
 
         Raises `Unavailable`; the call behind it reads on.
         """
@@ -182,10 +182,11 @@ class Fleet:
             for head in await self.broker.logs.heads(sorted(of_agents)):
                 roots[head.session] = head
             changed = {root for root, head in roots.items() if self._keep(head)}
-            changed |= of_agents & self._heads.keys()
             changed |= {session for session in changes.gone if self._drop(session)}
-            # A notice may be of a mark alone, which no head has.
-            return frozenset(changed | await self._mark(roots.keys() & self._heads.keys()))
+            named = roots.keys() & self._heads.keys()
+            await self._mark(named)
+            # A notice may be of a mark or of a request alone, which no head has.
+            return frozenset(changed | named if changes.told else changed)
 
     async def refresh(self) -> None:
         """Reads what has changed up to now."""
@@ -227,15 +228,12 @@ class Fleet:
             unread.discard(root)
         return self._heads.pop(root, None) is not None
 
-    async def _mark(self, named: Collection[SessionId]) -> set[SessionId]:
-        """Looks anew which of these trees each person has read; those of which that is another."""
-        changed: set[SessionId] = set()
+    async def _mark(self, named: Collection[SessionId]) -> None:
+        """Looks anew which of these trees each person has read."""
         for person, unread in self._unread.items() if named else ():
             now = await self._not_read(person, named)
-            changed |= unread.intersection(named) ^ now
             unread -= set(named) - now
             unread |= now
-        return changed
 
     async def _not_read(self, person: str, roots: Iterable[SessionId]) -> set[SessionId]:
         ended = [root for root in roots if self._heads[root].ended_seq]
@@ -290,6 +288,16 @@ class Fleet:
         behind = [place for place in places if after is None or place < after]
         rows = await self._rows([SessionId(root) for _, root in behind[:limit]], around, unread)
         return FleetPage(tuple(rows), Counter(found.values()), len(behind) > limit)
+
+    async def counts(self, person: str) -> Counter[State]:
+        """How many trees of the list have each state."""
+        around, unread = await self._around(), await self.unread(person)
+        listed = (root for root, base in self._base.items() if base != "archived")
+        return Counter(self._state(root, around, unread) for root in listed)
+
+    def lists(self, root: SessionId) -> bool:
+        """Whether the list has a tree: it is there, and nobody has put it away."""
+        return self._base.get(root, "archived") != "archived"
 
     async def rows(self, roots: Collection[SessionId], person: str) -> list[TreeRow]:
         """Rows of those of some trees that there are."""

@@ -13,23 +13,32 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import field
 from typing import Final, Protocol, TypeAlias
 
+from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable, UnknownSession
+from orchestrator.broker.notices import Listener
 from orchestrator.broker.open_requests import Opened, Settled
+from orchestrator.broker.records import AT_REST
 from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import NotThere
 from orchestrator.gateways.app_server.methods.approvals import ended_json, request_id, request_row
+from orchestrator.gateways.app_server.methods.fleet import agent_json, tree_json, tree_row, worker_json
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.views.approvals import asked_of, needed
 from orchestrator.views.decisions import decided_call
+from orchestrator.views.fleet import Fleet
+from orchestrator.views.tree import TreePicture, TreeReader
+from orchestrator.views.workers import workers_of
 
 IDLE_S: Final = 5.0
 NOW_S: Final = 0.001
@@ -74,6 +83,8 @@ class Topic:
     """A row as this reader gets it; feeds are shared by all readers of a namespace."""
     check: Callable[[Ports, Principal, str], Awaitable[None]] = field(default=_all_may)
     """Raises `NotThere` where there is no such topic for the reader."""
+    of_person: bool = False
+    """Whether each person has rows of their own: its feed is given the person in the place of a name."""
 
 
 class Seat(Protocol):
@@ -160,10 +171,11 @@ class Feeds:
 
     def join(self, name: str, named: str, reader: Principal, seat: Seat) -> Callable[[], None]:
         """Lets a stream hear a topic; the answer ends that."""
+        topic = TOPICS[name]
+        named = reader.name if topic.of_person else named
         key = name, named, reader.namespace
         shared = self._shared.get(key)
         if shared is None:
-            topic = TOPICS[name]
             shared = self._shared[key] = Shared(lambda: topic.feed(self._ports, reader.namespace, named))
         shared.join(seat)
 
@@ -225,7 +237,141 @@ def _may_answer(row: JsonObject, reader: Principal) -> JsonObject:
     return {**row, "mayAnswer": reader.may(Scope.APPROVE)}
 
 
+# ── fleet ─────────────────────────────────────────────────────────────────────────────────────────
+# Trees and agents are looked at when a script names them; what changes with time alone (a lease that runs
+# out, a heartbeat) is looked at every few seconds.
+
+
+MOST_ROWS: Final = 500
+"""Trees that the topic begins with: those used last; others come as they change, and by `fleet/list`."""
+MOST_AGENTS: Final = 64
+"""Agents of a tree whose events wake its topic, those at work first; others do as their status changes."""
+LOOK_S: Final = 0.25
+"""Between two looks at what changes all the time."""
+
+
+async def fleet(ports: Ports, namespace: str, person: str) -> AsyncIterator[Update]:
+    """The trees that were used last, as this person's lists have them, and each that changes."""
+    trees = Fleet(ports.found.broker, namespace)
+    told: dict[str, JsonObject] = {}
+    counts: JsonObject = {}
+    looked_s = 0.0
+    try:
+        while True:
+            changed = await trees.follow(IDLE_S)
+            roots = set(trees.newest(MOST_ROWS) if changed is None else changed)
+            if time.monotonic() - looked_s >= IDLE_S:
+                # A lease that runs out is told by nobody.
+                roots |= {root for root in trees.busy() if root in told}
+            looked_s = time.monotonic()
+            there = await trees.rows([root for root in roots if trees.lists(root)], person)
+            rows = {str(row.tree): tree_row(row) for row in there}
+            counted: JsonObject = {"counts": dict(await trees.counts(person))}
+            if changed is None:
+                told, counts = rows, counted
+                yield Update(dict(rows), whole=True, beside=counted)
+                continue
+            gone = [root for root in roots if root in told and not trees.lists(root)]
+            news = {key: row for key, row in rows.items() if told.get(key) != row}
+            if news or gone or counted != counts:
+                for root in gone:
+                    del told[root]
+                told |= news
+                counts = counted
+                yield Update(news, {root: {"treeId": root} for root in gone}, beside=counted)
+                await asyncio.sleep(LOOK_S)
+    finally:
+        await trees.aclose()
+
+
+async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update]:
+    """The agents of a tree, with its budgets beside them; it ends with the tree."""
+    broker, root = ports.found.broker, SessionId(named)
+    reader, listener = TreeReader(broker, TreeId(named)), broker.listener()
+    shard = broker.keys.shard_of(root)
+    shared = [broker.keys.changed(shard), broker.keys.released(shard), broker.keys.asked(shard)]
+    feed = broker.fleet_feed(namespace)
+    told: dict[str, JsonObject] = {}
+    beside: JsonObject = {}
+    cursors: Mapping[str, str] = {}
+    whole = True
+    try:
+        # It has the scripts tell of changes; the streams are read here, with those of the tree's events.
+        await feed.changes()
+        while True:
+            head = await broker.logs.head(root)
+            if head is None:
+                raise UnknownSession(root)
+            picture = await _picture(reader, root)
+            streams = [*shared, broker.keys.tree(root), *_events(broker, picture)]
+            missing = [key for key in streams if key not in cursors]
+            if missing:
+                # Their ends are known before the look that counts.
+                cursors = {**cursors, **await listener.tips(missing)}
+                picture = await _picture(reader, root)
+            drawn = tree_json(head, picture)
+            rows = {str(agent.agent_id): agent_json(agent) for agent in picture.agents.values()}
+            header = {name: value for name, value in drawn.items() if name not in ("agents", "atMs")}
+            news = {key: row for key, row in rows.items() if told.get(key) != row}
+            gone = {key: {"agentId": int(key)} for key in told if key not in rows}
+            if whole or news or gone or header != beside:
+                yield Update(rows if whole else news, gone, whole, {**header, "atMs": picture.now_ms})
+            told, beside, whole = rows, header, False
+            await asyncio.sleep(LOOK_S)
+            cursors = await _woken(listener, {key: cursors[key] for key in streams})
+            await feed.keep_watching()
+    finally:
+        await feed.aclose()
+        await listener.aclose()
+
+
+def _events(broker: Broker, picture: TreePicture) -> list[str]:
+    """The event queues of the tree's agents, those at work first."""
+    agents = sorted(picture.agents.values(), key=lambda one: (one.status in AT_REST, one.agent_id))
+    return [broker.keys.eq(one.session) for one in agents[:MOST_AGENTS]]
+
+
+async def _picture(reader: TreeReader, root: SessionId) -> TreePicture:
+    try:
+        return await reader.picture()
+    except UnknownSession:
+        raise UnknownSession(root) from None
+
+
+async def _woken(listener: Listener, cursors: Mapping[str, str]) -> Mapping[str, str]:
+    found = await listener.read(cursors, IDLE_S)
+    return {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
+
+
+async def workers(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update]:
+    """The workers, as their heartbeats come; a namespace's client learns of none."""
+    told: dict[str, JsonObject] = {}
+    whole = True
+    while True:
+        seen = [] if namespace else await workers_of(ports.found.broker.claims)
+        rows = {one.name: worker_json(one) for one in seen}
+        news = {key: row for key, row in rows.items() if told.get(key) != row}
+        gone = {key: {"worker": key} for key in told if key not in rows}
+        if whole or news or gone:
+            yield Update(rows if whole else news, gone, whole)
+        told, whole = rows, False
+        await asyncio.sleep(IDLE_S)
+
+
+async def _a_tree(ports: Ports, reader: Principal, named: str) -> None:
+    """Raises `NotThere` for what is no root of the reader's namespace."""
+    try:
+        head = await ports.client(reader).head(parse_session_id(named))
+    except InvalidSessionId:
+        head = None
+    if head is None or head.agent_id != ROOT:
+        raise NotThere(f"no rollout found for thread id {named[:100]}")
+
+
 TOPICS: Mapping[str, Topic] = {
     "needs": Topic(needs, _may_answer),
+    "fleet": Topic(fleet, of_person=True),
+    "tree": Topic(tree, check=_a_tree),
+    "workers": Topic(workers),
 }
 """The topics of state, by the names that streams ask for; a new one is a line here."""

@@ -1,0 +1,137 @@
+"""The topics of the fleet over the window's stream: trees, the agents of one, workers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from orchestrator.core.commit_parts import Approval
+from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.window import feeds
+from tests.doors.test_app_server_turns import working
+from tests.doors.test_fleet_methods import agent, does, held, rests, tree
+from tests.runtime.players import ends, message
+from tests.window.site import Site, Stream, Told
+
+pytestmark = pytest.mark.realredis
+
+
+def row_of(told: Told, key: str, name: str = "treeId") -> dict[str, Any] | None:
+    rows = told.data.get("data", told.data.get("changed", []))
+    return next((row for row in rows if row[name] == key), None)
+
+
+async def row(stream: Stream, key: str, state: str, name: str = "treeId") -> dict[str, Any]:
+    """The row of a key, as soon as it has a state."""
+    told = await stream.until(lambda told: (row_of(told, key, name) or {}).get("state") == state)
+    found = row_of(told, key, name)
+    assert found is not None
+    return found
+
+
+async def test_fleet_begins_with_all_trees_and_goes_on_with_what_changes(site: Site) -> None:
+    broker, browser = site.harness.broker, await site.signed_in()
+    root = await tree(broker)
+    async with browser.stream("fleet") as stream:
+        first = await stream.next()
+        assert first is not None
+        assert (first.data["type"], first.data["counts"]) == ("all", {"idle": 1})
+        listed = (await browser.call("fleet/list"))["data"]
+        assert first.data["data"] == listed
+        own = await held(broker, root)
+        child, said = agent(own, 1)
+        at = await does(broker, own, own, status="running", children=(child,), summary=said)
+        told = await stream.until(lambda told: len((row_of(told, root) or {}).get("shape", ())) == 2)
+        found = row_of(told, root)
+        assert found is not None
+        assert found["shape"] == [[0, None, "working"], [1, 0, "idle"]]
+        await rests(broker, at, own, ended_seq=at.seq)
+        assert (await row(stream, root, "ready"))["unread"]
+        seen = (await browser.call("thread/read", {"threadId": root}))["readState"]
+        asked = {"threadId": root, "operation": {"type": "read"}, "expectedRevision": seen["revision"]}
+        await browser.call("thread/readState/update", asked)
+        await row(stream, root, "idle")
+        await broker.trees.enlist(root, shelve=True)
+        gone = await stream.until(lambda told: bool(told.data.get("gone")))
+        assert (gone.data["gone"], gone.data["counts"]) == ([{"treeId": root}], {})
+
+
+async def test_request_of_a_tree_that_works_on_is_shown_in_the_fleet(site: Site) -> None:
+    broker, browser = site.harness.broker, await site.signed_in()
+    root = await tree(broker)
+    own = await held(broker, root)
+    at = await does(broker, own, own, status="running")
+    async with browser.stream("fleet") as stream:
+        await row(stream, root, "working")
+        at = await does(broker, at, own, status="running", approvals_open=(Approval("c1", b"{}"),))
+        assert (await row(stream, root, "needs"))["requests"] == 1
+        await does(broker, at, own, status="running", approvals_close=("c1",))
+        await row(stream, root, "working")
+
+
+async def test_fleet_of_a_namespace_shows_no_other_tree(site: Site) -> None:
+    broker, browser = site.harness.broker, await site.signed_in(namespace="ours")
+    await tree(broker)
+    async with browser.stream("fleet") as stream:
+        first = await stream.next()
+        assert first is not None
+        assert (first.data["data"], first.data["counts"]) == ([], {})
+        ours = await tree(broker, namespace="ours")
+        assert (await row(stream, ours, "idle"))["treeId"] == ours
+
+
+async def test_each_person_has_read_states_of_their_own_in_the_fleet(site: Site) -> None:
+    broker = site.harness.broker
+    root = await tree(broker)
+    own = await held(broker, root)
+    await rests(broker, own, own, ended_seq=1)
+    ann, ben = await site.signed_in(name="ann"), await site.signed_in(name="ben")
+    seen = (await ann.call("thread/read", {"threadId": root}))["readState"]
+    asked = {"threadId": root, "operation": {"type": "read"}, "expectedRevision": seen["revision"]}
+    await ann.call("thread/readState/update", asked)
+    async with ann.stream("fleet") as first, ben.stream("fleet") as second:
+        await row(first, root, "idle")
+        await row(second, root, "ready")
+
+
+async def test_tree_tells_what_its_agents_come_to_and_ends_with_it(site: Site) -> None:
+    harness, browser = site.harness, await site.signed_in()
+    session = await harness.session()
+    async with browser.stream(f"tree:{session}") as stream:
+        first = await stream.next()
+        assert first is not None
+        assert (first.data["type"], first.data["treeId"], len(first.data["data"])) == ("all", session, 1)
+        harness.models.will([message("it is done"), ends()])
+        async with working(harness):
+            await harness.say(session)
+            told = await stream.until(
+                lambda told: (row_of(told, session, "threadId") or {}).get("last") == "it is done"
+            )
+            assert told.data["type"] == "changed"
+        await harness.broker.trees.delete_session(session, owed=True)
+        await stream.until(lambda told: told.data["type"] == "gone")
+
+
+async def test_tree_of_another_namespace_is_no_topic(site: Site) -> None:
+    root = await tree(site.harness.broker)
+    browser = await site.signed_in(namespace="ours")
+    async with browser.stream(f"tree:{root}") as stream:
+        told = await stream.next()
+        assert told is not None
+        assert told.data["type"] == "gone"
+
+
+async def test_workers_are_told_as_they_come_and_to_no_namespace(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(feeds, "IDLE_S", 0.05)
+    browser, other = await site.signed_in(Scope.READ), await site.signed_in(namespace="ours")
+    async with browser.stream("workers") as stream, other.stream("workers") as theirs:
+        first, none = await stream.next(), await theirs.next()
+        assert first is not None
+        assert none is not None
+        assert first.data["data"] == none.data["data"] == []
+        async with working(site.harness):
+            told = await stream.until(lambda told: bool(told.data.get("changed")))
+            assert told.data["changed"][0]["status"] == "serving"
