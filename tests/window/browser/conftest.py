@@ -108,7 +108,7 @@ class Visitor:
     chromium: Browser
     wrong: list[str] = field(default_factory=list)
     """The faults of all pages."""
-    allowed: set[str] = field(default_factory=set)
+    allowed: set[str] = field(default_factory=lambda: {"/api/stream?topic="})
     """Words of console errors that a test causes on purpose."""
     contexts: list[BrowserContext] = field(default_factory=list)
 
@@ -128,7 +128,7 @@ class Visitor:
     def page(self, context: BrowserContext | None = None, **more: Any) -> Page:
         """A page that nothing may go wrong in."""
         page = (context or self.context(**more)).new_page()
-        page.on("console", lambda message: self._said(message.type, message.text))
+        page.on("console", lambda message: self._said(message.type, message.text, message.location["url"]))
         page.on("pageerror", lambda error: self.wrong.append(f"error: {error}"))
         page.on("dialog", self._interrupted)
         page.on("request", lambda request: self._asked(request.url))
@@ -143,9 +143,9 @@ class Visitor:
         expect(page.get_by_test_id(shown)).to_be_visible()
         return page
 
-    def _said(self, kind: str, text: str) -> None:
-        if kind in ("error", "warning") and not any(words in text for words in self.allowed):
-            self.wrong.append(f"console: {text}")
+    def _said(self, kind: str, text: str, where: str) -> None:
+        if kind in ("error", "warning") and not any(words in f"{text} {where}" for words in self.allowed):
+            self.wrong.append(f"console: {text} {where}")
 
     def _interrupted(self, dialog: Dialog) -> None:
         self.wrong.append(f"dialog: {dialog.message}")

@@ -1,11 +1,188 @@
-// Fleet: every tree by its state.
+// Fleet: every tree by its state, and new ones.
+import { useEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
-import { html } from "./parts.js";
+import { api, hear, may, notice, onOpened, onSignedOut, session } from "./store.js";
+import { plain, visible } from "./text.js";
+import { Age, canopy, dollars, Glyph, go, html, Key, Link, place, quantity, short, Stat, STATES, title, Words } from "./parts.js";
+import { bind, overlay } from "./keys.js";
 
-const order = signal([]);
-export const busy = computed(() => order.value);
-export const rowsNow = () => order.value;
-export const acts = () => [];
-export const begin = () => {};
-export const NewTree = () => null;
-export const Fleet = () => html`<main class="empty" data-testid="fleet"><div><h1>Fleet</h1><p>This server does not list its trees yet.</p></div></main>`;
+const ORDER = ["needs", "lost", "due", "quarantined", "failed", "ready", "working", "paused", "waiting", "idle", "archived"];
+const AT_WORK = new Set(["needs", "lost", "due", "failed", "working", "paused", "waiting"]);
+const PAGE = 100, FOLDED = 20, RAIL = 11, POLL_MS = 3000, MARKS = /\*\*|__|`/g;
+
+const rows = new Map(); // tree → signal of its row
+const order = signal([]); // [tree, state], by state, the newest first in each
+export const counts = signal({});
+const loaded = signal(false), failed = signal(""), more = signal(null), chosen = signal(null), unfolded = signal(false);
+const agentsAtWork = signal(0);
+let polls = 0, begun = false;
+
+onSignedOut(() => { rows.clear(); order.value = []; counts.value = {}; loaded.value = false; more.value = null; chosen.value = null; });
+
+// A row keeps its place among those of its state while it works: what moves cannot be read.
+function sort() {
+  const all = [...rows.entries()].map(([id, row]) => [id, row.peek()]);
+  const at = (row) => (row.state === "idle" || row.state === "ready" ? row.lastAtMs : row.createdAtMs) ?? 0;
+  all.sort(([a, one], [b, two]) => ORDER.indexOf(one.state) - ORDER.indexOf(two.state) || at(two) - at(one) || (a < b ? -1 : 1));
+  const next = all.map(([id, row]) => [id, row.state]);
+  if (JSON.stringify(next) !== JSON.stringify(order.peek())) order.value = next;
+  const working = all.reduce((sum, [, row]) => sum + (AT_WORK.has(row.state) ? row.agents?.working ?? 0 : 0), 0);
+  if (agentsAtWork.peek() !== working) agentsAtWork.value = working;
+}
+function put(row) {
+  const known = rows.get(row.treeId);
+  if (known) known.value = row; else rows.set(row.treeId, signal(row));
+}
+function onFleet(event) {
+  if (event.counts) counts.value = event.counts;
+  if (event.type === "all") {
+    const there = new Set(event.data.map((row) => row.treeId));
+    for (const id of rows.keys()) if (!there.has(id)) rows.delete(id);
+    event.data.forEach(put);
+    loaded.value = true;
+    failed.value = "";
+  } else if (event.type === "changed") {
+    event.changed.forEach(put);
+    for (const one of event.gone) rows.delete(typeof one === "string" ? one : one.treeId);
+  } else if (event.type === "error") { poll(); return; }
+  else if (event.type === "reset") { readAll(); return; }
+  sort();
+}
+async function readAll() {
+  try {
+    const page = await api("fleet/list", { sort: "activity", limit: PAGE });
+    more.value = page.nextCursor ?? null;
+    onFleet({ type: "all", data: page.data, counts: page.counts });
+  } catch (error) { if (!loaded.peek()) failed.value = error.message; }
+}
+// Where the server pushes no fleet, it is read while the page is looked at.
+function poll() {
+  if (polls) return;
+  readAll();
+  polls = setInterval(() => { if (!document.hidden && session.peek().state === "in") readAll(); }, POLL_MS);
+}
+async function readMore() {
+  try {
+    const page = await api("fleet/list", { sort: "activity", limit: PAGE, ...(more.peek() ? { cursor: more.peek() } : {}) });
+    page.data.forEach((row) => { if (!rows.has(row.treeId)) put(row); });
+    more.value = page.nextCursor ?? null;
+    sort();
+  } catch (error) { notice(error.message, { bad: true }); }
+}
+const served = () => (session.peek().features ?? []).includes("fleet");
+export function begin() {
+  if (begun || !served()) return;
+  begun = true;
+  hear("fleet", onFleet);
+  onOpened(() => { if (!polls) api("fleet/list", { sort: "activity", limit: PAGE }).then((page) => { more.value = page.nextCursor ?? null; counts.value = page.counts ?? {}; }, () => {}); });
+}
+
+// The trees of the rail: what is at work, and what was looked at last.
+export const busy = computed(() => order.value.filter(([, state]) => state !== "idle" && state !== "archived").slice(0, RAIL).map(([id]) => rows.get(id)?.value).filter(Boolean));
+export const rowsNow = () => order.peek().map(([id]) => rows.get(id).peek());
+export const rowOf = (tree) => rows.get(tree)?.value;
+// How many are at work, in words.
+export const atWork = computed(() => {
+  const trees = counts.value.working ?? order.value.filter(([, state]) => state === "working").length;
+  if (!loaded.value) return "";
+  return trees ? `${quantity(trees, "tree")} ${trees === 1 ? "is" : "are"} at work, ${quantity(agentsAtWork.value, "agent")} in all. You will be called when one asks.` : "No tree is at work.";
+});
+
+// ── the page ─────────────────────────────────────────────────────────────────────────────────────
+
+const lastWords = (row) => plain((row.waitsFor?.text && !row.last ? `waits for ${row.waitsFor.text}` : row.last ?? "").replace(MARKS, ""), 200);
+export function Meter({ spent, limit }) {
+  if (!limit) return null;
+  const share = Math.min(1, spent / limit);
+  return html`<progress class="meter ${share > 0.9 ? "full" : ""}" max="100" value=${Math.round(share * 100)} aria-label="Share of the budget"></progress>`;
+}
+export const amount = (kind, n) => (kind === "cost" || kind === "costMicro" ? dollars(n) : short(n));
+
+// A row renders anew for its own tree and its own selection, and for nothing else.
+function Row({ id }) {
+  const row = rows.get(id)?.value, on = chosen.value === id, self = useRef();
+  useEffect(() => { if (on) self.current?.scrollIntoView({ block: "nearest" }); }, [on]);
+  if (!row) return null;
+  const { total = 1, working = 0 } = row.agents ?? {};
+  return html`<div role="row" ref=${self} aria-selected=${on} data-testid="tree-row" data-tree=${id} data-state=${row.state} class="cols tree-row ${on ? "on" : ""} ${row.unread ? "unread" : ""}" onClick=${(event) => { if (!event.target.closest("a")) go(`/tree/${id}`); }}>
+    <span role="gridcell"><${Glyph} state=${row.state} /></span>
+    <span role="gridcell" class="title"><b><${Link} to=${`/tree/${id}`} tabindex="-1"><${Words} text=${title(row)} most=${140} /><//></b><small class=${row.state}>${visible(lastWords(row), { breaks: false })}</small></span>
+    <span role="gridcell" class="can">${canopy(row.shape?.length ? row.shape : [[0, null, row.state]], 92, 26)}</span>
+    <span role="gridcell" class="r num work"><b>${working}</b><i>/${total}</i></span>
+    <span role="gridcell" class="r num tok">${short(row.tokens ?? 0)}</span>
+    <span role="gridcell" class="r num cost">${row.costMicro ? dollars(row.costMicro) : row.budget ? `${amount(row.budget.kind, row.budget.spent)}` : html`<i>–</i>`}${row.budget ? html`<${Meter} spent=${row.budget.spent} limit=${row.budget.limit} />` : null}</span>
+    <span role="gridcell" class="r chg">${row.change ? html`<${Stat} added=${row.change.added} removed=${row.change.removed} />` : null}</span>
+    <span role="gridcell" class="pool faint clip">${plain(row.pool ?? "", 40)}</span>
+    <span role="gridcell" class="r num faint age"><${Age} since=${row.lastAtMs} /></span>
+  </div>`;
+}
+
+const wanted = () => {
+  const { query } = place.value;
+  return { q: (query.get("q") ?? "").trim().toLowerCase(), state: query.get("state"), pool: query.get("pool"), mine: query.has("mine") };
+};
+function filtered() {
+  const { q, state, pool, mine } = wanted(), me = session.value.who;
+  return order.value.filter(([id, is]) => {
+    const row = rows.get(id).peek();
+    return (!state || is === state) && (!pool || row.pool === pool) && (!mine || row.who === me) && (!q || `${row.title} ${row.last} ${row.who} ${row.pool} ${row.treeId}`.toLowerCase().includes(q));
+  });
+}
+function to(changes) {
+  const { q, state, pool, mine } = { ...wanted(), ...changes }, query = new URLSearchParams();
+  if (q) query.set("q", q);
+  if (state) query.set("state", state);
+  if (pool) query.set("pool", pool);
+  if (mine) query.set("mine", "");
+  return `/fleet${query.size ? `?${query.toString().replace("mine=", "mine")}` : ""}`;
+}
+
+export function Fleet() {
+  const box = useRef();
+  useEffect(() => bind({
+    j: () => step(1), k: () => step(-1), n: () => { if (may("submit")) overlay.value = "tree"; },
+    Enter: () => { if (chosen.peek() && !document.activeElement?.closest("a, button")) go(`/tree/${chosen.peek()}`); },
+    "/": (event) => { event.preventDefault(); box.current?.focus(); }, Escape: () => { if (document.activeElement === box.current) box.current.blur(); },
+  }), []);
+  if (!served()) return html`<main class="empty" data-testid="fleet"><div><h1>Fleet</h1><p>This server does not list its trees.</p></div></main>`;
+  if (failed.value && !loaded.value) return html`<main class="empty" data-testid="fleet"><div><h1>The fleet cannot be read</h1><p>${failed.value}</p><p><button onClick=${readAll}>Try again</button></p></div></main>`;
+  const list = filtered(), { q, state, pool, mine } = wanted(), bare = !q && !state && !pool && !mine;
+  const pools = [...new Set([...rows.values()].map((row) => row.peek().pool).filter(Boolean))].sort().slice(0, 6);
+  const total = Object.entries(counts.value).reduce((sum, [name, n]) => sum + (name === "archived" ? 0 : n), 0) || order.value.length;
+  const groups = ORDER.map((name) => [name, list.filter(([, is]) => is === name)]).filter(([, found]) => found.length);
+  return html`<main class="fleet" data-testid="fleet">
+    <header><h1>Fleet</h1><span class="count">${loaded.value ? total : ""}</span><span class="grow" /><div class="filters"><${Link} class="chip ${bare ? "on" : ""}" to="/fleet">All<//><${Link} class="chip ${mine ? "on" : ""}" to=${to({ mine: !mine })}>Mine<//>${pools.length > 1 ? pools.map((name) => html`<${Link} key=${name} class="chip pools ${pool === name ? "on" : ""}" to=${to({ pool: pool === name ? null : name })}>${plain(name, 30)}<//>`) : null}<input ref=${box} data-testid="filter" aria-label="Filter" placeholder="Filter…  /" value=${place.value.query.get("q") ?? ""} onInput=${(event) => go(to({ q: event.target.value }), { replace: true })} /></div>${may("submit") ? html`<button class="mini new" onClick=${() => { overlay.value = "tree"; }}>New tree <${Key} k="n" /></button>` : null}</header>
+    ${loaded.value && !order.value.length ? html`<${First} />` : html`<div class="cols head" aria-hidden="true"><span></span><span>Tree</span><span>Agents</span><span class="r">Working</span><span class="r">Tokens</span><span class="r">Cost</span><span class="r chg">Changes</span><span class="pool">Pool</span><span class="r">Last</span></div>
+    <div role="grid" aria-label="Trees" class="rows" tabindex="0">${groups.map(([name, found]) => {
+      const folded = name === "idle" && bare && !unfolded.value, shown = folded ? found.slice(0, FOLDED) : found, all = bare ? Math.max(counts.value[name] ?? 0, found.length) : found.length;
+      return html`<section key=${name} role="rowgroup" aria-label=${STATES[name]}><div class="group" aria-hidden="true">${STATES[name]}<span>${all}</span></div>${shown.map(([id]) => html`<${Row} key=${id} id=${id} />`)}</section>${name === "idle" && (found.length > shown.length || more.value) ? html`<button class="quiet more" onClick=${() => { unfolded.value = true; if (more.peek()) readMore(); }}>Older trees</button>` : null}`;
+    })}${loaded.value && !list.length ? html`<p class="nothing">No tree is like this. <${Link} to="/fleet" class="under">All<//></p>` : null}</div>`}
+  </main>`;
+}
+function step(by) {
+  const ids = filtered().map(([id]) => id), at = ids.indexOf(chosen.peek());
+  chosen.value = ids[at < 0 ? 0 : Math.min(ids.length - 1, Math.max(0, at + by))] ?? null;
+}
+const First = () => html`<div class="empty"><div>${canopy([[0, null], [1, 0], [2, 0], [3, 0]], 160, 80, true)}<h1>No tree has grown here yet</h1><p>Press <kbd>n</kbd>, or begin one on the command line:</p><pre class="command">cd your/project\ndendro run "Find the flaky test"\ndendro</pre></div></div>`;
+
+// ── a new tree ───────────────────────────────────────────────────────────────────────────────────
+
+export function NewTree({ close }) {
+  const newest = rowsNow()[0], [words, setWords] = useState(""), [folder, setFolder] = useState(newest?.cwd ?? ""), [model, setModel] = useState(""), [models, setModels] = useState([]), [why, setWhy] = useState(""), [busyNow, setBusy] = useState(false), box = useRef();
+  useEffect(() => { box.current?.focus(); api("model/list").then(({ data }) => setModels(data), () => {}); }, []);
+  const submit = async (event) => {
+    event?.preventDefault();
+    if (!words.trim() || busyNow) return;
+    setBusy(true);
+    try {
+      const { thread } = await api("thread/start", { ...(folder.trim() ? { cwd: folder.trim() } : {}), ...(model ? { model } : {}) });
+      await api("turn/start", { threadId: thread.id, input: [{ type: "text", text: words.trim() }], clientUserMessageId: crypto.randomUUID() });
+      close();
+      go(`/tree/${thread.id}`);
+    } catch (error) { setWhy(error.message); setBusy(false); }
+  };
+  return html`<form onSubmit=${submit} data-testid="new-tree"><label>What is to be done<textarea ref=${box} rows="4" maxlength="400000" value=${words} onInput=${(event) => setWords(event.target.value)} onKeyDown=${(event) => { if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) submit(event); }} /></label>
+    <div class="fields"><label>Folder<input value=${folder} placeholder="as the server has it" onInput=${(event) => setFolder(event.target.value)} /></label><label>Model<select value=${model} onChange=${(event) => setModel(event.target.value)}><option value="">default</option>${models.map((one) => html`<option key=${one.id} value=${one.model ?? one.id}>${plain(one.displayName ?? one.id, 60)}</option>`)}</select></label></div>
+    ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="primary" disabled=${busyNow || !words.trim()}>Begin <${Key} k="⌘⏎" /></button><span class="grow" /><button type="button" onClick=${close}>Not now</button></footer></form>`;
+}
+export const acts = () => (may("submit") ? [["New tree…", () => { overlay.value = "tree"; }]] : []);

@@ -4,10 +4,11 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
 import { api, heardAtMs, line, notices, readState, serverNow, session, signIn, signOut, storeAway, now } from "./store.js";
 import { plain } from "./text.js";
-import { agentName, clock, Glyph, go, html, Key, Link, phone, place, span, STATES, title, Words } from "./parts.js";
+import { agentName, clock, Glyph, go, html, Key, Link, place, span, STATES, title, Words } from "./parts.js";
 import { bind, overlay, setSingleKeys, singleKeys, TABLE } from "./keys.js";
 import * as needs from "./needs.js";
 import * as fleet from "./fleet.js";
+import { Tree } from "./tree.js";
 
 // A code in the address is used once, and must not stay in the history: it is taken out before anything else.
 const code = new URLSearchParams(location.hash.slice(1)).get("c");
@@ -99,7 +100,7 @@ function Overlay() {
   useEffect(() => {
     if (!which) { before.current?.focus?.(); before.current = null; return; }
     before.current ??= document.activeElement;
-    box.current?.querySelector("input, select, button, [tabindex]")?.focus();
+    box.current?.querySelector("textarea, input, select, button")?.focus();
   }, [which]);
   if (!which) return null;
   const close = () => { overlay.value = ""; };
@@ -107,7 +108,7 @@ function Overlay() {
   const onKey = (event) => {
     if (event.key === "Escape") { event.stopPropagation(); close(); return; }
     if (event.key !== "Tab") return;
-    const all = [...box.current.querySelectorAll("input, select, button, a, [tabindex='0']")].filter((one) => !one.disabled);
+    const all = [...box.current.querySelectorAll("textarea, input, select, button, a, [tabindex='0']")].filter((one) => !one.disabled);
     const edge = event.shiftKey ? all[0] : all.at(-1);
     if (document.activeElement === edge) { event.preventDefault(); (event.shiftKey ? all.at(-1) : all[0])?.focus(); }
   };
@@ -161,7 +162,7 @@ function Palette({ close }) {
 
 // ── the window ───────────────────────────────────────────────────────────────────────────────────
 
-const Pages = { needs: needs.Needs, fleet: fleet.Fleet };
+const Pages = { needs: needs.Needs, fleet: fleet.Fleet, tree: Tree };
 const Other = () => html`<main class="empty"><div><h1>There is no such page</h1><p><${Link} to="/" class="under">Needs you<//></p></div></main>`;
 
 function Window() {
@@ -193,4 +194,3 @@ effect(() => { if (session.value.state === "in") { needs.begin(); fleet.begin();
 effect(() => { if (session.value.state === "in" || session.value.state === "out") queueMicrotask(() => { if (!performance.getEntriesByName("window-ready").length) performance.mark("window-ready"); }); });
 render(html`<${Window} />`, document.getElementById("window"));
 start();
-void phone;

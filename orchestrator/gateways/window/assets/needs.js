@@ -1,10 +1,12 @@
 // Needs you: everything that waits for a person, over all trees, oldest first; answered in place.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
 import { api, hear, line, may, notice, onOpened, onSignedOut, Refused, session } from "./store.js";
-import { counted, ansi, diffLines, diffTable, loadMarkdown, markdown, markdownReady, plain, visible } from "./text.js";
-import { Age, agentName, canopy, folder, go, html, Key, Link, phone, place, quantity, Stat, title, Words } from "./parts.js";
+import { counted, plain, visible } from "./text.js";
+import { File, linesOf, Prose, Ran } from "./items.js";
+import { Age, agentName, canopy, folder, Glyph, go, html, Key, Link, phone, place, quantity, Stat, title, Words } from "./parts.js";
 import { bind } from "./keys.js";
+import { atWork } from "./fleet.js";
 
 const LATE_S = 600, HELD_MS = 5000, GUARD_MS = 400, TOLD_MS = 3000, HISTORY = 20, STORY = 40, MOST_TOGETHER = 100;
 
@@ -114,8 +116,6 @@ function changesOf(one) {
   const { changes } = one;
   return Array.isArray(changes) ? changes : Object.entries(changes ?? {}).map(([path, change]) => ({ path, ...change }));
 }
-const kindOf = (change) => (typeof change.kind === "string" ? change.kind : change.kind?.type ?? change.type ?? "update");
-const linesOf = (change) => diffLines(change.diff ?? "", kindOf(change) === "add" ? (/^@@ /m.test(change.diff ?? "") ? "" : "+") : kindOf(change) === "delete" && !/^@@ /m.test(change.diff ?? "") ? "-" : "");
 function statOf(one) {
   const totals = changesOf(one).map((change) => counted(linesOf(change)));
   return [totals.reduce((sum, [plus]) => sum + plus, 0), totals.reduce((sum, [, minus]) => sum + minus, 0)];
@@ -325,6 +325,16 @@ function Answered() {
   </section>`;
 }
 
+// The open requests of a thread, and one of them as it stands in the thread's conversation.
+export const requestsOf = (thread) => order.value.filter((key) => requestOf(key)?.threadId === thread);
+export function InPlace({ id }) {
+  const { request: one, gone, error } = rows.get(id)?.value ?? {}, text = useRef(), [clipped, setClipped] = useState(true);
+  useLayoutEffect(() => { if (text.current) setClipped(text.current.scrollHeight > text.current.clientHeight + 1 || String(subjectOf(one) ?? "").length > 1200); }, [one]);
+  if (!one) return null;
+  return html`<article class="item ask" data-testid="item" data-type="request" data-item-id=${one.callId}><div class="line"><${Glyph} state="needs" /><b>Asks you, for <${Age} since=${one.openedAtMs} /></b><span class="grow" />${gone ? html`<span class="told">${gone.text}</span>` : null}</div>
+    <${What} one=${one} refer=${text} /><div class="line">${one.outside ? html`<${Where} one=${one} />` : null}</div>${error ? html`<p class="error" role="alert">${error}</p>` : null}${gone ? null : html`<${Card} id=${id} one=${one} clipped=${clipped} />`}</article>`;
+}
+
 // ── the request ──────────────────────────────────────────────────────────────────────────────────
 
 // Says once that its place has come into view: what is above it has been shown.
@@ -386,15 +396,6 @@ function Text({ one }) {
     case "clientTool": return html`<p class="soft">${visible(one.subject)}</p>${one.arguments === undefined ? null : html`<pre class="command">${visible(JSON.stringify(one.arguments, null, 2))}</pre>`}`;
     default: return html`<pre class="command">${visible(one.subject)}</pre>`;
   }
-}
-function File({ change }) {
-  const lines = linesOf(change), [plus, minus] = counted(lines), kind = kindOf(change), moved = change.movePath ?? change.kind?.move_path;
-  return html`<div class="patch"><header><span class="kind">${{ add: "new", delete: "deleted" }[kind] ?? ""}</span><code class="grow">${visible(change.path, { breaks: false })}${moved ? html` → ${visible(moved, { breaks: false })}` : null}</code><${Stat} added=${plus} removed=${minus} /></header>${diffTable(lines)}</div>`;
-}
-function Prose({ text }) {
-  const [, ready] = useState(markdownReady());
-  useEffect(() => { if (!markdownReady()) loadMarkdown().then(() => ready(true), () => {}); }, []);
-  return markdown(text);
 }
 function Plan({ one }) {
   const { title: name, summary, plan } = one.proposal ?? {}, steps = plan?.plan ?? [];
@@ -484,12 +485,6 @@ function Story({ one }) {
   if (!found.length) return null;
   return html`<h3>What led here</h3><div class="story">${found.map((item) => (item.type === "agentMessage" ? html`<div class="said" key=${item.id}><${Prose} text=${item.text} /></div>` : html`<${Ran} key=${item.id} item=${item} />`))}</div>`;
 }
-// A command that has run: its words, its end, and the last lines of what it said.
-function Ran({ item }) {
-  const action = item.commandActions?.length === 1 ? item.commandActions[0].command : item.command, output = String(item.aggregatedOutput ?? "").replace(/\n$/, "").split("\n"), last = output.slice(-12);
-  return html`<div class="ran"><div class="cmd"><span class="prompt" aria-hidden="true">$</span><code>${visible(action ?? item.command, { breaks: false })}</code><span class=${item.exitCode ? "bad" : "ok"}>${item.exitCode === null || item.exitCode === undefined ? plain(item.status ?? "") : `exit ${item.exitCode}`}</span></div>${output.join("") ? html`<pre tabindex="0">${output.length > last.length ? html`<span class="faint">${quantity(output.length - last.length, "line")} before\n</span>` : null}${ansi(last.join("\n"))}</pre>` : null}</div>`;
-}
-
 // ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 const STILL = [[0, null], [1, 0], [2, 0], [3, 0], [4, 0], [5, 0], [6, 0], [7, 0], [8, 4], [9, 8], [10, 6]];
@@ -498,7 +493,6 @@ function Empty() {
   return html`<main class="empty" data-testid="needs-empty"><div>${canopy(STILL, 240, 120, true)}<h1>Nobody waits for you</h1><p>${atWork.value || "You will be called when an agent asks."}</p>
     ${last ? html`<p class="faint">Last answer: <${Age} since=${last.atMs} suffix=" ago" />, <b>${endWords(last)}</b> for <${Words} text=${agentName(last)} most=${60} /> in “<${Words} text=${title(last)} most=${80} />”. <${Link} to="/?answered" class="under">Answered<//></p>` : null}</div></main>`;
 }
-export const atWork = signal(""); // how many are at work, in words: known where the fleet is read
 
 export function Needs() {
   const { query } = place.value, asked = query.get("request"), old = query.has("answered");
@@ -514,7 +508,7 @@ export function Needs() {
     Escape: () => { if (replying.peek()) replying.value = null; else if (marked.peek().size) marked.value = new Set(); else if (phone.peek() && place.peek().query.has("request")) go("/"); },
   }), []);
   if (failed.value && !loaded.value) return html`<main class="empty"><div><h1>The requests cannot be read</h1><p>${failed.value}</p><p><button onClick=${readAll}>Try again</button></p></div></main>`;
-  if (old) return html`<main class="split past"><${Answered} /><section class="detail" aria-hidden="true" /></main>`;
+  if (old) return html`<main class="split past"><${Answered} /></main>`;
   if (!order.value.length) return loaded.value ? html`<${Empty} />` : html`<main class="split"><section class="list" data-testid="needs"><${Head} /></section><section class="detail" /></main>`;
   const pane = phone.value && asked && requestOf(chosen.value)?.requestId === asked;
   return html`<main class="split ${pane ? "pane" : ""}"><${List} />${!phone.value || pane ? html`<${Detail} />` : null}</main>`;

@@ -45,7 +45,7 @@ export function Age({ since, lateS = Infinity, suffix = "", ...rest }) {
   const seconds = (now.value - since) / 1000;
   return html`<time class=${seconds >= lateS ? "late" : ""} datetime=${new Date(since).toISOString()} title=${new Date(since).toLocaleString()} ...${rest}>${span(seconds)}${suffix}</time>`;
 }
-export const Stat = ({ added, removed }) => html`<span class="stat"><b class="plus" aria-label="${added} added">+${added}</b>${removed ? html` <b class="minus" aria-label="${removed} removed">−${removed}</b>` : null}</span>`;
+export const Stat = ({ added, removed }) => html`<span class="stat"><b class="plus" aria-label="${added} added">+${added.toLocaleString("en")}</b>${removed ? html` <b class="minus" aria-label="${removed} removed">−${removed.toLocaleString("en")}</b>` : null}</span>`;
 
 // ── states: a shape and a colour each ────────────────────────────────────────────────────────────
 

@@ -147,7 +147,7 @@ export function diffLines(text, sign = "") {
   for (const row of rows) {
     const hunk = HUNK.exec(row);
     if (hunk) { before = Number(hunk[1]); after = Number(hunk[2]); inside = true; found.push(["@", "", "", hunk[3].trim()]); }
-    else if (!inside && /^(---|\+\+\+|diff |index )/.test(row)) continue;
+    else if (!inside && /^(---|\+\+\+|diff |index )/.test(row)) found.push(["@", "", "", row]);
     else if (row.startsWith("+")) found.push(["+", "", inside ? after++ : "", row.slice(1)]);
     else if (row.startsWith("-")) found.push(["-", inside ? before++ : "", "", row.slice(1)]);
     else if (row.startsWith("\\")) found.push(["@", "", "", row.slice(2)]);
@@ -159,8 +159,8 @@ export const counted = (lines) => [lines.filter(([sign]) => sign === "+").length
 
 // A diff as a table; line numbers are not copied with the lines, and + and − are read aloud.
 export function diffTable(lines) {
-  return h("table", { class: "diff" }, h("tbody", null, lines.map(([sign, before, after, text]) => (sign === "@"
-    ? h("tr", { class: "hunk" }, h("td", { class: "no" }), h("td", { class: "no" }), h("td", { class: "sign" }), h("td", null, visible(text)))
+  return h("table", { class: "diff" }, h("tbody", null, lines.map(([sign, before, after, text], n) => (sign === "@"
+    ? (n || text) && h("tr", { class: "hunk" }, h("td", { class: "no" }), h("td", { class: "no" }), h("td", { class: "sign" }), h("td", null, visible(text)))
     : h("tr", { class: sign === "+" ? "add" : sign === "-" ? "del" : "" },
       h("td", { class: "no", "data-n": before }), h("td", { class: "no", "data-n": after }),
       h("td", { class: "sign", "aria-label": sign === "+" ? "added" : sign === "-" ? "removed" : undefined }, sign === "-" ? "−" : sign),

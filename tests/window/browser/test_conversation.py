@@ -1,0 +1,92 @@
+"""A person looks at an agent's conversation, and speaks in it."""
+
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.window.browser.conftest import PHONE, Visitor
+from tests.window.browser.test_accessibility import found
+from tests.window.browser.test_needs_you import decision, queue
+
+__all__ = ["queue"]
+
+
+def test_a_conversation_shows_its_items_and_takes_words_that_can_be_taken_back(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("echo", "Echoes")
+    page = visitor.signed_in(f"/tree/{thread}")
+    talk = page.get_by_test_id("conversation")
+    expect(page.get_by_test_id("tree")).to_contain_text("Echoes")
+    expect(talk.locator("[data-type=agentMessage] strong")).to_have_text("for you")
+    page.keyboard.press("m")
+    page.keyboard.type("more of it")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("own-words")).to_contain_text("more of it")
+    page.get_by_role("button", name="Take back").click()
+    expect(page.get_by_test_id("own-words")).to_have_count(0)
+    box = page.get_by_test_id("composer").locator("textarea")
+    expect(box).to_have_value("more of it")
+    box.press("Enter")
+    expect(talk.locator("[data-type=userMessage]")).to_have_count(2)
+    expect(page.get_by_test_id("own-words")).to_have_count(0)
+    expect(talk.locator("[data-type=agentMessage]")).to_have_count(2)
+
+
+def test_a_conversation_goes_on_while_it_is_looked_at(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("echo")
+    page = visitor.signed_in(f"/tree/{thread}")
+    said = page.get_by_test_id("conversation").locator("[data-type=agentMessage]")
+    expect(said).to_have_count(1)
+    visitor.deployment.say(thread, "again")
+    expect(said).to_have_count(2)
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_request_is_answered_in_the_conversation_that_it_stands_in(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one")
+    page = visitor.signed_in(f"/tree/{thread}")
+    ask = page.locator("[data-testid=item][data-type=request]")
+    expect(ask).to_contain_text("touch one.txt")
+    ask.get_by_test_id("allow").click()
+    expect(ask).to_have_count(0)
+    talk = page.get_by_test_id("conversation")
+    expect(talk.locator("[data-type=commandExecution]")).to_contain_text("exit 0")
+    expect(talk).to_contain_text("It is done.")
+    assert decision(visitor.deployment, thread) == "accept"
+
+
+def test_a_title_is_changed_in_place(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("echo", "Before")
+    page = visitor.signed_in(f"/tree/{thread}")
+    expect(page.get_by_test_id("tree").locator("h1")).to_have_text("Before")
+    page.keyboard.press("e")
+    page.get_by_label("Title").fill("After")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("tree").locator("h1")).to_have_text("After")
+    page.reload()
+    expect(page.get_by_test_id("tree").locator("h1")).to_have_text("After")
+
+
+@pytest.mark.usefixtures("queue")
+def test_hostile_messages_stay_text_in_a_conversation_and_it_has_no_serious_findings(
+    visitor: Visitor,
+) -> None:
+    thread = visitor.deployment.asks("hostile")
+    for scheme in ("light", "dark"):
+        page = visitor.signed_in(f"/tree/{thread}", scheme=scheme, bypass_csp=True)
+        talk = page.get_by_test_id("conversation")
+        expect(talk).to_contain_text("<script>alert(2)</script>")
+        expect(talk).to_contain_text("⟨U+202E⟩evil")
+        assert talk.locator("img, script, style, iframe, [onerror], a[href^=javascript], h1").count() == 0
+        expect(page.locator("[data-testid=item][data-type=request]")).to_be_visible()
+        assert found(page) == []
+
+
+def test_at_a_phone_the_conversation_slides_over_the_agents(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("echo")
+    page = visitor.signed_in(f"/tree/{thread}", size=PHONE)
+    page.get_by_test_id("agent").first.click()
+    expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
+    expect(page.get_by_test_id("agents")).to_be_hidden()
+    page.go_back()
+    expect(page.get_by_test_id("agents")).to_be_visible()
