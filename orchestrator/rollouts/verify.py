@@ -54,6 +54,8 @@ class Report:
     """The id of the key that the log says its chain was keyed by; full exports say it, sessions do not."""
     unchecked: str = ""
     """Why the chain could not be checked here, where it is keyed otherwise: neither sound nor broken."""
+    session: str = ""
+    """The session whose log it is; empty for the log of a tree, and for a file."""
 
 
 class Audited(Protocol):
@@ -137,7 +139,9 @@ def _report(audit: LogAudit) -> Report:
     shown += [f"{audit.witnesses} notes of others agree"] if audit.witnesses else []
     unchecked = unchecked_for("") if audit.keyed else ""
     what = f"session {audit.session}"
-    return Report(what, audit.seq, audit.head, tuple(shown), audit.findings, unchecked=unchecked)
+    return Report(
+        what, audit.seq, audit.head, tuple(shown), audit.findings, unchecked=unchecked, session=audit.session
+    )
 
 
 def unchecked_for(key_id: str) -> str:

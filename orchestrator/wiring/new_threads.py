@@ -10,7 +10,7 @@ import threading
 import time
 import tomllib
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -61,6 +61,8 @@ from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.person_sign_in import credential_store, sign_in
 
 if TYPE_CHECKING:
+    from orchestrator.broker.records import SessionHead
+    from orchestrator.rollouts.verify import Report
     from orchestrator.views.workspaces import FolderDiffs
 
 OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
@@ -364,12 +366,21 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         jobs=PoolJobs(found.broker, session_pool(found.settings), lambda: uuid.uuid4().hex),
         write_settings=SavedSettings(found.settings, sources).write,
         read_settings=partial(asyncio.to_thread, _saved, offered, remembering),
+        verify=partial(_verified, found),
+        keyed=bool(found.secret),
         folder_diffs=cache(lambda: _folder_diffs(found)),
         server_id=uuid.uuid4().hex,
         features=sorted(
             {name.partition("/")[0] for name, one in METHODS.items() if not one.before_initialize}
         ),
     )
+
+
+async def _verified(found: Opened, tree: TreeId) -> tuple[Sequence[SessionHead], Sequence[Report]]:
+    from orchestrator.rollouts.verify import sessions_by_tree, tree_reports
+
+    (heads,) = [heads async for heads in sessions_by_tree(found, tree)]
+    return heads, await tree_reports(found, heads)
 
 
 def _folder_diffs(found: Opened) -> FolderDiffs:

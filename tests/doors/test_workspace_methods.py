@@ -87,6 +87,10 @@ def test_client_sees_which_files_a_thread_changed_when_and_by_which_lines(machin
             }
             assert client.call(6, "workspace/diff", threadId=portable, path="large")["hunks"] == []
 
+            proof = client.call(16, "tree/verify", treeId=portable)
+            (log,) = proof["sessions"]
+            assert (proof["ok"], log["threadId"], log["verifiedTo"]) == (True, portable, log["of"])
+
             assert client.call(7, "workspace/changes", threadId=plain)["portable"] is False
             assert (
                 "not in its log" in refused(client, 8, "workspace/diff", threadId=plain, path="a")["message"]

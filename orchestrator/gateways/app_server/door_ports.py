@@ -11,6 +11,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.client_tools import ClientTool
 from orchestrator.core.frozen import record
+from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.pool_jobs import PoolJobs
@@ -26,6 +27,7 @@ from orchestrator.views.thread_log import Rollbacks
 
 if TYPE_CHECKING:
     # What nobody asks for is not loaded.
+    from orchestrator.rollouts.verify import Report
     from orchestrator.views.workspaces import FolderDiffs
 
 
@@ -134,6 +136,10 @@ class Ports:
     """Whether a client is asked that says a model reviews its requests: such a client may accept anything."""
     folder_diffs: Callable[[], FolderDiffs] | None = None
     """Compares snapshots of portable folders, for all who ask this process; made when first asked for."""
+    verify: Callable[[TreeId], Awaitable[tuple[Sequence[SessionHead], Sequence[Report]]]] | None = None
+    """Verifies all logs of a tree: its sessions as they were seen, and what was found."""
+    keyed: bool = False
+    """Whether chains are keyed here."""
     server_id: str = ""
     """Names this process: another one after a restart."""
     features: Sequence[str] = ()

@@ -1,0 +1,112 @@
+"""`tree/verify`: the reports of a tree's logs as a client reads them, made once until one of them grows."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.chain import BrokenLink
+from orchestrator.core.ids import TreeId
+from orchestrator.gateways.app_server.write_items import notifications
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.verify import Report
+from tests.doors.peer import Peer, connected, served
+from tests.doors.test_app_server_threads import NOBODY, talked
+from tests.doors.test_app_server_turns import HELLO, ports_of, said, working
+from tests.runtime.harness import Harness
+
+pytestmark = pytest.mark.realredis
+
+
+@dataclass(slots=True)
+class Verifier:
+    """Stands for the verification: answers as told, and counts how often it is asked."""
+
+    harness: Harness
+    findings: Sequence[BrokenLink] = ()
+    unchecked: str = ""
+    error: Exception | None = None
+    asked: list[str] = field(default_factory=list)
+
+    async def verify(self, tree: TreeId) -> tuple[Sequence[SessionHead], Sequence[Report]]:
+        self.asked.append(tree)
+        if self.error is not None:
+            raise self.error
+        heads = [head async for page in self.harness.broker.logs.heads_of_shard(
+            self.harness.broker.keys.shard_of(tree)) for head in page if head.tree == tree]  # fmt: skip
+        reports = [
+            Report(f"session {head.session}", head.seq, head.head, ("it is this session's log",),
+                   self.findings, unchecked=self.unchecked, session=head.session)
+            for head in heads
+        ]  # fmt: skip
+        return heads, [*reports, Report(f"tree {tree}", 3, b"", ("in no chain",), ())]
+
+
+@pytest.fixture
+def verifier(harness: Harness) -> Verifier:
+    return Verifier(harness)
+
+
+@pytest.fixture
+async def peer(harness: Harness, verifier: Verifier) -> AsyncIterator[Peer]:
+    ports = ports_of(harness, verify=verifier.verify)
+    async with served(ports, notifications) as server, working(harness), connected(server) as peer:
+        await peer.greet(experimentalApi=True)
+        yield peer
+
+
+async def test_client_reads_how_far_each_log_of_a_tree_is_verified(
+    peer: Peer, harness: Harness, verifier: Verifier
+) -> None:
+    thread = await talked(peer, harness, "one")
+    head = await harness.broker.logs.head(thread)  # type: ignore[arg-type]
+    assert head is not None
+    told = await peer.call("tree/verify", {"treeId": thread})
+    row = {"threadId": thread, "of": head.seq, "head": head.head.hex(), "verifiedTo": head.seq, "ok": True}
+    assert told == {
+        "sessions": [{**row, "holds": ["it is this session's log"]}],
+        "treeLog": {"verifiedTo": 3, "ok": True, "holds": ["in no chain"]},
+        "keyed": False,
+        "ok": True,
+    }
+    verifier.findings = [BrokenLink(4, "its hash does not follow"), BrokenLink(3, "a text is gone")]
+    (broken,) = (told := await peer.call("tree/verify", {"treeId": thread, "full": True}))["sessions"]
+    assert (broken["verifiedTo"], broken["ok"], told["ok"]) == (2, False, False)
+    assert broken["fault"] == {"seq": 3, "text": "a text is gone"}
+    verifier.findings, verifier.unchecked = (), "keyed: cannot be checked here"
+    (unknown,) = (told := await peer.call("tree/verify", {"treeId": thread, "full": True}))["sessions"]
+    assert (unknown["ok"], told["ok"], unknown["unchecked"]) == (None, None, "keyed: cannot be checked here")
+
+
+async def test_tree_is_verified_again_when_a_log_of_it_has_grown_and_not_before(
+    peer: Peer, harness: Harness, verifier: Verifier
+) -> None:
+    thread, other = await talked(peer, harness, "one"), await talked(peer, harness, "one")
+    first = await peer.call("tree/verify", {"treeId": thread})
+    assert await peer.call("tree/verify", {"treeId": thread}) == first
+    await peer.call("tree/verify", {"treeId": other})
+    assert verifier.asked == [thread, other]
+    harness.models.will(HELLO)
+    await said(peer, thread, "two")
+    await peer.until("turn/completed")
+    again = await peer.call("tree/verify", {"treeId": thread})
+    assert again["sessions"][0]["of"] > first["sessions"][0]["of"]
+    await peer.call("tree/verify", {"treeId": other})
+    assert verifier.asked == [thread, other, thread]
+
+
+async def test_tree_that_is_not_there_or_cannot_be_read_is_told_so(
+    peer: Peer, harness: Harness, verifier: Verifier
+) -> None:
+    thread = await talked(peer, harness, "one")
+    assert "no rollout found" in (await peer.refused("tree/verify", {"treeId": NOBODY}))[1]
+    assert "treeId" in (await peer.refused("tree/verify", {"treeId": "x" * 300}))[1]
+    verifier.error = ArchiveUnavailable("the archive does not answer")
+    assert "cannot be read now: the archive" in (await peer.refused("tree/verify", {"treeId": thread}))[1]
+    verifier.error = TimeoutError()
+    assert "not verified within 60 s" in (await peer.refused("tree/verify", {"treeId": thread}))[1]
+    verifier.error = None
+    assert (await peer.call("tree/verify", {"treeId": thread}))["ok"] is True
