@@ -14,6 +14,7 @@ from sim.grammar_terms import (
     ADDED,
     AFTER_RUNNING,
     BEFORE_RUNNING,
+    BRIDGE,
     CALLS,
     CONTEXT,
     OUTPUTS,
@@ -329,9 +330,33 @@ class CallGrammar(Reading):
         if fact["length"] < self.pinned_at:
             self.pinned = None
         length = next((length for mark, length in self.bookmarks if mark == fact["response_id"]), None)
-        check(length == fact["length"], f"{fact['response_id']} stood at {length}, not {fact['length']}")
+        inherits = any(item.get("type") == "inherited" for item in self.conversation)
+        said = [] if inherits else self._said_at()
+        self.taken_back = None if inherits else sum(place >= fact["length"] for place in said)
+        if length != fact["length"] and not inherits:
+            # The last words of people go, and what followed them.
+            check(fact["length"] in said, f"{fact['response_id']} stood at {length}, not {fact['length']}")
+            before = [mark for mark, end in self.bookmarks if end <= fact["length"]]
+            check(fact["response_id"] == (before or [""])[-1], f"{fact} goes back to another of {before}")
         self.conversation = self.conversation[: fact["length"]]
         self.bookmarks = [mark for mark in self.bookmarks if mark[1] <= fact["length"]]
+
+    def _said_at(self) -> list[int]:
+        """The places of what people said since the conversation began, or was compacted."""
+        places: list[int] = []
+        for place, item in enumerate(self.conversation):
+            if text_of(item).startswith(BRIDGE):
+                places.clear()
+            elif item.get("role") == "user" and is_said(item) and ADDED not in item:
+                places.append(place)
+        return places
+
+    def _event_thread_rolled_back(self, message: Mapping[str, Any], entry: Entry) -> None:
+        told = message["num_turns"]
+        check(
+            self.taken_back in (None, told),
+            f"{told} turns are told to be taken back, and {self.taken_back} were",
+        )
 
     def _restored(self, fact: Mapping[str, Any]) -> None:
         """A conversation of before a compaction stands in the place of all that was said since."""

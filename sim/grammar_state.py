@@ -64,6 +64,8 @@ class Reading:
         self.earlier: list[str] = []
         """Turns that compactions summed up, oldest first."""
         self.kept: list[str] = []
+        self.taken_back: int | None = 0
+        """The words of people that went when the conversation was cut back last; None: nobody knows."""
         self.added = 0
         """Messages that were added without a turn, and not told of yet."""
         self._last: Entry | None = None

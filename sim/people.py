@@ -54,6 +54,7 @@ from sim.machines import POOL, Clock, Site, storage_on
 
 FOLDER = Path("/sim/sessions")
 """Where sessions that are to have a file have it."""
+ENDS = ("task_complete", "turn_aborted")
 SHOWS, NAMES, LOOKS = 0.06, 0.04, 0.06
 """How likely a picture comes with what is said, and a name or a look-up before an act."""
 MANNERS = 0.3
@@ -318,10 +319,22 @@ class Person(Answering):
                 await self._requeues(session)
             case "add":
                 await self.submits(session, self._added())
+            case "take_back":
+                await self._takes_back(session)
             case "path":
                 await self.submits(session, ops.GetPath())
             case _:
                 await self.submits(session, ops.OverrideTurnContext(effort=cast(Any, "low")))
+
+    async def _takes_back(self, session: str) -> None:
+        """Takes the last words back when what they began is over, as far as this person has seen."""
+        for _ in range(10):
+            seen = self._diary.seen.get((self.name, session), ())
+            turns = [event.type for event in seen if event.type in ("task_started", *ENDS)]
+            if not turns or turns[-1] in ENDS:
+                break
+            await asyncio.sleep(1.0)
+        await self.submits(session, ops.ThreadRollback(num_turns=self._rng.choice((1, 1, 2, 3))))
 
     async def _requeues(self, session: str) -> None:
         """Lets inputs wait, and takes one of them back or puts them in another order before it looks."""

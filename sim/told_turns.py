@@ -35,7 +35,7 @@ ABOUT_AGENTS = {
 Told = tuple[Any, ...]
 
 
-@dataclass
+@dataclass(eq=False)
 class LoggedTurn:
     """A turn, as far as it is compared."""
 
@@ -122,6 +122,8 @@ class TurnReader:
         self._session = session
         self._open: LoggedTurn | None = None
         self._kind = ""
+        self._said_in: list[LoggedTurn] = []
+        """The turn of each word of people that was not taken back."""
         self._processes: dict[str, LoggedTurn] = {}
         """The turns of calls that may go on behind them."""
 
@@ -182,15 +184,18 @@ class TurnReader:
             self._open.fault = message["message"]
 
     def _thread_rolled_back(self, message: Mapping[str, Any], id: str) -> None:
-        left = message["num_turns"]
-        while left > 0 and self.turns:
-            left -= len(self.turns.pop().said)
+        """Words go, the last ones first; a turn of which some went is not told of any more."""
+        for _ in range(message["num_turns"]):
+            turn = self._said_in.pop() if self._said_in else None
+            if turn in self.turns:
+                del self.turns[self.turns.index(turn) :]
 
     # ── what is said ──────────────────────────────────────────────────────────────────────────
 
     def _user_message(self, message: Mapping[str, Any], id: str) -> None:
         if self._open is not None and message.get("kind") in (None, "plain"):
             self._open.said.append(message["message"])
+            self._said_in.append(self._open)
 
     def _agent_message(self, message: Mapping[str, Any], id: str) -> None:
         if self._open is not None and message["message"] != COMPACTED_MESSAGE:

@@ -337,9 +337,9 @@ async def compactions(fixture: Fixture) -> None:
 
 
 async def turns(fixture: Fixture) -> None:
-    """A session that is compacted, and whose person goes back to turns from before."""
+    """A session that is compacted, and whose person goes back to turns from before, or takes words back."""
     rng, person = fixture.rng, fixture.person()
-    person.habits |= {"compact": 8, "back": 12, "interrupt": 2}
+    person.habits |= {"compact": 8, "back": 12, "interrupt": 2, "take_back": 8}
     person.looks_back = 8
     fixture.site.model.odds.large = 0.3
     steer = rng.choice(("replace", "steer"))

@@ -91,8 +91,10 @@ ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"
 
 SEALED: Mapping[str, float] = {"contents": 0.7, "folders": 0.5}
 """Workloads with keys of packs, and the share of their seeds that have some."""
-VIEWED = 5
+VIEWED, VIEWED_OFTEN = 5, 2
 """Every so many-th seed compares what people are shown with what logs say."""
+TURNED = frozenset(("turns", "queues", "doors", "crowds", "asks", "reviews", "reruns", "heirs"))
+"""Workloads that do so more often: turns of many kinds are theirs, and cost little."""
 READ, READ_OFTEN = 10, 2
 """Every so many-th seed reads every log back from an export of it."""
 KEPT = frozenset(("files", "archives", "outages", "forks"))
@@ -130,7 +132,7 @@ class World:
         self.read_back = ReadBack(watch, double, objects, self.knobs.secret)
         self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
         self.viewed = Viewed(watch, double, objects, config, Random(f"dendro:{seed}:viewed"))
-        self.views = seed % VIEWED == 0
+        self.views = seed % (VIEWED_OFTEN if self.workload.name in TURNED else VIEWED) == 0
         drawn = Random(f"dendro:{seed}:hosts")
         folders = Folders(objects, self.loop, drawn, hosts=drawn.choice((1, 2, 2, 2)))
         folders.most_packs = drawn.choice((1, 2, 3))

@@ -26,6 +26,7 @@ OF_A_SUBMISSION = {
     "conversation_path",
     "shutdown_complete",
     "thread_name_updated",
+    "thread_rolled_back",
     "list_custom_prompts_response",
     "list_models_response",
     "list_skills_response",
