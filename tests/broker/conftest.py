@@ -39,21 +39,22 @@ REAL = [pytest.param(name, marks=pytest.mark.realredis) for name in SERVERS]
 ALL = ["double", *REAL, pytest.param("cluster", marks=pytest.mark.realredis)]
 
 ALWAYS = ("double", "redis7")
+PRIVATE = ["wheel", "installed"] if "redis62" in SERVERS else []
 OTHERS = [name for name in (*SERVERS, "cluster") if name not in ALWAYS]
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leaves all but one of the other servers for the night: the commit and the test's name choose."""
+    """Leaves all but one of the other servers for the night, and one of two private ones: the commit and the
+    test's name choose."""
     for item in items:
-        kind = _other_server(item)
-        if kind and OTHERS[chosen(item.nodeid.partition("[")[0], len(OTHERS))] != kind:
-            item.add_marker(pytest.mark.night)
-
-
-def _other_server(item: pytest.Item) -> str | None:
-    given = item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
-    return next((str(given[name]) for name in ("backend", "server") if given.get(name) in OTHERS), None)
+        given = (
+            item.callspec.params if isinstance(item, pytest.Function) and hasattr(item, "callspec") else {}
+        )
+        for name, kinds in (("backend", OTHERS), ("server", OTHERS), ("config", PRIVATE)):
+            kind = given.get(name)
+            if kind in kinds and kinds[chosen(item.nodeid.partition("[")[0], len(kinds))] != kind:
+                item.add_marker(pytest.mark.night)
 
 
 @pytest.fixture(scope="session")
