@@ -212,7 +212,8 @@ async def test_history_has_the_last_decisions_first_with_who_and_goes_on_behind_
             sessions.append(await asking(site.harness, f"c{number}"))
             await opened(stream, sessions[-1], f"c{number}")
             await answered(who, sessions[-1], f"c{number}", decision=word)
-        await site.harness.until(sessions[-1], "task_complete")
+            # Its next request must not take what the next session's model is to say.
+            await site.harness.until(sessions[-1], "task_complete")
     page = await jo.call("approval/history", {"limit": 2})
     told = [(row["threadId"], row["decision"], row["who"], row["kind"]) for row in page["data"]]
     assert told == [
