@@ -233,6 +233,24 @@ async def test_stream_ends_when_the_gateway_leaves(site: Site, board: Board) -> 
         assert await told.next() is None
 
 
+async def test_holder_of_a_token_may_not_take_all_connections(site: Site, board: Board) -> None:
+    site.watch._most = 1
+    one, two = await site.signed_in(), await site.signed_in()
+    board.put("a1", whole=True)
+    async with one.stream("board") as told:
+        await next_of(told)
+        status, code, text = await one.refused("window/state")
+        assert (status, code) == (429, -32001)
+        assert "close one" in text
+        answer = await one.client.get(
+            "/api/stream",
+            params={"topic": "board"},
+            headers={"Dendro-Key": KEY, "Sec-Fetch-Site": "same-origin"},
+        )
+        assert answer.status_code == 429
+        assert (await two.call("window/state"))["who"] == "ana"
+
+
 # ── threads ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -280,9 +298,9 @@ async def test_window_that_was_cut_off_within_a_turn_gets_what_the_live_ones_got
     harness.models.will([calls("c1", ask=True), ends()], [message("done"), ends("r2")])
     session = await harness.session("untrusted")
     async with working(harness), browser.stream(f"thread:{session}") as live:
-        await harness.say(session)
         async with browser.stream(f"thread:{session}") as cut:
             seen = [await next_of(cut)]
+            await harness.say(session)
             while "turn/started" not in methods(seen):
                 seen.append(await next_of(cut))
         await harness.until(session, "exec_approval_request")

@@ -12,7 +12,7 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import field
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final, TypeVar
 
@@ -113,6 +113,13 @@ class Seen:
     """The id of a browser's token; empty for a program."""
 
 
+@dataclass(slots=True)
+class JsonAnswer:
+    """The result of a method, as soon as there is one."""
+
+    value: JsonObject = field(default_factory=dict)
+
+
 @record
 class WindowPorts:
     """The parts of its gateway that the window needs."""
@@ -180,9 +187,19 @@ class Window:
         seen = await self._seen(request)
         if name == "logout":
             return await self._logout(request, seen)
-        method = _method(name)
-        result = await self._called(name, method, seen.principal, await _body(request, MOST_BODY))
-        return _json(result)
+        method, told = _method(name), JsonAnswer()
+        given = await _body(request, MOST_BODY)
+
+        async def serving() -> None:
+            told.value = await self._called(name, method, seen.principal, given)
+
+        try:
+            await self._given.watch.serve(seen.principal, serving())
+        except Crowded as error:
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), Code.OVERLOADED) from None
+        except Revoked as error:
+            raise Refused(HTTPStatus.UNAUTHORIZED, str(error)) from None
+        return _json(told.value)
 
     # ── who asks ──────────────────────────────────────────────────────────────────────────────
 
