@@ -28,6 +28,7 @@ from bench import (
     replay,
     throughput,
     trees,
+    window,
     workspaces,
 )
 from bench.figures import Figure
@@ -48,6 +49,7 @@ BENCHES: dict[str, Bench] = {
     "parked": parked.run,
     "trees": trees.run,
     "workspaces": workspaces.run,
+    "window": window.run,
     "long_session": long_session.run,
 }
 _PIPE_COLUMNS = 110

@@ -31,28 +31,32 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
     count = QUICK if quick else SESSIONS
     try:
         await broker.open()
-        await _fill(broker, connection, count)
+        await fill(broker, connection, count)
         return [await _pages(broker, count)]
     finally:
         await broker.aclose()
 
 
-async def _fill(broker: Broker, connection: Connection, count: int) -> None:
+async def fill(broker: Broker, connection: Connection, count: int, namespace: str = NAMESPACE) -> None:
+    """Makes sessions of a namespace that rest."""
     now_ms = int(time.time() * 1000)
     for start in range(0, count, _AT_ONCE):
         rows: list[tuple[str | bytes | int, ...]] = []
         for at_ms in range(now_ms - start - _AT_ONCE, now_ms - start):
             shard = secrets.randbelow(broker.config.shards)
             session = new_session_id(at_ms, shard, secrets.randbits(62))
-            rows += _rows(broker, session, shard, at_ms)
+            rows += _rows(broker, session, (shard, at_ms), namespace)
         await connection.commands(rows)
 
 
-def _rows(broker: Broker, session: SessionId, shard: int, at_ms: int) -> list[tuple[str | bytes | int, ...]]:
+def _rows(
+    broker: Broker, session: SessionId, at: tuple[int, int], namespace: str
+) -> list[tuple[str | bytes | int, ...]]:
+    shard, at_ms = at
     fields = ("tree", session, "pool", "bench", "agent_id", 0, "status", "idle", "meta", _META)
-    labels = ("namespace", NAMESPACE, "source", "cli", "created_ms", at_ms, "recency", at_ms)
+    labels = ("namespace", namespace, "source", "cli", "created_ms", at_ms, "recency", at_ms)
     place = IndexPlace(at_ms, session).key
-    members = [prefix + place for order in ("recency", "creation") for prefix in _prefixes(order)]
+    members = [prefix + place for order in ("recency", "creation") for prefix in _prefixes(order, namespace)]
     scored = [word for member in members for word in (0, member)]
     return [
         ("HSET", broker.keys.session(session), *fields, *labels),
@@ -60,8 +64,8 @@ def _rows(broker: Broker, session: SessionId, shard: int, at_ms: int) -> list[tu
     ]
 
 
-def _prefixes(order: str) -> list[bytes]:
-    wanted = Listed(NAMESPACE, order="creation" if order == "creation" else "recency")
+def _prefixes(order: str, namespace: str) -> list[bytes]:
+    wanted = Listed(namespace, order="creation" if order == "creation" else "recency")
     return list(wanted.prefixes())
 
 
