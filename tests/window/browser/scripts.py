@@ -71,6 +71,37 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         },
         {"items": [{"text": "Thank you."}]},
     ],
+    "plan": [
+        {
+            "items": [
+                {
+                    "call": "approve_plan",
+                    "args": {
+                        "proposal": {
+                            "title": "Upgrade in place",
+                            "summary": "In **two** steps.",
+                            "plan": {
+                                "plan": [
+                                    {"step": "Copy <b>all</b>", "status": "pending"},
+                                    {"step": "Switch over", "status": "pending"},
+                                ]
+                            },
+                        }
+                    },
+                }
+            ]
+        },
+        {"items": [{"text": "It is planned."}]},
+    ],
+    "family": [
+        {
+            "items": [
+                {"call": "subagent_spawn", "args": {"label": "scout", "prompt": "touch one, and tell of it"}}
+            ]
+        },
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"text": "The scout is back."}]},
+    ],
     "echo": [{"items": [{"text": "Words **for you**."}]}],
 }
 SCENARIO = {

@@ -47,7 +47,8 @@ def test_a_request_is_answered_in_the_conversation_that_it_stands_in(visitor: Vi
     page = visitor.signed_in(f"/tree/{thread}")
     ask = page.locator("[data-testid=item][data-type=request]")
     expect(ask).to_contain_text("touch one.txt")
-    ask.get_by_test_id("allow").click()
+    with page.expect_response("**/api/approval/answer"):
+        ask.get_by_test_id("allow").click()
     expect(ask).to_have_count(0)
     talk = page.get_by_test_id("conversation")
     expect(talk.locator("[data-type=commandExecution]")).to_contain_text("exit 0")

@@ -22,6 +22,12 @@ def ready(page: Page, thread: str) -> None:
     expect(page.get_by_test_id("allow")).to_be_enabled()
 
 
+def press(page: Page, key: str) -> None:
+    """Presses a key that answers, and waits for the end of that answer."""
+    with page.expect_response("**/api/approval/answer"):
+        page.keyboard.press(key)
+
+
 def decision(deployment: Deployment, thread: str) -> str:
     """How a thread's last request was decided, as the log says."""
     rows = deployment.call("approval/history", {"treeId": thread, "limit": 1})["data"]
@@ -50,7 +56,7 @@ def test_a_request_comes_up_and_a_key_allows_it(visitor: Visitor) -> None:
     expect(detail).to_contain_text("I make a file.")
     expect(detail).to_contain_text("Runs")
     expect(page.get_by_test_id("allow")).to_be_enabled()
-    page.keyboard.press("a")
+    press(page, "a")
     expect(page.get_by_test_id("needs-empty")).to_contain_text("allowed by you")
     expect(page).to_have_title("Dendro")
     assert decision(visitor.deployment, thread) == "accept"
@@ -68,7 +74,7 @@ def test_a_refusal_can_be_taken_back_and_is_sent_after_that(visitor: Visitor) ->
     expect(row(page, thread)).to_be_visible()
     assert decision(visitor.deployment, thread) == ""
     expect(page.get_by_test_id("deny")).to_be_enabled()
-    page.keyboard.press("d")
+    press(page, "d")
     expect(page.get_by_test_id("needs-empty")).to_contain_text("denied by you")
     assert decision(visitor.deployment, thread) == "decline"
 
@@ -129,7 +135,7 @@ def test_alike_commands_are_allowed_together_and_a_compound_one_is_alike_to_noth
     expect(page.get_by_test_id("request-detail")).to_contain_text("http://127.0.0.1:9/b")
     expect(page.get_by_test_id("allow")).to_have_text(re.compile("Allow 2"))
     expect(page.get_by_test_id("allow")).to_be_enabled()
-    page.keyboard.press("a")
+    press(page, "a")
     expect(page.get_by_test_id("request")).to_have_count(1)
     expect(row(page, odd)).to_be_visible()
     assert [decision(visitor.deployment, each) for each in (one, two, odd)] == ["accept", "accept", ""]
@@ -174,9 +180,8 @@ def test_a_patch_shows_its_lines_and_is_denied_with_words(visitor: Visitor) -> N
     expect(row(page, thread)).to_contain_text("+2")
     page.keyboard.press("r")
     page.locator("textarea").fill("Not like this: echo")
-    page.keyboard.press("Control+Enter")
+    press(page, "Control+Enter")
     expect(page.get_by_test_id("needs-empty")).to_contain_text("denied by you")
-    visitor.deployment.call("thread/read", {"threadId": thread})
     assert decision(visitor.deployment, thread) == "decline"
 
 
@@ -189,9 +194,23 @@ def test_a_question_is_answered_by_one_of_its_options(visitor: Visitor) -> None:
     expect(page.get_by_test_id("request-detail")).to_contain_text("as <b>rust</b>")
     page.get_by_label("green").check()
     expect(page.get_by_test_id("answer")).to_be_enabled()
-    page.get_by_test_id("answer").click()
+    with page.expect_response("**/api/approval/answer"):
+        page.get_by_test_id("answer").click()
     expect(page.get_by_test_id("needs-empty")).to_be_visible()
     assert decision(visitor.deployment, thread) == "answer"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_plan_is_read_and_approved(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("plan")
+    page = visitor.signed_in("/")
+    ready(page, thread)
+    text = page.get_by_test_id("request-text")
+    expect(text.locator("strong")).to_have_text("two")
+    expect(text.locator("ol li")).to_have_text(["Copy <b>all</b>", "Switch over"])
+    press(page, "a")
+    expect(page.get_by_test_id("needs-empty")).to_be_visible()
+    assert decision(visitor.deployment, thread) == "accept"
 
 
 @pytest.mark.usefixtures("queue")
@@ -217,7 +236,8 @@ def test_at_a_phone_a_card_allows_what_is_wholly_seen_and_opens_the_rest(visitor
     box = allow.bounding_box()
     assert box is not None
     assert box["height"] >= 44
-    allow.click()
+    with page.expect_response("**/api/approval/answer"):
+        allow.click()
     expect(row(page, short)).to_have_count(0)
     row(page, long).get_by_test_id("read").click()
     expect(page.get_by_test_id("request-detail")).to_be_visible()

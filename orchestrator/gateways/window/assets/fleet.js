@@ -1,23 +1,23 @@
 // Fleet: every tree by its state, and new ones.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
-import { api, hear, may, notice, onOpened, onSignedOut, session } from "./store.js";
+import { api, hear, may, notice, onSignedOut, session } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Age, canopy, dollars, Glyph, go, html, Key, Link, place, quantity, short, Stat, STATES, title, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
 
 const ORDER = ["needs", "lost", "due", "quarantined", "failed", "ready", "working", "paused", "waiting", "idle", "archived"];
 const AT_WORK = new Set(["needs", "lost", "due", "failed", "working", "paused", "waiting"]);
-const PAGE = 100, FOLDED = 20, RAIL = 11, POLL_MS = 3000, MARKS = /\*\*|__|`/g;
+const PAGE = 100, FOLDED = 20, RAIL = 11, MARKS = /\*\*|__|`/g;
 
 const rows = new Map(); // tree → signal of its row
 const order = signal([]); // [tree, state], by state, the newest first in each
 export const counts = signal({});
-const loaded = signal(false), failed = signal(""), more = signal(null), chosen = signal(null), unfolded = signal(false);
+const loaded = signal(false), failed = signal(""), more = signal("start"), chosen = signal(null), unfolded = signal(false);
 const agentsAtWork = signal(0);
-let polls = 0, begun = false;
+let begun = false;
 
-onSignedOut(() => { rows.clear(); order.value = []; counts.value = {}; loaded.value = false; more.value = null; chosen.value = null; });
+onSignedOut(() => { rows.clear(); order.value = []; counts.value = {}; loaded.value = false; more.value = "start"; chosen.value = null; });
 
 // A row keeps its place among those of its state while it works: what moves cannot be read.
 function sort() {
@@ -41,40 +41,35 @@ function onFleet(event) {
     event.data.forEach(put);
     loaded.value = true;
     failed.value = "";
+    more.value = "start";
   } else if (event.type === "changed") {
     event.changed.forEach(put);
     for (const one of event.gone) rows.delete(typeof one === "string" ? one : one.treeId);
-  } else if (event.type === "error") { poll(); return; }
+  } else if (event.type === "error") { if (!loaded.peek()) failed.value = event.error?.message ?? ""; return; }
   else if (event.type === "reset") { readAll(); return; }
   sort();
 }
 async function readAll() {
   try {
     const page = await api("fleet/list", { sort: "activity", limit: PAGE });
-    more.value = page.nextCursor ?? null;
     onFleet({ type: "all", data: page.data, counts: page.counts });
   } catch (error) { if (!loaded.peek()) failed.value = error.message; }
 }
-// Where the server pushes no fleet, it is read while the page is looked at.
-function poll() {
-  if (polls) return;
-  readAll();
-  polls = setInterval(() => { if (!document.hidden && session.peek().state === "in") readAll(); }, POLL_MS);
-}
+// Older trees than the server pushes: pages are read until one has something new.
 async function readMore() {
   try {
-    const page = await api("fleet/list", { sort: "activity", limit: PAGE, ...(more.peek() ? { cursor: more.peek() } : {}) });
-    page.data.forEach((row) => { if (!rows.has(row.treeId)) put(row); });
-    more.value = page.nextCursor ?? null;
+    for (let before = rows.size; rows.size === before && more.peek() !== "";) {
+      const page = await api("fleet/list", { sort: "activity", limit: PAGE, ...(more.peek() !== "start" ? { cursor: more.peek() } : {}) });
+      page.data.forEach((row) => { if (!rows.has(row.treeId)) put(row); });
+      more.value = page.nextCursor ?? "";
+    }
     sort();
   } catch (error) { notice(error.message, { bad: true }); }
 }
-const served = () => (session.peek().features ?? []).includes("fleet");
 export function begin() {
-  if (begun || !served()) return;
+  if (begun) return;
   begun = true;
   hear("fleet", onFleet);
-  onOpened(() => { if (!polls) api("fleet/list", { sort: "activity", limit: PAGE }).then((page) => { more.value = page.nextCursor ?? null; counts.value = page.counts ?? {}; }, () => {}); });
 }
 
 // The trees of the rail: what is at work, and what was looked at last.
@@ -144,7 +139,6 @@ export function Fleet() {
     Enter: () => { if (chosen.peek() && !document.activeElement?.closest("a, button")) go(`/tree/${chosen.peek()}`); },
     "/": (event) => { event.preventDefault(); box.current?.focus(); }, Escape: () => { if (document.activeElement === box.current) box.current.blur(); },
   }), []);
-  if (!served()) return html`<main class="empty" data-testid="fleet"><div><h1>Fleet</h1><p>This server does not list its trees.</p></div></main>`;
   if (failed.value && !loaded.value) return html`<main class="empty" data-testid="fleet"><div><h1>The fleet cannot be read</h1><p>${failed.value}</p><p><button onClick=${readAll}>Try again</button></p></div></main>`;
   const list = filtered(), { q, state, pool, mine } = wanted(), bare = !q && !state && !pool && !mine;
   const pools = [...new Set([...rows.values()].map((row) => row.peek().pool).filter(Boolean))].sort().slice(0, 6);
@@ -155,7 +149,7 @@ export function Fleet() {
     ${loaded.value && !order.value.length ? html`<${First} />` : html`<div class="cols head" aria-hidden="true"><span></span><span>Tree</span><span>Agents</span><span class="r">Working</span><span class="r">Tokens</span><span class="r">Cost</span><span class="r chg">Changes</span><span class="pool">Pool</span><span class="r">Last</span></div>
     <div role="grid" aria-label="Trees" class="rows" tabindex="0">${groups.map(([name, found]) => {
       const folded = name === "idle" && bare && !unfolded.value, shown = folded ? found.slice(0, FOLDED) : found, all = bare ? Math.max(counts.value[name] ?? 0, found.length) : found.length;
-      return html`<section key=${name} role="rowgroup" aria-label=${STATES[name]}><div class="group" aria-hidden="true">${STATES[name]}<span>${all}</span></div>${shown.map(([id]) => html`<${Row} key=${id} id=${id} />`)}</section>${name === "idle" && (found.length > shown.length || more.value) ? html`<button class="quiet more" onClick=${() => { unfolded.value = true; if (more.peek()) readMore(); }}>Older trees</button>` : null}`;
+      return html`<section key=${name} role="rowgroup" aria-label=${STATES[name]}><div class="group" aria-hidden="true">${STATES[name]}<span>${all}</span></div>${shown.map(([id]) => html`<${Row} key=${id} id=${id} />`)}</section>${name === "idle" && (found.length > shown.length || all > found.length) ? html`<button class="quiet more" onClick=${() => { unfolded.value = true; if (all > found.length) readMore(); }}>Older trees</button>` : null}`;
     })}${loaded.value && !list.length ? html`<p class="nothing">No tree is like this. <${Link} to="/fleet" class="under">All<//></p>` : null}</div>`}
   </main>`;
 }

@@ -13,9 +13,11 @@ export const overlay = signal(""); // palette, keys, settings, or a question of 
 const typing = (event) => event.target instanceof Element && event.target.closest("input, textarea, select, [contenteditable]") !== null;
 
 // Binds keys while a page is shown: `{key: act}`; the answer unbinds them. None acts while somebody types, or over
-// an overlay. Keys with ⌘ and Escape act always.
+// an overlay; keys with ⌘ and Escape act always, and Escape closes an overlay first.
 export function bind(acts) {
   const guarded = Object.fromEntries(Object.entries(acts).map(([key, act]) => [key, (event) => {
+    if (event.defaultPrevented) return;
+    if (key === "Escape" && overlay.value) { event.preventDefault(); overlay.value = ""; return; }
     const always = key.includes("$mod") || key === "Escape";
     if (!always && (typing(event) || overlay.value || !singleKeys.value || event.defaultPrevented)) return;
     if (event.repeat && !["j", "k"].includes(key)) return;

@@ -169,7 +169,7 @@ function Window() {
   useEffect(() => bind({
     "g n": () => go("/"), "g f": () => go("/fleet"),
     "$mod+k": (event) => { event.preventDefault(); if (session.peek().state === "in") overlay.value = overlay.peek() === "palette" ? "" : "palette"; },
-    "Shift+?": () => { overlay.value = "keys"; }, "?": () => { overlay.value = "keys"; },
+    Escape: () => {}, "?": () => { overlay.value = "keys"; },
   }), []);
   const { state } = session.value;
   if (state === "out") return html`<div class="window bare"><${SignIn} /><${Notices} /></div>`;

@@ -176,14 +176,11 @@ function reopen() {
   queueMicrotask(() => { reopening = false; clearTimeout(retry); read(); });
 }
 
-// Kinds of topics that the server does not have: pages read those by methods.
-const unserved = new Set();
-const kind = (topic) => topic.split(":")[0];
 const isLog = (topic) => topic.startsWith("thread:");
 
 async function read() {
   if (session.value.state !== "in") return;
-  const topics = [...new Set([...wants.values()].flat())].filter((topic) => !unserved.has(kind(topic))).sort();
+  const topics = [...new Set([...wants.values()].flat())].sort();
   for (const topic of cursors.keys()) if (!topics.includes(topic)) cursors.delete(topic);
   const before = reading, mine = new AbortController();
   if (!topics.length) { before?.abort(); reading = null; return; }
@@ -200,7 +197,6 @@ async function read() {
     if (answer.status === 401) { signedOut(((await answer.json().catch(() => null))?.error?.message) ?? ""); return; }
     if (!answer.ok || !answer.body) {
       const said = await answer.json().catch(() => null);
-      if (answer.status === 400) leaveOut(topics, said);
       if (answer.status === 503) storeAway.value = said?.error?.message ?? "";
       throw new Refused(answer.status, 0, said?.error?.message ?? "");
     }
@@ -230,15 +226,6 @@ async function read() {
   tell("lost");
   const wait = Math.min(LAST_TRY_MS, FIRST_TRY_MS * 2 ** tries++) * (0.75 + Math.random() / 2);
   retry = setTimeout(read, wait);
-}
-
-// An older server refuses a stream with a topic that it does not have: it is asked again without.
-function leaveOut(topics, said) {
-  const optional = topics.filter((topic) => topic !== "needs" && !isLog(topic));
-  for (const topic of optional) unserved.add(kind(topic));
-  const events = optional.map((topic) => [topic, { type: "error", error: said?.error ?? {} }]);
-  channel.postMessage({ kind: "events", events });
-  take(events);
 }
 
 // One event of the stream: its topic, its JSON; null for a comment.

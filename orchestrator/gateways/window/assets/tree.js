@@ -1,14 +1,14 @@
 // A tree: its agents as they are, beside the conversation of the chosen one.
 import { useEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
-import { api, hear, may, notice, onOpened, onSignedOut, session } from "./store.js";
+import { api, hear, may, notice, onSignedOut } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Age, agentName, dollars, Glyph, go, html, Key, Link, phone, place, short, title, Words } from "./parts.js";
 import { bind } from "./keys.js";
 import { amount, Meter, rowOf } from "./fleet.js";
 import { Conversation, focusComposer, interrupt, takeBackWords } from "./conversation.js";
 
-const POLL_MS = 2000, MARKS = /\*\*|__|`/g;
+const MARKS = /\*\*|__|`/g;
 
 // One tree: its agents by number, and what stands in its head.
 class Grown {
@@ -20,35 +20,22 @@ class Grown {
     this.loaded = signal(false);
     this.error = signal("");
     this.gone = signal(false);
-    this.polls = 0;
   }
 
   begin() {
-    const tree = (session.peek().features ?? []).includes("tree");
-    this.ends = tree ? [hear(`tree:${this.id}`, (event) => this.on(event))] : [onOpened(() => this.readRoot())];
-    if (tree) this.read(); else this.readRoot();
+    this.ends = hear(`tree:${this.id}`, (event) => this.on(event));
   }
-  end() { this.ends.forEach((each) => each()); clearInterval(this.polls); this.polls = 0; }
+  end() { this.ends(); }
 
   async read() {
     try {
       const { agents, ...head } = await api("tree/read", { treeId: this.id });
       this.on({ type: "all", data: agents, ...head });
-    } catch (error) { this.failed(error); }
+    } catch (error) { if (error.status === 404) this.gone.value = true; else this.error.value = error.message; }
   }
-  // Where the server tells no trees: the root alone.
-  async readRoot() {
-    try {
-      const { thread } = await api("thread/read", { threadId: this.id });
-      const state = { active: "working", systemError: "failed" }[thread.status?.type] ?? "idle";
-      this.on({ type: "all", title: thread.name ?? thread.preview, data: [{ agentId: 0, parentId: null, threadId: thread.id, state, last: thread.preview, model: thread.model }] });
-    } catch (error) { this.failed(error); }
-  }
-  failed(error) { if (error.status === 404) this.gone.value = true; else if (!this.loaded.peek()) this.error.value = error.message; }
-
   on({ type, data, changed, gone, ...head }) {
     if (type === "gone") { this.gone.value = true; return; }
-    if (type === "error") { this.polls ||= setInterval(() => { if (!document.hidden) this.read(); }, POLL_MS); return; }
+    if (type === "error") { if (!this.loaded.peek()) this.error.value = head.error?.message ?? ""; return; }
     if (type === "reset") { this.read(); return; }
     if (type === "all") {
       const there = new Set(data.map((agent) => agent.agentId));

@@ -1,0 +1,99 @@
+"""A person looks over the fleet, and into a tree of it."""
+
+from __future__ import annotations
+
+import re
+import uuid
+
+import pytest
+from playwright.sync_api import Locator, Page, expect
+
+from tests.window.browser.conftest import PHONE, Visitor
+from tests.window.browser.test_accessibility import found
+from tests.window.browser.test_needs_you import queue
+
+__all__ = ["queue"]
+
+
+def tree_row(page: Page, tree: str) -> Locator:
+    """The row of a tree."""
+    return page.locator(f"[data-testid=tree-row][data-tree='{tree}']")
+
+
+@pytest.mark.usefixtures("queue")
+def test_trees_stand_by_their_states_and_change_while_one_looks(visitor: Visitor) -> None:
+    name = f"Asks {uuid.uuid4()}"
+    asking, done = visitor.deployment.asks("touch one", name), visitor.deployment.asks("echo", "Echo it")
+    page = visitor.signed_in("/fleet")
+    expect(tree_row(page, asking)).to_have_attribute("data-state", "needs")
+    expect(tree_row(page, done)).to_have_attribute("data-state", "ready")
+    expect(tree_row(page, asking)).to_contain_text(name)
+    expect(page.locator(".rail")).to_contain_text(name)
+    later = visitor.deployment.asks("patch", "Came later")
+    expect(tree_row(page, later)).to_have_attribute("data-state", "needs")
+    page.keyboard.press("/")
+    page.keyboard.type(name[:20].lower())
+    expect(page.get_by_test_id("tree-row")).to_have_count(1)
+    expect(page).to_have_url(re.compile(r"/fleet\?q=asks"))
+    page.keyboard.press("Escape")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    expect(page.get_by_test_id("tree")).to_contain_text(name)
+    expect(page).to_have_url(re.compile(f"/tree/{asking}$"))
+
+
+def test_a_tree_that_was_read_is_at_rest(visitor: Visitor) -> None:
+    done = visitor.deployment.asks("echo", "Read me")
+    page = visitor.signed_in("/fleet")
+    expect(tree_row(page, done)).to_have_attribute("data-state", "ready")
+    tree_row(page, done).click()
+    expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    page.goto(f"{visitor.deployment.url}/fleet?q=read+me")
+    expect(tree_row(page, done)).to_have_attribute("data-state", "idle")
+
+
+def test_a_new_tree_is_begun_by_a_key(visitor: Visitor) -> None:
+    page = visitor.signed_in("/fleet")
+    page.keyboard.press("n")
+    page.get_by_label("What is to be done").fill("echo, please")
+    page.keyboard.press("Control+Enter")
+    expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
+    expect(page).to_have_url(re.compile("/tree/"))
+
+
+@pytest.mark.usefixtures("queue")
+def test_an_agent_of_a_tree_is_chosen_and_its_request_seen(visitor: Visitor) -> None:
+    tree = visitor.deployment.asks("family", "A family")
+    page = visitor.signed_in(f"/tree/{tree}")
+    child = page.locator("[data-testid=agent][data-label=scout]")
+    expect(child).to_have_attribute("data-state", "needs")
+    expect(page.get_by_test_id("conversation")).to_contain_text("Began scout")
+    page.keyboard.press("j")
+    expect(child).to_have_attribute("aria-selected", "true")
+    expect(page).to_have_url(re.compile(f"/tree/{tree}/1$"))
+    ask = page.locator("[data-testid=item][data-type=request]")
+    expect(ask).to_contain_text("touch one.txt")
+    assert found(page) == []
+    ask.get_by_test_id("allow").click()
+    expect(child).not_to_have_attribute("data-state", "needs")
+    page.keyboard.press("k")
+    expect(page.get_by_test_id("conversation")).to_contain_text("The scout is back.")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.usefixtures("queue")
+def test_the_fleet_has_no_serious_findings(visitor: Visitor, scheme: str) -> None:
+    asking = visitor.deployment.asks("touch one", "Asks first")
+    visitor.deployment.asks("echo", "Echo it")
+    for size in (None, PHONE):
+        more = {"size": size} if size else {}
+        page = visitor.signed_in("/fleet", scheme=scheme, bypass_csp=True, **more)
+        expect(tree_row(page, asking)).to_have_attribute("data-state", "needs")
+        assert found(page) == []
+
+
+def test_a_tree_that_is_not_there_is_said_to_be_gone(visitor: Visitor) -> None:
+    page = visitor.signed_in("/tree/0190a4c0-0000-7000-8000-000000000000")
+    expect(page.get_by_test_id("tree")).to_contain_text("There is no such tree")
