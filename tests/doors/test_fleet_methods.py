@@ -192,6 +192,8 @@ async def test_trees_of_another_namespace_are_not_there(harness: Harness, server
         assert found["counts"] == {"idle": 1}
         for method, asked in (
             ("tree/read", {"treeId": theirs}),
+            ("tree/read", {"treeId": theirs, "at": 1}),
+            ("tree/timeline", {"treeId": theirs}),
             ("tree/log", {"treeId": theirs}),
             ("budget/add", {"treeId": theirs, "requestId": "r", "add": {"tokens": 1}}),
         ):
@@ -233,6 +235,28 @@ async def test_budget_is_added_to_once_and_the_log_says_by_whom(peer: Peer, harn
     for wrong in ({}, {"tokens": 1 << 60}):
         code, _ = await peer.refused("budget/add", {**asked, "add": wrong})
         assert code == Code.BAD_PARAMS
+
+
+async def test_tree_is_read_as_it_was_and_its_timeline_has_the_places(peer: Peer, harness: Harness) -> None:
+    root = await talked(peer, harness, "one")
+    empty = await peer.call("tree/timeline", {"treeId": root})
+    assert (empty["treeSeq"], empty["buckets"], empty["marks"]) == (0, [], [])
+    for slots in (1, 2):
+        asked = {"treeId": root, "requestId": f"r{slots}", "add": {"slots": slots}}
+        await peer.call("budget/add", asked)
+    found = await peer.call("tree/timeline", {"treeId": root, "buckets": 10})
+    assert (found["treeSeq"], sum(bar["entries"] for bar in found["buckets"])) == (2, 2)
+    assert [(mark["seq"], mark["kind"]) for mark in found["marks"]] == [(1, "budget"), (2, "budget")]
+    past = await peer.call("tree/read", {"treeId": root, "at": 1})
+    assert (past["treeSeq"], past["budget"], past["limits"]) == (1, None, None)
+    (agent,) = past["agents"]
+    head = await harness.broker.logs.head(SessionId(root))
+    assert head is not None
+    assert (agent["agentId"], agent["threadId"], agent["seq"], agent["state"]) == (0, root, head.seq, "idle")
+    code, text = await peer.refused("tree/read", {"treeId": root, "at": 3})
+    assert (code, "entries 1 to 2" in text) == (Code.BAD_PARAMS, True)
+    for wrong in ({"at": 0}, {"at": "now"}):
+        assert (await peer.refused("tree/read", {"treeId": root, **wrong}))[0] == Code.BAD_PARAMS
 
 
 async def test_workers_and_figures_are_told_to_the_machine_s_user(peer: Peer, harness: Harness) -> None:

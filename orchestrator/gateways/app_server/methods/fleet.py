@@ -29,6 +29,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status, title_of
 from orchestrator.views.tree import AgentPicture, TreePicture, TreeReader, tree_line
+from orchestrator.views.tree_past import PastAgent, PastTree, TreePast
 from orchestrator.views.view_errors import ViewError
 from orchestrator.views.workers import SeenWorker, workers_of
 
@@ -46,6 +47,8 @@ MOST_LOG = 200
 MOST_AMOUNT = 1 << 53
 MOST_READERS = 64
 """Trees whose logs' ends are kept at hand."""
+MOST_PASTS = 16
+MOST_BUCKETS = 400
 STATS_S = 5.0
 IDLE_S = 600.0
 """A fleet that nobody has asked for in this time is not kept."""
@@ -67,6 +70,7 @@ class _AtHand:
     def __init__(self) -> None:
         self.fleets: dict[str, tuple[Fleet, float]] = {}
         self.readers: dict[str, TreeReader] = {}
+        self.pasts: dict[str, tuple[TreePast, float]] = {}
         self.stats: dict[str, tuple[float, JsonObject]] = {}
 
 
@@ -202,14 +206,21 @@ def change_json(change: Mapping[str, int] | None) -> JsonObject | None:
 
 
 class TreeRead(Params):
-    """A tree, by its root's thread."""
+    """A tree, by its root's thread; as it is, or as it was behind an entry of its log."""
 
     tree_id: Id
+    at: Annotated[int, Field(ge=1, le=MOST_AMOUNT)] | None = None
 
 
 async def tree_read(door: Door, params: TreeRead) -> Result:
-    """The agents of a tree, its budgets and limits, as they are now."""
+    """The agents of a tree, its budgets and limits, as they are now; or the agents as they were."""
     head = await _root(door, params.tree_id)
+    if params.at is not None:
+        past = await _past(door, head)
+        try:
+            return past_json(head, await past.at(params.at, head))
+        except ValueError as error:
+            raise bad_params(f"at: {error}") from None
     picture = await reader_of(door.ports.found.broker, head.tree).picture()
     return tree_json(head, picture)
 
@@ -315,6 +326,115 @@ def _waits_for(agent: AgentPicture) -> JsonObject | None:
     if doing.until_ms is not None:
         told["untilAtMs"] = doing.until_ms
     return told
+
+
+def past_json(head: SessionHead, past: PastTree) -> JsonObject:
+    """A tree as it was, as clients draw it: what no log tells is null."""
+    agents = [past_agent_json(one) for one in past.agents]
+    return {
+        "treeId": head.tree,
+        "treeSeq": past.tree_seq,
+        "atMs": past.at_ms,
+        "title": title_of(head)[:MOST_SHOWN],
+        "state": agents[0]["state"],
+        "agents": agents,
+        "budget": None,
+        "counters": {"spawned": past.view.spawned, "slots": past.view.slots},
+        "limits": None,
+    }
+
+
+_STANDINGS: Mapping[str, State] = {
+    "queued": "waiting",
+    "running": "working",
+    "ready": "ready",
+    "idle": "idle",
+    "failed": "failed",
+    "canceled": "idle",
+}
+
+
+def past_agent_json(one: PastAgent) -> JsonObject:
+    """An agent as it was; `seq` is where its thread's log stood then."""
+    agent, doing = one.agent, one.doing
+    if agent is not None:
+        state: str | None = _STANDINGS.get(agent.status, "idle")
+    else:
+        state = None if one.at_work is None else "working" if one.at_work else "idle"
+    waits = doing.waits_for if doing is not None and state == "working" else ""
+    label = agent.record.get("label") if agent is not None else None
+    parts = agent.path.split("/") if agent is not None else []
+    return {
+        "agentId": one.agent_id,
+        "parentId": int(parts[-2]) if len(parts) > 1 else None,
+        "threadId": one.session,
+        "seq": one.seq,
+        "label": str(label)[:MOST_SHOWN] if label else None,
+        "origin": agent.record.get("origin") if agent is not None else None,
+        "state": "waiting" if waits else state,
+        "standing": agent.status if agent is not None else None,
+        "sinceAtMs": (doing.since_ms or None) if doing is not None else None,
+        "waitsFor": {"kind": _waits_kind(waits), "text": waits, "agentIds": list(doing.awaited)}
+        if waits and doing is not None
+        else None,
+        "last": doing.last[:MOST_SHOWN] if doing is not None else None,
+        "tokens": (doing.tokens or None) if doing is not None else None,
+        "costMicro": None,
+        "pending": agent.pending[0] if agent is not None else None,
+        "interrupts": agent.pending[1] if agent is not None else None,
+        "holder": None,
+        "machine": None,
+        "lostAtMs": None,
+        "canceling": agent.marked if agent is not None else None,
+        "change": None,
+    }
+
+
+async def _past(door: Door, head: SessionHead) -> TreePast:
+    """The tree's past up to now, which the process keeps for all; one that nobody asks for is let go."""
+    broker, now_s = door.ports.found.broker, time.monotonic()
+    pasts = _at_hand(broker).pasts
+    for tree, (_, used_s) in tuple(pasts.items()):
+        if now_s - used_s > IDLE_S:
+            del pasts[tree]
+    past = pasts[head.tree][0] if head.tree in pasts else TreePast(broker, head.tree)
+    if len(pasts) >= MOST_PASTS and head.tree not in pasts:
+        del pasts[min(pasts, key=lambda tree: pasts[tree][1])]
+    pasts[head.tree] = past, now_s
+    await past.read_on()
+    return past
+
+
+class TreeTimeline(Params):
+    """The log of a tree as a slider shows it."""
+
+    tree_id: Id
+    buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)] = MOST_BUCKETS
+
+
+async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
+    """A tree's log as bars, with its long pauses, and marks where something began, ended or was decided."""
+    head = await _root(door, params.tree_id)
+    found = (await _past(door, head)).timeline(params.buckets)
+    return {
+        "firstAtMs": found.first_ms,
+        "lastAtMs": found.last_ms,
+        "treeSeq": found.tree_seq,
+        "buckets": [{"seq": one.seq, "atMs": one.at_ms, "entries": one.entries} for one in found.buckets],
+        "gaps": [{"fromMs": begin, "toMs": end} for begin, end in found.gaps],
+        "marks": [
+            {
+                "seq": mark.seq,
+                "atMs": mark.at_ms,
+                "kind": mark.kind,
+                "agentId": mark.line.agent_id,
+                "text": mark.line.text[:MOST_SHOWN],
+                **({"who": mark.line.who} if mark.line.who else {}),
+            }
+            for mark in found.marks
+        ],
+        "more": found.more,
+    }
 
 
 class TreeLog(Params):
@@ -533,6 +653,7 @@ METHODS: Mapping[str, Method] = {
     "fleet/list": Method(FleetList, fleet_list, Scope.READ),
     "fleet/stats": Method(NoParams, fleet_stats, Scope.READ),
     "tree/read": Method(TreeRead, tree_read, Scope.READ),
+    "tree/timeline": Method(TreeTimeline, tree_timeline, Scope.READ),
     "tree/log": Method(TreeLog, tree_log_page, Scope.READ),
     "worker/list": Method(NoParams, worker_list, Scope.READ),
     "budget/add": Method(BudgetAdd, budget_add, Scope.APPROVE),
