@@ -25,6 +25,7 @@ from bench import (
     latency,
     long_session,
     parked,
+    recovery,
     replay,
     throughput,
     trees,
@@ -50,6 +51,7 @@ BENCHES: dict[str, Bench] = {
     "trees": trees.run,
     "workspaces": workspaces.run,
     "window": window.run,
+    "recovery": recovery.run,
     "long_session": long_session.run,
 }
 _PIPE_COLUMNS = 110

@@ -814,6 +814,10 @@ class WorkerSettings(Table):
     """Seconds for which a worker trusts its claim after the last renewal that it sent. Below the lease: the
     difference is what clocks may drift and what the supervisor needs to kill."""
 
+    burial: bool = setting(True, "worker.burial")
+    """Whether sessions of a worker that was killed go on elsewhere as soon as its supervisor has proved that
+    nothing of it runs, and do not wait for the lease. Takes a small process beside each worker (40 MB)."""
+
     stall_s: float = setting(2.0, "worker.stall_s", at_least=0.1)
     """Seconds without a tick of the event loop after which renewals stop: a worker that cannot act must not
     keep others from acting."""

@@ -5,15 +5,16 @@ A part of the nemesis (`sim/nemesis.py`), which draws them; each ends by itself,
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from random import Random
 
 from redis import exceptions as foreign
 
 from sim.double import Double
-from sim.held_messages import HeldMessage, LateAnswer
+from sim.held_messages import HeldMessage, LateAnswer, LateBurial, VeryLateBurial
 from sim.loop import Lane
-from sim.machines import Machine, Operator, Site
+from sim.machines import Machine, Operator, Process, Site
 from sim.triggers import Trigger, starts_a_call
 
 REFUSALS: tuple[Callable[[], foreign.RedisError], ...] = (
@@ -38,6 +39,13 @@ class Degradations:
         raise NotImplementedError
 
     def _called(self) -> Operator:
+        raise NotImplementedError
+
+    @property
+    def living(self) -> list[Machine]:
+        raise NotImplementedError
+
+    def _end(self, victim: Process) -> None:
         raise NotImplementedError
 
     def lie_in_wait(self, kind: type[HeldMessage]) -> None:
@@ -87,6 +95,70 @@ class Degradations:
             machine.supervisor.slow_s = self._rng.uniform(0.1, 1.0)
             self.site.loop.on(self.lane, machine.supervisor.hurries, after=self._rng.uniform(5.0, 20.0))
 
+    def _at_work(self) -> Machine | None:
+        """A worker whose machine outlives it, under which something runs; that is its last hour."""
+        found = [one for one in self.living if one.supervisor.running()]
+        machine = self._rng.choice(found) if found else self._draw_machine()
+        if machine is not None:
+            machine.supervisor.outlives = True
+        return machine
+
+    async def _slow_death(self) -> None:
+        """A worker is killed, and what runs under it is killed late; or its supervisor stands still first."""
+        if machine := self._at_work():
+            if self._rng.random() < 0.3:
+                self.site.ledger.freeze(machine.supervisor)
+                thaw = self.site.ledger.thaw
+                self.site.loop.on(self.lane, thaw, machine.supervisor, after=self._rng.uniform(0.1, 12.0))
+            else:
+                machine.supervisor.slow_s = self._rng.uniform(0.05, 1.0)
+            self._end(machine)
+
+    async def _stuck_death(self) -> None:
+        """A worker is killed, and a process of it waits for a disk: nothing can end it for a while."""
+        if machine := self._at_work():
+            until_s = self.site.loop.time() + self._rng.uniform(0.3, 2.5)
+            for run in machine.supervisor.running():
+                run.stuck_until_s = until_s
+                self.site.watch.reach.saw("survived")
+            self._end(machine)
+
+    async def _revoked_death(self) -> None:
+        """A session is taken from a worker, which is killed before it can say that it has stopped."""
+        if (machine := self._at_work()) and machine.runners:
+            session = self._rng.choice(machine.runners).claim.session
+            if self._rng.random() < 0.5:
+                machine.supervisor.slow_s = self._rng.uniform(0.05, 1.0)
+            await self.takes(session)
+            self._ends_later(machine)
+
+    async def _cut_socket(self) -> None:
+        """A worker's socket to its supervisor closes, and the worker lives: it may die a little later."""
+        if machine := self._at_work():
+            self.site.watch.reach.saw("cut_off")
+            machine.supervisor.is_cut_off()
+            if self._rng.random() < 0.3:
+                self.site.loop.on(self.lane, self._ends_later, machine, after=self._rng.uniform(0.0, 2.0))
+
+    def _ends_later(self, machine: Machine) -> None:
+        if machine.alive:
+            self._end(machine)
+
+    async def _late_burial(self) -> None:
+        """A word that a worker is dead lies in a socket; a worker is killed for it, and perhaps its session
+        is taken from the next one."""
+        machine = self._at_work()
+        if machine is None:
+            return
+        held = [runner.claim.session for runner in machine.runners]
+        if held and self._rng.random() < 0.5:
+            self.lie_in_wait(VeryLateBurial)
+            taken = self._takes_later(self._rng.choice(held), self._rng.uniform(0.5, 3.0))
+            self.site.loop.start(Lane("operator"), taken, "takes")
+        else:
+            self.lie_in_wait(LateBurial)
+        self._end(machine)
+
     async def _frozen_supervisor(self) -> None:
         """A supervisor alone is stopped (SIGSTOP), or hangs on a disk: it kills nothing meanwhile."""
         if machine := self._draw_machine():
@@ -111,6 +183,10 @@ class Degradations:
                 return
             self.site.ledger.freeze(supervisor)
             self.site.loop.on(self.lane, self.site.ledger.thaw, supervisor, after=lasts_s)
+
+    async def _takes_later(self, session: str, after_s: float) -> None:
+        await asyncio.sleep(after_s)
+        await self.takes(session)
 
     async def takes(self, session: str) -> None:
         """Takes a session from its holder."""

@@ -136,6 +136,27 @@ class LateStopped(HeldMessage):
         return self.rng.uniform(0.0, 0.5) if sent.machine == self.victim else None
 
 
+class LateBurial(HeldMessage):
+    """A dead worker's claim is given back twice; the first copy arrives when another one has the session."""
+
+    def holds(self, sent: Sent) -> bool:
+        return sent.name == "bury"
+
+    def caught(self) -> None:
+        assert self.held is not None
+        self.site.network.loses(self.held[1])
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return self.rng.uniform(0.0, 0.5) if sent.name == "claim" else None
+
+
+class VeryLateBurial(LateBurial):
+    """The first copy arrives when the session has been taken from somebody else, who has not stopped yet."""
+
+    def frees(self, sent: Sent, reply: Any) -> float | None:
+        return self.rng.uniform(0.0, 0.1) if sent.name == "revoke" else None
+
+
 class LateClaim(HeldMessage):
     """A claim arrives when somebody else has the session, and his renewals have been lost for a while."""
 

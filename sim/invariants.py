@@ -110,6 +110,13 @@ RULES = {
         "When a session is claimed, no command of an earlier claim runs any more.",
         Case("a session was claimed of which a command had been killed in the last ten seconds"),
     ),
+    "buried": Rule(
+        (
+            "A session is given back for its worker only when that is dead and nothing of it runs, only "
+            "under the claim that it had, and not if the session may have killed two workers."
+        ),
+        Case("a session was given back for a dead worker, of which a command had been killed"),
+    ),
     "trusted": Rule(
         "Nobody is given a session from a holder who still trusts its claim.",
         Case("a session was claimed from a holder whose lease had run out", ("case owner",)),
@@ -495,6 +502,13 @@ CASES = {
     ),
     "approval_expired": Case("a request for approval was ended by its timer"),
     "client_tools": Case("somebody answered a call of a tool of its client", ("op dynamic_tool_response",)),
+    "buried_revoked": Case("a revoked claim was given back for its dead worker"),
+    "buried_late": Case("a dead worker's claim was to be given back that was over", ("reply bury FENCED",)),
+    "buried_not": Case(
+        "a session that may have killed its worker was left to its lease", ("reply bury LEFT",)
+    ),
+    "cut_off": Case("a worker's socket to its supervisor closed, and the worker lived"),
+    "survived": Case("a command outlived the kill of its dead worker's supervisor"),
     **FOLDER_CASES,
     **DOOR_CASES,
 }

@@ -14,9 +14,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from orchestrator.broker.records import Claim
 from orchestrator.tools.exec import supervisor_process
 from sim.loop import Lane, SimLoop
 from sim.trace import Trace
+
+LOOK_S, LOOKS_S = 0.02, 10.0
+"""How often a supervisor looks whether what it kills is dead, and for how long."""
 
 
 @dataclass(slots=True, eq=False)
@@ -48,6 +52,8 @@ class Run:
     """Decided on a branch of the log that Redis had lost by then."""
     state: str = "running"
     ended_s: float = 0.0
+    stuck_until_s: float = 0.0
+    """Until then nothing ends it: it waits for a disk that does not answer."""
     marks: list[str] | None = None
     """Its writes to a portable folder; None if it is not to write to one."""
     mark: Callable[[str], None] | None = None
@@ -164,16 +170,59 @@ class _Asked:
     answered: asyncio.Future[None] | None = None
 
 
+class _Ends:
+    """The descriptors of a burial, by their names."""
+
+    worker = "worker"
+    lifeline = "lifeline"
+    cgroups: tuple[str, ...] = ()
+
+
 class _ProductsLoop(supervisor_process._Supervisor):
     """The product's supervisor process, turn by turn: its socket, its timer and its forks are simulated."""
 
-    def __init__(self, clock: Callable[[], float]) -> None:
+    def __init__(self, clock: Callable[[], float], owner: SimSupervisor) -> None:
         self._worker: Any = self
         self._shims = {}
         self._deadlines = {}
         self._clock = clock
         self._packet = b""
         self.granted = False
+        self._burial: Any = _Ends
+        self._left = False
+        self._owner = owner
+
+    def ends(self) -> bool:
+        """Goes the way to its end, when the worker's end of the socket has closed; False if not yet."""
+        self._worker = None
+        # The shim of what nothing can end has ended. Numbers that are no processes': nothing is sent to them.
+        running = [run for run in self._owner.running() if run.stuck_until_s <= self._owner.now_s]
+        self._shims = {-at: supervisor_process._Shim(at, run.claim) for at, run in enumerate(running, 2)}
+        real, supervisor_process._comes_to_its_end = supervisor_process._comes_to_its_end, self._comes
+        real_now, supervisor_process._now = supervisor_process._now, self._clock
+        try:
+            done = self._is_done()
+            if done:
+                self._shims = {}
+                self._end()
+            return done and not self._owner.running()
+        finally:
+            self._shims = {}
+            supervisor_process._comes_to_its_end = real
+            supervisor_process._now = real_now
+
+    def _comes(self, descriptor: Any, events: int, until: float) -> bool:
+        """Keepers of folders end with their worker, in a simulation at once."""
+        return descriptor == "lifeline" or self._owner.worker_ended
+
+    def _is_childless(self) -> bool:
+        return not self._owner.running()
+
+    def _sweep(self) -> int:
+        return len(self._owner.running())
+
+    def _say_the_word(self) -> None:
+        self._owner.word()
 
     def turn(self, packet: tuple[Any, ...] | None) -> None:
         """Runs the loop once; a packet may have come."""
@@ -213,7 +262,17 @@ class SimSupervisor:
         clock: Callable[[], float],
     ) -> None:
         self._loop = loop
-        self._process = _ProductsLoop(clock)
+        self._clock = clock
+        self._process = _ProductsLoop(clock, self)
+        self.outlives = False
+        """Whether its machine lives when its worker has died, and a process waits for that."""
+        self.worker_ended = False
+        self.word: Callable[[], None] = lambda: None
+        """Told that the worker is dead, and nothing of it runs."""
+        self.held: dict[str, Claim] = {}
+        """The claims that the worker holds, where they can be read when it is dead."""
+        self.forbidden = False
+        """Whether nobody may read them: another supervisor was lost with what it ran."""
         self._asked: deque[_Asked] = deque()
         """Packets that it has not taken."""
         self._ledger = ledger
@@ -229,9 +288,47 @@ class SimSupervisor:
         self._left: dict[str, float] = {}
         """Those of its worker when that died."""
 
+    def hold(self, claim: Claim) -> None:
+        """Writes a claim where it can be read when the worker is dead."""
+        self.held[claim.claim_id] = claim
+
+    def let_go(self, claim: Claim) -> None:
+        self.held.pop(claim.claim_id, None)
+
+    @property
+    def now_s(self) -> float:
+        return self._loop.time()
+
+    def running(self) -> list[Run]:
+        """All that runs under it."""
+        return [run for run in self._ledger.running() if run.machine == self.machine]
+
     def loses_worker(self) -> None:
-        """Its worker's end of the socket closes, behind the packets that wait in it."""
+        """Its worker dies, and so closes its end of the socket, behind the packets that wait in it."""
         self._left, self.deadlines = self.deadlines, {}
+        self.worker_ended = True
+        late = self.outlives and self.slow_s > 0.0
+        if not late:
+            self.kill_now()
+        if self.outlives:
+            self._loop.on(self.lane, self._ends, self._process, self._loop.time() + LOOKS_S)
+        if late:
+            self._loop.on(self.lane, self.kill_now, after=self.slow_s)
+
+    def is_cut_off(self) -> None:
+        """The worker's end of the socket closes, and the worker lives: it starts another supervisor."""
+        self._loop.on(self.lane, self.kill_now, after=self.slow_s)
+        old = _ProductsLoop(self._clock, self)
+        self._loop.on(self.lane, self._ends, old, self._loop.time() + LOOKS_S)
+        self._loop.on(self.lane, self._is_forbidden, after=1.0)
+
+    def _is_forbidden(self) -> None:
+        self.forbidden = True
+
+    def _ends(self, process: _ProductsLoop, until_s: float) -> None:
+        """Looks again and again whether all that ran under it is dead, as its process does."""
+        if not process.ends() and self._loop.time() < until_s:
+            self._loop.on(self.lane, self._ends, process, until_s, after=LOOK_S)
 
     def told_until_s(self, claim: str) -> float:
         """The claim's deadline as the process knows it: it reads of its worker's death behind what waits."""
@@ -313,6 +410,9 @@ class SimSupervisor:
             return
         for run in self._ledger.running():
             if run.machine == self.machine and claim in ("", run.claim):
+                if (stuck_s := run.stuck_until_s - self._loop.time()) > 0.0:
+                    self._loop.on(self.lane, self.kill_now, claim, after=stuck_s + 1e-6)
+                    continue
                 self._ledger.saw("right_to_run")
                 self._ledger.end(run, "killed")
 

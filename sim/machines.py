@@ -27,6 +27,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
+from orchestrator.runtime.burial import bury_all
 from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Leases, Report
@@ -52,6 +53,8 @@ from sim.trace import Trace
 from sim.watch import Watch
 
 POOL = "default"
+BURIALS = 0.6
+"""The share of workers whose supervisor outlives them."""
 WEDGED_TICK_S = 0.5
 
 
@@ -125,7 +128,8 @@ class SimRenewal(Leases):
 
     def __init__(self, machine: Machine, report: Report) -> None:
         confirm = None if machine.site.knobs.confirmed is None else self._has_replicas
-        super().__init__(machine.settings, machine.extend, machine.clock, confirm)
+        outliving = machine.supervisor
+        super().__init__(machine.settings, machine.extend, machine.clock, confirm, outliving=outliving)
         self._machine = machine
         self._report = report
         self._stopped = False
@@ -249,6 +253,9 @@ class Machine(Process):
         self.settings = WorkerSettings()
         self.renewing = Lane(f"{name}/renew")
         self.supervisor = SimSupervisor(site.loop, site.ledger, name, self.clock.simulated, self.clock)
+        self.supervisor.word = self._is_dead
+        # Else its machine dies with it, or nobody waits for its death.
+        self.supervisor.outlives = Random(f"{name}:burial:{rng.getstate()[1][:4]}").random() < BURIALS
         host = site.folders.host_of(name)
         self._broker, connection = broker_on(site, name, self.clock, core, host)
         broker = self._broker
@@ -348,10 +355,18 @@ class Machine(Process):
         self.site.watch.live_state.worker_ends(self.runners)
         for lane in self.lanes:
             self.site.loop.kill(lane)
-        self.supervisor.kill_now()
         self.supervisor.loses_worker()
         self.site.folders.killed(self.name)
         self.site.files.crashed(self.name)
+
+    def _is_dead(self) -> None:
+        """The process that waits for the worker's death hears that nothing of it runs."""
+        self.site.loop.start(Lane(f"{self.name}/burial"), self._is_buried(), "burial")
+
+    async def _is_buried(self) -> None:
+        broker, _ = broker_on(self.site, self.name, self.clock, self.core)
+        held = [] if self.supervisor.forbidden else list(self.supervisor.held.values())
+        await bury_all(broker.claims, held, self.clock() + 6.0, self.clock, self.sleep)
 
     def wedge(self, seconds: float) -> None:
         """Lets the worker renew and do nothing else: its loop turns, and no step of it comes to an end."""

@@ -27,6 +27,7 @@ from sim.campaign import run_batch, stories
 from sim.defects import DEFECTS
 from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
 from sim.defects_of_births import DEFECTS as DEFECTS_OF_BIRTHS
+from sim.defects_of_burials import DEFECTS as DEFECTS_OF_BURIALS
 from sim.defects_of_contents import DEFECTS as DEFECTS_OF_CONTENTS
 from sim.defects_of_delivery import DEFECTS as DEFECTS_OF_DELIVERY
 from sim.defects_of_deployments import DEFECTS as DEFECTS_OF_DEPLOYMENTS
@@ -80,6 +81,7 @@ MUTANTS = (
     *DEFECTS_OF_ODD_SERVERS,
     *DEFECTS_OF_REQUESTS,
     *DEFECTS_OF_FLEET,
+    *DEFECTS_OF_BURIALS,
 )
 
 

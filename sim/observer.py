@@ -41,6 +41,8 @@ class Observer(Protocol):
 
     def claim_of(self, session: str) -> str: ...
 
+    def tries_of(self, session: str) -> int: ...
+
 
 class TreeObserver(Observer, Protocol):
     """An observer that also knows which sessions and agents belong together."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from orchestrator.core.calls import Call, PatchWork, Phase
@@ -26,6 +26,8 @@ class Rights:
     def __init__(self, watch: Observer, ledger: Ledger) -> None:
         self._watch = watch
         self._ledger = ledger
+        self.lives: Callable[[str], bool] = lambda worker: False
+        """Whether a worker of this name lives."""
         self._orphans: list[Run] = []
         """Runs by decisions that Redis has forgotten."""
 
@@ -44,6 +46,24 @@ class Rights:
         old = [run for run in old if self._ledger.kept(run)]
         if old and self._watch.now_s > self._watch.forgot_s + TRUST_S:
             self._watch.broken("alone", f"{session} was claimed while {[run.call_id for run in old]} run")
+
+    def buried(self, session: str, args: Sequence[Any]) -> None:
+        """Called before the session is looked at: it was given back for a worker that is said to be dead."""
+        worker, claim = map(str, args[3 + int(args[2]) + 2 :][:2])
+        seen, watch = self._watch.sessions.get(session), self._watch
+        what = f"{session} was given back for {worker}"
+        if self.lives(worker):
+            watch.broken("buried", f"{what}, which lives")
+        if left := [run.call_id for run in self._ledger.running(session) if run.machine == worker]:
+            watch.broken("buried", f"{what} while {left} run")
+        if seen is not None and seen.claim not in ("", claim):
+            watch.broken("buried", f"{what}, and another claim of it stands")
+        if (tries := watch.tries_of(session)) > 1:
+            watch.broken("buried", f"{what} at the claim number {tries} without progress")
+        if any(run.ended_s > watch.now_s - 10.0 for run in self._ledger.killed(session)):
+            watch.reach.saw("buried")
+        if seen is not None and not seen.claim:
+            watch.reach.saw("buried_revoked")
 
     def turned_away(self, session: str) -> None:
         """A claim was refused: its worker asked for a session and was not given it."""

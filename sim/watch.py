@@ -205,7 +205,9 @@ class Watch(Rest, Branches, TreeLogs):
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
         if name == "claim":
             self.rights.claimed(session, args)
-        if name in ("claim", "renew", "release"):
+        if name == "bury":
+            self.rights.buried(session, args)
+        if name in ("claim", "renew", "release", "bury"):
             self._heard(name, args)
         if name == "revoke":
             self.rights.revoked(args, reply)
@@ -281,6 +283,10 @@ class Watch(Rest, Branches, TreeLogs):
     def claim_of(self, session: str) -> str:
         """The claim that stands now; empty if nobody may write."""
         return self._double.hash(self.keys.session(session)).get(b"claim", b"").decode()
+
+    def tries_of(self, session: str) -> int:
+        """How often it was claimed without progress."""
+        return int(self._double.hash(self.keys.session(session)).get(b"tries", b"0"))
 
     def look(self, session: str) -> None:
         """Reads what is new of one session, and checks where it stands."""

@@ -33,7 +33,7 @@ from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_odd import oddities
 from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed
 from sim.workloads_queues import queues
-from sim.workloads_rare import refusals, reruns, zombies
+from sim.workloads_rare import burials, refusals, reruns, zombies
 
 PROVIDER = "openai"
 
@@ -546,6 +546,7 @@ LATER = (
     ((left_running, left_running, processes), 0.03),
     ((contents,), 0.025),
     ((followers,), 0.03),
+    ((burials,), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -561,6 +562,7 @@ WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts
 WORKLOADS |= {"texts": Workload("texts", texts, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"reruns": Workload("reruns", reruns)}
 WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=10, lasts_s=60.0)}
+WORKLOADS |= {"burials": Workload("burials", burials, faults=12, lasts_s=60.0)}
 WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)}
 WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, lasts_s=40.0)}

@@ -46,6 +46,37 @@ async def zombies(fixture: Fixture) -> None:
     await kept_busy(fixture, person, await new_session(fixture, person, "never", **facts), 12)
 
 
+async def burials(fixture: Fixture) -> None:
+    """Sessions with commands whose workers are killed again and again, while supervisors are slow, stand
+    still or cannot kill, and the word that a worker is dead is late."""
+    rng, odds = fixture.rng, fixture.site.model.odds
+    odds.calls, odds.asks, odds.plans, odds.patches = 0.95, 0.0, 0.0, 0.1
+    odds.long_s = 20.0
+    odds.processes = rng.choice((0.0, 0.0, 0.9))
+    fixture.nemesis.weights |= {
+        "slow_death": 40,
+        "stuck_death": 30,
+        "cut_socket": 30,
+        "late_burial": 40,
+        "revoked_death": 40,
+        "kill": 30,
+        "kill_at": 30,
+        "revoke": 10,
+        "late_stopped": 10,
+        "rewind_1s": 4,
+    }
+    plays = []
+    for _ in range(rng.choice((1, 2))):
+        person = fixture.person()
+        person.habits |= {"say": 14, "interrupt": 2}
+        steers = rng.choice(("replace", "steer"))
+        session = await new_session(
+            fixture, person, "never", unified_exec=odds.processes > 0, on_user_input=steers
+        )
+        plays.append(person.does(kept_busy(fixture, person, session, 12), "is busy"))
+    await asyncio.wait(plays)
+
+
 async def refusals(fixture: Fixture) -> None:
     """Sessions whose Redis is out of memory, read-only or loading again and again while people speak."""
     fixture.nemesis.weights |= {"refuses": 60, "forgets_scripts": 10}

@@ -85,7 +85,7 @@ class Outcome:
 
 STATED, STATED_OFTEN = 6, 2
 """Every so many-th seed compares each script's run with its statement: it costs a tenth."""
-ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"))
+ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs", "burials"))
 """Workloads that do so more often: nobody else comes to their scripts."""
 
 
@@ -166,9 +166,13 @@ class World:
         if self.knobs.confirmed is not None:
             self._set_replicas(self.knobs.confirmed, failovers=plan.faults > 0)
         self.idle_time = IdleTime(self.site, lambda: self.nemesis.living, Random(master.getrandbits(64)))
+        watch.rights.lives = self._lives
         self._plan = plan
         self._master = master
         self._finished = False
+
+    def _lives(self, worker: str) -> bool:
+        return any(machine.name == worker for machine in self.nemesis.living)
 
     def _show_all(self, watch: Watch) -> None:
         """Lets the watch see what happens anywhere."""

@@ -244,6 +244,11 @@ class Timers(Port):
 _CANDIDATES = 8
 MOST_UNSERVED = 1_000
 """Sessions of one shard's pool that are told of at once."""
+BURIED_TRIES = 1
+"""Claims without progress, the dead worker's among them, behind which a session is given back at once."""
+BURIED_AGAIN_MS = 10_000
+"""Time after which a session is given back once more at its worker's death, and does not wait for its lease:
+one that kills its workers behind a commit kills about as many as if each of them waited."""
 _WORKER_FORGOTTEN_MS = 86_400_000
 
 
@@ -494,6 +499,46 @@ class Claims(Timers, Admission):
                 return Released(done["parks"], self._clock.note(done["now"]))
             case "FENCED":
                 return fenced(reply)
+            case _:
+                raise reply.unexpected()
+
+    async def bury(self, claims: Sequence[Claim]) -> list[bool]:
+        """Gives back claims of a worker that has died; for each, whether its session is due now.
+
+        Only behind the proof that nothing runs which the worker started. A session that may have killed its
+        worker is left to its lease.
+        """
+        calls = [
+            call(
+                "bury",
+                [
+                    self.keys.session(claim.session),
+                    self.keys.agents(claim.tree),
+                    *self._pool_keys(claim),
+                    self.keys.released(self.keys.shard_of(claim.session)),
+                    self.keys.changed(self.keys.shard_of(claim.session)),
+                ],
+                session=claim.session,
+                pool_name=claim.pool,
+                **holder(claim),
+                most_tries=BURIED_TRIES,
+                pause_ms=BURIED_AGAIN_MS,
+            )
+            for claim in claims
+        ]
+        replies = await self._connection.run_all(calls) if calls else []
+        return [
+            self._buried(read_reply(call, reply, claim.session))
+            for claim, call, reply in zip(claims, calls, replies, strict=True)
+        ]
+
+    def _buried(self, reply: Reply) -> bool:
+        match reply.code:
+            case "OK" | "LEFT":
+                self._clock.note(reply.now)
+                return reply.code == "OK"
+            case "FENCED":
+                return False
             case _:
                 raise reply.unexpected()
 

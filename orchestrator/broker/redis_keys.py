@@ -24,17 +24,17 @@ a tree live in one slot and a script may touch them together.
                                     drops                                          after the last one
     {s}:due:<pool>          zset    all wakes; claim takes       peek, serving     its members
     {s}:leases:<pool>       zset    claim renew commit release   peek, serving,    its members
-                                    revoke archive               wakes
+                                    bury revoke archive          wakes
     {s}:clock:<pool>        string  claim                        wakes             the deployment
     {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 notices
     {s}:timers              zset    commit raise_limits; fire    timers_due        its members
     {s}:confirmed           string  confirmed                    nobody            the deployment
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:asked               stream  commit delete                doors, people     the last 1,024 changes
-    {s}:released            stream  commit release delete        who waits         the last 256 notices
+    {s}:released            stream  commit release bury delete   who waits         the last 256 notices
     {s}:changed             stream  create revoke enlist archive followers of the  the last 1,024 notices
-                                    restore note; watched, also  fleet
-                                    commit claim submit fire
+                                    restore note bury; watched,  fleet
+                                    also commit claim submit fire
     {s}:watched             stream  followers of the fleet       the same scripts  the last one
     {s}:sessions            zset    create commit                upkeep, search    the sessions
     {s}:unborn              zset    announce give_up; create     upkeep            until the session is there,
@@ -64,15 +64,16 @@ a tree live in one slot and a script may touch them together.
     {h…}:history_keys:<person>      add_to_history history_head  the same          the deployment
                             hash
 
-`wakes` are the scripts that may make a session due: submit fire create commit release revoke. What
+`wakes` are the scripts that may make a session due: submit fire create commit release bury revoke. What
 `delete` removes is not repeated; `archive` removes rollout, eq, sq and snapshot.
 
 The fields of a session's hash, by who writes them:
 
     tree pool agent_id parent created created_ms     birth: in which tree and pool, under which digest
-    owner claim epoch tries                          claim release revoke commit archive: who holds it
+    owner claim epoch tries                          claim release bury revoke commit archive: who holds it
     revoked                                          revoke: the claim whose holder may not have stopped;
                                                      gone with the next claim, or its release
+    buried_ms                                        bury: when the claim of a dead worker was last given back
     quarantined                                      claim, and revoke, which readmits
     seq head cursor commit result                    commit: the log's end, what was consumed, and the
                                                      last commit's id and answer; the next one names it

@@ -43,6 +43,7 @@ from orchestrator.folders.outcomes import (
     Taken,
     Unchanged,
 )
+from orchestrator.sandbox import lifeline
 from orchestrator.sandbox.trusted_files import program_environment
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
@@ -109,8 +110,10 @@ class Keeper:
             argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, *map(str, pair)]
             # What the keeper does not have, no hostile object can make it tell: it is told where git is.
             env = program_environment()
+            # Whoever gives this claim to others waits for the end of what writes under it.
+            passed = (*pair, *lifeline.passed())
             self._process = subprocess.Popen(
-                argv, pass_fds=pair, env=env, start_new_session=True, stdin=subprocess.DEVNULL, cwd="/"
+                argv, pass_fds=passed, env=env, start_new_session=True, stdin=subprocess.DEVNULL, cwd="/"
             )
 
     @property

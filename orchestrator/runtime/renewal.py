@@ -13,7 +13,8 @@ Trust ends before the lease can: 4 s, the drift of two clocks and the time that 
 than 6 s. When it ends the holder stops its own work, so nothing of it can run beside the next holder. Each
 failure, and what saves us:
 
-    the process dies        the supervisor's pipe closes: commands die at once; lease runs out in 6 s
+    the process dies        the supervisor's pipe closes: commands die at once, and behind the proof of that
+                            the claim is given back (`burial`); without that the lease runs out in 6 s
     the process is stopped  the supervisor's deadlines pass (CLOCK_BOOTTIME), commands die within 4 s
     the loop is stuck       this thread sees no tick for 2 s and stops renewing
     Redis is away           renewals fail, trust ends, work stops; commits go on being sent again
@@ -70,6 +71,14 @@ Reached = Callable[[], int]
 """The last entry of a session's log that its holder knows to be there; called in any thread."""
 
 
+class Outliving(Protocol):
+    """Keeps the claims that a worker holds, for the case that it dies (`orchestrator.runtime.burial`)."""
+
+    def hold(self, claim: Claim) -> None: ...
+
+    def let_go(self, claim: Claim) -> None: ...
+
+
 class Renewing(Protocol):
     """The interface by which a worker has its claims renewed."""
 
@@ -109,12 +118,14 @@ class Leases:
         clock: Callable[[], float],
         confirm: Confirm | None = None,
         unanswered: Callable[[int], None] | None = None,
+        outliving: Outliving | None = None,
     ) -> None:
         self._settings = settings
         self._extend = extend
         self._clock = clock
         self._confirm = confirm
         self._unanswered = unanswered
+        self._outliving = outliving
         self._lock = threading.Lock()
         self._claims: dict[str, tuple[Claim, Reached]] = {}
         self._sent_at: dict[str, float] = {}
@@ -135,10 +146,14 @@ class Leases:
         with self._lock:
             self._claims[claim.claim_id] = claim, reached
             self._sent_at[claim.claim_id] = sent_at
+            if self._outliving is not None:
+                self._outliving.hold(claim)
         self._extend(claim.claim_id, sent_at + self._settings.trust_s)
 
     def let_go(self, claim: Claim) -> None:
         with self._lock:
+            if self._outliving is not None:
+                self._outliving.let_go(claim)
             self._claims.pop(claim.claim_id, None)
             self._sent_at.pop(claim.claim_id, None)
 
@@ -214,8 +229,9 @@ class Renewal(Leases):
         report: Report,
         confirm: Confirm | None = None,
         unanswered: Callable[[int], None] | None = None,
+        outliving: Outliving | None = None,
     ) -> None:
-        super().__init__(settings, extend, boottime, confirm, unanswered)
+        super().__init__(settings, extend, boottime, confirm, unanswered, outliving)
         self._connect = connect
         self._report = report
         self._stop = threading.Event()

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
-from orchestrator.sandbox import landlock
+from orchestrator.sandbox import landlock, lifeline
 from orchestrator.sandbox.trusted_files import find_program, program_folders, read_regular
 
 PATIENCE_S = 3.0
@@ -209,6 +209,7 @@ def _finished(
                 env=dict(environ),
                 cwd=folder or "/",
                 start_new_session=folder is None,
+                pass_fds=lifeline.passed(),
             )
 
         try:

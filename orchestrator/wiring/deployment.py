@@ -91,7 +91,7 @@ def broker_config(settings: Settings) -> BrokerConfig:
     )
 
 
-ProcessKind = Literal["worker", "gateway", "upkeep", "cli"]
+ProcessKind = Literal["worker", "gateway", "upkeep", "cli", "burial"]
 
 
 def client_name(kind: ProcessKind) -> str:

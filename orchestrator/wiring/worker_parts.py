@@ -26,6 +26,7 @@ from orchestrator.private_files import make_folder
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.deletion import DeletedFiles, removing
 from orchestrator.rollouts.storage import Storage
+from orchestrator.runtime.burial import Burial
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files
 from orchestrator.runtime.loader import restore_session
@@ -57,6 +58,7 @@ from orchestrator.tools.toolbox import Toolbox, all_tools
 from orchestrator.wiring.deployment import (
     archived_text,
     chain_key,
+    client_name,
     deployment,
     embedded_config,
     open_broker,
@@ -123,7 +125,14 @@ async def running_worker(
     """
     pack_store(settings).require_keys()
     tools = tool_config(settings, url, probe())
-    supervisor = await Supervisor.start(SupervisorConfig(tools.support, tools.sandbox.mechanism))
+    burial = _burial(settings, url)
+    config = SupervisorConfig(tools.support, tools.sandbox.mechanism, burial=burial)
+    try:
+        supervisor = await Supervisor.start(config)
+    except BaseException:
+        if burial is not None:
+            burial.close()
+        raise
     models = ModelClients(settings.model.providers, signed_in=signed_in(settings))
     outage = Outage(say, time.monotonic)
     quiet = OutageFilter(outage)
@@ -164,14 +173,42 @@ async def running_worker(
                 worker = Worker(
                     watch.ports,
                     replace(_worker_config(settings, opened.broker, served, toolbox), bench=bench),
-                    lambda report: _renewal(settings, url, extend, report, outage, watch.ports.observer),
+                    lambda report: _renewal(
+                        settings, url, extend, report, outage, watch.ports.observer, burial
+                    ),
                 )
                 watch.watch(worker)
-                yield worker
+                async with _waited_for(burial):
+                    yield worker
     finally:
         log.removeFilter(quiet)
         await models.aclose()
         await supervisor.close()
+        if burial is not None:
+            burial.close()
+
+
+def _burial(settings: Settings, url: str) -> Burial | None:
+    if not settings.worker.burial:
+        return None
+    try:
+        redis, name = settings.redis.at(url), client_name("burial")
+        return Burial(redis, settings.worker.lease_s, settings.host.environ, name)
+    except OSError as error:
+        log.warning("sessions of this worker wait for their leases if it dies: %s", error)
+        return None
+
+
+@asynccontextmanager
+async def _waited_for(burial: Burial | None) -> AsyncIterator[None]:
+    """A process waits for this worker's death inside of the block."""
+    waiting = asyncio.create_task(burial.wait()) if burial is not None else None
+    try:
+        yield
+    finally:
+        if waiting is not None:
+            waiting.cancel()
+            await asyncio.gather(waiting, return_exceptions=True)
 
 
 def _all(supervisor: Supervisor, folders: MachineFolders) -> Callable[[str, float], None]:
@@ -251,6 +288,7 @@ def _renewal(
     report: Report,
     outage: Outage,
     observer: Observer | None = None,
+    burial: Burial | None = None,
 ) -> Renewal:
     worker = settings.worker
     # A server that vanished without a word must not use up the trust: who else could be asked is asked soon.
@@ -258,7 +296,7 @@ def _renewal(
     confirm = _renewal_confirmation(settings)
     connect = partial(open_broker, settings, url, patience_s, outage, "worker")
     unanswered = observer.renewals_failed if observer is not None else None
-    return Renewal(connect, worker, extend, report, confirm, unanswered)
+    return Renewal(connect, worker, extend, report, confirm, unanswered, burial)
 
 
 # ── hidden paths ──────────────────────────────────────────────────────────────────────────────────

@@ -31,6 +31,7 @@ STATEMENTS: Mapping[str, Statement] = {
         for f in (
             sessions.announce,
             storage.archive,
+            sessions.bury,
             sessions.claim,
             sessions.create,
             storage.delete,

@@ -334,6 +334,27 @@ def release(sight: Sight, keys: Keys, given: Given) -> Reply:
     return [b"OK", int(parks), sight.now]
 
 
+def bury(sight: Sight, keys: Keys, given: Given) -> Reply:
+    key, agents = keys[:2]
+    name, pool_name, worker, identity, epoch = given.words(5)
+    most_tries, pause_ms = given.number(), given.number()
+    pool, session = Pool.at(pool_name, keys, 2), sight.hash(key)
+    was_revoked = (session.get(b"owner"), session.get(b"revoked")) == (worker, identity)
+    stopped = was_revoked and number(session, b"epoch") == int(epoch) + 1
+    if not stopped and not holds(session, worker, identity, epoch):
+        return fenced(session)
+    lately = 0 <= sight.now - number(session, b"buried_ms") < pause_ms
+    if lately or number(session, b"tries") > most_tries:
+        return [b"LEFT", sight.now]
+    sight.tells_followers(keys[7])
+    session |= {b"owner": b"", b"claim": b"", b"buried_ms": written(sight.now)}
+    session.pop(b"revoked", None)
+    sight.zset(pool.leases).pop(name, None)
+    becomes_due(sight, pool, name, agents)
+    is_told_of_release(sight, keys[6], name)
+    return [b"OK", sight.now]
+
+
 def revoke(sight: Sight, keys: Keys, given: Given) -> Reply:
     agents = keys[0]
     sight.tells_followers(keys[1])

@@ -158,8 +158,11 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     await broker.trees.revoke(session)
     await broker.claims.release(again.claim)
     third = await claimed(broker, session, "w1", "c3")
-    await broker.claims.release(third.claim)
-    await claimed(broker, session, "w1", "c4")
+    assert await broker.claims.bury([third.claim]) == [True]
+    await broker.trees.revoke(session)
+    fourth = await claimed(broker, session, "w1", "c4")
+    await broker.claims.release(fourth.claim)
+    await claimed(broker, session, "w1", "c5")
 
 
 def _everything_at_once(held: Claimed, child: NewSession) -> CommitRequest:
@@ -284,7 +287,7 @@ async def _refused_by_its_arguments(backend: Backend, connection: Connection, ca
 
 
 async def _foreign_claim(backend: Backend, connection: Connection, call: ScriptCall) -> None:
-    at = {"emit": 1, "renew": 2, "release": 3, "snapshot": 1, "seal": 1, "archive": 2, "commit": 4}
+    at = {"emit": 1, "renew": 2, "release": 3, "bury": 3, "snapshot": 1, "seal": 1, "archive": 2, "commit": 4}
     if call.script.name not in at:
         return
     args = list(call.args)

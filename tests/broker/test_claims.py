@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import cast
 
 import pytest
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import BURIED_AGAIN_MS
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.pool_service import Serving
-from orchestrator.broker.records import BrokerConfig, Committed, Fenced, Refused, Released, Renewed
+from orchestrator.broker.records import BrokerConfig, Claim, Committed, Fenced, Refused, Released, Renewed
 from orchestrator.core.commit_parts import NewEvent, NewSession, NewSubmission
 from orchestrator.core.ids import AgentId, TreeId
 from tests.broker.actors import (
@@ -157,6 +159,86 @@ async def test_holder_whose_lease_had_run_out_is_revoked_without_a_wait(hasty: B
     assert taken is not None
     assert taken.claim.epoch == epoch + 1
     assert isinstance(await hasty.claims.release(held.claim), Fenced)
+
+
+async def test_session_of_a_dead_worker_is_due_at_once_and_only_once(broker: Broker) -> None:
+    held = await working(broker)
+    assert await broker.claims.bury([held.claim]) == [True]
+    taken = await broker.claims.claim(POOL, "w2", "c2", SHARD)
+    assert taken is not None
+    assert await broker.claims.bury([held.claim]) == [False], "it was sent twice, or came late"
+    assert isinstance(await broker.commits.commit(step(taken, taken.claim, "k")), Committed)
+
+
+async def test_session_of_a_dead_worker_is_due_whatever_its_log_owes(broker: Broker) -> None:
+    held = await working(broker)
+    done = await broker.commits.commit(step(held, held.claim, "k", cursor="1-0"))
+    assert isinstance(done, Committed)
+    assert await broker.claims.bury([held.claim]) == [True]
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is not None
+
+
+async def test_revoked_claim_of_a_dead_worker_is_waited_for_no_longer(broker: Broker) -> None:
+    held = await working(broker)
+    epoch = await broker.trees.revoke(held.claim.session)
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
+    assert await broker.claims.bury([held.claim]) == [True]
+    taken = await broker.claims.claim(POOL, "w2", "c2", SHARD)
+    assert taken is not None
+    assert taken.claim.epoch == epoch + 1
+    assert await broker.command("HGET", broker.keys.session(held.claim.session), "revoked") is None
+
+
+def _other(claim: Claim, differs: str) -> Claim:
+    match differs:
+        case "worker":
+            return replace(claim, worker="w2")
+        case "epoch":
+            return replace(claim, epoch=claim.epoch + 1)
+        case _:
+            return replace(claim, claim_id="c9")
+
+
+@pytest.mark.parametrize("other", ["worker", "claim_id", "epoch"])
+async def test_claim_that_a_dead_worker_does_not_hold_stays(broker: Broker, other: str) -> None:
+    held = await working(broker)
+    assert await broker.claims.bury([_other(held.claim, other)]) == [False]
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k")), Committed)
+
+
+@pytest.mark.parametrize("other", ["claim_id", "epoch"])
+async def test_revoked_claim_of_somebody_else_is_still_waited_for(broker: Broker, other: str) -> None:
+    held = await working(broker)
+    await broker.trees.revoke(held.claim.session)
+    assert await broker.claims.bury([_other(held.claim, other)]) == [False]
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
+
+
+async def test_session_that_may_have_killed_two_workers_waits_for_its_lease(broker: Broker) -> None:
+    held = await working(broker)
+    await lease_runs_out(broker, held.claim.session)
+    second = await claimed(broker, held.claim.session, "w2", "c2")
+    assert second.claims_without_progress == 2
+    assert await broker.claims.bury([second.claim]) == [False]
+    assert await broker.claims.claim(POOL, "w3", "c3", SHARD) is None
+    done = await broker.commits.commit(step(second, second.claim, "k"))
+    assert isinstance(done, Committed)
+    assert await broker.claims.bury([second.claim]) == [True], "it has made progress since"
+
+
+async def test_session_that_kills_its_workers_behind_a_commit_waits_for_its_lease_the_second_time(
+    broker: Broker,
+) -> None:
+    held = await working(broker)
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k")), Committed)
+    assert await broker.claims.bury([held.claim]) == [True]
+    second = await claimed(broker, held.claim.session, "w2", "c2")
+    assert isinstance(await broker.commits.commit(step(second, second.claim, "k2")), Committed)
+    assert await broker.claims.bury([second.claim]) == [False]
+    key = broker.keys.session(held.claim.session)
+    at_ms = int(cast(bytes, await broker.command("HGET", key, "buried_ms")))
+    await broker.command("HSET", key, "buried_ms", at_ms - BURIED_AGAIN_MS)
+    assert await broker.claims.bury([second.claim]) == [True]
 
 
 async def test_released_session_is_due_at_once(broker: Broker) -> None:

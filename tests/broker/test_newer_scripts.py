@@ -64,6 +64,10 @@ async def _releases(broker: Broker) -> None:
     await broker.claims.release((await working(broker)).claim)
 
 
+async def _buries(broker: Broker) -> None:
+    await broker.claims.bury([(await working(broker)).claim])
+
+
 async def _seals(broker: Broker) -> None:
     await broker.commits.seal((await working(broker)).claim, 1, b"{}")
 
@@ -88,6 +92,7 @@ ACTS: dict[str, Act] = {
     "emit": _emits,
     "renew": _renews,
     "release": _releases,
+    "bury": _buries,
     "seal": _seals,
     "raise_limits": _raises,
     "admit": lambda broker: broker.claims.admit("openai", "t", 10, LIMITS),

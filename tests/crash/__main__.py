@@ -15,6 +15,7 @@ import orjson
 from rich.console import Console
 
 from tests.crash.driver import Options, crash
+from tests.crash.epochs import epochs
 from tests.crash.report import as_json, show
 
 
@@ -29,9 +30,12 @@ def main() -> int:
     only.add_argument(
         "--flows", action="store_true", help="only questions, plans, reviews, processes and servers"
     )
+    only.add_argument("--epochs", action="store_true", help="only whether two claims' commands overlap")
     given = parser.parse_args()
     # Told to end, a run takes its servers and folders along, as it does on Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if given.epochs:
+        return _epochs(given.kills, given.seed)
     some = given.trees or given.sessions or given.flows
     runs = {name: getattr(given, name) or not some for name in ("sessions", "trees", "flows")}
     accounts = {}
@@ -45,6 +49,15 @@ def main() -> int:
     if given.json:
         given.json.write_bytes(told + b"\n")
     return 1 if any(account.violations for account in accounts.values()) else 0
+
+
+def _epochs(kills: int, seed: int) -> int:
+    seen = asyncio.run(epochs(kills, seed))
+    times = sorted(seen.recoveries_s)
+    print(f"{kills} workers killed, {seen.lines:,} lines of their commands; claimed anew after ", end="")
+    print(f"{times[len(times) // 2] * 1000:.0f} ms (p50), at most {times[-1] * 1000:.0f} ms")
+    print("\n".join(seen.violations) or "no command of an earlier claim wrote behind the next one")
+    return 1 if seen.violations else 0
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ Loaded into the supervisor: only light imports.
 """
 
 # pathlib would add a third to what each fork copies.
-# ruff: noqa: PTH102, PTH106, PTH116, PTH123
+# ruff: noqa: PTH102, PTH106, PTH116, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -38,6 +38,15 @@ def _has_process(path: str) -> bool:
     with suppress(OSError), open(f"{path}/cgroup.procs") as file:
         return file.read() != ""
     return False
+
+
+def has_process_below(parent: str, prefix: str) -> bool:
+    """Whether a process is in a cgroup below the parent whose name begins so."""
+    try:
+        names = os.listdir(parent)
+    except OSError:
+        return False
+    return any(_has_process(f"{parent}/{name}") for name in names if name.startswith(prefix))
 
 
 def ran_out_of_memory(path: str) -> bool:

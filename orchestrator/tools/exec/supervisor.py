@@ -21,7 +21,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from orchestrator.boottime import boottime
 from orchestrator.core.frozen import record
@@ -41,7 +41,8 @@ _PACKAGE_ROOT = str(Path(__file__).resolve().parents[3])
 # Behind the standard library, so that no distribution's module can take the place of one of its own.
 _BOOT = (
     "import sys; sys.path.append(sys.argv[1]); "
-    "from orchestrator.tools.exec.supervisor_process import main; main(int(sys.argv[2]))"
+    "from orchestrator.tools.exec.supervisor_process import Burial, main; "
+    "it = list(map(int, sys.argv[2:6])); main(it[0], Burial(*it[1:], sys.argv[6:]) if it[1:] else None)"
 )
 _OWN_SESSION = (
     "import fcntl, os, sys, termios; os.getsid(0) == os.getpid() or os.setsid(); "
@@ -74,6 +75,19 @@ class SupervisorLost(RuntimeError):
     """No supervisor process runs and none can be started, or it has just ended: nothing was begun."""
 
 
+class Bury(Protocol):
+    """The worker's part in giving its sessions to others when it has died."""
+
+    @property
+    def descriptors(self) -> tuple[int, int, int]:
+        """A pidfd of the worker, the reading end of its children's lifeline, and a pipe for the word."""
+        ...
+
+    def forbid(self) -> None:
+        """Leaves all sessions to their leases from now on: something runs of which no supervisor knows."""
+        ...
+
+
 @record
 class SupervisorConfig:
     """The supervisor's configuration: the machine's sandbox support, and how long to wait for output."""
@@ -87,6 +101,8 @@ class SupervisorConfig:
     silence_s: float = 8.0
     """A supervisor process that is silent for so long is killed, and its children with it: it would let
     commands live on behind their deadlines. Longer than it may take to kill."""
+    burial: Bury | None = None
+    """Without it sessions of a worker that has died wait for their leases."""
 
 
 class Supervisor:
@@ -132,7 +148,7 @@ class Supervisor:
         ours.setblocking(False)
         try:
             with theirs:
-                process = _process(theirs)
+                process = _process(theirs, self._config)
             await self._hello(process, ours)
         except BaseException:
             ours.close()
@@ -300,6 +316,8 @@ class Supervisor:
         for claim in {claim for claim, _ in self._running.values()}:
             await self.kill(claim)
         async with self._starting:
+            if self._alive:
+                self._send("leave")
             self._lose()
             await self._gone()
 
@@ -424,18 +442,26 @@ class Supervisor:
         if not self._alive:
             return
         self._alive = False
+        unproved = not all(running.gone.is_set() for _, running in self._running.values())
+        if unproved and self._config.burial is not None:
+            # Their shims are nobody's children now: no other supervisor can prove that they have ended.
+            self._config.burial.forbid()
         self._loop.remove_reader(self._socket)
         self._socket.close()
         for _, running in self._running.values():
             running.lose_supervisor()
 
 
-def _process(theirs: socket.socket) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, str(theirs.fileno())]
+def _process(theirs: socket.socket, config: SupervisorConfig) -> subprocess.Popen[bytes]:
+    passed, cgroups = [theirs.fileno()], set[str]()
+    if config.burial is not None:
+        passed += config.burial.descriptors
+        cgroups = {it for it in (config.support.pids_cgroup, config.support.memory_cgroup) if it is not None}
+    argv = [sys.executable, "-I", "-S", "-c", _BOOT, _PACKAGE_ROOT, *map(str, passed), *sorted(cgroups)]
     # An empty environment: what the supervisor does not have, no command can find in it.
     return subprocess.Popen(
         argv,
-        pass_fds=(theirs.fileno(),),
+        pass_fds=passed,
         env={},
         start_new_session=True,
         stdin=subprocess.DEVNULL,

@@ -5,6 +5,8 @@
 
 Authority over life: the claim's deadline, on CLOCK_BOOTTIME, as the worker wrote it last. The
 worker's death closes the socket (all claims end at once); its stop lets the deadlines pass.
+When the worker has died and nothing is left that it started, the supervisor says so by a byte in a pipe
+(`Burial`): a process that waits there gives the worker's sessions to others.
 If a shim is killed by a command that is not confined, its orphans fall to the supervisor, itself
 a subreaper, which kills them. If the supervisor is killed, each shim gets PDEATHSIG and kills
 its command. Only both deaths at once, which takes an unconfined command, would leave orphans.
@@ -15,6 +17,7 @@ From the worker:
     kill, id
     kill_claim, claim
     ask                       a liveness check
+    leave                     the worker ends in good order: what it held is given back
 To the worker:
     ready
     here                      the answer to `ask`
@@ -46,6 +49,7 @@ from orchestrator.tools.exec.forked_command import (
     start_writer,
 )
 from orchestrator.tools.exec.held_objects import (
+    has_process_below,
     hold_placeholder,
     make_cgroup,
     ran_out_of_memory,
@@ -77,6 +81,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 EXIT_TIMED_OUT = 124
+BURIED = b"b"
+"""The word that the worker is dead and nothing of it runs."""
 KILL_PATIENCE_S = 5.0
 _RESCAN_S = 0.01
 
@@ -282,6 +288,9 @@ def _read_spec(descriptor: int) -> dict[str, Any]:
 _PACKET = 64 * 1024
 _MOST_DESCRIPTORS = 5
 _ESCALATE_S = KILL_PATIENCE_S + 2.0
+_END_S = 10.0
+"""Time for which the worker's end is waited for when its socket has ended; a lease is over by then."""
+_ALONE_S = 0.002
 
 
 class _Shim:
@@ -296,11 +305,37 @@ class _Shim:
         """The time at which a shim that got the kill signal and has not ended is killed itself."""
 
 
-class _Supervisor:
-    __slots__ = ("_deadlines", "_shims", "_timer", "_wakeup", "_worker")
+class Burial:
+    """Descriptors by which the worker's death is proved and told, and the parents of its commands' cgroups.
 
-    def __init__(self, worker: socket.socket) -> None:
+    `worker` is a pidfd of the worker, made by itself: no other process can have its place. `lifeline` ends
+    with the last of the worker's other children that write. `word` is a pipe to the process that waits.
+    """
+
+    __slots__ = ("cgroups", "lifeline", "word", "worker")
+
+    def __init__(self, worker: int, lifeline: int, word: int, cgroups: list[str]) -> None:
+        self.worker = worker
+        self.lifeline = lifeline
+        self.word = word
+        self.cgroups = cgroups
+        for descriptor in (worker, lifeline, word):
+            os.set_inheritable(descriptor, False)
+
+    def close(self) -> None:
+        """In a fork: what a command can reach must not say that its worker is dead."""
+        for descriptor in (self.worker, self.lifeline, self.word):
+            os.close(descriptor)
+
+
+class _Supervisor:
+    __slots__ = ("_burial", "_deadlines", "_left", "_shims", "_timer", "_wakeup", "_worker")
+
+    def __init__(self, worker: socket.socket, burial: Burial | None = None) -> None:
         self._worker: socket.socket | None = worker
+        self._burial = burial
+        self._left = False
+        """Whether the worker has said that it ends in good order."""
         self._shims: dict[int, _Shim] = {}
         self._deadlines: dict[str, float] = {}
         self._timer = kernel.boottime_timer()
@@ -312,19 +347,36 @@ class _Supervisor:
         for descriptor in (self._worker, self._timer, self._wakeup):
             assert descriptor is not None
             poll.register(descriptor, select.POLLIN)
+        if self._burial is not None:
+            poll.register(self._burial.worker, select.POLLIN)
         self._send(("ready",))
-        while self._worker is not None or self._shims:
+        while not self._is_done():
             for descriptor, _ in poll.poll():
-                if descriptor == self._wakeup:
+                if self._burial is not None and descriptor == self._burial.worker:
+                    poll.unregister(descriptor)
+                    if self._worker is not None:
+                        # Something else may hold its end of the socket, and packets may wait in it: none is
+                        # taken any more.
+                        poll.unregister(self._worker)
+                        self._lose_worker()
+                elif descriptor == self._wakeup:
                     os.read(self._wakeup, 4096)
                     self._reap()
                 elif descriptor == self._timer:
                     self._read_timer()
-                elif not self._serve_packet():
+                elif self._worker is not None and not self._serve_packet():
                     poll.unregister(descriptor)
                     self._lose_worker()
             self._enforce()
+        self._end()
+
+    def _is_done(self) -> bool:
+        """Whether the worker is gone, and every shim with it."""
+        return self._worker is None and not self._shims
+
+    def _end(self) -> None:
         self._sweep()
+        self._bury()
 
     def _serve_packet(self) -> bool:
         """Takes one packet; False when the worker's end is closed."""
@@ -342,6 +394,8 @@ class _Supervisor:
         elif kind == "extend":
             claim, deadline = arguments
             self._deadlines[claim] = deadline
+        elif kind == "leave":
+            self._left = True
         elif kind == "ask":
             self._send(("here",))
         elif kind == "kill":
@@ -375,6 +429,8 @@ class _Supervisor:
         try:
             assert self._worker is not None
             self._worker.close()  # else the worker could not see the supervisor's death
+            if self._burial is not None:
+                self._burial.close()
             os.close(self._timer)
             code = run_shim(supervisor_pid, Descriptors(*descriptors))
         except BaseException as broken:
@@ -418,6 +474,54 @@ class _Supervisor:
             time.sleep(0.005)  # a dying process is still listed for a moment
         return 0
 
+    def _bury(self) -> None:
+        """Says that the worker has died and nothing runs that it started, if both are proved.
+
+        It forks nothing any more: it takes no packets. The end of the socket proves nothing, since a worker
+        that lives may have closed it.
+        """
+        if self._burial is None or self._left:
+            return
+        until = _now() + _END_S
+        if self._worker_has_ended(until) and self._writers_have_ended(until) and self._is_alone(until):
+            self._say_the_word()
+
+    def _worker_has_ended(self, until: float) -> bool:
+        assert self._burial is not None
+        return _comes_to_its_end(self._burial.worker, select.POLLIN, until)
+
+    def _writers_have_ended(self, until: float) -> bool:
+        """Whether the worker's children that are not this process's have ended, as far as they write."""
+        assert self._burial is not None
+        # Not what is written: a child that reads what agents wrote may have been made to write there.
+        return _comes_to_its_end(self._burial.lifeline, 0, until)
+
+    def _is_alone(self, until: float) -> bool:
+        """Whether the kernel says that no child is left, and so no descendant: orphans fall to this process.
+
+        Nor is anything left in a cgroup of a command.
+        """
+        assert self._burial is not None
+        while not self._is_childless():
+            if self._sweep() or _now() > until:
+                return False
+            time.sleep(_ALONE_S)  # a process that was killed is a child for a moment more
+        own = f"dendro-{os.getpid()}-"
+        return not any(has_process_below(parent, own) for parent in self._burial.cgroups)
+
+    def _is_childless(self) -> bool:
+        self._reap()
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return True
+        return False
+
+    def _say_the_word(self) -> None:
+        assert self._burial is not None
+        with suppress(OSError):  # nobody waits: leases run out instead
+            os.write(self._burial.word, BURIED)
+
     def _enforce(self) -> None:
         """Ends claims whose deadline has passed and shims that do not end; sets the timer for the next."""
         now = _now()
@@ -449,6 +553,16 @@ class _Supervisor:
                 self._worker.send(marshal.dumps(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
 
+def _comes_to_its_end(descriptor: int, events: int, until: float) -> bool:
+    """Waits until a pidfd's process has ended, or a pipe has no writer; whether it did in time."""
+    poll = select.poll()
+    poll.register(descriptor, events)
+    while (left_s := until - _now()) > 0.0:
+        if poll.poll(left_s * 1000 + 1):
+            return True
+    return False
+
+
 def _receive(worker: socket.socket) -> tuple[bytes, list[int]]:
     """Receives a packet and its descriptors, closed on exec.
 
@@ -467,11 +581,11 @@ def _now() -> float:
     return time.clock_gettime(kernel.CLOCK_BOOTTIME)
 
 
-def main(descriptor: int) -> None:
+def main(descriptor: int, burial: Burial | None = None) -> None:
     """Serves the worker at the other end of the inherited socket."""
     os.chdir("/")
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
-    supervisor = _Supervisor(socket.socket(fileno=descriptor))
+    supervisor = _Supervisor(socket.socket(fileno=descriptor), burial)
     # No collection ever: a collector that walks the heap in a fork copies every page of it.
     gc.collect()
     gc.disable()
