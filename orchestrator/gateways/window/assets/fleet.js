@@ -163,7 +163,7 @@ const First = () => html`<div class="empty"><div>${canopy([[0, null], [1, 0], [2
 
 export function NewTree({ close }) {
   const newest = rowsNow()[0], [words, setWords] = useState(""), [folder, setFolder] = useState(newest?.cwd ?? ""), [model, setModel] = useState(""), [models, setModels] = useState([]), [why, setWhy] = useState(""), [busyNow, setBusy] = useState(false), box = useRef();
-  useEffect(() => { box.current?.focus(); api("model/list").then(({ data }) => setModels(data), () => {}); }, []);
+  useEffect(() => { api("model/list").then(({ data }) => setModels(data), () => {}); }, []);
   const submit = async (event) => {
     event?.preventDefault();
     if (!words.trim() || busyNow) return;

@@ -1,6 +1,6 @@
 // The window: signs in, draws the shell, and shows the page that the address names.
 import { render } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
 import { api, heardAtMs, line, notices, readState, serverNow, session, signIn, signOut, storeAway, now } from "./store.js";
 import { plain } from "./text.js";
@@ -76,7 +76,7 @@ const Notices = () => html`<div class="notices" role="status" aria-live="polite"
 
 function SignIn() {
   const [text, setText] = useState(""), [why, setWhy] = useState(session.value.why), [busy, setBusy] = useState(false), box = useRef();
-  useEffect(() => { box.current?.focus(); }, []);
+  useLayoutEffect(() => { box.current?.focus(); }, []);
   const submit = async (event) => {
     event.preventDefault();
     const given = text.trim(), [, inAddress] = /#c=([^&\s]+)/.exec(given) ?? [];
@@ -97,7 +97,7 @@ function SignIn() {
 
 function Overlay() {
   const box = useRef(), before = useRef(null), which = overlay.value;
-  useEffect(() => {
+  useLayoutEffect(() => {
     if (!which) { before.current?.focus?.(); before.current = null; return; }
     before.current ??= document.activeElement;
     box.current?.querySelector("textarea, input, select, button")?.focus();

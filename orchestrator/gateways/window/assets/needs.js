@@ -432,7 +432,7 @@ function Answers({ keys, one, many }) {
 
 function Reply({ keys, one }) {
   const box = useRef(), [text, setText] = useState(""), plan = one.kind === "plan";
-  useEffect(() => { box.current?.focus(); }, []);
+  useLayoutEffect(() => { box.current?.focus(); }, []);
   const close = () => { replying.value = null; };
   const submit = (event) => {
     event.preventDefault();

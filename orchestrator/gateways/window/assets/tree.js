@@ -1,5 +1,5 @@
 // A tree: its agents as they are, beside the conversation of the chosen one.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
 import { api, hear, may, notice, onSignedOut } from "./store.js";
 import { plain, visible } from "./text.js";
@@ -148,7 +148,7 @@ function step(tree, by) {
 }
 function Name({ id, name, close, done }) {
   const box = useRef();
-  useEffect(() => { box.current?.select(); }, []);
+  useLayoutEffect(() => { box.current?.select(); }, []);
   const save = async (event) => {
     event.preventDefault();
     const next = box.current.value.trim();
