@@ -26,6 +26,8 @@ WATCH_S = 20.0
 """A follower says so this often: a third of the time for which scripts believe it."""
 BELIEVED_S = 50.0
 """A follower that has not said so for longer may have been told nothing, and reads all anew."""
+GROWN_S = 2.0
+"""Between two looks at logs that have grown without a word, for those who do not wait."""
 OVERLAP_MS = 2_000
 """Logs that grew so long before the last look are looked at again: their commits may have been under way."""
 MOST_GROWN = 1_000
@@ -81,6 +83,8 @@ class FleetFeed:
         self._cursors: dict[str, str] = {}
         """Where the streams were read to; empty before the first look, and after a failure."""
         self._looked_ms = 0
+        self._grown_s = 0.0
+        """When the logs were last looked at that have grown."""
         self._watched_s = -WATCH_S
 
     async def changes(self, timeout_s: float = 5.0) -> FleetChanges:
@@ -97,7 +101,10 @@ class FleetFeed:
         found = await self._listener.read(cursors, timeout_s)
         if not await self._are_there(cursors, found or cursors):
             return await self._begun()
-        changed = await self._changed(_named(found) if found else await self._grown(), told=bool(found))
+        named = _named(found)
+        if not found and (timeout_s > 0 or self._monotonic() - self._grown_s >= GROWN_S):
+            named = await self._grown()
+        changed = await self._changed(named, told=bool(found))
         self._cursors = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
         return changed
 
@@ -132,6 +139,7 @@ class FleetFeed:
 
     async def _grown(self) -> list[SessionId]:
         """The sessions whose logs grew since the last look."""
+        self._grown_s = self._monotonic()
         now_ms = await self._heads.server_ms()
         since_ms, self._looked_ms = self._looked_ms - OVERLAP_MS, now_ms
         shards = range(self._keys.shards)

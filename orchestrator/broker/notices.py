@@ -45,8 +45,17 @@ class Listener:
         return Notices(tuple(named), tuple(notified), later, named, jobs in found)
 
     async def read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
-        """Entries behind the cursors of some streams; waits for the first of them."""
-        return await self._read(cursors, timeout_s)
+        """Entries behind the cursors of some streams; waits for the first of them, unless for no time."""
+        return await (self._read(cursors, timeout_s) if timeout_s > 0 else self._there(cursors))
+
+    async def _there(self, cursors: Mapping[str, str]) -> Found:
+        # By a connection that others share: nothing of it blocks.
+        together = [cursors] if not self._connection.clustered else [{key: at} for key, at in cursors.items()]
+        rows: list[tuple[str | bytes | int, ...]] = [
+            ("XREAD", "COUNT", 100, "STREAMS", *some, *some.values()) for some in together
+        ]
+        replies = await self._connection.commands(rows)
+        return {key.decode(): entries for reply in replies for key, entries in reply or ()}
 
     async def tips(self, streams: list[str]) -> dict[str, str]:
         """Cursors behind what the streams hold now."""

@@ -51,7 +51,7 @@ AT_ONCE: Final = 32
 DRAINS: Final = 16
 MOST_PEOPLE: Final = 64
 """People whose read states are kept at hand."""
-NOW_S: Final = 0.001
+NOW_S: Final = 0.0
 OF_STATUS: Final[Mapping[str, State]] = {
     "idle": "idle",
     "closed": "idle",

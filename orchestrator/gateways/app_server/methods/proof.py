@@ -122,7 +122,7 @@ def _session(ends: Mapping[str, SessionHead], report: Report) -> JsonObject:
 
 
 def _log(report: Report) -> JsonObject:
-    """The result for a log; `ok` is null where its chain is keyed otherwise, and nothing can be said of it."""
+    """The result for a log; `ok` is null where its chain is keyed otherwise: nothing can be said of it."""
     first = min(report.findings, key=lambda link: link.seq, default=None)
     told: JsonObject = {
         "verifiedTo": report.seq if first is None else max(0, first.seq - 1),
