@@ -110,6 +110,8 @@ class Visitor:
     """The faults of all pages."""
     allowed: set[str] = field(default_factory=set)
     """Words of console errors that a test causes on purpose."""
+    elsewhere: set[str] = field(default_factory=set)
+    """Addresses of other gateways that a test starts."""
     contexts: list[BrowserContext] = field(default_factory=list)
 
     def context(self, size: tuple[int, int] = DESKTOP, scheme: str = "light", **more: Any) -> BrowserContext:
@@ -152,7 +154,8 @@ class Visitor:
         dialog.dismiss()
 
     def _asked(self, url: str) -> None:
-        if urlsplit(url).scheme != "data" and not url.startswith(self.deployment.url):
+        known = (self.deployment.url, *self.elsewhere)
+        if urlsplit(url).scheme != "data" and not url.startswith(known):
             self.wrong.append(f"request to elsewhere: {url}")
 
 

@@ -26,6 +26,8 @@ PATCH = """*** Begin Patch
 *** Add File: notes.txt
 +first line
 +second \u202e line
+*** Add File: a\u202eb<i>.md
++third
 *** End Patch"""
 
 SCRIPTS: dict[str, list[dict[str, Any]]] = {

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.window.browser.conftest import PHONE, Visitor
+from tests.window.browser.conftest import DESKTOP, PHONE, Visitor
 from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import queue
 
@@ -87,9 +87,8 @@ def test_an_agent_of_a_tree_is_chosen_and_its_request_seen(visitor: Visitor) -> 
 def test_the_fleet_has_no_serious_findings(visitor: Visitor, scheme: str) -> None:
     asking = visitor.deployment.asks("touch one", "Asks first")
     visitor.deployment.asks("echo", "Echo it")
-    for size in (None, PHONE):
-        more = {"size": size} if size else {}
-        page = visitor.signed_in("/fleet", scheme=scheme, bypass_csp=True, **more)
+    for size in (DESKTOP, PHONE):
+        page = visitor.signed_in("/fleet", scheme=scheme, bypass_csp=True, size=size)
         expect(tree_row(page, asking)).to_have_attribute("data-state", "needs")
         assert found(page) == []
 

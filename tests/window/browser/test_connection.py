@@ -1,0 +1,92 @@
+"""The window without its line, its gateway, or the right to look."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from playwright.sync_api import expect
+
+from tests.window.browser.conftest import Visitor
+from tests.window.browser.test_needs_you import queue, row
+from tests.window.conftest import serving
+
+__all__ = ["queue"]
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_revoked_token_brings_the_sign_in_over_an_emptied_page(visitor: Visitor) -> None:
+    visitor.allowed.add("401")
+    machine, thread = visitor.deployment.served.machine, visitor.deployment.asks("touch one")
+    token = machine.run("token", "new", "guest", "--scope", "approve").stdout.split()[0]
+    page = visitor.page()
+    page.goto(visitor.deployment.url)
+    page.get_by_test_id("token").fill(token)
+    page.keyboard.press("Enter")
+    expect(row(page, thread)).to_be_visible()
+    revoked = machine.run("token", "revoke", token.split("_")[1])
+    assert revoked.returncode == 0, revoked.stderr
+    expect(page.get_by_test_id("sign-in")).to_be_visible()
+    expect(page.get_by_test_id("request")).to_have_count(0)
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_window_finds_its_gateway_again_without_a_reload(visitor: Visitor) -> None:
+    visitor.allowed |= {"ERR_", "Failed to load resource"}
+    machine = visitor.deployment.served.machine
+    with serving(machine) as before:
+        page = visitor.page()
+        visitor.elsewhere.add(before.url)
+        page.goto(f"{before.url}/#c={before.code}")
+        expect(page.get_by_test_id("connection")).to_have_text("live")
+        expect(page.get_by_test_id("needs-empty")).to_be_visible()
+        page.evaluate("document.body.dataset.kept = 'yes'")
+        before.gateway.kill()
+        before.gateway.wait()
+        expect(page.get_by_test_id("connection")).to_have_text("lost")
+    thread = visitor.deployment.asks("touch one")
+    with serving(machine, before.url):
+        expect(row(page, thread)).to_be_visible()
+        expect(page.get_by_test_id("connection")).to_have_text("live")
+        expect(page.get_by_test_id("allow")).to_be_enabled()
+    assert page.evaluate("document.body.dataset.kept") == "yes"
+
+
+@pytest.mark.night
+@pytest.mark.usefixtures("queue")
+def test_a_lost_line_holds_what_would_be_sent_and_says_since_when(visitor: Visitor) -> None:
+    visitor.allowed |= {"ERR_", "Failed to load resource"}
+    thread = visitor.deployment.asks("touch one")
+    with serving(visitor.deployment.served.machine) as lost:
+        page = visitor.page()
+        visitor.elsewhere.add(lost.url)
+        page.goto(f"{lost.url}/#c={lost.code}")
+        expect(row(page, thread)).to_be_visible()
+        lost.gateway.kill()
+        lost.gateway.wait()
+        expect(page.get_by_test_id("connection")).to_have_text("lost")
+        expect(page.get_by_test_id("allow")).to_be_disabled()
+        page.keyboard.press("a")
+        expect(page.get_by_test_id("notice")).to_contain_text("nothing was sent")
+        expect(row(page, thread)).to_be_visible()
+        expect(page.get_by_test_id("lost-connection")).to_contain_text(
+            re.compile(r"No word from the server for 1\d s")
+        )
+
+
+@pytest.mark.usefixtures("queue")
+def test_the_tab_that_is_left_hands_the_stream_to_the_other(visitor: Visitor) -> None:
+    context = visitor.context()
+    first = visitor.page(context)
+    first.goto(f"{visitor.deployment.url}/#c={visitor.deployment.served.new_code()}")
+    expect(first.get_by_test_id("needs-empty")).to_be_visible()
+    second = visitor.page(context)
+    second.goto(f"{visitor.deployment.url}/fleet")
+    expect(second.get_by_test_id("fleet")).to_be_visible()
+    one = visitor.deployment.asks("touch one")
+    expect(second.get_by_test_id("needs-count")).to_have_text("1")
+    expect(row(first, one)).to_be_visible()
+    first.close()
+    visitor.deployment.asks("patch")
+    expect(second.get_by_test_id("needs-count")).to_have_text("2")
+    expect(second).to_have_title(re.compile(r"^\(2\) Fleet"))
