@@ -4,7 +4,7 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
 import { api, heardAtMs, line, notices, readState, serverNow, session, signIn, signOut, storeAway, now } from "./store.js";
 import { plain } from "./text.js";
-import { agentName, clock, Glyph, go, html, Key, Link, place, span, STATES, title, Words } from "./parts.js";
+import { agentName, clock, Glyph, go, html, Key, Link, phone, place, span, STATES, title, Words } from "./parts.js";
 import { bind, overlay, setSingleKeys, singleKeys, TABLE } from "./keys.js";
 import * as needs from "./needs.js";
 import * as fleet from "./fleet.js";
@@ -39,8 +39,9 @@ effect(() => {
 const ICONS = {
   needs: "M8 2.2a4 4 0 0 0-4 4v2.6L2.8 11.2h10.4L12 8.8V6.2a4 4 0 0 0-4-4ZM6.6 13.4a1.5 1.5 0 0 0 2.8 0",
   fleet: "M2.5 4h11M2.5 8h11M2.5 12h7",
+  workers: "M2.5 3.5h11v5h-11zM5 12.5h6M8 8.5v4",
 };
-const PAGES = [["/", "needs", "Needs you", "g n"], ["/fleet", "fleet", "Fleet", "g f"]];
+const PAGES = [["/", "needs", "Needs you", "g n"], ["/fleet", "fleet", "Fleet", "g f"], ["/workers", "workers", "Workers", "g w"]];
 const LINES = { live: "live", lost: "lost", opening: "…" };
 
 function Rail() {
@@ -122,7 +123,7 @@ function Settings({ close }) {
     <fieldset><legend>Colours</legend>${["system", "light", "dark"].map((one) => html`<label key=${one} class="chip ${scheme.value === one ? "on" : ""}"><input type="radio" name="scheme" class="hidden" checked=${scheme.value === one} onChange=${() => { scheme.value = one; }} />${one}</label>`)}</fieldset>
     <label class="row"><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act (Allow by “a”)</label>
     ${who.scope === "read" ? html`<p class="faint">You may read. Who may answer signs in with a code of <code>dendro token code --scope approve</code>.</p>` : null}
-    <footer><button onClick=${() => { close(); signOut(); }} data-testid="sign-out">Sign out</button><button class="quiet" onClick=${() => { overlay.value = "keys"; }}>Keys</button><span class="grow" /><button onClick=${close}>Close</button></footer></div>`;
+    <footer><button onClick=${() => { close(); signOut(); }} data-testid="sign-out">Sign out</button><button class="quiet" onClick=${() => { overlay.value = "keys"; }}>Keys</button>${phone.value ? html`<button class="quiet" onClick=${() => { close(); go("/workers"); }}>Workers</button>` : null}<span class="grow" /><button onClick=${close}>Close</button></footer></div>`;
 }
 
 // Finds pages, trees and requests, and does what the page can do.
@@ -162,12 +163,20 @@ function Palette({ close }) {
 
 // ── the window ───────────────────────────────────────────────────────────────────────────────────
 
-const Pages = { needs: needs.Needs, fleet: fleet.Fleet, tree: Tree };
+// A page that is loaded when it is first opened; while it comes, its place is empty.
+function later(load) {
+  const found = signal(null);
+  return () => {
+    useEffect(() => { if (!found.peek()) load().then((page) => { found.value = { Page: page }; }); }, []);
+    return found.value ? html`<${found.value.Page} />` : html`<main />`;
+  };
+}
+const Pages = { needs: needs.Needs, fleet: fleet.Fleet, tree: Tree, workers: later(() => import("./workers.js").then((page) => page.Workers)) };
 const Other = () => html`<main class="empty"><div><h1>There is no such page</h1><p><${Link} to="/" class="under">Needs you<//></p></div></main>`;
 
 function Window() {
   useEffect(() => bind({
-    "g n": () => go("/"), "g f": () => go("/fleet"),
+    "g n": () => go("/"), "g f": () => go("/fleet"), "g w": () => go("/workers"),
     "$mod+k": (event) => { event.preventDefault(); if (session.peek().state === "in") overlay.value = overlay.peek() === "palette" ? "" : "palette"; },
     Escape: () => {}, "?": () => { overlay.value = "keys"; },
   }), []);
