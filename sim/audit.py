@@ -75,6 +75,8 @@ def audit(world: Ended) -> None:
         check_name(watch, session, seen)
         check_pictures(watch, session, seen, world.diary.shown)
         check_lookups(watch, session, seen)
+        if left := watch.deadlines.left(session, seen):
+            watch.broken("timers", f"{session} is at rest, and {sorted(left)} are set for nobody")
     if watch.folders is not None and watch.folders.unborn.swept:
         watch.folders.unborn.at_rest()
     _admitted(world)

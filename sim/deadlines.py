@@ -15,6 +15,7 @@ from orchestrator.core.calls import AwaitWork, ClientToolWork, timer_of
 from orchestrator.core.commit_parts import (
     BUDGET_TIMER,
     FOLDER_TIMER,
+    REAP_BELOW_TIMER,
     RETRY_TIMER,
     approval_timer,
     wait_timer,
@@ -135,6 +136,12 @@ class Deadlines:
         fired = {entry.id for entry in seen.queue if entry.kind == "timer"}
         if any(name.decode() not in fired and stored.get(name) != was for name, was in before.items()):
             self._reach.saw("timers")
+
+    def left(self, session: str, seen: Seen) -> set[str]:
+        """Timers of a session at rest for which nothing waits."""
+        # A look at agents below comes by itself, and ends.
+        needs = {one.id for one in wanted(seen.state)} | {REAP_BELOW_TIMER}
+        return {name.decode() for name in self._double.hash(self._keys.timer(session))} - needs
 
     def within(self, session: str, seconds: float) -> set[str]:
         """The session's timers that are due by then, and are not yet."""

@@ -196,7 +196,7 @@ RULES = {
     "timers": Rule(
         (
             "What waits for a deadline has its timer, under the generation that it was given, or the "
-            "fired timer in its queue; no await and no watchdog leaves one behind."
+            "fired timer in its queue; no await and no watchdog leaves one behind, and at rest none is set."
         ),
         Case("a timer was cleared, or set anew, before it had fired"),
     ),
@@ -421,7 +421,8 @@ RULES = {
         (
             "The step that takes a submission answers it under its own id; an answer to a request decides it,"
             " is sent on, or is told what was decided of that very call, and by whom, unless it says the same"
-            " again; what interrupts stops what runs, and settings that an input brings are set."
+            " again; what interrupts stops what runs, and reaches all agents below where it is for a tree, and"
+            " settings that an input brings are set."
         ),
         Case("an answer to a request was taken from a queue"),
     ),

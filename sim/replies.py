@@ -64,6 +64,8 @@ class Replies:
         self._before: dict[str, _Before] = {}
         self._decided_s: dict[tuple[str, str, str], float] = {}
         """When each call was decided, by session, call and turn."""
+        self._passed_on: list[tuple[str, str]] = []
+        """Agents that are to be told of an interrupt by the step that is read, and its id."""
 
     def went_back(self) -> None:
         """Forgets how sessions stood: their logs are read anew."""
@@ -99,10 +101,27 @@ class Replies:
             self._answer(session, seen, one, told, entries)
         elif one.op in ("override_turn_context", "user_input", "user_turn") and "error" not in kinds:
             self._settings(session, before, one, entries)
+        of_tree = (one.op == "interrupt" and one.said.get("tree")) or one.letter == "interrupt"
+        if of_tree and "error" not in kinds:
+            self._passed_on += [
+                (child, one.id)
+                for child, its in self._watch.members[seen.tree].items()
+                if its.state.facts.parent_session == session and its.state.tree.status != "canceled"
+            ]
         if one.op == "interrupt" or (one.kind == "mail" and one.lane == 1 and one.letter in STOPS):
             meant = one.said.get("expected_turn_id") in (None, before.task)
             if before.task and meant and self._runs(seen) == before.task and "error" not in kinds:
                 self._broken(session, f"{one.id} interrupts {before.task}, which goes on")
+
+    def settled(self) -> None:
+        """Called when all that a script has written was read."""
+        passed_on, self._passed_on = self._passed_on, []
+        for child, key in passed_on:
+            seen = self._watch.sessions.get(child)
+            if seen is None or seen.state.tree.canceling or seen.state.tree.pruned or seen.state.closed:
+                continue
+            if not any(one.kind == "mail" and key in one.id for one in seen.queue):
+                self._broken(child, f"is at work below what {key} interrupts, and is not told of it")
 
     def _runs(self, seen: Seen) -> str:
         task = seen.grammar.task

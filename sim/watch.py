@@ -217,6 +217,7 @@ class Watch(Rest, Branches, TreeLogs):
         eqs = {other: self.sessions[other].eq for other in touched if other in self.sessions}
         for other in touched:
             self.look(other)
+        self.replies.settled()
         self._letters()
         if name == "commit" and self.sessions[session].seq != seq:
             self.archive_moves.grew(session)
