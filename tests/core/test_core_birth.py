@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import orjson
 
-from orchestrator.core.birth import MOST_NAMED, Birth, ForkedFrom, first_entries
+from orchestrator.core.birth import MOST_NAMED, Birth, ForkedFrom, first_entries, taken_settings
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
 from orchestrator.core.entries import Entry, encode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.facts import WorkspaceBegun
+from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item, for_model, message_text, user_message
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -77,3 +78,16 @@ def test_person_is_told_which_files_a_portable_folder_begins_without() -> None:
     assert warning == f"not in the session's folder: {', '.join(names[:MOST_NAMED])} and 2 more"
     few = [entry.payload for entry in born(folder=WorkspaceBegun(SnapshotId("s0"), (), names[:1]))]
     assert "not in the session's folder: '0.bin'" in [msg.get("message") for msg in few]
+
+
+def test_named_model_reaches_the_mode_of_the_source_if_it_has_one() -> None:
+    own = TurnSettings.of({**SETTINGS, "model": "gpt-5-mini", "effort": "low"})
+    bare = replace(Session().state, settings=replace(Session().state.settings, collaboration_mode=None))
+    taken = taken_settings(bare, own, {"model"})
+    assert (taken.model, taken.effort, taken.collaboration_mode) == ("gpt-5-mini", bare.settings.effort, None)
+    mode = {"mode": "plan", "settings": {"model": "gpt-5", "reasoning_effort": "high"}}
+    planning = replace(bare, settings=replace(bare.settings, collaboration_mode=mode))
+    assert taken_settings(planning, own, {"cwd"}).collaboration_mode == mode
+    known = taken_settings(planning, own, {"effort"}).collaboration_mode
+    assert known is not None
+    assert known["settings"] == {"model": planning.settings.model, "reasoning_effort": "low"}

@@ -57,6 +57,10 @@ def test_setup_runs_after_the_folder_is_made_and_before_the_first_call_that_need
     assert session.owes() == (BeginSetup(),)
     begun = session.happens(SetupBegins())
     assert ".dendro/setup.sh runs without the network, for 60 s" in begun.one("background_event")["message"]
+    assert [entry.payload.get("kind", entry.payload.get("type")) for entry in begun.entries] == [
+        "workspace_setup_begun",
+        "background_event",
+    ]
     assert session.owes() == (RunSetup(session.epoch),)
     ended = session.happens(DONE)
     assert "set up (2.5 s)" in ended.one("background_event")["message"]

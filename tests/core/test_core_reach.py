@@ -10,6 +10,7 @@ from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.calls.tool import Mcp
 from orchestrator.core.commands import Assessment
 from orchestrator.core.decide.call_end import ALL_RIGHTS, MOST_SAID, OUTSIDE
+from orchestrator.core.frozen import replace
 from tests.core.driver import Session, a_command, a_patch, exec_end
 
 WORKSPACE_WRITE = {"mode": "workspace-write", "writable_roots": ["/data"], "network_access": True}
@@ -120,3 +121,8 @@ def test_patch_through_a_link_names_where_it_leads_and_says_that_a_link_does() -
     assert asked["reach"]["by_link"] is True
     assert asked["grant_root"] == "/home/ann/.ssh"
     assert "by_link" not in asks(a_patch("/other/a.txt", outside=["/other/a.txt"]))["reach"]
+
+
+def test_patch_with_more_files_than_an_event_names_blames_no_link() -> None:
+    many = replace(a_patch("/repo/a.txt", outside=["/etc/x"]), left_out=3)
+    assert "by_link" not in asks(many)["reach"]

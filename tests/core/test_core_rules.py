@@ -8,10 +8,12 @@ import pytest
 
 from orchestrator.core.calls import ExecWork
 from orchestrator.core.calls.exec import (
+    MOST_WORDS,
     Segment,
     StrictRule,
     amended,
     amendment,
+    is_remembered,
     may_be_allowed,
     offered,
     prefix_key,
@@ -290,3 +292,12 @@ def test_rule_takes_no_command_of_a_plan_out_of_its_sandbox_and_an_allowed_prefi
 def test_prefix_of_what_runs_what_it_is_told_is_neither_offered_nor_taken(words: tuple[str, ...]) -> None:
     assert offered(words) == ()
     assert not may_be_allowed(words)
+
+
+def test_prefix_of_as_many_words_as_may_be_is_allowed_and_remembered_and_no_longer_one() -> None:
+    words = ("touch", *(f"f{n}" for n in range(MOST_WORDS)))
+    assert may_be_allowed(words[:MOST_WORDS])
+    assert not may_be_allowed(words)
+    assert MOST_WORDS == 16, "docs/questions.md and clients know it"
+    assert is_remembered(words, [prefix_key(words[:MOST_WORDS])])
+    assert not is_remembered((*words, "more"), [prefix_key(words)])

@@ -148,3 +148,9 @@ def test_a_line_of_blanks_without_end_is_not_held() -> None:
     parser = TagParser()
     assert parser.feed(" " * MOST_HELD) == []
     assert parser.feed(" ") == [Normal(" " * (MOST_HELD + 1))]
+
+
+@pytest.mark.parametrize(("length", "is_tag"), [(MOST_HELD, True), (MOST_HELD + 1, False)])
+def test_line_of_a_tag_may_be_as_long_as_what_is_held_back(length: int, is_tag: bool) -> None:
+    found = read(["<proposed_plan>".ljust(length) + "\nstep\n</proposed_plan>\n"])
+    assert any(isinstance(part, Plan) for part in found) is is_tag
