@@ -24,6 +24,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+import httpx
 import pytest
 from redis import exceptions as redis_errors
 
@@ -299,3 +300,8 @@ def _agrees(client: PlainRedis, nodes: int) -> bool:
     return ("cluster_state:ok" in text or "'cluster_state': 'ok'" in text) and (
         f"cluster_known_nodes:{nodes}" in text or f"'cluster_known_nodes': '{nodes}'" in text
     )
+
+
+def plain_http(base_url: str = "") -> httpx.AsyncClient:
+    """A client over plain HTTP. To read the machine's authorities would take longer than its requests."""
+    return httpx.AsyncClient(base_url=base_url, verify=False, trust_env=False)

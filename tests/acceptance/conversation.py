@@ -17,14 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.stub.server import RequestJournal
 from tests.acceptance.allowances import Message
 from tests.acceptance.comparator import has_come
 from tests.acceptance.placeholders import Bindings
 from tests.acceptance.wires import RESPONSES, asked
+from tests.servers import plain_http
 from tests.started import COMMAND, Started
 
 PATIENCE_S = 45.0
@@ -268,7 +267,7 @@ def with_provider_table(config: str, wire: str = RESPONSES) -> str:
 
 
 async def _requests(base_url: str) -> list[Message]:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with plain_http() as client:
         exchanges = (await client.get(base_url.removesuffix("/v1") + "/requests")).json()
     return [exchange["body"] for exchange in exchanges]
 

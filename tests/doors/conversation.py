@@ -17,13 +17,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
-
 from orchestrator.stub import Scenario, StubConfig, running
 from tests.acceptance.conversation import PATIENCE_S, Pipes, Setup, Stuck, environment, set_up, stop_orphan
 from tests.acceptance.conversation import with_provider_table as settings_of
 from tests.doors.comparator import Message
-from tests.servers import own_database
+from tests.servers import own_database, plain_http
 from tests.started import COMMAND, Started
 
 RECORDINGS = Path(__file__).parent / "recordings" / "app-server-v2"
@@ -309,7 +307,7 @@ async def hold(server: AppServer, recorded: Recorded, setup: Setup, stub: str) -
 
 
 async def _release(stub: str) -> None:
-    async with httpx.AsyncClient(trust_env=False) as client:
+    async with plain_http() as client:
         await client.post(f"{stub}/release/go")
 
 

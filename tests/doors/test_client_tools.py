@@ -7,7 +7,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from orchestrator.gateways.app_server.client_connection import AppServer
@@ -16,7 +15,7 @@ from orchestrator.gateways.principals import Principal, Scope
 from tests.doors.peer import Peer, connected
 from tests.doors.schema import assert_valid
 from tests.doors.whole import whole
-from tests.servers import RedisServer, start_redis
+from tests.servers import RedisServer, plain_http, start_redis
 
 pytestmark = [pytest.mark.realredis, pytest.mark.slow]
 
@@ -80,7 +79,7 @@ def image(*urls: str) -> dict[str, Any]:
 
 
 async def requests(base_url: str) -> list[dict[str, Any]]:
-    async with httpx.AsyncClient(trust_env=False) as http:
+    async with plain_http() as http:
         exchanges = (await http.get(base_url.removesuffix("/v1") + "/requests")).json()
     return [exchange["body"] for exchange in exchanges]
 

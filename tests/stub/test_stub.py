@@ -29,6 +29,7 @@ from orchestrator.stub import (
 from orchestrator.stub.server import RequestJournal, halves, thirds
 from orchestrator.tools.subagents import role_of
 from tests.model.stubbed_client import Connected, connected, prompt
+from tests.servers import plain_http
 
 
 def said(events: list[ModelEvent]) -> str:
@@ -190,7 +191,7 @@ async def test_stub_warns_once_of_each_tool_that_a_request_does_not_offer() -> N
     script = Scenario.parse({"steps": [{"items": [*calls, {"text": "x"}]}], "after_end": "repeat_last"})
     warnings: list[str] = []
     body = {"tools": [tool("shell"), tool("apply_patch"), {"type": "local_shell"}]}
-    async with running(StubConfig(script, warn=warnings.append)) as stub, httpx.AsyncClient() as client:
+    async with running(StubConfig(script, warn=warnings.append)) as stub, plain_http() as client:
         for _ in range(2):
             answer = await client.post(f"{stub.base_url}/responses", json=body)
             assert answer.text.count('"name":"shel"') == 2, "it is sent all the same"
@@ -203,7 +204,7 @@ async def test_stub_warns_once_of_each_tool_that_a_request_does_not_offer() -> N
 async def test_stub_says_nothing_of_calls_in_a_step_that_refuses_the_request() -> None:
     script = Scenario.parse([{"items": [{"call": "shel"}], "status": 500}])
     warnings: list[str] = []
-    async with running(StubConfig(script, warn=warnings.append)) as stub, httpx.AsyncClient() as client:
+    async with running(StubConfig(script, warn=warnings.append)) as stub, plain_http() as client:
         assert (await client.post(f"{stub.base_url}/responses", json={})).status_code == 500
     assert warnings == []
 
@@ -211,7 +212,7 @@ async def test_stub_says_nothing_of_calls_in_a_step_that_refuses_the_request() -
 async def test_behaviour_that_has_no_tool_to_call_is_named_in_the_warning() -> None:
     warnings: list[str] = []
     config = StubConfig(behaviour("shell:1"), warn=warnings.append)
-    async with running(config) as stub, httpx.AsyncClient() as client:
+    async with running(config) as stub, plain_http() as client:
         await client.post(f"{stub.base_url}/responses", json={"tools": [{"type": "local_shell"}]})
     (warning,) = warnings
     assert warning.startswith("the behaviour shell:1 calls `shell`, which this request does not offer: ")
@@ -236,7 +237,7 @@ def test_unknown_behaviour_is_refused_with_the_known_ones(name: str) -> None:
 
 
 async def test_stub_names_itself_as_the_model_and_estimates_usage_from_bytes() -> None:
-    async with running(StubConfig(behaviour("instant"))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(behaviour("instant"))) as stub, plain_http() as http:
         answer = await http.post(f"{stub.base_url}/responses", json={"input": []})
     events = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     assert {event["response"]["model"] for event in events if "response" in event} == {"stub:instant"}
@@ -244,7 +245,7 @@ async def test_stub_names_itself_as_the_model_and_estimates_usage_from_bytes() -
 
 
 async def test_stub_shows_the_requests_that_it_received() -> None:
-    async with connected(behaviour("instant")) as peer, httpx.AsyncClient() as http:
+    async with connected(behaviour("instant")) as peer, plain_http() as http:
         await peer.ask(session="a", text="first")
         await peer.ask(session="b")
         root = peer.stub.base_url.removesuffix("/v1")
@@ -258,7 +259,7 @@ async def test_stub_shows_the_requests_that_it_received() -> None:
 
 
 async def test_stub_refuses_a_body_that_is_no_object() -> None:
-    async with running(StubConfig(behaviour("instant"))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(behaviour("instant"))) as stub, plain_http() as http:
         for body in (b"{", b"[]", b"\xff"):
             assert (await http.post(f"{stub.base_url}/responses", content=body)).status_code == 400
 
@@ -283,7 +284,7 @@ async def test_stub_refuses_a_body_that_is_no_object() -> None:
 async def test_stub_refuses_a_field_of_another_type_and_names_it(
     name: str, body: dict[str, Any], says: str
 ) -> None:
-    async with running(StubConfig(behaviour(name))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(behaviour(name))) as stub, plain_http() as http:
         answer = await http.post(f"{stub.base_url}/responses", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "invalid_request")
@@ -292,7 +293,7 @@ async def test_stub_refuses_a_field_of_another_type_and_names_it(
 
 @pytest.mark.parametrize("body", [{}, {"tools": None, "input": None}, {"input": "hello"}])
 async def test_stub_answers_a_request_without_tools_or_items(body: dict[str, Any]) -> None:
-    async with running(StubConfig(behaviour("instant"))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(behaviour("instant"))) as stub, plain_http() as http:
         assert (await http.post(f"{stub.base_url}/responses", json=body)).status_code == 200
 
 
@@ -305,7 +306,7 @@ async def test_stub_listens_on_loopback_only(host: str) -> None:
 
 async def test_stub_streams_at_its_pace_so_that_the_first_words_come_before_the_last() -> None:
     config = StubConfig(behaviour("instant"), pace=Pace(think_ms=1, delta_delay_ms=60_000))
-    async with running(config) as stub, httpx.AsyncClient() as http:
+    async with running(config) as stub, plain_http() as http:
         async with http.stream("POST", f"{stub.base_url}/responses", json={"input": []}) as answer:
             first = await anext(answer.aiter_text())
             assert "response.created" in first
@@ -327,7 +328,7 @@ async def test_response_that_is_held_ends_when_it_is_released() -> None:
         while not isinstance(await anext(stream), ItemDone):
             pass
         assert [exchange.outcome for exchange in peer.stub.journal.exchanges()] == ["open"]
-        async with httpx.AsyncClient() as http:
+        async with plain_http() as http:
             await http.post(peer.stub.base_url.removesuffix("/v1") + "/release/go")
         assert [isinstance(event, Completed) async for event in stream] == [True]
 
@@ -348,7 +349,7 @@ async def test_served_stub_stops_when_its_task_is_cancelled() -> None:
     serving.cancel()
     with pytest.raises(asyncio.CancelledError):
         await serving
-    async with httpx.AsyncClient() as http:
+    async with plain_http() as http:
         with pytest.raises(httpx.ConnectError):
             await http.get(stub.base_url)
 

@@ -11,13 +11,14 @@ import pytest
 from orchestrator.stub import Scenario, StubConfig, behaviour, running
 from orchestrator.stub.answers import translated
 from orchestrator.tools.subagents import role_of
+from tests.servers import plain_http
 
 Json = dict[str, Any]
 
 
 async def posted(steps: list[Json], body: Json, path: str = "/chat/completions") -> httpx.Response:
     """The answer to one request; the root of a `base_url` ends with the version."""
-    async with running(StubConfig(Scenario.parse(steps))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(Scenario.parse(steps))) as stub, plain_http() as http:
         return await http.post(stub.base_url + path, json=body)
 
 
@@ -86,7 +87,7 @@ async def test_stub_leaves_out_what_chat_completions_have_no_word_for() -> None:
 
 async def test_both_formats_share_the_steps_of_a_session() -> None:
     steps = [{"items": [{"text": "one"}]}, {"items": [{"text": "two"}]}]
-    async with running(StubConfig(Scenario.parse(steps))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(Scenario.parse(steps))) as stub, plain_http() as http:
         headers = {"session_id": "s"}
         for path, word in (("/responses", '"one"'), ("/chat/completions", '"w"')):
             answer = await http.post(stub.base_url + path, json={}, headers=headers)
@@ -97,7 +98,7 @@ async def test_both_formats_share_the_steps_of_a_session() -> None:
 
 async def test_stub_shows_a_request_as_it_came() -> None:
     body = {"messages": [{"role": "user", "content": "hi"}]}
-    async with running(StubConfig(behaviour("echo"))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(behaviour("echo"))) as stub, plain_http() as http:
         root = stub.base_url.removesuffix("/v1")
         answer = await http.post(f"{root}/chat/completions", json=body)
         shown = (await http.get(f"{root}/requests")).json()
@@ -109,7 +110,7 @@ async def test_stub_warns_of_a_tool_that_the_functions_do_not_offer() -> None:
     warnings: list[str] = []
     config = StubConfig(Scenario.parse([{"items": [{"call": "shel"}]}]), warn=warnings.append)
     tools = [{"type": "function", "function": {"name": "shell"}}]
-    async with running(config) as stub, httpx.AsyncClient() as http:
+    async with running(config) as stub, plain_http() as http:
         await http.post(f"{stub.base_url}/chat/completions", json={"tools": tools})
     assert warnings == ["the scenario calls `shel`, which this request does not offer: it offers shell"]
 
@@ -124,7 +125,7 @@ async def test_scenario_knows_an_agent_by_a_later_message_of_the_system() -> Non
             {"role": "user", "content": "go"},
         ]
     }
-    async with running(StubConfig(Scenario.parse(script))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(Scenario.parse(script))) as stub, plain_http() as http:
         answer = await http.post(f"{stub.base_url}/chat/completions", json=body)
     assert answer.status_code == 200
 
@@ -187,7 +188,7 @@ def test_messages_are_read_as_the_items_that_they_stand_for() -> None:
 )
 @pytest.mark.parametrize("name", ["instant", "tree"])
 async def test_stub_refuses_a_field_of_another_type_and_names_it(name: str, body: Json, says: str) -> None:
-    async with running(StubConfig(behaviour(name))) as stub, httpx.AsyncClient() as http:
+    async with running(StubConfig(behaviour(name))) as stub, plain_http() as http:
         answer = await http.post(f"{stub.base_url}/chat/completions", json=body)
     error = answer.json()["error"]
     assert (answer.status_code, error["code"]) == (400, "invalid_request")

@@ -8,7 +8,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import closing
 from pathlib import Path
 
-import httpx
 import pytest
 
 from orchestrator.broker.errors import BrokerError, Unavailable
@@ -17,7 +16,7 @@ from orchestrator.telemetry import listener as health_module
 from orchestrator.telemetry.listener import Health, listening
 from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wiring.worker_parts import running_worker
-from tests.servers import RedisServer
+from tests.servers import RedisServer, plain_http
 
 
 async def well() -> str:
@@ -70,7 +69,7 @@ async def test_process_without_redis_is_healthy_and_tells_its_own_figures() -> N
 async def test_listener_answers_get_and_head_of_three_paths() -> None:
     async with (
         listening(Health(Metrics("1"), well), "127.0.0.1", 0) as url,
-        httpx.AsyncClient(base_url=url) as client,
+        plain_http(url) as client,
     ):
         answers = [await client.get(path) for path in ("/healthz", "/readyz", "/metrics", "/", "/metrics/x")]
         head, post = await client.head("/metrics"), await client.post("/metrics", content=b"x" * 100_000)
@@ -88,7 +87,7 @@ async def test_listener_outlives_garbage_and_connections_that_say_nothing() -> N
             _, writer = await asyncio.open_connection(host, int(port))
             writer.write(content)
             writer.close()
-        async with httpx.AsyncClient() as client:
+        async with plain_http() as client:
             assert (await client.get(f"{url}/healthz")).status_code == 200
 
 
@@ -104,7 +103,7 @@ async def test_worker_serves_its_metrics_where_the_settings_say(
         url = line.removeprefix("metrics at ").removesuffix("/metrics")
         assert url.startswith("http://127.0.0.2:")
         running = asyncio.create_task(worker.run())
-        async with httpx.AsyncClient(base_url=url) as client:
+        async with plain_http(url) as client:
             assert (await client.get("/readyz")).text == "ready\n"
             figures = (await client.get("/metrics")).text
             assert f"dendro_worker_concurrency {settings.worker.concurrency}.0" in figures

@@ -8,7 +8,6 @@ from contextlib import closing
 from pathlib import Path
 from typing import Any, cast
 
-import httpx
 import pytest
 from websockets.asyncio.client import connect
 
@@ -17,7 +16,7 @@ from orchestrator.gateways.wires.listeners import Doors
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.gateway import gateway, observed_doors
 from orchestrator.wiring.open_deployment import Opened, opened
-from tests.servers import RedisServer
+from tests.servers import RedisServer, plain_http
 from tests.telemetry.samples import figures
 
 
@@ -54,7 +53,7 @@ async def test_gateway_counts_the_connections_of_each_door_where_the_settings_sa
         (line,) = [record.getMessage() for record in caplog.records]
         assert line.startswith("metrics at http://127.0.0.3:")
         url = line.removeprefix("metrics at ").removesuffix("/metrics")
-        async with httpx.AsyncClient(base_url=url) as client, connect(str(ws)):
+        async with plain_http(url) as client, connect(str(ws)):
             _, writer = await asyncio.open_connection(tcp.host, tcp.port)
             await messages.begun.wait()
             await lines.begun.wait()

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pytest
 
 from orchestrator import (
@@ -41,7 +40,7 @@ from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tools.custom import PAYLOAD_BYTES, custom_tools
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.toolbox import Toolbox
-from tests.servers import RedisServer, start_redis
+from tests.servers import RedisServer, plain_http, start_redis
 from tests.tools.toy_tool import Toy
 
 GIVEN_S = 60.0
@@ -91,7 +90,7 @@ class Talk:
 
     async def requests(self) -> list[Any]:
         """The requests that the model got."""
-        async with httpx.AsyncClient() as client:
+        async with plain_http() as client:
             answer = await client.get(f"{self.model.removesuffix('/v1')}/requests")
         return [each["body"] for each in answer.json()]
 
