@@ -96,3 +96,36 @@ def test_the_fleet_has_no_serious_findings(visitor: Visitor, scheme: str) -> Non
 def test_a_tree_that_is_not_there_is_said_to_be_gone(visitor: Visitor) -> None:
     page = visitor.signed_in("/tree/0190a4c0-0000-7000-8000-000000000000")
     expect(page.get_by_test_id("tree")).to_contain_text("There is no such tree")
+
+
+@pytest.mark.usefixtures("queue")
+def test_the_log_and_the_proof_of_a_tree_are_shown(visitor: Visitor) -> None:
+    tree = visitor.deployment.asks("family", "A proved family")
+    page = visitor.signed_in(f"/tree/{tree}")
+    expect(page.locator("[data-testid=agent][data-label=scout]")).to_have_attribute("data-state", "needs")
+    page.get_by_test_id("tab-log").click()
+    expect(page).to_have_url(re.compile(f"/tree/{tree}/0/log$"))
+    expect(page.get_by_test_id("log-row").filter(has_text="scout").first).to_be_visible()
+    assert found(page) == []
+    page.get_by_test_id("tab-proof").click()
+    expect(page.get_by_test_id("proof-verdict")).to_have_attribute("data-ok", "true")
+    expect(page.get_by_test_id("proof-verdict")).to_contain_text("in 2 sessions")
+    assert found(page) == []
+
+
+@pytest.mark.usefixtures("queue")
+def test_an_agent_is_canceled_and_a_limit_is_added_to(visitor: Visitor) -> None:
+    tree = visitor.deployment.asks("family", "A canceled family")
+    page = visitor.signed_in(f"/tree/{tree}/1")
+    child = page.locator("[data-testid=agent][data-label=scout]")
+    expect(child).to_have_attribute("data-state", "needs")
+    page.get_by_test_id("budget-add").click()
+    page.get_by_test_id("budget-tokens").fill("5000000")
+    page.get_by_test_id("budget-save").click()
+    expect(page.get_by_test_id("notice")).to_contain_text("Added")
+    expect(page.locator(".budget")).to_contain_text("5.00M")
+    page.keyboard.press("c")
+    expect(page.get_by_role("dialog")).to_contain_text("Cancel scout")
+    page.get_by_test_id("confirm").click()
+    expect(page.get_by_test_id("notice").filter(has_text="scout has ended")).to_be_visible()
+    expect(child).not_to_have_attribute("data-state", "needs")

@@ -86,10 +86,10 @@ export const atWork = computed(() => {
 // ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 const lastWords = (row) => plain((row.waitsFor?.text && !row.last ? `waits for ${row.waitsFor.text}` : row.last ?? "").replace(MARKS, ""), 200);
-export function Meter({ spent, limit }) {
+export function Meter({ kind = "cost", spent, limit }) {
   if (!limit) return null;
   const share = Math.min(1, spent / limit);
-  return html`<progress class="meter ${share > 0.9 ? "full" : ""}" max="100" value=${Math.round(share * 100)} aria-label="Share of the budget"></progress>`;
+  return html`<progress class="meter ${share > 0.9 ? "full" : ""}" max="100" value=${Math.round(share * 100)} aria-label="Share of the budget" title=${`${amount(kind, spent)} of ${amount(kind, limit)} ${kind === "cost" ? "" : plain(kind, 30)}`}></progress>`;
 }
 export const amount = (kind, n) => (kind === "cost" || kind === "costMicro" ? dollars(n) : short(n));
 
@@ -105,7 +105,7 @@ function Row({ id }) {
     <span role="gridcell" class="can">${canopy(row.shape?.length ? row.shape : [[0, null, row.state]], 92, 26)}</span>
     <span role="gridcell" class="r num work"><b>${working}</b><i>/${total}</i></span>
     <span role="gridcell" class="r num tok">${short(row.tokens ?? 0)}</span>
-    <span role="gridcell" class="r num cost">${row.costMicro ? dollars(row.costMicro) : row.budget ? `${amount(row.budget.kind, row.budget.spent)}` : html`<i>–</i>`}${row.budget ? html`<${Meter} spent=${row.budget.spent} limit=${row.budget.limit} />` : null}</span>
+    <span role="gridcell" class="r num cost">${row.costMicro ? dollars(row.costMicro) : html`<i>–</i>`}${row.budget && (row.budget.kind === "cost" || row.budget.spent > row.budget.limit / 2) ? html`<${Meter} kind=${row.budget.kind} spent=${row.budget.spent} limit=${row.budget.limit} />` : null}</span>
     <span role="gridcell" class="r chg">${row.change ? html`<${Stat} added=${row.change.added} removed=${row.change.removed} />` : null}</span>
     <span role="gridcell" class="pool faint clip">${plain(row.pool ?? "", 40)}</span>
     <span role="gridcell" class="r num faint age"><${Age} since=${row.lastAtMs} /></span>

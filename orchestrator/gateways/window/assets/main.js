@@ -8,7 +8,7 @@ import { agentName, clock, Glyph, go, html, Key, Link, phone, place, span, STATE
 import { bind, overlay, setSingleKeys, singleKeys, TABLE } from "./keys.js";
 import * as needs from "./needs.js";
 import * as fleet from "./fleet.js";
-import { Tree } from "./tree.js";
+import { AddBudget, Cancel, Tree } from "./tree.js";
 
 // A code in the address is used once, and must not stay in the history: it is taken out before anything else.
 const code = new URLSearchParams(location.hash.slice(1)).get("c");
@@ -113,8 +113,8 @@ function Overlay() {
     const edge = event.shiftKey ? all[0] : all.at(-1);
     if (document.activeElement === edge) { event.preventDefault(); (event.shiftKey ? all.at(-1) : all[0])?.focus(); }
   };
-  const Inside = { palette: Palette, keys: Keys, settings: Settings, tree: fleet.NewTree }[which];
-  return html`<div class="veil" onClick=${close} onKeyDown=${onKey}><div class="sheet ${which}" role="dialog" aria-modal="true" aria-label=${{ palette: "Find or do", keys: "Keys", settings: "Settings", tree: "New tree" }[which]} ref=${box} onClick=${(event) => event.stopPropagation()}><${Inside} close=${close} /></div></div>`;
+  const Inside = { palette: Palette, keys: Keys, settings: Settings, tree: fleet.NewTree, budget: AddBudget, cancel: Cancel }[which];
+  return html`<div class="veil" onClick=${close} onKeyDown=${onKey}><div class="sheet ${which}" role="dialog" aria-modal="true" aria-label=${{ palette: "Find or do", keys: "Keys", settings: "Settings", tree: "New tree", budget: "Add to the budget", cancel: "Cancel" }[which]} ref=${box} onClick=${(event) => event.stopPropagation()}><${Inside} close=${close} /></div></div>`;
 }
 const Keys = ({ close }) => html`<div class="keys" data-testid="keys">${TABLE.map(([name, keys]) => html`<section key=${name}><h3>${name}</h3>${keys.map(([k, what]) => html`<div key=${k}><kbd>${k}</kbd>${what}</div>`)}</section>`)}<footer><label><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act</label><button class="mini" onClick=${close}>Close <${Key} k="Esc" /></button></footer></div>`;
 function Settings({ close }) {

@@ -3,8 +3,8 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
 import { api, hear, may, notice, onSignedOut } from "./store.js";
 import { plain, visible } from "./text.js";
-import { Age, agentName, dollars, Glyph, go, html, Key, Link, phone, place, short, title, Words } from "./parts.js";
-import { bind } from "./keys.js";
+import { Age, agentName, clock, dollars, Glyph, go, html, Key, Link, phone, place, quantity, short, title, Words } from "./parts.js";
+import { bind, overlay } from "./keys.js";
 import { amount, Meter, rowOf } from "./fleet.js";
 import { Conversation, focusComposer, interrupt, takeBackWords } from "./conversation.js";
 
@@ -97,6 +97,7 @@ function Row({ tree, at, chosen }) {
 
 // ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
+const TABS = [["agents", "Agents"], ["log", "Log"], ["proof", "Proof"]];
 const chosenId = computed(() => Number(place.value.agent ?? 0));
 
 export function Tree() {
@@ -111,6 +112,7 @@ export function Tree() {
   useEffect(() => bind({
     j: () => step(tree, 1), k: () => step(tree, -1), m: (event) => { event.preventDefault(); focusComposer(); }, z: () => takeBackWords(),
     i: () => { const one = tree.agents.get(chosenId.peek())?.peek(); if (one && may("submit")) interrupt(one.threadId); },
+    c: () => { if (may("submit")) overlay.value = "cancel"; },
     e: (event) => { if (may("submit")) { event.preventDefault(); setNaming(true); } },
     Escape: () => { if (phone.peek() && place.peek().agent !== undefined) go(`/tree/${id}`); },
   }), [id]);
@@ -126,25 +128,93 @@ export function Tree() {
   const agents = [...tree.agents.values()].map((each) => each.peek()), working = tree.order.value && agents.filter((one) => one.state === "working").length;
   const pane = phone.value && place.value.agent !== undefined;
   const tokens = agents.reduce((sum, one) => sum + (one.tokens ?? 0), 0), cost = agents.reduce((sum, one) => sum + (one.costMicro ?? 0), 0);
-  const near = nearest(head.budget);
+  const near = nearest(head.budget), { tab } = place.value, idle = agents.every((one) => ["idle", "ready", "failed"].includes(one.state));
   const link = (thread) => { const one = [...tree.agents.values()].find((each) => each.peek().threadId === thread)?.peek(); return one ? html`<${Link} to=${`/tree/${id}/${one.agentId}`} class="under"><${Words} text=${agentName(one)} most=${60} /><//>` : html`<code>${plain(thread, 40)}</code>`; };
   return html`<main class="treepage ${pane ? "pane" : ""}" data-testid="tree">
     <header><div class="grow"><div class="crumbs"><${Link} to="/fleet">Fleet<//><span>›</span><span class="mono">${plain(String(id).slice(0, 8))}</span></div>${naming ? html`<${Name} id=${id} name=${name} close=${() => setNaming(false)} done=${(next) => { tree.head.value = { ...tree.head.peek(), title: next }; }} />` : html`<h1 class="clip" title=${plain(name)} onDblClick=${() => may("submit") && setNaming(true)}><${Words} text=${title({ title: name, treeId: id })} most=${200} /></h1>`}</div>
-      <div class="figures">${tree.loaded.value ? html`<div><small>Agents</small><b>${working}<i> of ${agents.length}</i></b></div>` : null}${tokens ? html`<div><small>Tokens</small><b>${short(tokens)}</b></div>` : null}${cost && near?.kind !== "cost" ? html`<div><small>Cost</small><b>${dollars(cost)}</b></div>` : null}${near ? html`<div class="budget"><small>Budget</small><b>${amount(near.kind, near.spent)}<i> of ${amount(near.kind, near.limit)}</i></b><${Meter} spent=${near.spent} limit=${near.limit} /></div>` : null}</div></header>
-    <div class="body">
+      <div class="figures">${tree.loaded.value ? html`<div><small>Agents</small><b>${working}<i> of ${agents.length}</i></b></div>` : null}${tokens ? html`<div><small>Tokens</small><b>${short(tokens)}</b></div>` : null}${cost && near?.kind !== "cost" ? html`<div><small>Cost</small><b>${dollars(cost)}</b></div>` : null}${near ? html`<div class="budget"><small>Budget${near.kind === "cost" ? "" : ` · ${plain(near.kind.replaceAll("_", " "), 30)}`}</small><b>${amount(near.kind, near.spent)}<i> of ${amount(near.kind, near.limit)}</i></b><${Meter} spent=${near.spent} limit=${near.limit} /></div>` : null}${may("approve") && !phone.value ? html`<button class="mini" data-testid="budget-add" onClick=${() => { overlay.value = "budget"; }}>Add…</button>` : null}${may("submit") && !phone.value && !idle ? html`<button class="mini danger" data-testid="cancel" onClick=${() => { overlay.value = "cancel"; }}>Cancel…</button>` : null}</div></header>
+    <nav class="tabs" aria-label="Views of the tree">${TABS.map(([name, words]) => html`<${Link} key=${name} to=${`/tree/${id}/${chosenId.value}${name === "agents" ? "" : `/${name}`}`} class=${tab === name ? "on" : ""} aria-current=${tab === name ? "page" : undefined} data-testid=${`tab-${name}`}>${words}<//>`)}</nav>
+    ${tab === "log" ? html`<${Log} tree=${tree} />` : tab === "proof" ? html`<${Proof} tree=${tree} />` : html`<div class="body">
       <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${`agent-${chosenId.value}`} data-testid="agents">${tree.order.value.map((one) => html`<${Row} key=${one.id} tree=${tree} at=${one} chosen=${chosenId} />`)}</section>
       ${agent && (!phone.value || pane) ? html`<${Conversation} key=${agent.threadId} agent=${agent} name=${agentName(agent)} link=${link} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${`/tree/${id}`} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">There is no agent ${plain(String(place.value.agent), 20)} in this tree.</p>` : null}</section>`}
-    </div></main>`;
+    </div>`}</main>`;
 }
-// Of the limits the one that is nearest.
+// The limit that is shown: the nearest one when more than half of it is spent, else that of cost or of tokens.
 function nearest(budget) {
-  const limits = Object.entries(budget ?? {}).filter(([, one]) => one?.limit).map(([kind, one]) => ({ kind, ...one }));
-  return limits.sort((a, b) => b.spent / b.limit - a.spent / a.limit)[0];
+  const limits = Object.entries(budget ?? {}).filter(([, one]) => one?.limit).map(([kind, one]) => ({ kind, ...one, share: one.spent / one.limit }));
+  const [first] = limits.sort((a, b) => b.share - a.share);
+  return first?.share > 0.5 ? first : limits.find((one) => one.kind === "cost") ?? limits.find((one) => one.kind === "tokens");
 }
 function step(tree, by) {
   const ids = tree.order.peek().map((one) => one.id), at = ids.indexOf(chosenId.peek());
   const next = ids[Math.min(ids.length - 1, Math.max(0, at + by))];
   if (next !== undefined && next !== chosenId.peek()) go(`/tree/${tree.id}/${next}`, { replace: true });
+}
+// ── log and proof ────────────────────────────────────────────────────────────────────────────────
+
+const LOG_PAGE = 100;
+const nameOf = (tree, number) => { const one = tree.agents.get(number)?.value; return one ? agentName(one) : `agent ${number}`; };
+
+// What happened to several agents, in words, the newest first.
+function Log({ tree }) {
+  const [rows, setRows] = useState(null), [next, setNext] = useState(null), [why, setWhy] = useState(""), seq = tree.head.value.treeSeq;
+  const read = (before) => api("tree/log", { treeId: tree.id, limit: LOG_PAGE, ...(before ? { before } : {}) }).then(({ data, nextBefore }) => {
+    setWhy("");
+    setNext((known) => (before || known === null ? nextBefore ?? 0 : known));
+    setRows((known) => { const all = new Map([...(known ?? []), ...data].map((row) => [row.treeSeq, row])); return [...all.values()].sort((a, b) => b.treeSeq - a.treeSeq); });
+  }, (error) => setWhy(error.message));
+  useEffect(() => { read(); }, [tree, seq]);
+  return html`<section class="wholly" aria-label="Log" data-testid="log" tabindex="0">${why ? html`<p class="error">The log cannot be read: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
+    ${rows ? html`<table class="facts-table"><thead><tr><th scope="col">Time</th><th scope="col">Entry</th><th scope="col">Agent</th><th scope="col">What</th><th scope="col">Who</th></tr></thead><tbody>${rows.map((row) => html`<tr key=${row.treeSeq} data-testid="log-row"><td class="num"><time datetime=${new Date(row.atMs).toISOString()} title=${new Date(row.atMs).toLocaleString()}>${clock(row.atMs)}</time></td><td class="num faint">${row.treeSeq.toLocaleString("en")}</td><td><${Link} to=${`/tree/${tree.id}/${row.agentId}`} class="under"><${Words} text=${nameOf(tree, row.agentId)} most=${60} /><//></td><td>${visible(row.text, { breaks: false })}</td><td>${row.who ? html`<${Words} text=${row.who} most=${60} />` : ""}</td></tr>`)}</tbody></table>${next ? html`<button class="quiet more" onClick=${() => read(next)}>Earlier entries</button>` : null}` : null}</section>`;
+}
+
+// Whether the chains of all logs hold, with the place of the first fault.
+function Proof({ tree }) {
+  const [found, setFound] = useState(null), [why, setWhy] = useState("");
+  const read = (full = false) => { setFound(null); setWhy(""); return api("tree/verify", { treeId: tree.id, full }).then(setFound, (error) => setWhy(error.message)); };
+  useEffect(() => { read(); }, [tree]);
+  const by = (thread) => [...tree.agents.values()].map((one) => one.value).find((one) => one.threadId === thread);
+  const rows = found ? [...found.sessions, ...(found.treeLog ? [{ ...found.treeLog, threadId: "" }] : [])] : [], bad = rows.filter((row) => row.ok === false);
+  const entries = rows.reduce((sum, row) => sum + (row.verifiedTo ?? 0), 0);
+  const verdict = !found ? "" : found.ok ? `Every entry is as it was written: ${quantity(entries, "entry", "entries")} in ${quantity(found.sessions.length, "session")}${found.keyed ? ", under this deployment’s key" : ""}.` : found.ok === false ? `${quantity(bad.length, "log")} ${bad.length === 1 ? "is" : "are"} not as ${bad.length === 1 ? "it was" : "they were"} written.` : "Nothing is wrong that can be checked here; a part is under another key.";
+  return html`<section class="wholly" aria-label="Proof" data-testid="proof" tabindex="0">${why ? html`<p class="error">Not verified: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
+    ${found ? html`<p class="verdict ${found.ok ? "ok" : found.ok === false ? "bad" : ""}" data-testid="proof-verdict" data-ok=${String(found.ok)}>${verdict} <button class="mini" onClick=${() => read(true)}>Verify again from the start</button></p>
+    <table class="facts-table"><thead><tr><th scope="col">Log</th><th scope="col">Verified</th><th scope="col">Chain head</th><th scope="col">Finding</th></tr></thead><tbody>${rows.map((row) => { const agent = by(row.threadId); return html`<tr key=${row.threadId}><td>${row.threadId ? (agent ? html`<${Words} text=${agentName(agent)} most=${60} />` : html`<code>${plain(row.threadId, 40)}</code>`) : "the tree’s own log"}</td><td class="num">${(row.verifiedTo ?? 0).toLocaleString("en")}${row.of ? html`<span class="faint"> of ${row.of.toLocaleString("en")}</span>` : null}</td><td>${row.head ? html`<code title=${row.head}>${row.head.slice(0, 16)}…</code> <button class="quiet" aria-label="Copy the chain head" onClick=${() => navigator.clipboard?.writeText(row.head).then(() => notice("Copied.", { forMs: 2000, key: "copied" }), () => {})}>Copy</button>` : ""}</td><td class=${row.ok === false ? "bad" : "faint"}>${row.fault ? html`entry ${row.fault.seq.toLocaleString("en")}: ${visible(row.fault.text, { breaks: false })}` : row.unchecked ? visible(row.unchecked, { breaks: false }) : "none"}</td></tr>`; })}</tbody></table>` : why ? null : html`<p class="faint late-shown">Verifies the chains of all logs of this tree…</p>`}</section>`;
+}
+
+// ── limits and the end of agents ─────────────────────────────────────────────────────────────────
+
+export function AddBudget({ close }) {
+  const tree = trees.get(place.peek().tree), [tokens, setTokens] = useState(""), [cost, setCost] = useState(""), [why, setWhy] = useState(""), id = useRef(crypto.randomUUID());
+  const budget = Object.entries(tree?.head.value.budget ?? {}).filter(([, one]) => one?.limit);
+  const add = { ...(Number(tokens) > 0 ? { tokens: Math.round(Number(tokens)) } : {}), ...(Number(cost) > 0 ? { costMicro: Math.round(Number(cost) * 1e6) } : {}) };
+  const submit = async (event) => {
+    event.preventDefault();
+    // Sent again after an error it counts once: the id stays.
+    try { await api("budget/add", { treeId: tree.id, requestId: id.current, add }); close(); notice("Added.", { forMs: 3000 }); } catch (error) { setWhy(error.message); }
+  };
+  return html`<form onSubmit=${submit}><h3>Add to the budget</h3>${budget.length ? html`<p class="faint">${budget.map(([kind, one]) => `${kind}: ${amount(kind, one.spent)} of ${amount(kind, one.limit)}`).join(" · ")}</p>` : html`<p class="faint">This tree has no limits: what is added begins one.</p>`}
+    <div class="fields"><label>Tokens<input data-testid="budget-tokens" inputmode="numeric" pattern="[0-9]*" value=${tokens} onInput=${(event) => setTokens(event.target.value)} /></label><label>Dollars<input data-testid="budget-cost" inputmode="decimal" pattern="[0-9.]*" value=${cost} onInput=${(event) => setCost(event.target.value)} /></label></div>
+    ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="primary" data-testid="budget-save" disabled=${!Object.keys(add).length}>Add</button><span class="grow" /><button type="button" onClick=${close}>Not now <${Key} k="Esc" /></button></footer></form>`;
+}
+
+const DEATHS = { proved: "has ended, which is proved", presumed: "is presumed to have ended", none: "had ended before, or ends later" };
+export function Cancel({ close }) {
+  const tree = trees.get(place.peek().tree), agent = tree?.agents.get(chosenId.peek())?.peek(), [why, setWhy] = useState(""), [busy, setBusy] = useState(false);
+  if (!agent) return null;
+  const order = tree.order.peek(), at = order.findIndex((one) => one.id === agent.agentId), below = order.slice(at + 1), end = below.findIndex((one) => one.depth <= order[at].depth);
+  const dying = (end < 0 ? below : below.slice(0, end)).map((one) => tree.agents.get(one.id).peek()).filter((one) => !["idle", "ready", "failed"].includes(one.state));
+  const submit = async (event) => {
+    event.preventDefault();
+    setBusy(true);
+    try {
+      const { agents } = await api("agent/cancel", { threadId: agent.threadId });
+      close();
+      notice(agents.length ? agents.slice(0, 4).map((one) => `${nameOf(tree, one.agentId)} ${DEATHS[one.death] ?? one.death}`).join("; ") : "The tree has ended.", { forMs: 10_000 });
+    } catch (error) { setWhy(error.message); setBusy(false); }
+  };
+  return html`<form onSubmit=${submit}><h3>Cancel ${agent.agentId ? visible(agentName(agent), { breaks: false }) : "the whole tree"}</h3><p>${agent.agentId ? "It ends" : "Its root ends"}${dying.length ? html`, and with it ${quantity(dying.length, "agent")} below: ${plain(dying.map(agentName).join(", "), 300)}` : ""}. What runs is stopped; what was said and done stays.</p>
+    ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="danger" data-testid="confirm" disabled=${busy}>Cancel ${dying.length + 1 > 1 ? `${dying.length + 1} agents` : "it"}</button><span class="grow" /><button type="button" onClick=${close}>Not now <${Key} k="Esc" /></button></footer></form>`;
 }
 function Name({ id, name, close, done }) {
   const box = useRef();
