@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.broker import fleet_feed
+from orchestrator.core.decide import takeover
 from orchestrator.runtime import journal
 from sim.mutant import Mutant, lua, text
 
@@ -39,13 +40,13 @@ DEFECTS = (
     Mutant(
         "status is told to followers at a rest alone",
         "who follows the fleet is not told of a session that waits for approval and runs on",
-        lua("_commit_writes", "name == 'status' and field.value ~= known.status", "false"),
+        lua("_commit_writes", " or (given_field('status') or known.status) ~= known.status", ""),
         "followers",
     ),
     Mutant(
         "titles are not told to followers",
         "who follows the fleet is not told of a title before the session rests",
-        lua("_commit_writes", "name == 'meta' or name == 'name' or", ""),
+        lua("_commit_writes", "given_field('meta') or given_field('name') or ", ""),
         "followers",
     ),
     Mutant(
@@ -166,5 +167,11 @@ DEFECTS = (
             "    self._looked_ms = await self._heads.server_ms()\n",
         ),
         "followers",
+    ),
+    Mutant(
+        "takeovers are told as the root's",
+        "a tree's log tells of the takeover of an agent as of one of the root",
+        text(takeover, "_tell_tree", "agent_id=facts.agent_id, session_id", "agent_id=0, session_id"),
+        "family",
     ),
 )

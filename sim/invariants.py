@@ -468,6 +468,7 @@ RULES = {
 SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
 
 CASES = {
+    "takeover_told": Case("a tree's log told of a takeover"),
     "recounted": Case("the agents of a tree were counted anew"),
     "follows_anew": Case("a follower of the fleet read everything anew"),
     "snapshot_compared": Case("a snapshot was compared with the log"),

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from orchestrator.broker.records import TreeEntry
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import tree_entry
 from orchestrator.core.registry import RegistryView, projected
@@ -66,9 +67,14 @@ class TreeLogs:
             view, at = view.after(tree_fact(entry)), entry.tree_seq
             event = orjson.loads(entry.payload)
             message = event["msg"]
-            self._ended(view, message)
+            takeover = orjson.loads(entry.about or b"{}").get("takeover")
+            if takeover is None:
+                self._ended(view, message)
             self.surfaced.heard(tree, event["id"], message)
-            if wrong := untrue_event(message):
+            wrong = (
+                untrue_event(message) if takeover is None else self._untrue_takeover(entry, takeover, message)
+            )
+            if wrong:
                 self.broken("kin", f"{tree} at {at}: {wrong}")
             shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))
         self.trees[tree] = (view, at)
@@ -81,6 +87,21 @@ class TreeLogs:
             says = {str(agent) for agent in known.agents.values()}
             only = f"only the log: {sorted(told - says)}; only the registry: {sorted(says - told)}"
             self.broken("registry", f"{tree} at {at}: {only}")
+
+    def _untrue_takeover(self, entry: TreeEntry, epoch: int, message: Mapping[str, Any]) -> str:
+        """The error in an entry that tells of a takeover: it is the agent's own, under its claim."""
+        self.reach.saw("takeover_told")
+        seen = self.sessions[str(entry.session)]
+        told = {name: value for name, value in message.items() if value is not None}
+        wanted = {
+            "type": "subagent_lifecycle",
+            "event": "updated",
+            "agent_id": seen.state.facts.agent_id,
+            "session_id": str(entry.session),
+        }
+        if told != wanted:
+            return f"a takeover of {wanted} is told as {told}"
+        return "" if epoch <= seen.epoch else f"a takeover under epoch {epoch} is told at {seen.epoch}"
 
     def ending(self) -> list[str]:
         """Agents that were told to end, and have not."""

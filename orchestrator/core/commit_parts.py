@@ -148,6 +148,8 @@ class TreeNote(TypedDict, total=False):
     """The number of the turn whose result the parent has read."""
     marked: bool
     """Whether the agent was cancelled."""
+    takeover: int
+    """The epoch of the claim that took the agent over from a lost worker."""
     response: str
     """The identity of the response that settled an agent's questions."""
 

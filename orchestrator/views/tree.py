@@ -330,7 +330,7 @@ class TreeLine:
     """An entry of a tree's log in words."""
 
     kind: str
-    """The event's type."""
+    """The event's type; `takeover` where a lost worker's agent was taken over."""
     text: str
     agent_id: int | None = None
     who: str = ""
@@ -341,6 +341,8 @@ def tree_line(entry: TreeEntry) -> TreeLine:
     """The entry in words; empty where a person is shown nothing of it."""
     message = orjson.loads(entry.payload)["msg"]
     kind, agent_id, told = str(message["type"]), message.get("agent_id"), read_event(message)
+    if entry.about and "takeover" in orjson.loads(entry.about):
+        return TreeLine("takeover", f"agent {agent_id}: its worker was lost, and another took over", agent_id)
     match told:
         case e.SubagentLifecycle():
             return TreeLine(kind, lifecycle_text(told), agent_id)

@@ -36,7 +36,7 @@ AT_ONCE: Final = 16
 MOST_LOOKED: Final = 64
 """Agents of which a past view reads their own logs; of others it says what the tree's log does."""
 
-MarkKind: TypeAlias = Literal["spawn", "end", "failure", "approval", "decision", "budget"]
+MarkKind: TypeAlias = Literal["spawn", "end", "failure", "approval", "decision", "takeover", "budget"]
 _ENDED: Final = frozenset({"ready", "canceled", "idle"})
 
 
@@ -250,6 +250,8 @@ def mark_of(entry: TreeEntry) -> Mark | None:
 
 def _kind(line: TreeLine, message: Mapping[str, object]) -> MarkKind | None:
     match line.kind, message.get("event"), message.get("status"):
+        case "takeover", _, _:
+            return "takeover"
         case "subagent_lifecycle", "created", _:
             return "spawn"
         case "subagent_lifecycle", _, "failed":

@@ -135,6 +135,19 @@ async def test_timeline_counts_every_entry_once_and_marks_births_and_ends(broker
     assert past.timeline(10).gaps == ()
 
 
+async def test_takeover_is_a_mark_with_words_of_its_own(broker: Broker) -> None:
+    held, at = await grown(broker, 1)
+    told = {"type": "subagent_lifecycle", "event": "updated", "agent_id": 1, "session_id": "s"}
+    about = orjson.dumps({"agent_id": 1, "takeover": 2})
+    event = TreeEvent((orjson.dumps({"id": "", "msg": told}),), (), about=about)
+    await broker.commits.commit(step(at, held.claim, "takes over", tree_events=(event,)))
+    past = TreePast(broker, TreeId(held.claim.tree))
+    await past.read_on()
+    mark = past.timeline(10).marks[-1]
+    assert (mark.kind, mark.line.agent_id) == ("takeover", 1)
+    assert mark.line.text == "agent 1: its worker was lost, and another took over"
+
+
 async def test_pause_of_more_than_five_minutes_is_a_gap(broker: Broker) -> None:
     held, _ = await grown(broker, 2)
     key = broker.keys.tree(held.claim.tree)

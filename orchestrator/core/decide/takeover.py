@@ -9,12 +9,14 @@ from orchestrator.core.calls import (
 )
 from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
+from orchestrator.core.commit_parts import TreeNote
 from orchestrator.core.decide.call_end import WORKER_LOST, close, lose, lost_processes
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.folder import fall_back
 from orchestrator.core.decide.request import response_broken
 from orchestrator.core.decide.task import all_stopped, fail, go_on
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import LifecycleChange
 
 IN_DOUBT = (
     "in doubt: the worker was lost while this call was running; it may have had effects; "
@@ -53,6 +55,7 @@ def refused(draft: Draft, command: TaskRefused) -> None:
 
 def took_over(draft: Draft, command: TookOver) -> None:
     """Takes over from a lost holder: what it had begun is void, in doubt, or shown to be done."""
+    _tell_tree(draft)
     processes = lost_processes(draft.state.processes.living, draft.moment.epoch)
     lose(draft, processes, WORKER_LOST, shown=command.shown)
     task = draft.state.task
@@ -80,6 +83,18 @@ def took_over(draft: Draft, command: TookOver) -> None:
             task.request.n, "stream", "the worker was lost while the response streamed", delay_ms=0
         )
         response_broken(draft, lost)
+
+
+def _tell_tree(draft: Draft) -> None:
+    """Has the tree's log say so, where there are agents: a session's own log says it alone otherwise."""
+    facts = draft.state.facts
+    if facts.is_root and not draft.state.tree.children:
+        return
+    message = ev.SubagentLifecycle(
+        event=LifecycleChange.UPDATED, agent_id=facts.agent_id, session_id=facts.session_id
+    )
+    about: TreeNote = {"agent_id": facts.agent_id, "takeover": draft.moment.epoch}
+    draft.tree.publish("", message, (facts.tree_id,), about=about)
 
 
 def _judge(draft: Draft, call: Call, judgement: str, shown: Shown) -> None:
