@@ -86,11 +86,11 @@ class FleetFilter:
     def is_narrow(self) -> bool:
         return bool(self.text or self.pool or self.who)
 
-    def wants(self, head: SessionHead) -> bool:
+    def wants(self, head: SessionHead, words: str) -> bool:
+        """Whether it is one of them; `words` are those that a text is looked for in."""
         if (self.pool and head.pool != self.pool) or (self.who and head.labels.who != self.who):
             return False
-        texts = (title_of(head), str(head.summary.get("cwd") or ""), head.labels.who)
-        return not self.text or any(self.text.casefold() in text.casefold() for text in texts)
+        return not self.text or self.text.casefold() in words
 
 
 @record
@@ -143,6 +143,7 @@ class Fleet:
     _heads: dict[SessionId, SessionHead] = field(default_factory=dict)
     _base: dict[SessionId, State] = field(default_factory=dict)
     """The state of each root by its hash alone."""
+    _words: dict[SessionId, str] = field(default_factory=dict)
     _accounts: dict[SessionId, TreeAccount] = field(default_factory=dict)
     _ends: dict[SessionId, tuple[int, Doing, int]] = field(default_factory=dict)
     """By the root: its log's end, what it is at there, and the last entry's time."""
@@ -199,6 +200,7 @@ class Fleet:
         self._heads.clear()
         self._base.clear()
         self._accounts.clear()
+        self._words.clear()
         self._unread.clear()
         for shelved in (False, True):
             wanted, place = Listed(self.namespace, SOURCES, shelved), None
@@ -219,10 +221,11 @@ class Fleet:
             return False
         self._base[head.session] = _state_by_hash(head)
         self._accounts.pop(head.session, None)
+        self._words.pop(head.session, None)
         return True
 
     def _drop(self, root: SessionId) -> bool:
-        for kept in (self._base, self._accounts, self._ends):
+        for kept in (self._base, self._words, self._accounts, self._ends):
             kept.pop(root, None)
         for unread in self._unread.values():
             unread.discard(root)
@@ -273,7 +276,7 @@ class Fleet:
             root for root, base in self._base.items() if (base == "archived") is wanted.shelved
         )
         if wanted.is_narrow:
-            shelf = [root for root in shelf if wanted.wants(self._heads[root])]
+            shelf = [root for root in shelf if wanted.wants(self._heads[root], self._words_of(root))]
         found = {root: self._state(root, around, unread) for root in shelf}
         if sort == "cost":
             await self._count(found)
@@ -327,6 +330,14 @@ class Fleet:
     def place(self, row: TreeRow, sort: Sort) -> tuple[int, str]:
         """The place of a row in an order."""
         return self._at(row.head.session, sort), str(row.head.session)
+
+    def _words_of(self, root: SessionId) -> str:
+        """The words of a tree in which a text is looked for, without capitals."""
+        if root not in self._words:
+            head = self._heads[root]
+            said = (title_of(head), str(head.summary.get("cwd") or ""), head.labels.who)
+            self._words[root] = "\n".join(said).casefold()
+        return self._words[root]
 
     def _at(self, root: SessionId, sort: Sort) -> int:
         head = self._heads[root]
