@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from tests.window.browser.conftest import DESKTOP, PHONE, Visitor
-from tests.window.browser.test_needs_you import queue, row
+from tests.window.browser.test_needs_you import press, queue, row
 
 __all__ = ["queue"]
 AXE = files("axe_playwright_python").joinpath("axe.min.js").read_text()
@@ -39,6 +39,9 @@ def test_needs_you_has_no_serious_findings(visitor: Visitor, scheme: str) -> Non
         expect(page.get_by_test_id(shown)).to_be_visible()
         assert found(page) == []
         page.keyboard.press("Escape")
+    row(page, threads[0]).click()
+    expect(page.get_by_test_id("deny")).to_be_enabled()
+    press(page, "d")
     page.goto(f"{visitor.deployment.url}/?answered")
     expect(page.get_by_test_id("answered-row").first).to_be_visible()
     assert found(page) == []

@@ -34,6 +34,7 @@ def test_a_person_without_a_code_pastes_a_token_and_signs_out(visitor: Visitor) 
 
 
 def test_another_tab_is_signed_out_too_and_emptied(visitor: Visitor) -> None:
+    visitor.allowed.add("401")
     context = visitor.context()
     one = visitor.page(context)
     one.goto(f"{visitor.deployment.url}/#c={visitor.deployment.served.new_code()}")

@@ -1,5 +1,5 @@
 // Fleet: every tree by its state, and new ones.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
 import { api, hear, may, notice, onSignedOut, session } from "./store.js";
 import { plain, visible } from "./text.js";
@@ -134,7 +134,7 @@ function to(changes) {
 
 export function Fleet() {
   const box = useRef();
-  useEffect(() => bind({
+  useLayoutEffect(() => bind({
     j: () => step(1), k: () => step(-1), n: () => { if (may("submit")) overlay.value = "tree"; },
     Enter: () => { if (chosen.peek() && !document.activeElement?.closest("a, button")) go(`/tree/${chosen.peek()}`); },
     "/": (event) => { event.preventDefault(); box.current?.focus(); }, Escape: () => { if (document.activeElement === box.current) box.current.blur(); },

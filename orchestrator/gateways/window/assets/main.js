@@ -175,7 +175,7 @@ const Pages = { needs: needs.Needs, fleet: fleet.Fleet, tree: Tree, workers: lat
 const Other = () => html`<main class="empty"><div><h1>There is no such page</h1><p><${Link} to="/" class="under">Needs you<//></p></div></main>`;
 
 function Window() {
-  useEffect(() => bind({
+  useLayoutEffect(() => bind({
     "g n": () => go("/"), "g f": () => go("/fleet"), "g w": () => go("/workers"),
     "$mod+k": (event) => { event.preventDefault(); if (session.peek().state === "in") overlay.value = overlay.peek() === "palette" ? "" : "palette"; },
     Escape: () => {}, "?": () => { overlay.value = "keys"; },

@@ -91,6 +91,7 @@ let historyTimer = 0;
 function readHistory() {
   clearTimeout(historyTimer);
   historyTimer = setTimeout(async () => {
+    if (session.peek().state !== "in") return;
     try { history.value = (await api("approval/history", { limit: HISTORY })).data; } catch { /* the list without it is whole */ }
   }, 150);
 }
@@ -501,7 +502,7 @@ export function Needs() {
     const named = asked && order.value.find((key) => requestOf(key)?.requestId === asked);
     if (named) { if (chosen.peek() !== named) chosen.value = named; } else if (!rows.has(chosen.peek())) chosen.value = order.value[0] ?? null;
   }, [asked, order.value]);
-  useEffect(() => bind({
+  useLayoutEffect(() => bind({
     j: () => step(1), k: () => step(-1), ArrowDown: (event) => inList(event, 1), ArrowUp: (event) => inList(event, -1),
     a: () => act("accept"), s: () => act("acceptForSession"), d: () => act("decline"), i: () => act("cancel"), r: reply, x: markAlike, z: () => takeBack(),
     Enter: () => { if (document.activeElement?.closest("button, a")) return; document.querySelector("[data-testid=request-detail]")?.focus(); },

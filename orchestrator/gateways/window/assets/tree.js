@@ -110,7 +110,7 @@ export function Tree() {
     return () => { tree.end(); if (trees.size > 4) trees.delete(trees.keys().next().value); };
   }, [id]);
   const agent = tree.agents.get(chosenId.value)?.value, [naming, setNaming] = useState(false);
-  useEffect(() => bind({
+  useLayoutEffect(() => bind({
     j: () => step(tree, 1), k: () => step(tree, -1), m: (event) => { event.preventDefault(); focusComposer(); }, z: () => takeBackWords(),
     i: () => { const one = tree.agents.get(chosenId.peek())?.peek(); if (one && may("submit")) interrupt(one.threadId); },
     c: () => { if (may("submit")) overlay.value = "cancel"; },
@@ -219,7 +219,8 @@ export function Cancel({ close }) {
 }
 function Name({ id, name, close, done }) {
   const box = useRef();
-  useLayoutEffect(() => { box.current?.select(); }, []);
+  // Not by `value`: what is typed stays when the tree is drawn anew.
+  useLayoutEffect(() => { box.current.value = name; box.current.select(); }, []);
   const save = async (event) => {
     event.preventDefault();
     const next = box.current.value.trim();
@@ -228,5 +229,5 @@ function Name({ id, name, close, done }) {
     done(next);
     try { await api("thread/name/set", { threadId: id, name: next }); } catch (error) { done(name); notice(error.message, { bad: true }); }
   };
-  return html`<form class="naming" onSubmit=${save}><input ref=${box} aria-label="Title" maxlength="200" value=${name} onKeyDown=${(event) => { if (event.key === "Escape") close(); }} onBlur=${close} /><span class="faint"><${Key} k="⏎" /></span></form>`;
+  return html`<form class="naming" onSubmit=${save}><input ref=${box} aria-label="Title" maxlength="200" onKeyDown=${(event) => { if (event.key === "Escape") close(); }} onBlur=${close} /><span class="faint"><${Key} k="⏎" /></span></form>`;
 }
