@@ -34,14 +34,21 @@ UNTRUSTED = {"approvalPolicy": "untrusted", "sandbox": "danger-full-access"}
 
 
 @pytest.fixture(scope="session")
-def chromium() -> Iterator[Browser]:
-    """The browser; without one these tests are left out, and in CI they fail."""
+def installed() -> None:
+    """Without a browser these tests are left out, and in CI they fail."""
     if not CHROMIUM.exists():
         text = f"NO BROWSER: the window is not tested; install chromium-headless-shell ({CHROMIUM})"
         if os.environ.get("CI"):
             pytest.fail(text)
         warnings.warn(text, pytest.PytestWarning, stacklevel=1)
         pytest.skip(text)
+
+
+@pytest.fixture(scope="package")
+def chromium(installed: None) -> Iterator[Browser]:
+    """The browser, for the tests of this folder alone: while it is there, its driver runs an event loop in
+    this thread, and tests of another folder that run one of their own would fail.
+    """
     expect.set_options(timeout=WITHIN_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -86,7 +93,7 @@ class Deployment:
 
 
 @pytest.fixture(scope="session")
-def deployment(chromium: Browser, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+def deployment(installed: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """The deployment that all tests of this process look at: each begins sessions of its own."""
     with ExitStack() as stack:
         redis = stack.enter_context(start_redis(tmp_path_factory.mktemp("redis")))
