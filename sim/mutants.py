@@ -46,6 +46,7 @@ from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
 from sim.defects_of_undecidable import DEFECTS as DEFECTS_OF_UNDECIDABLE
 from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
+from sim.defects_of_views import DEFECTS as DEFECTS_OF_VIEWS
 from sim.foreign.trial import ROOT, commit
 from sim.mutant import Mutant
 
@@ -63,6 +64,7 @@ MUTANTS = (
     *DEFECTS,
     *DEFECTS_OF_TREES,
     *DEFECTS_OF_UPKEEP,
+    *DEFECTS_OF_VIEWS,
     *DEFECTS_OF_FILES,
     *DEFECTS_OF_READERS,
     *DEFECTS_OF_UNDECIDABLE,

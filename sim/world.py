@@ -91,7 +91,7 @@ ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"
 
 SEALED: Mapping[str, float] = {"contents": 0.7, "folders": 0.5}
 """Workloads with keys of packs, and the share of their seeds that have some."""
-VIEWED, VIEWED_OFTEN = 5, 2
+VIEWED, VIEWED_OFTEN = 8, 3
 """Every so many-th seed compares what people are shown with what logs say."""
 TURNED = frozenset(("turns", "queues", "doors", "crowds", "asks", "reviews", "reruns", "heirs"))
 """Workloads that do so more often: turns of many kinds are theirs, and cost little."""
