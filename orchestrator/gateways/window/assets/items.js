@@ -8,7 +8,8 @@ const FOLD = 12, FOLD_DIFF = 80; // lines
 // A message as Markdown, and as text until the parser is there.
 export function Prose({ text }) {
   const [, ready] = useState(markdownReady());
-  useEffect(() => { if (!markdownReady()) loadMarkdown().then(() => ready(true), () => {}); }, []);
+  // Also where it came between this drawing and the effect: the same state draws nothing again.
+  useEffect(() => { loadMarkdown().then(() => ready(true), () => {}); }, []);
   return markdown(text);
 }
 
