@@ -166,11 +166,12 @@ export function NewTree({ close }) {
   useEffect(() => { api("model/list").then(({ data }) => setModels(data), () => {}); }, []);
   const submit = async (event) => {
     event?.preventDefault();
-    if (!words.trim() || busyNow) return;
+    const said = box.current.value.trim();
+    if (!said || busyNow) return;
     setBusy(true);
     try {
       const { thread } = await api("thread/start", { ...(folder.trim() ? { cwd: folder.trim() } : {}), ...(model ? { model } : {}) });
-      await api("turn/start", { threadId: thread.id, input: [{ type: "text", text: words.trim() }], clientUserMessageId: crypto.randomUUID() });
+      await api("turn/start", { threadId: thread.id, input: [{ type: "text", text: said }], clientUserMessageId: crypto.randomUUID() });
       close();
       go(`/tree/${thread.id}`);
     } catch (error) { setWhy(error.message); setBusy(false); }

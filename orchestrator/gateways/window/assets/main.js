@@ -80,9 +80,11 @@ function SignIn() {
   useLayoutEffect(() => { box.current?.focus(); }, []);
   const submit = async (event) => {
     event.preventDefault();
-    const given = text.trim(), [, inAddress] = /#c=([^&\s]+)/.exec(given) ?? [];
+    // As the field has it: a person may be faster than the next drawing.
+    const given = box.current.value.trim(), [, inAddress] = /#c=([^&\s]+)/.exec(given) ?? [];
     if (!given) return;
     setBusy(true);
+    setWhy("");
     try { await signIn(inAddress ? { code: inAddress } : given.startsWith("dendro_") ? { token: given } : { code: given }); } catch (error) { setWhy(error.message); setBusy(false); }
   };
   return html`<main class="sign-in" data-testid="sign-in"><form onSubmit=${submit}>

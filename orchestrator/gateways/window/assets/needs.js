@@ -437,7 +437,7 @@ function Reply({ keys, one }) {
   const close = () => { replying.value = null; };
   const submit = (event) => {
     event.preventDefault();
-    const said = text.trim();
+    const said = box.current.value.trim();
     if (!said) return;
     const done = plan ? give(keys, { feedback: said }, { whole: true }) : give(keys, { decision: "decline" }, { words: "Denied, with your words to", then: said });
     if (done) close();
