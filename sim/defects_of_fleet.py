@@ -174,4 +174,11 @@ DEFECTS = (
         text(takeover, "_tell_tree", "agent_id=facts.agent_id, session_id", "agent_id=0, session_id"),
         "family",
     ),
+    Mutant(
+        "takeovers of agents are told to nobody",
+        "a tree's log tells of takeovers of its root alone",
+        text(takeover, "_tell_tree", "if facts.is_root and not", "if not facts.is_root or not"),
+        "family",
+        test="tests/core/test_tree_ending.py::test_tree_s_log_tells_who_was_taken_over_and_under_which_claim",
+    ),
 )

@@ -56,6 +56,16 @@ def test_cancel_that_refuses_a_takeover_leaves_what_was_begun_in_doubt_and_the_e
     assert child.state.tree.evidence == "presumed"
 
 
+def test_tree_s_log_tells_who_was_taken_over_and_under_which_claim() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    child.is_taken_over()
+    told = [fact for fact in tree.log if "takeover" in fact.about]
+    assert [(fact.message["event"], fact.message["agent_id"]) for fact in told] == [("updated", 1)]
+    assert told[0].about == {"agent_id": 1, "takeover": child.epoch}
+
+
 def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
     tree, (child,) = a_family()
     grandchild = child.spawns("deeper")
