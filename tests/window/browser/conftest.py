@@ -6,12 +6,13 @@ an error of a script, a dialog, a violation of the policy or a request to elsewh
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import uuid
 import warnings
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -52,8 +53,29 @@ def chromium(installed: None) -> Iterator[Browser]:
     expect.set_options(timeout=WITHIN_MS)
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        loop = asyncio.get_running_loop()
+        asyncio._set_running_loop(None)
+        LOOPS[browser] = loop
         yield browser
+        asyncio._set_running_loop(loop)
         browser.close()
+
+
+LOOPS: dict[Browser, asyncio.AbstractEventLoop] = {}
+
+
+@contextmanager
+def driving(browser: Browser) -> Iterator[None]:
+    """Lets the browser's library go on while the block lasts.
+
+    Its loop runs as long as the browser, below the functions that tests call: beside a loop that counts as
+    running, an asynchronous test in the same process could begin none of its own.
+    """
+    asyncio._set_running_loop(LOOPS[browser])
+    try:
+        yield
+    finally:
+        asyncio._set_running_loop(None)
 
 
 @dataclass
@@ -169,8 +191,9 @@ class Visitor:
 @pytest.fixture
 def visitor(chromium: Browser, deployment: Deployment) -> Iterator[Visitor]:
     """A person with a browser; what went wrong in it fails the test."""
-    found = Visitor(deployment, chromium)
-    yield found
-    for context in found.contexts:
-        context.close()
+    with driving(chromium):
+        found = Visitor(deployment, chromium)
+        yield found
+        for context in found.contexts:
+            context.close()
     assert found.wrong == []
