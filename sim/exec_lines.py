@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from orchestrator.core.compaction import COMPACTED_MESSAGE
 from orchestrator.gateways.exec_json import INTERRUPTED, ExecWriter
 from orchestrator.views.turns import turn_records as r
 from sim.told_turns import LoggedTurn
@@ -45,6 +46,8 @@ class ExecLines:
             return f"its items are numbered {numbers}"
         whole = [line["item"] for line in self._lines if line["type"] == "item.completed"]
         told = [item["text"] for item in whole if item["type"] == "agent_message"]
+        # A compaction tells of its end in words, too.
+        told = [text for text in told if text != COMPACTED_MESSAGE]
         if told != (said := [one[1] for one in logged.shown if one[0] == "message"]):
             return f"{told} were said instead of {said}"
         return self._commands(whole, logged)
