@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash machines growth sim mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench crash machines growth pictures sim mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -84,6 +84,10 @@ machines: setup
 
 growth: setup
 	DENDRO_GROWTH_TREES=500 $(BIN)/pytest -n 0 tests/workers/test_growth.py -k leave_nothing
+
+# The pictures of the window on its page of docs.
+pictures: setup
+	$(BIN)/python -m tests.window.pictures
 
 sim: setup
 	$(BIN)/python -m sim

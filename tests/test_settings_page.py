@@ -74,5 +74,6 @@ def test_only_settings_read_the_environment() -> None:
         "orchestrator/settings/sources.py",
         "orchestrator/settings/__init__.py",
         "orchestrator/sandbox/trusted_files.py",  # finds programs before there are settings, and in helpers
+        "orchestrator/cli/serve.py",  # sets where the standard library looks for a browser
         "orchestrator/sandbox/git.py",  # the person's own git configuration and name
     }

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -153,16 +153,14 @@ def window(
         with companion(invocation, wanted=not no_worker, imported=False) as worker:
             if worker is not None:
                 worker.start()
-            opens = not no_open and _at_a_desktop()
+            opens = not no_open and _at_a_desktop(settings.host.environ)
             uvloop.run(_serve_sockets(settings, invocation.sources(), [address], worker, opens=opens))
     except BadAddress as error:
         raise Fault(str(error), ExitCode.USAGE) from None
 
 
-def _at_a_desktop() -> bool:
-    import os
-
-    return bool(os.environ.get("DISPLAY") or os.environ.get("WAYLAND_DISPLAY"))
+def _at_a_desktop(environ: Mapping[str, str]) -> bool:
+    return bool(environ.get("DISPLAY") or environ.get("WAYLAND_DISPLAY"))
 
 
 @contextmanager
