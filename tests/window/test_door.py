@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.window import door
 from orchestrator.gateways.window.pages import read_pages
 from orchestrator.gateways.wires.addresses import HttpRules
 from tests.runtime.harness import Harness
@@ -195,7 +196,10 @@ async def test_thread_of_another_namespace_is_as_one_that_is_not_there(site: Sit
     assert (await tenant.refused("fs/readFile", {"path": "/etc/hostname"}))[0] == 403
 
 
-async def test_request_is_answered_by_503_while_redis_is_away(site: Site, redis_server: RedisServer) -> None:
+async def test_request_is_answered_by_503_while_redis_is_away(
+    site: Site, redis_server: RedisServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(door, "AWAY_S", 0.5)
     browser = await site.signed_in()
     os.kill(redis_server.pid, signal.SIGSTOP)
     try:

@@ -70,6 +70,8 @@ API: Final = "/api/"
 STREAM: Final = "/api/stream"
 LOOK_S: Final = 0.5
 """Between two looks whether Redis is there, while a request waits."""
+AWAY_S: Final = 3.0
+"""A request waits so long before Redis counts as away."""
 log = logging.getLogger("dendro.window")
 
 
@@ -378,9 +380,12 @@ class Window:
     async def _patiently(self, work: Awaitable[T]) -> T:
         """Waits for some work as long as Redis answers; raises `Refused` where it does not."""
         task = asyncio.ensure_future(work)
+        waited_s = 0.0
         try:
             while not (await asyncio.wait((task,), timeout=LOOK_S))[0]:
-                if not self._given.is_ready():
+                waited_s += LOOK_S
+                # A machine that is busy answers late, too.
+                if waited_s >= AWAY_S and not self._given.is_ready():
                     raise away()
             return task.result()
         except Unavailable:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.window.browser.conftest import Visitor
 
@@ -68,3 +68,20 @@ def test_keys_and_the_palette_lead_to_pages(visitor: Visitor) -> None:
     assert page.url == f"{visitor.deployment.url}/"
     page.go_back()
     expect(page.get_by_test_id("fleet")).to_be_visible()
+
+
+def test_a_code_that_nobody_could_answer_yet_is_tried_again(visitor: Visitor) -> None:
+    visitor.allowed |= {"503", "Failed to load resource"}
+    page, tries = visitor.page(), []
+
+    def away(route: Route) -> None:
+        tries.append(route.request.url)
+        if len(tries) == 1:
+            route.fulfill(status=503, json={"error": {"code": -32603, "message": "Redis does not answer"}})
+        else:
+            route.continue_()
+
+    page.route("**/api/login", away)
+    page.goto(f"{visitor.deployment.url}/#c={visitor.deployment.served.new_code()}")
+    expect(page.get_by_test_id("connection")).to_have_text("live")
+    assert len(tries) == 2

@@ -190,9 +190,11 @@ function Window() {
 }
 
 let tries = 0;
+// A code is tried again while nobody has answered it: taken or refused, it is of no more use.
+const proof = { code };
 async function start() {
   try {
-    if (code && !tries) await signIn({ code }).catch((error) => { if (error.status !== 401) throw error; session.value = { state: "out", why: error.message }; });
+    if (proof.code && !proof.taken) await signIn(proof).catch((error) => { if ([0, 429, 500, 503].includes(error.status)) throw error; proof.taken = true; session.value = { state: "out", why: error.message }; });
     if (session.peek().state !== "out" && session.peek().state !== "in") await readState();
   } catch (error) {
     if (error.status === 401) return;

@@ -71,6 +71,7 @@ export async function signIn(proof) {
     if (before !== null) localStorage.setItem(KEY, before); else localStorage.removeItem(KEY);
     throw error;
   }
+  proof.taken = true;
   channel.postMessage({ kind: "in" });
   await readState();
 }
