@@ -126,9 +126,12 @@ def main() -> None:
             _begun(deployment, name)
         deployment.asks("Move the reports", "Close the month in the ledger")
         tree = _begun(deployment, "Move billing to ledger v2")
+        ran = user.run("run", "--portable", "Move the reports", "--json")
+        changed = json.loads(ran.stdout.splitlines()[0])["msg"]["session_id"]
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         _desktop(browser, deployment, tree)
+        _changes(browser, deployment, changed)
         _phone(browser, deployment)
         browser.close()
 
@@ -170,6 +173,17 @@ def _desktop(browser: Browser, deployment: Deployment, tree: str) -> None:
         expect(page.get_by_test_id("conversation")).to_contain_text("I divide the work")
         page.screenshot(path=FOLDER / f"tree-{scheme}.png")
         page.context.close()
+
+
+def _changes(browser: Browser, deployment: Deployment, tree: str) -> None:
+    page = _page(browser, deployment, DESKTOP, "dark")
+    page.goto(f"{deployment.url}/tree/{tree}/0/changes")
+    page.get_by_role("button", name="Remark on line 2").click()
+    page.get_by_test_id("remark-text").fill("An entry of nothing is a mistake of the caller: say which one.")
+    page.get_by_test_id("remark-add").click()
+    expect(page.get_by_test_id("remarks")).to_be_visible()
+    page.screenshot(path=FOLDER / "changes-dark.png")
+    page.context.close()
 
 
 def _phone(browser: Browser, deployment: Deployment) -> None:

@@ -7,6 +7,7 @@ import { Age, agentName, clock, dollars, Glyph, go, html, Key, Link, phone, plac
 import { bind, overlay } from "./keys.js";
 import { amount, Meter, rowOf } from "./fleet.js";
 import { Decided } from "./decided.js";
+import { Changes } from "./changes.js";
 import { Conversation, focusComposer, interrupt, takeBackWords } from "./conversation.js";
 
 const MARKS = /\*\*|__|`/g;
@@ -98,7 +99,7 @@ function Row({ tree, at, chosen }) {
 
 // ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
-const TABS = [["agents", "Agents"], ["log", "Log"], ["proof", "Proof"]];
+const TABS = [["agents", "Agents"], ["changes", "Changes"], ["log", "Log"], ["proof", "Proof"]];
 const chosenId = computed(() => Number(place.value.agent ?? 0));
 
 export function Tree() {
@@ -135,7 +136,7 @@ export function Tree() {
     <header><div class="grow"><div class="crumbs"><${Link} to="/fleet">Fleet<//><span>›</span><span class="mono">${plain(String(id).slice(0, 8))}</span></div>${naming ? html`<${Name} id=${id} name=${name} close=${() => setNaming(false)} done=${(next) => { tree.head.value = { ...tree.head.peek(), title: next }; }} />` : html`<h1 class="clip" title=${plain(name)} onDblClick=${() => may("submit") && setNaming(true)}><${Words} text=${title({ title: name, treeId: id })} most=${200} /></h1>`}</div>
       <div class="figures">${tree.loaded.value ? html`<div><small>Agents</small><b>${working}<i> of ${agents.length}</i></b></div>` : null}${tokens ? html`<div><small>Tokens</small><b>${short(tokens)}</b></div>` : null}${cost && near?.kind !== "cost" ? html`<div><small>Cost</small><b>${dollars(cost)}</b></div>` : null}${near ? html`<div class="budget"><small>Budget${near.kind === "cost" ? "" : ` · ${plain(near.kind.replaceAll("_", " "), 30)}`}</small><b>${amount(near.kind, near.spent)}<i> of ${amount(near.kind, near.limit)}</i></b><${Meter} spent=${near.spent} limit=${near.limit} /></div>` : null}${may("approve") && !phone.value ? html`<button class="mini" data-testid="budget-add" onClick=${() => { overlay.value = "budget"; }}>Add…</button>` : null}${may("submit") && !phone.value && !idle ? html`<button class="mini danger" data-testid="cancel" onClick=${() => { overlay.value = "cancel"; }}>Cancel…</button>` : null}</div></header>
     <nav class="tabs" aria-label="Views of the tree">${TABS.map(([name, words]) => html`<${Link} key=${name} to=${`/tree/${id}/${chosenId.value}${name === "agents" ? "" : `/${name}`}`} class=${tab === name ? "on" : ""} aria-current=${tab === name ? "page" : undefined} data-testid=${`tab-${name}`}>${words}<//>`)}</nav>
-    ${tab === "log" ? html`<${Log} tree=${tree} />` : tab === "proof" ? html`<${Proof} tree=${tree} />` : html`<div class="body">
+    ${tab === "changes" ? (agent ? html`<${Changes} key=${agent.threadId} agent=${agent} seq=${head.treeSeq + agent.sinceAtMs} />` : null) : tab === "log" ? html`<${Log} tree=${tree} />` : tab === "proof" ? html`<${Proof} tree=${tree} />` : html`<div class="body">
       <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${`agent-${chosenId.value}`} data-testid="agents">${tree.order.value.map((one) => html`<${Row} key=${one.id} tree=${tree} at=${one} chosen=${chosenId} />`)}</section>
       ${agent && (!phone.value || pane) ? html`<${Conversation} key=${agent.threadId} agent=${agent} name=${agentName(agent)} link=${link} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${`/tree/${id}`} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">There is no agent ${plain(String(place.value.agent), 20)} in this tree.</p>` : null}</section>`}
     </div>`}</main>`;
