@@ -467,3 +467,12 @@ def failure(settings: Settings, reply: bytes) -> str:
         return ""
 
     return asyncio.run(ask())
+
+
+def buries(settings: Settings) -> bool:
+    """Whether sessions of the worker would be given to others at its death."""
+    found = wired._burial(settings, URL)
+    if found is None:
+        return False
+    found.close()
+    return True

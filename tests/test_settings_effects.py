@@ -191,6 +191,7 @@ EFFECTS: Mapping[str, Effect] = {
     "worker.renew_s": Effect("1", lambda s: Renewing().of(s).pause_s, 1),
     "worker.trust_s": Effect("3", lambda s: Renewing().extended(s), ("c1", 103)),
     "worker.stall_s": Effect("9", lambda s: len(Renewing().renewed(s, silence_s=5)), 1),
+    "worker.burial": Effect("false", at_work.buries, False),
     "worker.drain_grace_s": Effect("3", at_work.grace_s, 3),
     # Logs
     "rollout_deltas": Effect("true", lambda s: at_work.becomes_of(s, SAID), "Note"),

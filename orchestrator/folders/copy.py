@@ -149,17 +149,19 @@ class Copy:
             omitted,
         )
 
-    def born(self, repository: Path | None, ref: str, at_ms: int) -> Taken:
-        """Takes the first snapshot: of the folder, or of a commit where there is no folder."""
+    def born(self, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool = True) -> Taken:
+        """Takes the first snapshot: of the folder, or of a commit where there is none, or none is meant."""
         with system_errors("the first snapshot"):
             writer = self._writer()
             try:
-                return self._born(writer, repository, ref, at_ms)
+                return self._born(writer, repository, ref, at_ms, of_folder=of_folder)
             except BaseException:
                 writer.discard()
                 raise
 
-    def _born(self, writer: PackWriter, repository: Path | None, ref: str, at_ms: int) -> Taken:
+    def _born(
+        self, writer: PackWriter, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool
+    ) -> Taken:
         head = read_head(repository, ref) if repository is not None else None
         sink, nothing = NewObjects(writer, Objects()), Known()
         tracked, too_large = nothing, Omissions()
@@ -172,7 +174,7 @@ class Copy:
             )
             too_large = Omissions(named, len(taken.too_large), len(taken.too_large))
         root, omitted = tracked, too_large
-        if self.place.folder.is_dir():
+        if of_folder and self.place.folder.is_dir():
             root = Scan(self.bounds, sink, clock_ns(self.place.objects)).root(self.place.folder, tracked)
             omitted = omissions(tracked, root)
         state = State(None, nothing, Objects(), head)

@@ -138,15 +138,16 @@ class Keeper:
             return self._read(answer, Unchanged)
         return self._taken(answer)
 
-    async def born(self, repository: Path | None, ref: str, at_ms: int) -> Taken:
+    async def born(self, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool = True) -> Taken:
         """Takes the first snapshot of a copy.
 
         With a repository (a `.git` folder, or a bare one) whose `ref` is a commit, the pack holds that
         commit too, and files that it tracks are taken even if they are ignored. Where the folder does
-        not exist, the snapshot has the commit's tree; without a repository, it is empty.
+        not exist, and without `of_folder`, the snapshot has the commit's tree; without a repository, it is
+        empty.
         """
         path = str(repository) if repository is not None else None
-        words = {"do": "born", "repository": path, "ref": ref, "at_ms": at_ms}
+        words = {"do": "born", "repository": path, "ref": ref, "at_ms": at_ms, "of_folder": of_folder}
         return self._taken(await self._do(words, ()))
 
     def settle(self, taken: Taken) -> None:

@@ -215,7 +215,7 @@ def _take(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
 
 def _born(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
     repository = Path(words["repository"]) if words["repository"] is not None else None
-    return _record(copy.born(repository, words["ref"], words["at_ms"]))
+    return _record(copy.born(repository, words["ref"], words["at_ms"], of_folder=words["of_folder"]))
 
 
 def _adopt(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:

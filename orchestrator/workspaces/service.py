@@ -242,7 +242,6 @@ class MachineFolders:
         """The first content of a folder: of the repository that it comes from, or empty."""
         source, repository, ref = portable.source, held.copy.objects / SOURCE, ""
         held.copy.dirty(held.claim.claim_id)
-        await asyncio.to_thread(remove_tree, held.copy.folder)
         if source is not None:
             url, asked = str(source.get("git", "")), str(source.get("ref") or "")
             try:
@@ -253,7 +252,10 @@ class MachineFolders:
             seconds = self._config.settings.clone_s
             ref = await clone(url, asked, repository, self._config.environ, seconds)
         try:
-            taken = await held.keeper.born(repository if source is not None else None, ref, self._now_ms())
+            # A folder that stands there may be of the next holder by now. The keeper, which does not outlive
+            # the claim, puts another one in its place below.
+            there = repository if source is not None else None
+            taken = await held.keeper.born(there, ref, self._now_ms(), of_folder=False)
         finally:
             if source is not None:
                 await asyncio.to_thread(remove_tree, repository)

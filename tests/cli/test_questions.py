@@ -78,10 +78,11 @@ def test_agents_are_spoken_of_by_their_labels_once_they_are_known() -> None:
     live = Live(on)
     live.know({3: "tests"})
     show_request(live, request_of({**COMMAND, "agent_id": 3}))
-    made = {"event": "created", "subagent": {"agent_id": 4, "label": "docs"}, "agent_id": 4}
+    card = {"agent_id": 4, "session_id": "s", "origin": "spawn", "status": "queued", "started_at_ms": 1}
+    made = {"event": "created", "subagent": {**card, "label": "docs"}, "agent_id": 4}
     live.show(Event("", {"type": "subagent_lifecycle", **made}))
-    settled = {"call_id": "c", "decision": "denied", "who": "me", "agent_id": 4}
-    live.show(Event("", {"type": "request_resolved", **settled}))
+    settled = {"call_id": "c", "turn_id": "t", "decision": "denied", "who": "me", "agent_id": 4}
+    live.show(Event("", {"type": "request_resolved", "resolved_at_ms": 1, **settled}))
     assert "? agent 3 (tests) wants to run a command" in shown(on)
     assert "request c of agent 4 (docs) was denied by me" in shown(on)
 

@@ -370,3 +370,12 @@ def test_folder_that_goes_back_to_what_is_stored_stores_again_what_was_unsaved(b
     assert isinstance(taken, Taken)
     bench.packs, bench.at = [stored.pack, taken.pack], taken.snapshot
     assert content_of(bench.elsewhere()) == content_of(bench.folder)
+
+
+def test_first_snapshot_that_is_of_no_folder_passes_over_the_one_that_stands_there(bench: Bench) -> None:
+    bench.write({"of another claim": b"1\n"})
+    taken = bench.copy.born(None, "", AT_MS, of_folder=False)
+    assert (taken.counts, taken.names) == (Counts(), ())
+    assert (bench.folder / "of another claim").exists()
+    bench.copy.make([taken.pack], taken.snapshot)
+    assert list(bench.folder.iterdir()) == []

@@ -48,6 +48,7 @@ OTHER_VOCABULARIES = (
     "tools/mcp_tools.py",  # a server's tools, as a model is offered them
     "gateways/app_server/",  # JSON of the app-server protocol
     "gateways/exec_json.py",  # lines of one-shot runs
+    "gateways/window/",  # events of the window's stream, and messages of ASGI
     "gateways/mcp_server/",  # JSON Schema and content of MCP
     "telemetry/listener.py",  # messages of ASGI
     "model/credentials.py",  # what a keyring keeps

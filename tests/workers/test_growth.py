@@ -143,7 +143,7 @@ async def test_closed_trees_leave_nothing_in_redis_archive_or_packs_behind_their
 
     left = set(await connection.command("KEYS", "*")) - empty
     # The pools' clocks and notices are the deployment's, not the trees'.
-    beside = (b":clock:", b":ready:", b":deleted", b":released")
+    beside = (b":clock:", b":ready:", b":deleted", b":released", b":changed")
     assert [key for key in left if not any(part in key for part in beside)] == []
     assert [path for path in (tmp_path / "archive").rglob("*") if path.is_file()] == []
 

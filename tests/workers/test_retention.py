@@ -47,7 +47,7 @@ async def test_ended_tree_leaves_nothing_in_redis_or_archive(
     assert await _retain(storage) == [True]
     left = set(await connection.command("KEYS", "*")) - empty
     # The pool's clock and notices are the deployment's, not the tree's.
-    beside = (b":clock:", b":ready:", b":deleted", b":released")
+    beside = (b":clock:", b":ready:", b":deleted", b":released", b":changed")
     assert [key for key in left if not any(part in key for part in beside)] == []
     assert not (tmp_path / "archive" / root.session).exists()
 
