@@ -11,7 +11,7 @@ from sim.network import scripts
 from sim.reference.check import STATEMENTS
 
 NO_STATE = {"rights", "sign_in"}
-"""Scripts without state in a simulated fleet: `rights` asks the server about its user, no browser signs in."""
+"""Scripts without state in a simulated fleet: `rights` asks about the server's user, no browser signs in."""
 KEYS = ("{s0}:workers", "{s0}:heard", "{s0}:drains")
 ARGS = ("w1", "state", "", 60_000)
 
