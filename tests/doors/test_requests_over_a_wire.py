@@ -153,7 +153,7 @@ def resolved(id: int) -> Callable[[Message], bool]:
 
 def test_requests_of_a_tree_outlive_the_gateway_and_are_answered_by_either_client(machine: Machine) -> None:
     home = Path(machine.environ["DENDRO_HOME"])
-    home.mkdir()
+    home.mkdir(mode=0o700)
     server = f"command = {json.dumps(sys.executable)}\nargs = {json.dumps(['-I', str(ASKING_SERVER)])}\n"
     (home / "dendro.toml").write_text(f"[mcp_servers.asking]\n{server}")
     with machine.playing(scenario()) as user, ExitStack() as stack:
