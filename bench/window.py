@@ -184,15 +184,10 @@ async def _answered(served: Served, page: Page, threads: list[str]) -> list[floa
         await page.keyboard.press("a")
     await page.wait_for_selector("[data-testid=needs-empty]")
     pressed = dict(await page.evaluate("window.pressed"))
-    found: list[dict[str, Any]] = []
-    cursor: dict[str, Any] = {}
-    while len(found) < len(threads):
-        told = await served.call("approval/history", limit=100, **cursor)
-        found += told["data"]
-        if told.get("nextCursor") is None:
-            break
-        cursor = {"cursor": told["nextCursor"]}
-    at = {row["threadId"]: row["atMs"] for row in found}
+    at = {}
+    for thread in threads:
+        told = await served.call("approval/history", treeId=thread, limit=1)
+        at[thread] = told["data"][0]["atMs"]
     return [max(0, at[thread] - pressed[thread]) / 1000 for thread in threads]
 
 
