@@ -424,9 +424,10 @@ _TOLD_BY = frozenset({f.InputQueued, f.TaskBegun, f.QueueOrdered, f.QueuedEdited
 
 
 async def waiting_inputs(found: LogSource, head: SessionHead) -> tuple[Queued, ...]:
-    """The queue as the log has it; what no worker has read is not in it."""
-    if head.status == "idle":
-        return ()
+    """The queue as the log has it; what no worker has read is not in it.
+
+    An idle session has one too, while it closes and waits for its agents or processes.
+    """
     data = await found.broker.logs.snapshot_of(head.session)
     decoded = decode_snapshot(data, found.secret) if data else None
     state, after = State(), 0
