@@ -5,12 +5,17 @@ A provider gives ids to calls; two models, or one that is asked twice, may give 
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from orchestrator.broker.errors import QueueFull
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server import door as door_module
 from orchestrator.gateways.app_server.conversations import Conversations
+from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.live_threads import Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.write_requests import Asks
@@ -109,21 +114,39 @@ async def test_request_that_was_answered_before_its_event_is_not_asked_again_unt
     assert asked.count("execCommandApproval") == 2
 
 
-async def test_answer_that_a_session_does_not_take_ends_no_connection_and_may_be_given_again() -> None:
+@pytest.mark.parametrize("asked_as", ["conversation", "thread"])
+@pytest.mark.parametrize("open_still", [True, False])
+async def test_answer_to_a_full_queue_is_handed_in_once_there_is_room_while_its_request_is_open(
+    asked_as: str, open_still: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     tried: list[Any] = []
+    begun: list[Coroutine[Any, Any, None]] = []
+    monkeypatch.setattr(door_module, "RETRY_MAX_S", 0)
 
-    class Full:
+    class FullTwice:
         async def submit(self, session: SessionId, submission: Any) -> None:
             tried.append(submission.op)
-            raise QueueFull(session, 1, 1)
+            if len(tried) < 3:
+                raise QueueFull(session, 1, 1)
 
-    place = SimpleNamespace(
-        tell=lambda line: None,
-        principal=Principal("ann"),
-        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Full()),
+    ports = SimpleNamespace(now_ms=lambda: 1, client=lambda principal: FullTwice())
+    outbox = SimpleNamespace(put=lambda data: None)
+    door = Door(
+        cast(Any, ports), cast(Any, SimpleNamespace(begin=begun.append)), Principal("ann"), cast(Any, outbox)
     )
-    conversations = Conversations(cast(Any, place), {"listener": ONE})
-    conversations.hear(Told(ONE, Event("t", REQUEST), ()))
+    if asked_as == "conversation":
+        door.conversations = Conversations(door, {"listener": ONE})
+        door.conversations.hear(Told(ONE, Event("t", REQUEST), ()))
+        answer = Answer("conversation-0", {"decision": "approved"})
+    else:
+        asked = door.asks.open(ONE, opened(ONE), 1)
+        assert asked is not None
+        answer = Answer(asked.id, {"decision": "accept"})
     for _ in range(2):
-        await conversations.answered(Answer("conversation-0", {"decision": "approved"}))
-    assert len(tried) == 2
+        await door.answered(answer)
+    assert len(tried) == len(begun) == 1
+    if not open_still:
+        door.conversations.hear(Told(ONE, Event("t", RESOLVED), ()))
+        door.asks.left(ONE)
+    await begun[0]
+    assert len(tried) == (3 if open_still else 1)

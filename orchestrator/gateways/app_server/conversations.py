@@ -14,7 +14,7 @@ from typing import Any, Final, Protocol, assert_never
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, QueueFull
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -247,7 +247,10 @@ class Conversations:
     # ── what the client answers ───────────────────────────────────────────────────────────────
 
     async def answered(self, answer: Answer) -> bool:
-        """Hands an answer to its session; whether it is one to a request of a conversation."""
+        """Hands an answer to its session; whether it is one to a request of a conversation.
+
+        Raises `QueueFull`: the request is open still.
+        """
         if not isinstance(answer.id, str) or not answer.id.startswith(PREFIX):
             return False
         found = self._asked.get(answer.id)
@@ -261,8 +264,11 @@ class Conversations:
             id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
             try:
                 await self._answers.submit(found.session, Submission(id, op))
+            except QueueFull:
+                self._given.discard(answer.id)
+                raise
             except (BrokerError, MalformedSubmission):
-                # Its session is gone, or its queue is full: no error ends a connection.
+                # Its session is gone: no error ends a connection.
                 self._given.discard(answer.id)
         return True
 

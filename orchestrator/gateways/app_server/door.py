@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 from uuid import UUID, uuid5
 
-from orchestrator.broker.errors import BrokerError, SessionHeld, UnknownSession
+from orchestrator.broker.errors import BrokerError, QueueFull, SessionHeld, UnknownSession
 from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.forms import whole
@@ -20,6 +21,7 @@ from orchestrator.gateways.app_server.live_threads import Line, LiveThread, Live
 from orchestrator.gateways.app_server.messages import (
     Answer,
     NotThere,
+    RequestId,
     not_found,
     notification,
     request,
@@ -27,7 +29,7 @@ from orchestrator.gateways.app_server.messages import (
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_items import read_state_json, thread_json
 from orchestrator.gateways.app_server.write_requests import Asks
-from orchestrator.gateways.client import Client
+from orchestrator.gateways.client import RETRY_MAX_S, Client
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.submit import OpRefused, new_submission_id
 from orchestrator.protocol import ops
@@ -85,6 +87,8 @@ class Door:
     """Whether the client has asked for a read state: such a one is told of changes."""
     _left: set[SessionId] = field(default_factory=set)
     """Threads that the client has left: it hears them again when it asks for them."""
+    _late: set[RequestId] = field(default_factory=set)
+    """Requests whose answers wait until their sessions' queues have room."""
     _held: list[Told | Line] | None = None
     _begun: list[SessionId] = field(default_factory=list)
     """Threads that were subscribed to since a request was begun which may fail."""
@@ -252,7 +256,30 @@ class Door:
             self.notify("serverRequest/resolved", {"threadId": session, "requestId": id})
 
     async def answered(self, answer: Answer) -> None:
-        """Takes the client's answer to a request of a thread, or of a conversation of version 1."""
+        """Takes the client's answer to a request of a thread, or of a conversation of version 1.
+
+        A client answers once and gets no error: where the session's queue is full, the answer is handed in
+        again until it has room, or until the request is not this client's any more.
+        """
+        if answer.id in self._late:
+            return
+        try:
+            await self._hand_in(answer)
+        except QueueFull:
+            self._late.add(answer.id)
+            self.threads.begin(self._hand_in_late(answer))
+
+    async def _hand_in_late(self, answer: Answer) -> None:
+        try:
+            while True:
+                await asyncio.sleep(RETRY_MAX_S)
+                with suppress(QueueFull):
+                    return await self._hand_in(answer)
+        finally:
+            self._late.discard(answer.id)
+
+    async def _hand_in(self, answer: Answer) -> None:
+        """Hands an answer in; one to a request that is not open says nothing. Raises `QueueFull`."""
         if await self.conversations.answered(answer):
             return
         ended = await self.asks.answer(answer)

@@ -5,10 +5,9 @@ from __future__ import annotations
 import shlex
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, assert_never
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, QueueFull
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -296,16 +295,21 @@ class Asks:
     async def answer(self, answer: Answer) -> Asked | None:
         """Hands the client's answer to the session that asked; one that says nothing changes nothing.
 
-        A request is returned whose answer ends its turn: the session tells of that end alone.
+        A request is returned whose answer ends its turn: the session tells of that end alone. Raises
+        `QueueFull`: the request is open still.
         """
         asked = self._asked(answer.id)
         op = None if asked is None else _op(asked.opened, answer)
         if asked is None or op is None:
             return None
         id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
-        with suppress(BrokerError, MalformedSubmission):
-            # It holds more than an answer may, or its session is gone: no error ends a connection.
+        try:
             await self._client.submit(asked.session, Submission(id, op))
+        except QueueFull:
+            raise
+        except (BrokerError, MalformedSubmission):
+            # It holds more than an answer may, or its session is gone: no error ends a connection.
+            pass
         aborts = isinstance(op, ExecApproval | PatchApproval) and op.decision == ReviewDecision.ABORT
         return asked if aborts and self._drop(lambda one: one.id == asked.id) else None
 
