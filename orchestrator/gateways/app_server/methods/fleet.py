@@ -15,7 +15,7 @@ from pydantic import Field
 from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.ids import SessionId
-from orchestrator.core.registry import projected
+from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import CursorText, Method, NoParams, Params, Result
@@ -28,7 +28,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status, title_of
-from orchestrator.views.tree import AgentPicture, TreePicture, TreeReader, tree_line
+from orchestrator.views.tree import AgentPicture, Doing, TreePicture, TreeReader, tree_line
 from orchestrator.views.tree_past import PastAgent, PastTree, TreePast
 from orchestrator.views.view_errors import ViewError
 from orchestrator.views.workers import SeenWorker, workers_of
@@ -356,37 +356,41 @@ _STANDINGS: Mapping[str, State] = {
 
 def past_agent_json(one: PastAgent) -> JsonObject:
     """An agent as it was; `seq` is where its thread's log stood then."""
-    agent, doing = one.agent, one.doing
-    if agent is not None:
-        state: str | None = _STANDINGS.get(agent.status, "idle")
+    doing = one.doing or Doing()
+    if one.agent is not None:
+        state: str | None = _STANDINGS.get(one.agent.status, "idle")
     else:
         state = None if one.at_work is None else "working" if one.at_work else "idle"
-    waits = doing.waits_for if doing is not None and state == "working" else ""
-    label = agent.record.get("label") if agent is not None else None
-    parts = agent.path.split("/") if agent is not None else []
+    waits = doing.waits_for if state == "working" else ""
+    waits_for = {"kind": _waits_kind(waits), "text": waits, "agentIds": list(doing.awaited)}
     return {
         "agentId": one.agent_id,
-        "parentId": int(parts[-2]) if len(parts) > 1 else None,
         "threadId": one.session,
         "seq": one.seq,
-        "label": str(label)[:MOST_SHOWN] if label else None,
-        "origin": agent.record.get("origin") if agent is not None else None,
         "state": "waiting" if waits else state,
-        "standing": agent.status if agent is not None else None,
-        "sinceAtMs": (doing.since_ms or None) if doing is not None else None,
-        "waitsFor": {"kind": _waits_kind(waits), "text": waits, "agentIds": list(doing.awaited)}
-        if waits and doing is not None
-        else None,
-        "last": doing.last[:MOST_SHOWN] if doing is not None else None,
-        "tokens": (doing.tokens or None) if doing is not None else None,
-        "costMicro": None,
-        "pending": agent.pending[0] if agent is not None else None,
-        "interrupts": agent.pending[1] if agent is not None else None,
-        "holder": None,
-        "machine": None,
-        "lostAtMs": None,
-        "canceling": agent.marked if agent is not None else None,
-        "change": None,
+        "sinceAtMs": doing.since_ms or None,
+        "waitsFor": waits_for if waits else None,
+        "last": None if one.doing is None else doing.last[:MOST_SHOWN],
+        "tokens": doing.tokens or None,
+        **_registered(one.agent),
+        **dict.fromkeys(("costMicro", "holder", "machine", "lostAtMs", "change")),
+    }
+
+
+def _registered(agent: Agent | None) -> JsonObject:
+    """The facts of an agent's record in the tree; a root has none."""
+    if agent is None:
+        names = ("parentId", "label", "origin", "standing", "pending", "interrupts", "canceling")
+        return dict.fromkeys(names)
+    label, above = agent.record.get("label"), agent.path.split("/")[:-1]
+    return {
+        "parentId": int(above[-1]) if above else None,
+        "label": str(label)[:MOST_SHOWN] if label else None,
+        "origin": agent.record.get("origin"),
+        "standing": agent.status,
+        "pending": agent.pending[0],
+        "interrupts": agent.pending[1],
+        "canceling": agent.marked,
     }
 
 
