@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
@@ -25,16 +25,17 @@ token = typer.Typer(
 )
 
 
+ScopeWord: TypeAlias = Annotated[
+    str,
+    typer.Option("--scope", metavar="SCOPE", help="read, submit, approve or admin; each holds the former."),
+]
+
+
 @token.command()
 def new(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="Who uses it; signs what is done with it.")],
-    scope: Annotated[
-        str,
-        typer.Option(
-            "--scope", metavar="SCOPE", help="read, submit, approve or admin; each holds the former."
-        ),
-    ] = "submit",
+    scope: ScopeWord = "submit",
     namespace: Annotated[
         str,
         typer.Option(
@@ -81,12 +82,7 @@ def new(
 @token.command()
 def code(
     ctx: typer.Context,
-    scope: Annotated[
-        str,
-        typer.Option(
-            "--scope", metavar="SCOPE", help="read, submit, approve or admin; each holds the former."
-        ),
-    ] = "admin",
+    scope: ScopeWord = "admin",
     at: Annotated[
         str | None,
         typer.Option("--at", metavar="URL", help="The window's address: prints the link that signs in."),
