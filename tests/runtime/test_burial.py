@@ -162,20 +162,25 @@ async def waits(broker: Broker) -> None:
         await asyncio.sleep(0.01)
 
 
+async def waiting(
+    broker: Broker, settings: RedisSettings
+) -> tuple[SessionId, Burial, subprocess.Popen[bytes]]:
+    """A session that is held, and the process that waits for the death of its holder."""
+    await broker.open()
+    session = await created(broker)
+    await submitted(broker, session)
+    burial = Burial(settings, 60.0, os.environ)
+    burial.hold((await claimed(broker, session)).claim)
+    burial._start()
+    await waits(broker)
+    assert burial._process is not None
+    return session, burial, burial._process
+
+
 @pytest.mark.realredis
 async def test_claims_are_given_back_at_the_word_and_the_process_ends(redis: RedisServer) -> None:
-    settings = settings_for(redis)
-    async with aclosing(broker_for(settings)) as broker:
-        await broker.open()
-        session = await created(broker)
-        await submitted(broker, session)
-        held = await claimed(broker, session)
-        burial = Burial(settings, 60.0, os.environ)
-        burial.hold(held.claim)
-        burial._start()
-        await waits(broker)
-        process = burial._process
-        assert process is not None
+    async with aclosing(broker_for(settings_for(redis))) as broker:
+        session, burial, process = await waiting(broker, settings_for(redis))
         shown = (
             Path(f"/proc/{process.pid}/cmdline").read_bytes()
             + Path(f"/proc/{process.pid}/environ").read_bytes()
@@ -189,18 +194,8 @@ async def test_claims_are_given_back_at_the_word_and_the_process_ends(redis: Red
 
 @pytest.mark.realredis
 async def test_claims_stay_where_nobody_says_the_word(redis: RedisServer) -> None:
-    settings = settings_for(redis)
-    async with aclosing(broker_for(settings)) as broker:
-        await broker.open()
-        session = await created(broker)
-        await submitted(broker, session)
-        held = await claimed(broker, session)
-        burial = Burial(settings, 60.0, os.environ)
-        burial.hold(held.claim)
-        burial._start()
-        await waits(broker)
-        process = burial._process
-        assert process is not None
+    async with aclosing(broker_for(settings_for(redis))) as broker:
+        session, burial, process = await waiting(broker, settings_for(redis))
         os.close(burial._writing)
         assert await asyncio.to_thread(process.wait, PATIENCE_S) == 0
         assert await broker.claims.claim_session(session, "w2", "c2") is None
