@@ -31,7 +31,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import NotThere
 from orchestrator.gateways.app_server.methods.approvals import ended_json, request_id, request_row
-from orchestrator.gateways.app_server.methods.fleet import agent_json, tree_json, tree_row, worker_json
+from orchestrator.gateways.app_server.methods.fleet import tree_json, tree_row, worker_json
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.views.approvals import asked_of, needed
@@ -310,7 +310,7 @@ async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update
                 cursors = {**cursors, **await listener.tips(missing)}
                 picture = await _picture(reader, root)
             drawn = tree_json(head, picture)
-            rows = {str(agent.agent_id): agent_json(agent) for agent in picture.agents.values()}
+            rows = {str(row["agentId"]): row for row in drawn["agents"]}
             header = {name: value for name, value in drawn.items() if name not in ("agents", "atMs")}
             news = {key: row for key, row in rows.items() if told.get(key) != row}
             gone = {key: {"agentId": int(key)} for key in told if key not in rows}
