@@ -109,11 +109,7 @@ class Door:
 
     async def known(self, thread: str) -> SessionHead | None:
         """The same, None for a thread that there is not; raises `RpcError` for what is no id."""
-        try:
-            session = parse_session_id(thread)
-        except InvalidSessionId:
-            raise NotThere(f"invalid thread id: {thread[:100]}") from None
-        return await self.client.head(session)
+        return await thread_head(self.client, thread)
 
     def new_turn_id(self) -> SubmissionId:
         """An id under which a turn is submitted: a UUIDv7, as threads have."""
@@ -387,6 +383,15 @@ class Door:
         self.conversations.leave()
         for session in tuple(self.subscriptions):
             self.unsubscribe(session)
+
+
+async def thread_head(client: Client, thread: str) -> SessionHead | None:
+    """The session of a thread that the client may see, if there is one; `NotThere` for what is no id."""
+    try:
+        session = parse_session_id(thread)
+    except InvalidSessionId:
+        raise NotThere(f"invalid thread id: {thread[:100]}") from None
+    return await client.head(session)
 
 
 def _session_of(held: Told | Line) -> str:

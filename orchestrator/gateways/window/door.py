@@ -23,8 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import InvalidSessionId, parse_session_id
-from orchestrator.gateways.app_server.door import ClientInfo, Door
+from orchestrator.gateways.app_server.door import ClientInfo, Door, thread_head
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import LiveThreads
 from orchestrator.gateways.app_server.messages import (
@@ -357,13 +356,10 @@ class Window:
     async def _thread(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
         channel = LogChannel(asked.topic, stream.news)
         client = self._given.ports.client(reader)
-        try:
-            session = parse_session_id(asked.named)
-        except InvalidSessionId:
-            raise NotThere(f"invalid thread id: {asked.named[:100]}") from None
-        head = await client.head(session)
+        head = await thread_head(client, asked.named)
         if head is None:
             raise no_rollout(asked.named)
+        session = head.session
         stream.add(channel)
         seat = ThreadSeat(channel)
         try:

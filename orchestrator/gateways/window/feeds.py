@@ -24,13 +24,13 @@ from orchestrator.broker.errors import Unavailable, UnknownSession
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.open_requests import Opened, Settled
 from orchestrator.broker.records import AT_REST
-from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server.door import thread_head
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import NotThere
-from orchestrator.gateways.app_server.methods.approvals import ended_json, request_id, request_row
+from orchestrator.gateways.app_server.methods.approvals import answered_json, request_id, request_row
 from orchestrator.gateways.app_server.methods.fleet import tree_json, tree_row, worker_json
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.wire import JsonMapping, JsonObject
@@ -228,9 +228,7 @@ async def _ended(ports: Ports, session: SessionId, call: str) -> JsonObject:
     named: JsonObject = {"requestId": request_id(session, call), "threadId": session, "callId": call}
     head = await ports.found.broker.logs.head(session)
     found = None if head is None else await decided_call(ports.found, head, call, LOOKED_AT)
-    if found is None:
-        return {**named, **ended_json(WITHDRAWN, "", 0)}
-    return {**named, **ended_json(found.decision, found.who, found.answered_ms)}
+    return {**named, **answered_json(found)}
 
 
 def _may_answer(row: JsonObject, reader: Principal) -> JsonObject:
@@ -360,10 +358,7 @@ async def workers(ports: Ports, namespace: str, named: str) -> AsyncIterator[Upd
 
 async def _a_tree(ports: Ports, reader: Principal, named: str) -> None:
     """Raises `NotThere` for what is no root of the reader's namespace."""
-    try:
-        head = await ports.client(reader).head(parse_session_id(named))
-    except InvalidSessionId:
-        head = None
+    head = await thread_head(ports.client(reader), named)
     if head is None or head.agent_id != ROOT:
         raise NotThere(f"no rollout found for thread id {named[:100]}")
 

@@ -19,6 +19,7 @@ from orchestrator.broker.trees import Listed
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.calls.exec import amended
 from orchestrator.core.commit_parts import WITHDRAWN
+from orchestrator.core.facts import Answered
 from orchestrator.core.ids import TreeId
 from orchestrator.gateways.app_server.messages import bad_params
 from orchestrator.gateways.app_server.method import Method, PageParams, Params, Result
@@ -320,6 +321,13 @@ def ended_json(decision: str, who: str, at_ms: int) -> JsonObject:
     return {**words, "who": who or None, "atMs": at_ms or None}
 
 
+def answered_json(found: Answered | None) -> JsonObject:
+    """The end of a request as its session's log tells it; one without a decision was withdrawn."""
+    if found is None:
+        return ended_json(WITHDRAWN, "", 0)
+    return ended_json(found.decision, found.who, found.answered_ms)
+
+
 def _outcome(decided: Decided, ours: bool) -> JsonObject:
     named: JsonObject = {"threadId": decided.asked.session, "callId": decided.asked.call_id}
     if not decided.decision:
@@ -332,10 +340,8 @@ def _outcome(decided: Decided, ours: bool) -> JsonObject:
 async def _earlier(door: Door, head: SessionHead, call: str) -> JsonObject:
     """The outcome of a request that was not open any more."""
     decided = await decided_call(door.ports.found, head, call)
-    named: JsonObject = {"threadId": head.session, "callId": call}
-    if decided is None:
-        return {**named, "outcome": "withdrawn", **ended_json(WITHDRAWN, "", 0)}
-    return {**named, "outcome": "already", **ended_json(decided.decision, decided.who, decided.answered_ms)}
+    outcome = "withdrawn" if decided is None else "already"
+    return {"threadId": head.session, "callId": call, "outcome": outcome, **answered_json(decided)}
 
 
 # ── history ───────────────────────────────────────────────────────────────────────────────────────
