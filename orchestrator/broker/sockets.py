@@ -291,8 +291,8 @@ class Wire:
         link = await self._open()
         sent = [link.send(args) for args in rows]
         replies = await asyncio.gather(*sent, return_exceptions=True)
-        for args, at in zip(rows, range(len(replies)), strict=True):
-            reply, parsed = replies[at], self._parsed.get(args[0])
+        for at, (args, reply) in enumerate(zip(rows, replies, strict=True)):
+            parsed = self._parsed.get(args[0])
             if isinstance(reply, foreign.ConnectionError | foreign.TimeoutError):
                 raise reply
             if parsed is not None and not isinstance(reply, BaseException):
