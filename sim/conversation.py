@@ -21,6 +21,7 @@ from orchestrator.model.prompt import ItemDone, ModelEvent, Prompt
 from sim.agent_messages import LogOf, letter_is_true, output_is_true
 from sim.grammar import Grammar
 from sim.grammar_terms import (
+    BRIDGE,
     CALLS,
     OUTPUTS,
     Item,
@@ -225,7 +226,8 @@ def _shows_plan(plan: Mapping[str, Any], items: list[Item]) -> str:
     parts = [plan["title"], plan["summary"], plan["plan"].get("explanation") or "", *steps]
     if not in_order(text, parts):
         return f"the approved plan {plan} is told as {text!r}"
-    kept = [opens(item) or tells_manners(item) for item in items]
+    # What a compaction leaves is no context, though a conversation may open with it.
+    kept = [(opens(item) or tells_manners(item)) and not text_of(item).startswith(BRIDGE) for item in items]
     if not all(kept[: told[0]]) or (kept[told[0] : told[0] + 1] == [True]):
         return f"the approved plan stands in place {told[0]}"
     return ""
