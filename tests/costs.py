@@ -1,8 +1,10 @@
 """Costs of tests: long tests begin first, and a run names the files that grew most.
 
+Long tests take turns: a commit runs one in `TURNS` of them, drawn by its hash, and the night runs all.
+
 The cost is CPU seconds, with those of the processes that a test waited for: they depend less on what else a
 machine does than its clock. `costs.json` holds what files and tests cost when it was written last
-(`make costs`); it only orders and tells, so an old table does no harm.
+(`make costs`); it orders, tells and says which tests are long, so an old table does no harm.
 """
 
 from __future__ import annotations
@@ -11,11 +13,13 @@ import json
 import os
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
 import pytest
+
+from tests.commit_seed import NIGHT, chosen
 
 _T = TypeVar("_T")
 TABLE = Path(__file__).with_name("costs.json")
@@ -24,9 +28,10 @@ WRITE = "DENDRO_WRITE_COSTS"
 LONG_S, KEPT_S, GREW_S = 2.0, 0.5, 2.0
 """Seconds on the clock from which a test is long; CPU seconds from which a file is kept, and is said to have
 grown."""
-NAMED = 10
+NAMED, TURNS = 10, 2
+"""How many files that grew are named; a long test runs with one commit in as many, and each night."""
 LEFT = {
-    "night": "`make nightly` (long tests, further servers, further conversations)",
+    "night": "`make nightly` (long tests that this commit does not draw, further servers and conversations)",
     "slice": "`make slices` (slices of the simulator, of crashes and of mutations)",
 }
 
@@ -44,8 +49,12 @@ class Costs:
         self._left: Counter[str] = Counter()
         self._mark = _used()
 
-    @pytest.hookimpl(trylast=True)
-    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        for item in items:
+            if item.nodeid in self._long and not drawn(item):
+                item.add_marker(pytest.mark.night)
+        yield
         items[:] = longest_first(items, [self._long.get(item.nodeid, 0.0) for item in items], self._workers)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
@@ -92,6 +101,11 @@ class Costs:
             terminalreporter.write_line("files that cost more CPU seconds than tests/costs.json says:")
             for name, before, now in grew:
                 terminalreporter.write_line(f"  {now:6.1f} instead of {before:6.1f}  {name}")
+
+
+def drawn(item: pytest.Item) -> bool:
+    """Returns if this commit runs a long test."""
+    return NIGHT or WRITE in os.environ or chosen(item.nodeid, TURNS) == 0
 
 
 def longest_first(items: Sequence[_T], costs: Sequence[float], workers: int) -> list[_T]:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.commit_seed import chosen
-from tests.costs import LEFT, grown, longest_first
+from tests.costs import LEFT, WRITE, drawn, grown, longest_first
 
 ROOT = Path(__file__).parents[1]
 
@@ -41,6 +41,19 @@ def test_each_choice_comes_within_as_many_commits(monkeypatch: pytest.MonkeyPatc
         monkeypatch.setattr("tests.commit_seed.base_seed", lambda seed=seed: seed)
         found.add(chosen("a test", 3))
     assert found == {0, 1, 2}
+
+
+@pytest.mark.parametrize("everything", [False, True])
+def test_long_test_runs_with_every_other_commit_and_each_night(
+    everything: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.delenv(WRITE, raising=False)
+    monkeypatch.setattr("tests.costs.NIGHT", everything)
+    ran = []
+    for seed in range(4):
+        monkeypatch.setattr("tests.commit_seed.base_seed", lambda seed=seed: seed)
+        ran.append(drawn(request.node))
+    assert ran in ([[True] * 4] if everything else [[True, False] * 2, [False, True] * 2])
 
 
 def test_what_make_test_leaves_out_runs_in_slices_or_at_night() -> None:
