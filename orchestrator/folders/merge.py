@@ -303,12 +303,12 @@ STAGED, STEPS, ELSEWHERE = "staged", "steps", "elsewhere"
 
 
 def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
-    """Writes the steps. `work` is a folder of ours; it is used where it lies on the folder's file system."""
+    """Writes the steps. `work` is a folder of ours; it is used where files can be moved from it to the folder."""
     settle(work)
     if not plan.steps:
         return
     staging = work / STAGED
-    if work.stat().st_dev != folder.stat().st_dev:
+    if _mount(work) != _mount(folder):
         staging = folder / f".dendro-merge-{os.urandom(6).hex()}"
         (work / ELSEWHERE).write_bytes(os.fsencode(staging))
     staging.mkdir()
@@ -319,6 +319,22 @@ def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
     finally:
         if not written:
             settle(work)
+
+
+def _mount(folder: Path) -> tuple[int, str]:
+    """The device and the mount of a folder: a file is renamed within one of them alone.
+
+    A volume of a container may be the same device and another mount; subvolumes of btrfs are other devices
+    of one mount. Where `/proc` is not to be had, the device counts alone.
+    """
+    fd = os.open(folder, FOLDER_FLAGS)
+    try:
+        lines = Path(f"/proc/self/fdinfo/{fd}").read_text().splitlines()
+        return os.fstat(fd).st_dev, next((line for line in lines if line.startswith("mnt_id:")), "")
+    except FileNotFoundError:
+        return os.fstat(fd).st_dev, ""
+    finally:
+        os.close(fd)
 
 
 def settle(work: Path) -> None:

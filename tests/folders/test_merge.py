@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import os
+import subprocess
+import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
@@ -393,3 +395,35 @@ def test_merge_that_is_killed_at_any_step_is_taken_back_and_a_file_that_was_chan
         # A list of steps that was not whole yet says nothing, and is written over by the next merge.
         assert {path.name for path in work.iterdir()} <= {"steps.part"}
     assert at > 20
+
+
+MERGE = """
+import sys
+from pathlib import Path
+from orchestrator.folders.git_objects import object_id
+from orchestrator.folders.known import Known
+from orchestrator.folders.merge import Plan, Side, Step, write
+from orchestrator.folders.names import FILE
+folder, work = map(Path, sys.argv[1:])
+old, new = (Side(FILE, object_id("blob", content)) for content in (b"old", b"new"))
+write(Plan((Step(b"a", old, new, b"new"),), ()), folder, Known(), work)
+"""
+
+
+def test_merge_into_a_volume_of_the_same_disk_is_staged_in_the_volume(tmp_path: Path) -> None:
+    """A bind mount has the device of what it shows, and no file is renamed into it from beside it."""
+    folder, work = tmp_path / "folder", tmp_path / "work"
+    for made in (folder, work):
+        made.mkdir()
+    (folder / "a").write_text("old")
+    mounted = ["bwrap", "--dev-bind", "/", "/", "--bind", str(folder), str(folder)]
+    done = subprocess.run(
+        [*mounted, sys.executable, "-c", MERGE, str(folder), str(work)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.stderr.startswith("bwrap:") and "CI" not in os.environ:
+        pytest.skip(done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == {"a": "new"}
