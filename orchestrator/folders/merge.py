@@ -303,7 +303,7 @@ STAGED, STEPS, ELSEWHERE = "staged", "steps", "elsewhere"
 
 
 def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
-    """Writes the steps. `work` is a folder of ours; it is used where files can be moved from it to the folder."""
+    """Writes the steps. `work` is a folder of ours; used if files can be moved from it to the folder."""
     settle(work)
     if not plan.steps:
         return

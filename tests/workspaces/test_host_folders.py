@@ -352,7 +352,7 @@ async def test_merge_whose_keeper_is_killed_is_taken_back_at_once(host: Host) ->
 
 
 async def merged_until_killed(host: Host, work: MergeWork) -> FolderMerged | FolderNotMerged:
-    """What is told of a merge whose keeper is killed as soon as its first file is there."""
+    """The outcome of a merge whose keeper is killed as soon as its first file is there."""
     merging = asyncio.ensure_future(host.folders.merge(host.state, host.claim(), work))
     while not (merging.done() or (host.checkout / "f000").exists()):
         await asyncio.sleep(0)
