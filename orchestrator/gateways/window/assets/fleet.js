@@ -1,98 +1,17 @@
 // Fleet: every tree by its state, and new ones.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { computed, signal } from "@preact/signals";
-import { api, hear, may, notice, onSignedOut, session } from "./store.js";
+import { signal } from "@preact/signals";
+import { api, may, onSignedOut, session } from "./store.js";
 import { plain, visible } from "./text.js";
-import { Age, canopy, dollars, Glyph, go, html, Key, Link, place, quantity, short, Stat, STATES, title, Words } from "./parts.js";
+import { Age, canopy, dollars, Glyph, go, html, Key, Link, Meter, place, short, Stat, STATES, title, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
+import { counts, failed, loaded, ORDER, order, readAll, readMore, rows, rowsNow } from "./trees.js";
 
-const ORDER = ["needs", "lost", "due", "quarantined", "failed", "ready", "working", "paused", "waiting", "idle", "archived"];
-const AT_WORK = new Set(["needs", "lost", "due", "failed", "working", "paused", "waiting"]);
-const PAGE = 100, FOLDED = 20, RAIL = 11, MARKS = /\*\*|__|`/g;
-
-const rows = new Map(); // tree → signal of its row
-const order = signal([]); // [tree, state], by state, the newest first in each
-export const counts = signal({});
-const loaded = signal(false), failed = signal(""), more = signal("start"), chosen = signal(null), unfolded = signal(false);
-const agentsAtWork = signal(0);
-let begun = false;
-
-onSignedOut(() => { rows.clear(); order.value = []; counts.value = {}; loaded.value = false; more.value = "start"; chosen.value = null; });
-
-// A row keeps its place among those of its state while it works: what moves cannot be read.
-function sort() {
-  const all = [...rows.entries()].map(([id, row]) => [id, row.peek()]);
-  const at = (row) => (row.state === "idle" || row.state === "ready" ? row.lastAtMs : row.createdAtMs) ?? 0;
-  all.sort(([a, one], [b, two]) => ORDER.indexOf(one.state) - ORDER.indexOf(two.state) || at(two) - at(one) || (a < b ? -1 : 1));
-  const next = all.map(([id, row]) => [id, row.state]);
-  if (JSON.stringify(next) !== JSON.stringify(order.peek())) order.value = next;
-  const working = all.reduce((sum, [, row]) => sum + (AT_WORK.has(row.state) ? row.agents?.working ?? 0 : 0), 0);
-  if (agentsAtWork.peek() !== working) agentsAtWork.value = working;
-}
-function put(row) {
-  const known = rows.get(row.treeId);
-  if (known) known.value = row; else rows.set(row.treeId, signal(row));
-}
-function onFleet(event) {
-  if (event.counts) counts.value = event.counts;
-  if (event.type === "all") {
-    const there = new Set(event.data.map((row) => row.treeId));
-    for (const id of rows.keys()) if (!there.has(id)) rows.delete(id);
-    event.data.forEach(put);
-    loaded.value = true;
-    failed.value = "";
-    more.value = "start";
-  } else if (event.type === "changed") {
-    event.changed.forEach(put);
-    for (const one of event.gone) rows.delete(typeof one === "string" ? one : one.treeId);
-  } else if (event.type === "error") { if (!loaded.peek()) failed.value = event.error?.message ?? ""; return; }
-  else if (event.type === "reset") { readAll(); return; }
-  sort();
-}
-async function readAll() {
-  try {
-    const page = await api("fleet/list", { sort: "activity", limit: PAGE });
-    onFleet({ type: "all", data: page.data, counts: page.counts });
-  } catch (error) { if (!loaded.peek()) failed.value = error.message; }
-}
-// Older trees than the server pushes: pages are read until one has something new.
-async function readMore() {
-  try {
-    for (let before = rows.size; rows.size === before && more.peek() !== "";) {
-      const page = await api("fleet/list", { sort: "activity", limit: PAGE, ...(more.peek() !== "start" ? { cursor: more.peek() } : {}) });
-      page.data.forEach((row) => { if (!rows.has(row.treeId)) put(row); });
-      more.value = page.nextCursor ?? "";
-    }
-    sort();
-  } catch (error) { notice(error.message, { bad: true }); }
-}
-export function begin() {
-  if (begun) return;
-  begun = true;
-  hear("fleet", onFleet);
-}
-
-// The trees of the rail: what is at work, and what was looked at last.
-export const busy = computed(() => order.value.filter(([, state]) => state !== "idle" && state !== "archived").slice(0, RAIL).map(([id]) => rows.get(id)?.value).filter(Boolean));
-export const rowsNow = () => order.peek().map(([id]) => rows.get(id).peek());
-export const rowOf = (tree) => rows.get(tree)?.value;
-// How many are at work, in words.
-export const atWork = computed(() => {
-  const trees = counts.value.working ?? order.value.filter(([, state]) => state === "working").length;
-  if (!loaded.value) return "";
-  return trees ? `${quantity(trees, "tree")} ${trees === 1 ? "is" : "are"} at work, ${quantity(agentsAtWork.value, "agent")} in all. You will be called when one asks.` : "No tree is at work.";
-});
-
-// ── the page ─────────────────────────────────────────────────────────────────────────────────────
+const FOLDED = 20, MARKS = /\*\*|__|`/g;
+const chosen = signal(null), unfolded = signal(false);
+onSignedOut(() => { chosen.value = null; });
 
 const lastWords = (row) => plain((row.waitsFor?.text && !row.last ? `waits for ${row.waitsFor.text}` : row.last ?? "").replace(MARKS, ""), 200);
-export function Meter({ kind = "cost", spent, limit }) {
-  if (!limit) return null;
-  const share = Math.min(1, spent / limit);
-  return html`<progress class="meter ${share > 0.9 ? "full" : ""}" max="100" value=${Math.round(share * 100)} aria-label="Share of the budget" title=${`${amount(kind, spent)} of ${amount(kind, limit)} ${kind === "cost" ? "" : plain(kind, 30)}`}></progress>`;
-}
-export const amount = (kind, n) => (kind === "cost" || kind === "costMicro" ? dollars(n) : short(n));
-
 // A row renders anew for its own tree and its own selection, and for nothing else.
 function Row({ id }) {
   const row = rows.get(id)?.value, on = chosen.value === id, self = useRef();
@@ -180,4 +99,3 @@ export function NewTree({ close }) {
     <div class="fields"><label>Folder<input value=${folder} placeholder="as the server has it" onInput=${(event) => setFolder(event.target.value)} /></label><label>Model<select value=${model} onChange=${(event) => setModel(event.target.value)}><option value="">default</option>${models.map((one) => html`<option key=${one.id} value=${one.model ?? one.id}>${plain(one.displayName ?? one.id, 60)}</option>`)}</select></label></div>
     ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="primary" disabled=${busyNow || !words.trim()}>Begin <${Key} k="⌘⏎" /></button><span class="grow" /><button type="button" onClick=${close}>Not now</button></footer></form>`;
 }
-export const acts = () => (may("submit") ? [["New tree…", () => { overlay.value = "tree"; }]] : []);

@@ -2,26 +2,16 @@
 import { render } from "preact";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { effect, signal } from "@preact/signals";
-import { api, heardAtMs, line, notices, readState, serverNow, session, signIn, signOut, storeAway, now } from "./store.js";
+import { heardAtMs, line, notices, readState, serverNow, session, signIn, storeAway, now } from "./store.js";
 import { plain } from "./text.js";
-import { agentName, clock, Glyph, go, html, Key, Link, phone, place, span, STATES, title, Words } from "./parts.js";
-import { bind, overlay, setSingleKeys, singleKeys, TABLE } from "./keys.js";
+import { clock, Glyph, go, html, Key, Link, PAGES, place, span, title, Words } from "./parts.js";
+import { bind, overlay } from "./keys.js";
 import * as needs from "./needs.js";
-import * as fleet from "./fleet.js";
-import { AddBudget, Cancel, Tree } from "./tree.js";
+import * as trees from "./trees.js";
 
 // A code in the address is used once, and must not stay in the history: it is taken out before anything else.
 const code = new URLSearchParams(location.hash.slice(1)).get("c");
 if (code) history.replaceState(null, "", location.pathname + location.search);
-
-// ── light and dark ───────────────────────────────────────────────────────────────────────────────
-
-const SCHEME = "dendro.scheme";
-const scheme = signal(localStorage.getItem(SCHEME) ?? "system");
-effect(() => {
-  if (scheme.value === "system") { localStorage.removeItem(SCHEME); delete document.documentElement.dataset.scheme; }
-  else { localStorage.setItem(SCHEME, scheme.value); document.documentElement.dataset.scheme = scheme.value; }
-});
 
 // ── title and icon ───────────────────────────────────────────────────────────────────────────────
 
@@ -41,7 +31,6 @@ const ICONS = {
   fleet: "M2.5 4h11M2.5 8h11M2.5 12h7",
   workers: "M2.5 3.5h11v5h-11zM5 12.5h6M8 8.5v4",
 };
-const PAGES = [["/", "needs", "Needs you", "g n"], ["/fleet", "fleet", "Fleet", "g f"], ["/workers", "workers", "Workers", "g w"]];
 const LINES = { live: "live", lost: "lost", opening: "…" };
 
 function Rail() {
@@ -55,12 +44,12 @@ function Rail() {
   </nav>`;
 }
 function Recent({ here }) {
-  const rows = fleet.busy.value;
+  const rows = trees.busy.value;
   if (!rows.length) return html`<div class="recent" />`;
   return html`<h2>Trees at work</h2><div class="recent">${rows.map((one) => html`<${Link} key=${one.treeId} to=${`/tree/${one.treeId}`} class="tree-link ${here === one.treeId ? "here" : ""}"><${Glyph} state=${one.state} /><span><${Words} text=${title(one)} most=${80} /></span><//>`)}</div>`;
 }
 function Tabs() {
-  const { page } = place.value, last = fleet.busy.value[0];
+  const { page } = place.value, last = trees.busy.value[0];
   return html`<nav class="tabbar" aria-label="Pages" data-testid="tabbar"><${Link} to="/" class=${page === "needs" ? "on" : ""} aria-current=${page === "needs" ? "page" : undefined}>Needs you${needs.count.value ? html`<b class="badge">${needs.count.value}</b>` : null}<//><${Link} to="/fleet" class=${page === "fleet" ? "on" : ""} aria-current=${page === "fleet" ? "page" : undefined}>Fleet<//>${last || page === "tree" ? html`<${Link} to=${page === "tree" ? place.value.path : `/tree/${last.treeId}`} class=${page === "tree" ? "on" : ""}>Tree<//>` : html`<span class="off">Tree</span>`}<button onClick=${() => { overlay.value = "settings"; }}>More</button></nav>`;
 }
 
@@ -96,15 +85,41 @@ function SignIn() {
   </form></main>`;
 }
 
+// ── parts that are loaded behind the first page ──────────────────────────────────────────────────
+
+// A part of its own file: loaded when it is first shown, or before, once the first page stands.
+const parts = new Map(); // file → its module, or the error of loading it
+function later(file, name, meanwhile = null) {
+  if (!parts.has(file)) parts.set(file, signal(null));
+  const found = parts.get(file);
+  const Later = (props) => {
+    useEffect(() => { load(file); }, []);
+    const { module, error } = found.value ?? {};
+    if (error) return html`<main class="empty"><div><h1>This part cannot be loaded</h1><p>The server is away, or it serves a newer window by now.</p><p><button onClick=${() => location.reload()}>Reload</button></p></div></main>`;
+    return module ? html`<${module[name]} ...${props} />` : meanwhile;
+  };
+  Later.ready = () => Boolean(found.value?.module);
+  return Later;
+}
+function load(file) {
+  const found = parts.get(file);
+  return found.peek()?.module ? null : import(file).then((module) => { found.value = { module }; }, (error) => { found.value = { error }; });
+}
+
 // ── overlays ─────────────────────────────────────────────────────────────────────────────────────
 
+const OVERLAYS = {
+  palette: ["Find or do", later("./overlays.js", "Palette")], keys: ["Keys", later("./overlays.js", "Keys")], settings: ["Settings", later("./overlays.js", "Settings")],
+  tree: ["New tree", later("./fleet.js", "NewTree")], budget: ["Add to the budget", later("./tree.js", "AddBudget")], cancel: ["Cancel", later("./tree.js", "Cancel")],
+};
 function Overlay() {
   const box = useRef(), before = useRef(null), which = overlay.value;
+  const Inside = OVERLAYS[which]?.[1], ready = Inside?.ready();
   useLayoutEffect(() => {
     if (!which) { before.current?.focus?.(); before.current = null; return; }
     before.current ??= document.activeElement;
-    box.current?.querySelector("textarea, input, select, button")?.focus();
-  }, [which]);
+    (box.current?.querySelector("textarea, input, select, button") ?? box.current)?.focus();
+  }, [which, ready]);
   if (!which) return null;
   const close = () => { overlay.value = ""; };
   // Tab stays inside, Escape leaves.
@@ -113,67 +128,15 @@ function Overlay() {
     if (event.key !== "Tab") return;
     const all = [...box.current.querySelectorAll("textarea, input, select, button, a, [tabindex='0']")].filter((one) => !one.disabled);
     const edge = event.shiftKey ? all[0] : all.at(-1);
-    if (document.activeElement === edge) { event.preventDefault(); (event.shiftKey ? all.at(-1) : all[0])?.focus(); }
+    if (document.activeElement === edge || document.activeElement === box.current) { event.preventDefault(); (event.shiftKey ? all.at(-1) : all[0])?.focus(); }
   };
-  const Inside = { palette: Palette, keys: Keys, settings: Settings, tree: fleet.NewTree, budget: AddBudget, cancel: Cancel }[which];
-  return html`<div class="veil" onClick=${close} onKeyDown=${onKey}><div class="sheet ${which}" role="dialog" aria-modal="true" aria-label=${{ palette: "Find or do", keys: "Keys", settings: "Settings", tree: "New tree", budget: "Add to the budget", cancel: "Cancel" }[which]} ref=${box} onClick=${(event) => event.stopPropagation()}><${Inside} close=${close} /></div></div>`;
-}
-const Keys = ({ close }) => html`<div class="keys" data-testid="keys">${TABLE.map(([name, keys]) => html`<section key=${name}><h3>${name}</h3>${keys.map(([k, what]) => html`<div key=${k}><kbd>${k}</kbd>${what}</div>`)}</section>`)}<footer><label><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act</label><button class="mini" onClick=${close}>Close <${Key} k="Esc" /></button></footer></div>`;
-function Settings({ close }) {
-  const who = session.value;
-  return html`<div class="settings" data-testid="settings"><h3>${plain(who.who ?? "", 60)}</h3><p class="faint">${plain([who.scope, who.namespace, who.version && `Dendro ${who.version}`].filter(Boolean).join(" · "), 120)}</p>
-    <fieldset><legend>Colours</legend>${["system", "light", "dark"].map((one) => html`<label key=${one} class="chip ${scheme.value === one ? "on" : ""}"><input type="radio" name="scheme" class="hidden" checked=${scheme.value === one} onChange=${() => { scheme.value = one; }} />${one}</label>`)}</fieldset>
-    <label class="row"><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act (Allow by “a”)</label>
-    ${who.scope === "read" ? html`<p class="faint">You may read. Who may answer signs in with a code of <code>dendro token code --scope approve</code>.</p>` : null}
-    <footer><button onClick=${() => { close(); signOut(); }} data-testid="sign-out">Sign out</button><button class="quiet" onClick=${() => { overlay.value = "keys"; }}>Keys</button>${phone.value ? html`<button class="quiet" onClick=${() => { close(); go("/workers"); }}>Workers</button>` : null}<span class="grow" /><button onClick=${close}>Close</button></footer></div>`;
-}
-
-// Finds pages, trees and requests, and does what the page can do.
-function Palette({ close }) {
-  const [text, setText] = useState(""), [at, setAt] = useState(0), [fuzzy, setFuzzy] = useState(null), [said, setSaid] = useState([]);
-  useEffect(() => { import("ufuzzy").then(({ default: uFuzzy }) => setFuzzy(() => new uFuzzy({ intraMode: 1 }))); }, []);
-  // Words that were said are found by the server.
-  useEffect(() => {
-    if (text.trim().length < 3) { setSaid([]); return undefined; }
-    const asks = new AbortController(), timer = setTimeout(() => api("thread/search", { searchTerm: text.trim(), limit: 5 }, { signal: asks.signal }).then(({ data }) => setSaid(data.map(({ thread, snippet }) => [thread.name || thread.preview || thread.id, "", snippet ? plain(snippet, 60) : "session", () => go(`/tree/${thread.sessionId}`), `said ${thread.id}`])), () => {}), 150);
-    return () => { clearTimeout(timer); asks.abort(); };
-  }, [text]);
-  const all = [
-    ...needs.openRequests().map((one) => [`${agentName(one)}: ${one.subject}`, "needs", "asks you", () => go(`/?request=${encodeURIComponent(one.requestId)}`), one.requestId]),
-    ...fleet.rowsNow().map((one) => [title(one), one.state, `tree · ${(STATES[one.state] ?? "").toLowerCase()}`, () => go(`/tree/${one.treeId}`), one.treeId]),
-    ...(place.value.page === "needs" ? needs.acts() : []).map(([words, act]) => [words, "", "do", act, words]),
-    ...fleet.acts().map(([words, act]) => [words, "", "do", act, words]),
-    ...PAGES.map(([to, , words]) => [words, "", "page", () => go(to), to]),
-    ["Settings", "", "do", () => { overlay.value = "settings"; }, "settings"], ["Keys", "", "do", () => { overlay.value = "keys"; }, "keys"], ["Sign out", "", "do", signOut, "out"],
-  ];
-  const names = all.map(([name]) => name), term = text.trim();
-  let found = all;
-  if (term) {
-    const hits = fuzzy?.search(names, term, 1) ?? null;
-    const ranked = hits?.[2] ? hits[2].map((n) => hits[1].idx[n]) : hits?.[0] ?? names.flatMap((name, n) => (name.toLowerCase().includes(term.toLowerCase()) ? [n] : []));
-    found = ranked.map((n) => all[n]);
-  }
-  found = [...found.slice(0, 9), ...said.filter((one) => !found.some((each) => each[4] === one[4])).slice(0, 3)];
-  const on = Math.min(at, found.length - 1);
-  const run = (one) => { close(); one[3](); };
-  const onKey = (event) => {
-    if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); setAt(Math.max(0, Math.min(found.length - 1, on + (event.key === "ArrowDown" ? 1 : -1)))); } else if (event.key === "Enter" && found[on]) { event.preventDefault(); run(found[on]); }
-  };
-  return html`<div data-testid="palette"><input value=${text} role="combobox" aria-expanded="true" aria-controls="found" aria-activedescendant=${found.length ? `found-${on}` : undefined} aria-label="Find or do" placeholder="Find or do…" autocomplete="off" spellcheck=${false} onInput=${(event) => { setText(event.target.value); setAt(0); }} onKeyDown=${onKey} />
-    <ul id="found" role="listbox" aria-label="Found">${found.map((one, n) => html`<li key=${one[4]} id=${`found-${n}`} role="option" aria-selected=${n === on} class=${n === on ? "on" : ""} data-testid="palette-item" onClick=${() => run(one)} onMouseMove=${() => n !== on && setAt(n)}>${one[1] ? html`<${Glyph} state=${one[1]} />` : html`<i class="glyph act" aria-hidden="true">›</i>`}<span class="clip"><${Words} text=${one[0]} most=${120} /></span><small>${plain(one[2], 60)}</small></li>`)}</ul>${found.length ? null : html`<p class="nothing">Nothing is called so.</p>`}</div>`;
+  return html`<div class="veil" onClick=${close} onKeyDown=${onKey}><div class="sheet ${which}" role="dialog" aria-modal="true" aria-label=${OVERLAYS[which][0]} tabindex="-1" ref=${box} onClick=${(event) => event.stopPropagation()}><${Inside} close=${close} /></div></div>`;
 }
 
 // ── the window ───────────────────────────────────────────────────────────────────────────────────
 
-// A page that is loaded when it is first opened; while it comes, its place is empty.
-function later(load) {
-  const found = signal(null);
-  return () => {
-    useEffect(() => { if (!found.peek()) load().then((page) => { found.value = { Page: page }; }); }, []);
-    return found.value ? html`<${found.value.Page} />` : html`<main />`;
-  };
-}
-const Pages = { needs: needs.Needs, fleet: fleet.Fleet, tree: Tree, workers: later(() => import("./workers.js").then((page) => page.Workers)) };
+const NOTHING = html`<main />`;
+const Pages = { needs: needs.Needs, fleet: later("./fleet.js", "Fleet", NOTHING), tree: later("./tree.js", "Tree", NOTHING), workers: later("./workers.js", "Workers", NOTHING) };
 const Other = () => html`<main class="empty"><div><h1>There is no such page</h1><p><${Link} to="/" class="under">Needs you<//></p></div></main>`;
 
 function Window() {
@@ -203,7 +166,12 @@ async function start() {
     setTimeout(start, Math.min(10_000, 500 * 2 ** tries));
   }
 }
-effect(() => { if (session.value.state === "in") { needs.begin(); fleet.begin(); } else overlay.value = ""; });
-effect(() => { if (session.value.state === "in" || session.value.state === "out") queueMicrotask(() => { if (!performance.getEntriesByName("window-ready").length) performance.mark("window-ready"); }); });
+effect(() => { if (session.value.state === "in") { needs.begin(); trees.begin(); } else overlay.value = ""; });
+effect(() => { if (session.value.state === "in" || session.value.state === "out") queueMicrotask(() => {
+  if (performance.getEntriesByName("window-ready").length) return;
+  performance.mark("window-ready");
+  // The rest comes while nothing else is to be done: a page is there when it is asked for, also from a server that was replaced since.
+  (self.requestIdleCallback ?? setTimeout)(async () => { for (const file of parts.keys()) await load(file); });
+}); });
 render(html`<${Window} />`, document.getElementById("window"));
 start();

@@ -6,7 +6,7 @@ import { counted, plain, visible } from "./text.js";
 import { File, linesOf, Prose, Ran } from "./items.js";
 import { Age, agentName, canopy, folder, Glyph, go, html, Key, Link, phone, place, quantity, Stat, title, Words } from "./parts.js";
 import { bind } from "./keys.js";
-import { atWork } from "./fleet.js";
+import { atWork } from "./trees.js";
 
 const LATE_S = 600, HELD_MS = 5000, GUARD_MS = 400, TOLD_MS = 3000, HISTORY = 20, STORY = 40, MOST_TOGETHER = 100;
 

@@ -1,6 +1,6 @@
 // Small parts that all pages draw with, and the address.
 import { h } from "preact";
-import { computed, signal } from "@preact/signals";
+import { computed, effect, signal } from "@preact/signals";
 import htm from "htm";
 import { now } from "./store.js";
 import { plain, visible } from "./text.js";
@@ -30,6 +30,18 @@ export function Link({ to, children, ...rest }) {
   return html`<a href=${to} onClick=${open} ...${rest}>${children}</a>`;
 }
 
+// Pages of the rail: address, name, words, keys.
+export const PAGES = [["/", "needs", "Needs you", "g n"], ["/fleet", "fleet", "Fleet", "g f"], ["/workers", "workers", "Workers", "g w"]];
+
+// ── light and dark ───────────────────────────────────────────────────────────────────────────────
+
+const SCHEME = "dendro.scheme";
+export const scheme = signal(localStorage.getItem(SCHEME) ?? "system");
+effect(() => {
+  if (scheme.value === "system") { localStorage.removeItem(SCHEME); delete document.documentElement.dataset.scheme; }
+  else { localStorage.setItem(SCHEME, scheme.value); document.documentElement.dataset.scheme = scheme.value; }
+});
+
 // ── figures ──────────────────────────────────────────────────────────────────────────────────────
 
 export function span(seconds) {
@@ -46,6 +58,14 @@ export function Age({ since, lateS = Infinity, suffix = "", ...rest }) {
   return html`<time class=${seconds >= lateS ? "late" : ""} datetime=${new Date(since).toISOString()} title=${new Date(since).toLocaleString()} ...${rest}>${span(seconds)}${suffix}</time>`;
 }
 export const Stat = ({ added, removed }) => html`<span class="stat"><b class="plus" aria-label="${added} added">+${added.toLocaleString("en")}</b>${removed ? html` <b class="minus" aria-label="${removed} removed">−${removed.toLocaleString("en")}</b>` : null}</span>`;
+
+// The share of a limit that is spent.
+export function Meter({ kind = "cost", spent, limit }) {
+  if (!limit) return null;
+  const share = Math.min(1, spent / limit);
+  return html`<progress class="meter ${share > 0.9 ? "full" : ""}" max="100" value=${Math.round(share * 100)} aria-label="Share of the budget" title=${`${amount(kind, spent)} of ${amount(kind, limit)} ${kind === "cost" ? "" : plain(kind, 30)}`}></progress>`;
+}
+export const amount = (kind, n) => (kind === "cost" || kind === "costMicro" ? dollars(n) : short(n));
 
 // ── states: a shape and a colour each ────────────────────────────────────────────────────────────
 
