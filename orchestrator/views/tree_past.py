@@ -22,6 +22,7 @@ from orchestrator.core.entries import Kind, line_ms, stored_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, fold_tree
+from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.views.tree import TAIL, Doing, TreeLine, doing_of, tree_line
 
@@ -224,6 +225,17 @@ class TreePast:
             low, high = (middle, high) if line_ms(found[0].payload) <= at_ms else (low, middle - 1)
         entries = await logs.read_rollout(session, max(0, low - TAIL), min(TAIL, low)) if low else ()
         return low, doing_of(entries, _without_summary(head)), _works(entries)
+
+
+async def place_then(found: LogSource, head: SessionHead, at_ms: int) -> int:
+    """The last entry of a session's log that is not later than a time, wherever it is kept; 0 for none."""
+    low, high = 0, head.seq
+    while low < high:
+        middle = (low + high + 1) // 2
+        there = [stored async for stored in found.log(head.session, middle, middle - 1)]
+        later = bool(there) and line_ms(there[0].payload) > at_ms
+        low, high = (low, middle - 1) if later else (middle, high)
+    return low
 
 
 def _without_summary(head: SessionHead) -> SessionHead:

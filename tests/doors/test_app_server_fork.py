@@ -122,3 +122,56 @@ async def test_turn_that_runs_is_no_place_to_fork_at(peer: Peer, harness: Harnes
     assert (code, "has not ended" in text) == (Code.REFUSED, True)
     gate.open()
     await peer.until("turn/completed")
+
+
+async def test_thread_is_listed_and_forked_as_it_was_at_an_entry_of_its_tree_s_log(
+    peer: Peer, harness: Harness
+) -> None:
+    thread = await talked(peer, harness, "one")
+    for number, words in enumerate(("banana", "three"), 1):
+        asked = {"treeId": thread, "requestId": f"r{number}", "add": {"slots": number}}
+        await peer.call("budget/add", asked)
+        harness.models.will(HELLO)
+        await said(peer, thread, words)
+        await peer.until("turn/completed")
+    turns = await turns_of(peer, thread)
+    for at, kept in ((1, turns[:1]), (2, turns[:2])):
+        listed = await peer.call("thread/turns/list", {"threadId": thread, "at": at, "sortDirection": "asc"})
+        assert [turn["id"] for turn in listed["data"]] == kept
+        assert listed["data"][-1]["status"] == "completed"
+        first = await peer.call("thread/items/list", {"threadId": thread, "at": at, "limit": 1})
+        where = {"threadId": thread, "at": at, "cursor": first["nextCursor"]}
+        items = first["data"] + (await peer.call("thread/items/list", where))["data"]
+        assert list(dict.fromkeys(item["turnId"] for item in items)) == kept
+        fork = await read(peer, "thread/fork", "ThreadForkResponse", threadId=thread, at=at)
+        assert [turn["id"] for turn in fork["thread"]["turns"]] == kept
+        assert fork["thread"]["forkedFromId"] == thread
+
+
+async def test_fork_at_an_entry_within_a_turn_goes_on_behind_the_turn_before(
+    peer: Peer, harness: Harness
+) -> None:
+    thread, gate = await begun(peer), Gate()
+    await peer.call("budget/add", {"treeId": thread, "requestId": "r0", "add": {"slots": 1}})
+    harness.models.will(HELLO)
+    await said(peer, thread, "one")
+    await peer.until("turn/completed")
+    harness.models.will([gate, *HELLO])
+    await said(peer, thread, "two")
+    await peer.until("turn/started")
+    await peer.call("budget/add", {"treeId": thread, "requestId": "r1", "add": {"slots": 1}})
+    gate.open()
+    await peer.until("turn/completed")
+    first, second = await turns_of(peer, thread)
+    fork = await peer.call("thread/fork", {"threadId": thread, "at": 2})
+    assert [turn["id"] for turn in fork["thread"]["turns"]] == [first]
+    (_, then) = (await peer.call("thread/turns/list", {"threadId": thread, "at": 2, "sortDirection": "asc"}))[
+        "data"
+    ]
+    assert (then["id"], then["status"]) == (second, "inProgress")
+    for wrong, words in (({"at": 1}, "had ended at entry 1"), ({"at": 3}, "no entry 3"), ({"at": 0}, "at")):
+        assert words in (await peer.refused("thread/fork", {"threadId": thread, **wrong}))[1]
+    for method in ("thread/items/list", "thread/turns/list"):
+        assert "no entry 3" in (await peer.refused(method, {"threadId": thread, "at": 3}))[1]
+    _, text = await peer.refused("thread/fork", {"threadId": thread, "at": 2, "lastTurnId": first})
+    assert "give one of them" in text

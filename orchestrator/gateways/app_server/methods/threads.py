@@ -64,6 +64,7 @@ from orchestrator.views.thread_pages import (
     turns_page,
 )
 from orchestrator.views.threads import Thread, read_state, read_states, threads
+from orchestrator.views.tree_past import place_then
 from orchestrator.views.turns.turn_records import ThreadItem, Turn, TurnId
 
 MOST_THREADS, USUAL_THREADS = 200, 25
@@ -279,6 +280,25 @@ async def _root_turns(door: Door, head: SessionHead, turns: Sequence[Turn]) -> C
     return lambda turn: turn_at(begun, turn.started_ms or 0)
 
 
+TreePlace = Annotated[int, Field(ge=1, le=1 << 53)]
+"""Dendro's own: an entry of the log of a thread's tree. What came later than it is left out."""
+
+
+async def time_of(door: Door, head: SessionHead, at: int) -> int:
+    """When an entry of the log of a thread's tree was written; raises `RpcError` for one that it has not."""
+    page = await door.ports.found.broker.logs.read_tree_back(head.tree, at + 1, 1)
+    if not page or page[0].tree_seq != at:
+        raise bad_params(f"at: the log of the tree has no entry {at}")
+    return page[0].at_ms
+
+
+async def as_it_was(door: Door, head: SessionHead, at: int | None) -> SessionHead:
+    """A thread's head with its log cut behind the last entry that is not later than one of its tree's log."""
+    if at is None:
+        return head
+    return replace(head, seq=await place_then(door.ports.found, head, await time_of(door, head, at)))
+
+
 def fits(data: list[JsonObject]) -> bool:
     """Whether a page fits an answer; one row goes out however large it is."""
     return len(data) < 2 or len(orjson.dumps(data)) <= MOST_BYTES
@@ -292,11 +312,12 @@ class TurnsList(Params):
     cursor: CursorText | None = None
     sort_direction: Direction | None = None
     items_view: ItemsView | None = None
+    at: TreePlace | None = None
 
 
 async def turns_list(door: Door, params: TurnsList) -> Result:
     """Turns from the log, as much of each as is wanted."""
-    head = await head_to_read(door, params.thread_id)
+    head = await as_it_was(door, await head_to_read(door, params.thread_id), params.at)
     view: ItemsView = params.items_view or "summary"
 
     async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], TurnPage]:
@@ -324,13 +345,14 @@ class ItemsList(Params):
     limit: Limit | None = None
     cursor: CursorText | ItemAnchor | None = None
     sort_direction: Direction | None = None
+    at: TreePlace | None = None
 
 
 async def items_list(door: Door, params: ItemsList) -> Result:
     """Items from the log, each with its turn."""
     if isinstance(params.cursor, ItemAnchor):
         raise bad_params("cursor: give a text that such a list answered; items are no places here")
-    head = await head_to_read(door, params.thread_id)
+    head = await as_it_was(door, await head_to_read(door, params.thread_id), params.at)
 
     async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], ItemPage]:
         found = await items_page(log, asked, params.turn_id)

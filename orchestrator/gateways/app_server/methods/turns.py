@@ -20,7 +20,13 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.methods.threads import all_turns, head_to_read, thread_of
+from orchestrator.gateways.app_server.methods.threads import (
+    TreePlace,
+    all_turns,
+    as_it_was,
+    head_to_read,
+    thread_of,
+)
 from orchestrator.gateways.app_server.turn_params import (
     Mode,
     NamedSettings,
@@ -388,14 +394,18 @@ class ThreadFork(ThreadStartParams):
     thread_id: str
     last_turn_id: str | None = None
     before_turn_id: str | None = None
+    at: TreePlace | None = None
+    """The last turn that had ended then is the last one that is taken."""
     exclude_turns: bool = False
 
 
 async def thread_fork(door: Door, params: ThreadFork) -> Result:
     """Makes a thread that begins with another one's turns, and hears it; the other stays as it is."""
     head = await head_to_read(door, params.thread_id)
-    if params.last_turn_id is not None and params.before_turn_id is not None:
-        raise bad_params("lastTurnId, beforeTurnId: give one of them, or none for the thread as it stands")
+    if sum(place is not None for place in (params.last_turn_id, params.before_turn_id, params.at)) > 1:
+        raise bad_params(
+            "lastTurnId, beforeTurnId, at: give one of them, or none for the thread as it stands"
+        )
     wish = NewThread(params.cwd, params.by_keys(), params.config or {}, bool(params.ephemeral))
     try:
         born = await door.ports.fork(door.client, door.principal, await _source(door, head, params), wish)
@@ -422,6 +432,12 @@ def _cursors(head: SessionHead) -> dict[str, Any]:
 async def _source(door: Door, head: SessionHead, params: ThreadFork) -> ForkedFrom:
     """The place to go on from; raises `RpcError`, `ViewError`."""
     turn = params.last_turn_id or params.before_turn_id
+    if params.at is not None:
+        log = await ThreadLog.of(door.ports.found, await as_it_was(door, head, params.at))
+        async for stretch in log.back():
+            if await log.end_of_task(stretch) is not None:
+                return await _at(door, log, stretch)
+        raise RpcError(f"at: no turn of this thread had ended at entry {params.at}: name a later one")
     if turn is None:
         return await to_fork(door.ports.found, head.session, None)
     log = await ThreadLog.of(door.ports.found, head)
