@@ -302,6 +302,7 @@ _FLAGS = frozenset({"quarantined", "archived", "ephemeral", "shelved", "unsaved"
 _COPY_ON = HEAD_FIELDS.index("copy_on")
 """The field that portable sessions alone have."""
 _OTHERS = _FLAGS | {"head", "meta", "manifest", "note:git", "abandoned"}
+_COUNTS = tuple(name for name in HEAD_FIELDS if name not in _TEXTS | _OTHERS)
 
 
 class Reply:
@@ -451,9 +452,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
         return None
     field = {name: value or b"" for name, value in zip(HEAD_FIELDS, values, strict=True)}
     text = {name: field[name].decode() for name in _TEXTS}
-    count = {
-        name: int(field[name] or 0) for name in HEAD_FIELDS if name not in _TEXTS and name not in _OTHERS
-    }
+    count = {name: int(field[name] or 0) for name in _COUNTS}
     return SessionHead(
         session=session,
         tree=TreeId(text["tree"]),

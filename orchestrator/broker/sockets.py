@@ -69,8 +69,7 @@ class _Lean:
                 raise
 
     def pack_command(self, *args: Any) -> list[bytes]:
-        # The library's own habit: `SCRIPT LOAD` is two words on the wire.
-        return [hiredis.pack_command((*args[0].split(), *args[1:]))]
+        return [_packed(args)]
 
     async def can_read_destructive(self) -> bool:
         if self._reader is None or self._reader.at_eof():
@@ -274,7 +273,7 @@ class Wire:
         """Runs a command; raises the client library's errors."""
         if sum(map(_size, args)) > SMALL_BYTES:
             return await cast(Any, self.library).execute_command(*args, **options)
-        reply = await (await self._open()).send(args)
+        reply = await (await self._open()).send(_packed(args))
         parsed = self._parsed.get(args[0])
         return reply if parsed is None else parsed(reply, **options)
 
@@ -283,13 +282,14 @@ class Wire:
 
         Raises the library's errors about the connection.
         """
-        if sum(_size(word) for args in rows for word in args) > SMALL_BYTES:
+        packed = [_packed(args) for args in rows]
+        if sum(map(len, packed)) > SMALL_BYTES:
             async with self.library.pipeline(transaction=False) as pipe:
                 for args in rows:
                     pipe.execute_command(*args)
                 return list(await pipe.execute(raise_on_error=False))
         link = await self._open()
-        sent = [link.send(args) for args in rows]
+        sent = [link.send(one) for one in packed]
         replies = await asyncio.gather(*sent, return_exceptions=True)
         for at, (args, reply) in enumerate(zip(rows, replies, strict=True)):
             parsed = self._parsed.get(args[0])
@@ -357,16 +357,15 @@ class _Link(asyncio.Protocol):
         """Whether it takes another command: it is open, and leads to no former primary."""
         return self._error is None and not self._leaving and self._connection.is_of_this_era
 
-    def send(self, args: Sequence[Any]) -> asyncio.Future[Any]:
+    def send(self, packed: bytes) -> asyncio.Future[Any]:
         """Sends a command with all others of this turn of the loop; its reply, or the error that it is."""
         reply: asyncio.Future[Any] = self._loop.create_future()
         if self._error is not None:
             reply.set_exception(self._error)
             return reply
-        packed = self._connection.pack_command(*args)
         if not self._unsent:
             self._loop.call_soon(self._flush)
-        self._unsent += packed
+        self._unsent.append(packed)
         self._awaited.append((reply, self._loop.time() + self._timeout_s))
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._look)
@@ -447,6 +446,12 @@ class _Link(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         told = f": {exc}" if exc is not None else ""
         self.end(foreign.ConnectionError(f"the server closed the connection{told}"))
+
+
+def _packed(args: Sequence[Any]) -> bytes:
+    # The library's own habit: `SCRIPT LOAD` is two words on the wire.
+    packed: bytes = hiredis.pack_command((*args[0].split(), *args[1:]))
+    return packed
 
 
 def _size(word: Any) -> int:

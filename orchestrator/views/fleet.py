@@ -459,12 +459,13 @@ def _state_by_hash(head: SessionHead) -> State:
         # Who waits for a person is known by the requests that are open.
         state = state_of_status(head.status)
         return "waiting" if state == "needs" else state
-    at_work = AgentStates.of(head.states).counts.keys() - AT_REST
+    at_work = AgentStates.of(head.states).counts.keys() - AT_REST if head.states else ()
     if head.has_unread or any(state_of_status(status) == "working" for status in at_work):
         return "working"
     if at_work:
         return "waiting"
-    return "failed" if head.summary.get("outcome") == "failed" else "idle"
+    # Most trees of a list are at rest: their JSON is read for those alone that may have failed.
+    return "failed" if b"failed" in head.meta and head.summary.get("outcome") == "failed" else "idle"
 
 
 def title_of(head: SessionHead) -> str:
