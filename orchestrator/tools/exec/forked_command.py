@@ -21,6 +21,7 @@ import resource
 import signal
 
 from orchestrator.sandbox import confine, kernel
+from orchestrator.tools.exec.held_objects import enter_cgroup
 from orchestrator.tools.patch import writer
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
@@ -144,7 +145,7 @@ def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroups: list[str])
     """A session of its own, the limits, the three descriptors, the signals as a shell expects them."""
     os.setsid()
     for cgroup in cgroups:
-        _write(f"{cgroup}/cgroup.procs", "0")
+        enter_cgroup(cgroup)
     if spec["rlimit_processes"] is not None:
         resource.setrlimit(resource.RLIMIT_NPROC, (spec["rlimit_processes"],) * 2)
     if spec["rlimit_data"] is not None:
@@ -194,14 +195,6 @@ def _memory_file(content: bytes) -> int | None:
         file.write(content)
     os.lseek(descriptor, 0, os.SEEK_SET)
     return _high(descriptor)
-
-
-def _write(path: str, text: str) -> None:
-    descriptor = os.open(path, os.O_WRONLY)
-    try:
-        os.write(descriptor, text.encode())
-    finally:
-        os.close(descriptor)
 
 
 # ── descendants ───────────────────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.exec.held_objects import remove_cgroup
+from orchestrator.tools.exec.held_objects import enter_cgroup, remove_cgroup
 
 
 @pytest.fixture
@@ -58,3 +58,11 @@ def test_worker_asks_once_for_a_cgroup_that_a_lost_shim_left(
     asked = refusing(monkeypatch, 1_000_000)
     remove_cgroup(str(cgroup))
     assert len(asked) == 1
+
+
+@pytest.mark.parametrize(("version", "file"), [(1, "tasks"), (2, "cgroup.procs")])
+def test_command_enters_a_cgroup_as_the_one_thread_that_it_is(cgroup: Path, version: int, file: str) -> None:
+    if version == 1:
+        (cgroup / "tasks").touch()
+    enter_cgroup(str(cgroup))
+    assert [it.name for it in cgroup.iterdir() if it.read_text() == "0"] == [file]
