@@ -99,6 +99,11 @@ class Accounts:
         """Each tree's limits, as those who raised them are to find them."""
         self._raised: set[str] = set()
         """Changes of limits that have counted."""
+        self._days: set[str] = set()
+        """The hashes of days that usage was ever counted on."""
+        self._by_day: Amount = NOTHING
+        self._by_tree: dict[str, Amount] = {}
+        """The usage that all days, and that each tree had together, when they were looked at last."""
         self._known: dict[str, tuple[Mapping[bytes, bytes], Money]] = {}
         """Each tree's fields and money as last read."""
 
@@ -106,6 +111,10 @@ class Accounts:
         """All logs are read anew."""
         self._spent, self._reserved, self._limits = {}, {}, {}
         self._raised.clear()
+        self._by_day = self._used_by_day()
+        self._by_tree = {
+            tree: _spent_of(self._double.hash(self._keys.agents(tree))) for tree in self._by_tree
+        }
 
     def request_ended(self, session: str, tree: str, fact: Mapping[str, Any]) -> None:
         """A log says that a request ended: what it used is spent from here on."""
@@ -135,6 +144,30 @@ class Accounts:
 
     # ── after every write ─────────────────────────────────────────────────────────────────────
 
+    def committed(self, args: Sequence[Any]) -> None:
+        """A commit was answered OK: the day that its usage is counted on is one of its keys."""
+        keys = map(_word, args[3 : 3 + int(args[2])])
+        self._days.update(key for key in keys if "}:spend:" in key)
+
+    def _used_by_day(self) -> Amount:
+        rows = (self._double.hash(day) for day in self._days)
+        return _sum(_amount(amount) for row in rows for user, amount in row.items() if user != b"n")
+
+    def _adds_up_by_day(self, tree: str, spent: Amount) -> None:
+        """The days have grown by what the tree has spent since it was looked at."""
+        known, before = self._by_tree.get(tree, NOTHING), self._by_day
+        self._by_tree[tree] = spent
+        if spent == known:
+            return
+        self._by_day = now = self._used_by_day()
+        more, wanted = _difference(now, before), _difference(spent, known)
+        if more != wanted:
+            self._broken(
+                "by_day", f"{tree}: it has spent {wanted} more, and all days together have {more} more"
+            )
+        if before != NOTHING:
+            self._reach.saw("by_day")
+
     def inbox(self, session: str, seen: Seen, told: tuple[int, int]) -> None:
         """The depths are those of the letters that wait, in the queue and in the state."""
         depths = [0, 0]
@@ -155,6 +188,7 @@ class Accounts:
         self._slots(tree, fields, members)
         self._spawned(tree, fields, members)
         self._adds_up(tree, money, members)
+        self._adds_up_by_day(tree, money.spent)
         self._within(tree, fields, money)
         self._waiting(tree, fields, money, members)
 
@@ -265,6 +299,18 @@ def _limit(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
 def _amount(text: bytes) -> Amount:
     tokens, cost, requests = map(int, text.split())
     return tokens, cost, requests
+
+
+def _spent_of(fields: Mapping[bytes, bytes]) -> Amount:
+    return _counts(fields, _SPENT)
+
+
+def _word(word: Any) -> str:
+    return word.decode() if isinstance(word, bytes) else str(word)
+
+
+def _difference(amount: Amount, less: Amount) -> Amount:
+    return amount[0] - less[0], amount[1] - less[1], amount[2] - less[2]
 
 
 def _sum(amounts: Iterable[Amount]) -> Amount:

@@ -107,6 +107,16 @@ DEFECTS = (
         "budgets",
     ),
     Mutant(
+        "a day has its last usage alone",
+        "what was used on a day before is forgotten with the next request of the same model and person",
+        lua("_budget", "before[i] = before[i] + counted[i]", "before[i] = counted[i]"),
+    ),
+    Mutant(
+        "estimates are counted on no day",
+        "a request whose end nobody saw is spent by its tree, and on no day",
+        lua("_commit_refusals", "known.who or ''}, counted)", "known.who or ''}, row.used)"),
+    ),
+    Mutant(
         "raising wakes nobody",
         "who waits for a budget is not woken when more is added",
         lua(

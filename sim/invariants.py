@@ -239,6 +239,10 @@ RULES = {
         ),
         Case("a request ended, and nobody said what it had used"),
     ),
+    "by_day": Rule(
+        "What all days together have used is what all trees have spent, each settlement once.",
+        Case("usage was settled, and the days had some already"),
+    ),
     "overshoot": Rule(
         "No request begins when a budget is spent, or when it does not fit beside what others reserved.",
         Case(

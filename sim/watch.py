@@ -198,6 +198,7 @@ class Watch(Rest, Branches, TreeLogs):
         """Reads what a script has written about a session and those beside it."""
         if name == "commit":
             self.commits += 1
+            self.accounts.committed(args)
             self.written_s = self._loop.time()
             if not reply_fields("commit", reply)["released"] and "park" in _first_words(args):
                 self.reach.saw("one_place")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import CommitTooLarge
-from orchestrator.broker.records import BrokerConfig, CommitRequest, Place, Spend
+from orchestrator.broker.records import SPEND_DAYS, BrokerConfig, CommitRequest, Place, Spend, day_of
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.script_requests import birth, birth_keys, eq_limits, holder, mark_of, queue_number
 from orchestrator.broker.scripts import Argument
@@ -22,6 +22,9 @@ if TYPE_CHECKING:
 
 _NO_PAYLOAD = b""
 """Stands in the commit's column for what a timer says beyond its id: none has ever said more."""
+_SPEND_MS = SPEND_DAYS * 86_400_000
+MOST_MODEL = 200
+"""Characters of a model's name in the usage of a day."""
 MAX_ENTRIES = 256
 MAX_COMMIT_BYTES = 1 << 20
 """A commit holds Redis for as long as it runs, and every other session of the server waits."""
@@ -101,11 +104,14 @@ def payloads(request: CommitRequest) -> Iterable[bytes]:
         yield child.meta
 
 
-def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> ScriptCall:
+def commit_call(
+    keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape, now_ms: int
+) -> ScriptCall:
+    """`now_ms` is Redis's time as far as it is known: what the step settles is counted on that day."""
     claim = request.claim
     return call(
         "commit",
-        _commit_keys(keys, request, shape),
+        _commit_keys(keys, request, shape, now_ms),
         session=claim.session,
         pool_name=claim.pool,
         tree=claim.tree,
@@ -134,7 +140,7 @@ def commit_call(keys: Keys, config: BrokerConfig, request: CommitRequest, shape:
     )
 
 
-def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list[str]:
+def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape, now_ms: int) -> list[str]:
     claim = request.claim
     session, shard = claim.session, keys.shard_of(claim.session)
     found = [
@@ -164,6 +170,8 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape) -> list
         found += [keys.session(target), keys.sq(target), keys.eq(target)]
     for child in request.tree.children:
         found += birth_keys(keys, child.session)
+    if request.budget.settlements:
+        found.append(keys.spend(shard, day_of(now_ms)))
     found += [keys.blob(claim.tree, digest) for digest in request.texts]
     if request.tree.secrets_dropped:
         found.append(keys.secrets(claim.tree))
@@ -208,7 +216,11 @@ def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) ->
         "draws": tree.debits,
         "unless_marked": tree.unless_flagged,
         "within_budget": budget.within,
-        "settlements": [(s.request, s.used is None, amount(s.used)) for s in budget.settlements],
+        "settlements": [
+            (s.request, s.used is None, amount(s.used), " ".join(s.model[:MOST_MODEL].splitlines()))
+            for s in budget.settlements
+        ],
+        "spend_ms": _SPEND_MS,
         "reservations": [(reserved.request, amount(reserved.amount))] if reserved is not None else (),
         "waits": [(wait.timer, amount(wait.amount))] if wait is not None else (),
         "secrets_drop": tree.secrets_dropped,

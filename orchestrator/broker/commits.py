@@ -265,7 +265,7 @@ class Commits(Storage, Births):
                 return Refused("unknown_target", error.session)
             places.update(await self._places_of(told))
             shape = shape_of(request, places)
-            call = commit_call(self.keys, self.config, request, shape)
+            call = commit_call(self.keys, self.config, request, shape, self.now_ms())
             reply = await self._run(call, request.claim.session)
             if reply.code != "MOVED" or attempt:
                 break

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
+from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
@@ -58,6 +59,9 @@ class Spend:
     cost: int = 0
     requests: int = 0
 
+    def __add__(self, other: Spend) -> Spend:
+        return Spend(self.tokens + other.tokens, self.cost + other.cost, self.requests + other.requests)
+
 
 UNPRICED = -1
 """The cost of a reservation whose price is not known."""
@@ -86,6 +90,31 @@ class Settlement:
 
     request: str
     used: Spend | None
+    model: str = ""
+    """For the usage of the day; empty where nobody knows it."""
+
+
+SPEND_DAYS: Final = 400
+"""So many days the usage of a day is kept."""
+
+
+def day_of(at_ms: int) -> str:
+    """The day of a time, in UTC, as `2026-11-28`."""
+    return strftime("%Y-%m-%d", gmtime(at_ms / 1000))
+
+
+@record
+class DaySpend:
+    """The usage that was settled on one day for one model and person.
+
+    Without model and person it is the rest of a day on which there were too many to keep apart.
+    """
+
+    day: str
+    namespace: str
+    model: str
+    who: str
+    spend: Spend
 
 
 @record

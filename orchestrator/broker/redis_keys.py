@@ -29,6 +29,7 @@ a tree live in one slot and a script may touch them together.
     {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 notices
     {s}:timers              zset    commit raise_limits; fire    timers_due        its members
     {s}:confirmed           string  confirmed                    nobody            the deployment
+    {s}:spend:<day>         hash    commit                       views             400 days
     {s}:approvals           hash    commit                       approval queue    until decided
     {s}:asked               stream  commit delete                doors, people     the last 1,024 changes
     {s}:released            stream  commit release bury delete   who waits         the last 256 notices
@@ -185,6 +186,10 @@ class Keys:
     def confirmed(self, shard: int) -> str:
         """Written to have written: replicas that have it have all that was written before."""
         return self.of_shard(shard, "confirmed")
+
+    def spend(self, shard: int, day: str) -> str:
+        """The usage that was settled on a day (`2026-11-28`, in UTC), by namespace, model and person."""
+        return self.of_shard(shard, f"spend:{day}")
 
     def approvals(self, shard: int) -> str:
         return self.of_shard(shard, "approvals")

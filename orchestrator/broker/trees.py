@@ -23,6 +23,7 @@ from orchestrator.broker.records import (
     Account,
     BudgetKind,
     ClaimState,
+    DaySpend,
     LimitChange,
     LimitsRaised,
     Place,
@@ -450,6 +451,21 @@ class Trees(Deletion, FleetIndex, Resting):
         rows = [("HMGET", self.keys.agents(tree), *names) for tree in trees]
         found = await self._connection.commands(rows) if rows else []
         return [_tree_account(values) for values in found]
+
+    async def spent_on(self, days: Sequence[str]) -> list[DaySpend]:
+        """The usage that was settled on these days (as `day_of` names them), in their order."""
+        shards = range(self.keys.shards)
+        rows = [("HGETALL", self.keys.spend(shard, day)) for day in days for shard in shards]
+        found = await self._connection.commands(rows) if rows else []
+        sums: dict[tuple[str, str, str, str], Spend] = {}
+        for n, fields in enumerate(found):
+            for name, stored in fields.items():
+                namespace, _, user = name.decode("utf-8", "replace").partition("\n")
+                model, is_one, who = user.partition("\n")
+                if is_one:
+                    key = (days[n // len(shards)], namespace, model, who)
+                    sums[key] = sums.get(key, Spend()) + _spend(stored)
+        return [DaySpend(*key, spend) for key, spend in sums.items()]
 
     async def members(self, tree: TreeId) -> tuple[SessionHead, ...]:
         """The heads of the tree's sessions that exist, the root's last."""

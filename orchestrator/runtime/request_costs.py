@@ -197,7 +197,7 @@ class Accounting:
                 used = _REFUSED
             case _:
                 pass
-        return Settlement(str(fact.n), used)
+        return Settlement(str(fact.n), used, (state.task or state).settings.model)
 
     def wait(self, state: State) -> BudgetWait:
         """The wait for room of a request that had none."""

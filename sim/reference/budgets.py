@@ -15,7 +15,7 @@ def amount_of(stored: bytes | None) -> list[int]:
     return [int(word) for word in (stored or b"0 0 0").split()]
 
 
-def _text(amount: list[int]) -> bytes:
+def amount_text(amount: list[int]) -> bytes:
     return b" ".join(map(written, amount))
 
 
@@ -95,7 +95,7 @@ class Budget:
             if kept is None:
                 self._tree.pop(name, None)
             else:
-                self._tree[name] = _text(kept)
+                self._tree[name] = amount_text(kept)
         for why, listed in self.waiting.items():
             if listed:
                 self._tree[b"wait:" + why] = listed
@@ -105,7 +105,7 @@ class Budget:
 
 def used_by(tree: Fields, agent_id: bytes, amount: list[int]) -> None:
     name = b"u:" + agent_id
-    tree[name] = _text([a + b for a, b in zip(amount_of(tree.get(name)), amount, strict=True)])
+    tree[name] = amount_text([a + b for a, b in zip(amount_of(tree.get(name)), amount, strict=True)])
 
 
 def wakes(sight: Sight, timers: bytes, listed: bytes) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
-from sim.reference.budgets import Budget, used_by, wakes
+from sim.reference.budgets import Budget, amount_of, amount_text, used_by, wakes
 from sim.reference.given import Given, number, replied, written
 from sim.reference.lists import is_told_of_release, is_told_of_request, is_used, may_rest
 from sim.reference.queues import (
@@ -76,7 +76,9 @@ class Step:
     draws: list[list[bytes]] = field(default_factory=list)
     unless_marked: list[list[bytes]] = field(default_factory=list)
     within_budget: bool = False
-    settlements: list[tuple[bytes, list[int] | None]] = field(default_factory=list)
+    settlements: list[tuple[bytes, list[int] | None, bytes]] = field(default_factory=list)
+    day: bytes = b""
+    day_ms: int = 0
     reservations: list[tuple[bytes, list[int]]] = field(default_factory=list)
     waits: list[tuple[bytes, list[int]]] = field(default_factory=list)
     dropped: list[list[bytes]] = field(default_factory=list)
@@ -122,8 +124,9 @@ def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) ->
     step.draws, step.unless_marked = given.rows(3), given.rows(1)
     step.within_budget = given.number() == 1
     for _ in range(given.number()):
-        name, estimated, amount = given.word(), given.number(), given.amount()
-        step.settlements.append((name, None if estimated else amount))
+        name, estimated, amount, model = given.word(), given.number(), given.amount(), given.word()
+        step.settlements.append((name, None if estimated else amount, model))
+    step.day, step.day_ms = keys[at] if step.settlements else b"", given.number()
     step.reservations = [(given.word(), given.amount()) for _ in range(given.number())]
     step.waits = [(given.word(), given.amount()) for _ in range(given.number())]
     step.dropped = given.rows(1)
@@ -163,7 +166,8 @@ def commit(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     if isinstance(drawn, list):
         return drawn
     budget = Budget(tree, sight.now) if _of_budget(step) else None
-    settled, to_wake = [0, 0, 0], b""
+    settled: list[list[int]] = []
+    to_wake = b""
     if budget is not None:
         settled, to_wake = _settled(step, budget)
         if refused := _over_budget(step, budget):
@@ -192,14 +196,13 @@ def _drawn(step: Step, tree: Fields) -> dict[bytes, int] | Reply:
     return drawn
 
 
-def _settled(step: Step, budget: Budget) -> tuple[list[int], bytes]:
-    """The usage that the step states, and the sessions to wake, because the usage makes room."""
-    total, to_wake = [0, 0, 0], b""
-    for name, used in step.settlements:
-        counted = budget.settles(b"r:" + step.session + b":" + name, used)
-        total = [a + b for a, b in zip(total, counted, strict=True)]
+def _settled(step: Step, budget: Budget) -> tuple[list[list[int]], bytes]:
+    """The usage of each request that has ended, and the sessions to wake, because the usage makes room."""
+    counted, to_wake = [], b""
+    for name, used, _ in step.settlements:
+        counted.append(budget.settles(b"r:" + step.session + b":" + name, used))
         to_wake, budget.waiting[b"reserved"] = budget.waiting[b"reserved"] or to_wake, b""
-    return total, to_wake
+    return counted, to_wake
 
 
 def _over_budget(step: Step, budget: Budget) -> Reply | None:
@@ -261,7 +264,7 @@ class Judged:
     cursor: int
     drawn: dict[bytes, int]
     budget: Budget | None
-    settled: list[int]
+    settled: list[list[int]]
     to_wake: bytes
 
 
@@ -419,8 +422,30 @@ def _accounted(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) 
         return 0
     judged.budget.saved()
     if step.settlements:
-        used_by(sight.hash(keys[5]), step.targets[0].hash_[b"agent_id"], judged.settled)
+        total = [sum(amounts) for amounts in zip(*judged.settled, strict=True)]
+        used_by(sight.hash(keys[5]), step.targets[0].hash_[b"agent_id"], total)
+        _used_that_day(sight, step, judged.settled)
     return wakes(sight, keys[10], judged.to_wake)
+
+
+MOST_KEPT_APART = 500
+
+
+def _used_that_day(sight: Sight, step: Step, settled: list[list[int]]) -> None:
+    """Adds up the usage of the day: apart for so many models and people, together for all others."""
+    day, own = sight.hash(step.day), step.targets[0].hash_
+    if not day:
+        sight.expires_in(step.day, step.day_ms)
+    namespace, who = own.get(b"namespace", b""), own.get(b"who", b"")[:200]
+    for (_, _, model), amount in zip(step.settlements, settled, strict=True):
+        alone, rest = b"\n".join((namespace, model, who)), namespace + b"\n\n"
+        kinds = number(day, b"n")
+        if alone in day or kinds < MOST_KEPT_APART:
+            name = alone
+        else:
+            name = rest if rest in day or kinds < 2 * MOST_KEPT_APART else b"\n\n"
+        day[b"n"] = written(kinds if name in day else kinds + 1)
+        day[name] = amount_text([a + b for a, b in zip(amount_of(day.get(name)), amount, strict=True)])
 
 
 def _placed(sight: Sight, keys: Sequence[bytes], step: Step, released: bool, shown_anew: bool) -> None:

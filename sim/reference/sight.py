@@ -10,7 +10,7 @@ from typing import Any
 from sim.store import EXPIRES, Store
 
 Fields = dict[bytes, bytes]
-EXPIRING = b"job"
+EXPIRING = frozenset((b"job", b"spend"))
 """Hashes that expire: the field `EXPIRES` says when."""
 KEPT = (b"blob", b"blobs")
 """Texts and sets that are kept for a while only, where nobody has persisted them."""
@@ -26,7 +26,7 @@ HASHES = frozenset(
         b"provider",
         b"history_keys",
         b"secrets",
-        EXPIRING,
+        *EXPIRING,
     )
 )
 ZSETS = frozenset(
@@ -119,7 +119,7 @@ class Sight:
 
     def _read(self, key: bytes) -> Any:
         kind = kind_of(key)
-        if kind == EXPIRING:
+        if kind in EXPIRING:
             return self._store.expiring(key, self.now_us)
         if kind in HASHES:
             return self._store.hash(key)

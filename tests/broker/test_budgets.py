@@ -12,22 +12,26 @@ from hypothesis import strategies as st
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import (
+    SPEND_DAYS,
     Account,
     BrokerConfig,
     BudgetWait,
     Committed,
+    Labels,
     LimitChange,
+    NewTree,
     Refused,
     Registry,
     Reservation,
     Settlement,
     Spend,
+    day_of,
 )
 from orchestrator.broker.trees import exhausted, warned
 from orchestrator.core.commit_parts import Timer, TreeEvent
-from tests.broker.actors import SHARD
+from tests.broker.actors import SHARD, new_session
 from tests.broker.doubles import FakeClock, redis_time
-from tests.broker.families import Agent, root_of
+from tests.broker.families import OP, Agent, claims, root_of
 
 FAR_MS = 1 << 45
 
@@ -464,3 +468,95 @@ async def test_budget_that_a_tree_did_not_have_begins_at_what_is_used(broker: Br
     await root.does(settlements=(used("2", 40),))
     assert (await child.refused(reservation=wants("1", 1))).reason == "budget_spent"
     assert (await broker.trees.raise_limits(root.tree, change)).limits == given.limits, "once"
+
+
+# ── usage by day ──────────────────────────────────────────────────────────────────────────────
+
+
+def uses(request: str, count: int, model: str) -> Settlement:
+    return Settlement(request, Spend(count, 2 * count, 1), model)
+
+
+async def someones(broker: Broker, who: str, namespace: str = "") -> Agent:
+    """A tree that somebody has begun."""
+    root = new_session(submissions=OP)
+    await broker.commits.create(NewTree(root, {}, Labels(namespace=namespace, who=who)))
+    return await claims(broker, root.session)
+
+
+async def today(broker: Broker) -> dict[tuple[str, str, str], Spend]:
+    """The usage of the day, by namespace, model and person."""
+    found = await broker.trees.spent_on([day_of(broker.now_ms())])
+    return {(one.namespace, one.model, one.who): one.spend for one in found}
+
+
+async def test_usage_is_added_up_for_the_day_by_namespace_model_and_person(broker: Broker) -> None:
+    jo, ana = await someones(broker, "jo"), await someones(broker, "ana", "team")
+    await jo.does(settlements=(uses("1", 7, "large"),))
+    child = await jo.spawns(1)
+    await child.does(settlements=(uses("1", 3, "large"), uses("2", 1, "small"), uses("3", 1, "small")))
+    await ana.does(settlements=(uses("1", 5, "large\nand more"),))
+    assert await today(broker) == {
+        ("", "large", "jo"): Spend(10, 20, 2),
+        ("", "small", "jo"): Spend(2, 4, 2),
+        ("team", "large and more", "ana"): Spend(5, 10, 1),
+    }
+    assert await broker.trees.spent_on([]) == []
+
+
+async def test_a_commit_that_is_sent_again_is_counted_once_on_its_day(broker: Broker) -> None:
+    root = await someones(broker, "jo")
+    request = root.request(settlements=(uses("1", 7, "large"),))
+    first, again = await broker.commits.commit(request), await broker.commits.commit(request)
+    assert isinstance(first, Committed)
+    assert isinstance(again, Committed)
+    assert again.seq == first.seq
+    assert await today(broker) == {("", "large", "jo"): Spend(7, 14, 1)}
+
+
+async def test_a_refused_step_is_counted_on_no_day(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"5")
+    refused = await root.refused(settlements=(uses("1", 7, "large"),), within_budget=True)
+    assert refused.reason == "budget_spent"
+    assert await today(broker) == {}
+
+
+async def test_an_estimate_is_counted_on_its_day_as_for_its_tree(broker: Broker) -> None:
+    root = await someones(broker, "jo")
+    await root.does(reservation=wants("1", 40))
+    await root.does(settlements=(Settlement("1", None, "large"),))
+    assert await today(broker) == {("", "large", "jo"): tokens(40)}
+
+
+async def test_a_day_is_kept_for_400_days(broker: Broker) -> None:
+    root = await someones(broker, "jo")
+    await root.does(settlements=(uses("1", 7, "large"),))
+    key = broker.keys.spend(SHARD, day_of(broker.now_ms()))
+    left_ms = await broker.command("PTTL", key)
+    assert isinstance(left_ms, int)
+    assert 399 * 86_400_000 < left_ms <= SPEND_DAYS * 86_400_000
+
+
+async def test_a_day_with_too_many_models_counts_the_rest_together(broker: Broker) -> None:
+    root, other = await someones(broker, "jo", "team"), await someones(broker, "ana", "other")
+    named = [uses(str(n), 1, f"model {n}") for n in range(510)]
+    await root.does(settlements=tuple(named[:250]))
+    await root.does(settlements=tuple(named[250:]))
+    await other.does(settlements=(uses("1", 7, "large"),))
+    await root.does(settlements=(uses("1", 1, "model 3"), uses("2", 1, "model 509")))
+    found = await today(broker)
+    assert len(found) == 502
+    assert found["team", "model 3", "jo"] == Spend(2, 4, 2)
+    assert found["team", "", ""] == Spend(11, 22, 11)
+    assert found["other", "", ""] == Spend(7, 14, 1)
+    assert sum(spend.tokens for spend in found.values()) == 519
+
+
+async def test_a_day_with_too_many_namespaces_counts_the_rest_for_none(
+    broker: Broker,
+) -> None:
+    root = await someones(broker, "jo", "team")
+    await broker.command("HSET", broker.keys.spend(SHARD, day_of(broker.now_ms())), "n", 1_000)
+    await root.does(settlements=(uses("1", 7, "large"),))
+    await root.does(settlements=(uses("2", 1, "small"),))
+    assert await today(broker) == {("", "", ""): Spend(8, 16, 2)}

@@ -26,6 +26,12 @@ def test_person_sees_a_worker_and_sends_it_home(machine: Machine) -> None:
         assert (told["workers"], told["sessions"], told["open_requests"]) == (1, 1, 0)
         assert pool["pool"] in row["pools"]
         assert "1 idle" in user.run("stats").stdout
+        spent = json.loads(user.run("stats", "--by", "day", "--by", "who", "--json").stdout)
+        (day,) = spent["spend"]
+        assert (day["day"], day["requests"], "@" in day["who"]) == (spent["to"], 1, True)
+        drawn = user.run("stats", "--by", "model", "--days", "1").stdout
+        assert f"{spent['to']} to {spent['to']}: {day['tokens']:,} tokens, 1 request" in drawn
+        assert user.run("stats", "--by", "tree").returncode == 2
         drained = user.run("workers", "drain", row["worker"][:-1], "--wait")
         assert (drained.returncode, drained.stdout) == (0, ""), drained.stderr
         assert process.wait(20) == 0

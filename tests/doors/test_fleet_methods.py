@@ -9,13 +9,23 @@ import orjson
 import pytest
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import Claimed, Committed, Labels, NewTree
+from orchestrator.broker.records import (
+    BudgetPart,
+    Claimed,
+    Committed,
+    Labels,
+    NewTree,
+    Settlement,
+    Spend,
+    day_of,
+)
 from orchestrator.core.commit_parts import Approval, NewSession
 from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.views import spend
 from tests.broker.actors import new_session, session_id, step, submitted
 from tests.doors.peer import Peer, connected
 from tests.doors.test_app_server_threads import other, peer, talked
@@ -267,6 +277,37 @@ async def test_workers_and_figures_are_told_to_the_machine_s_user(peer: Peer, ha
     assert (stats["trees"], stats["agents"], stats["workers"]) == (1, 1, 1)
     await tree(harness.broker)
     assert await peer.call("fleet/stats") == stats, "it is looked at once in some seconds"
+
+
+async def test_spend_is_told_by_day_model_and_person_of_the_client_s_namespace(
+    peer: Peer, harness: Harness, server: AppServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker = harness.broker
+    now_ms = await broker.server_ms()
+    today = day_of(now_ms)
+    for who, namespace, model in (("jo", "", "large"), ("ana", "", "large"), ("ben", "ours", "small")):
+        root = await tree(broker, who=who, namespace=namespace)
+        own = await held(broker, root)
+        budget = BudgetPart(settlements=(Settlement("1", Spend(7, 5, 1), model),))
+        await rests(broker, own, own, budget=budget)
+    figures = {"tokens": 14, "costMicro": 10, "requests": 2}
+    found = await peer.call("spend/list", {"days": 2})
+    assert found == {
+        "from": day_of(now_ms - 86_400_000),
+        "to": today,
+        "data": [{"day": today, "model": "large", **figures}],
+    }
+    by_who = await peer.call("spend/list", {"by": ["who"]})
+    assert [(row["who"], row["tokens"]) for row in by_who["data"]] == [("ana", 7), ("jo", 7)]
+    assert (await peer.call("spend/list", {"by": []}))["data"] == [figures]
+    async with connected(server, Principal("ben", namespace="ours", scope=Scope.READ)) as ben:
+        await ben.greet(experimentalApi=True)
+        (row,) = (await ben.call("spend/list", {"by": ["model", "who"]}))["data"]
+        assert row == {"model": "small", "who": "ben", "tokens": 7, "costMicro": 5, "requests": 1}
+    for wrong in ({"days": 0}, {"days": 401}, {"by": ["tree"]}, {"by": ["day"] * 4}):
+        assert (await peer.refused("spend/list", wrong))[0] == Code.BAD_PARAMS
+    monkeypatch.setattr(spend, "MOST_ROWS", 1)
+    assert "ask for fewer days" in (await peer.refused("spend/list", {"by": ["who"]}))[1]
 
 
 async def test_root_that_is_cancelled_is_closed(peer: Peer, harness: Harness) -> None:

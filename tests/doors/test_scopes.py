@@ -33,7 +33,7 @@ from tests.servers import RedisServer, start_redis
 pytestmark = pytest.mark.realredis
 
 READ = """
-approval/history approval/list fleet/list fleet/stats tree/log tree/read tree/timeline worker/list
+approval/history approval/list fleet/list fleet/stats spend/list tree/log tree/read tree/timeline worker/list
 workspace/changes workspace/diff tree/verify
 account/rateLimits/read account/read account/usage/read addConversationListener collaborationMode/list
 config/read configRequirements/read experimentalFeature/list getAuthStatus getConversationSummary

@@ -119,6 +119,46 @@ local function save_budget(budget, agents, settled)
   if #gone > 0 then redis.call('HDEL', agents, unpack(gone)) end
 end
 
+-- A day's usage is a hash: amounts by namespace, model and person, a line each, and `n`, how many there are. So many
+-- are kept apart; what comes behind them is counted for its namespace alone, and what comes behind twice as many
+-- for nobody: a client may name any model, and the day has a bound.
+local MOST_USERS, MOST_USER = 500, 200
+
+-- The amount of one user, as the step has it so far; nothing if the day has none.
+local function used_on(day, key, user)
+  if not day.amounts[user] then
+    local stored = redis.call('HMGET', key, user, 'n')
+    if not day.n then day.n, day.is_new = num(stored[2]), not stored[2] end
+    local amount = parse_amount(stored[1])
+    if not amount then return nil end
+    day.amounts[user], day.users[#day.users + 1] = amount, user
+  end
+  return day.amounts[user]
+end
+
+-- `by`: namespace, model and person.
+local function use_on(day, key, by, counted)
+  local users = {by[1] .. '\n' .. by[2] .. '\n' .. string.sub(by[3], 1, MOST_USER), by[1] .. '\n\n', '\n\n'}
+  local before, user
+  for i = 1, #users do
+    user = users[i]
+    before = used_on(day, key, user)
+    if before or day.n < i * MOST_USERS then break end
+  end
+  if not before then
+    before, day.n = {0, 0, 0}, day.n + 1
+    day.amounts[user], day.users[#day.users + 1] = before, user
+  end
+  for i = 1, 3 do before[i] = before[i] + counted[i] end
+end
+
+local function save_day(day, key, kept_ms)
+  local set = {'n', text(day.n)}
+  for _, user in ipairs(day.users) do set[#set + 1], set[#set + 2] = user, amount_text(day.amounts[user]) end
+  redis.call('HSET', key, unpack(set))
+  if day.is_new then redis.call('PEXPIRE', key, kept_ms) end
+end
+
 local function listed(list, member)
   if string.find(' ' .. list .. ' ', ' ' .. member .. ' ', 1, true) then return list end
   return list == '' and member or list .. ' ' .. member

@@ -1,7 +1,7 @@
 -- What a commit is refused for, read before anything is written: keys that are not what they should be,
 -- another holder, a mark, a counter at its limit, a budget, a target that is gone or full, a text that is not stored.
 
-local first_text
+local day_key, first_text
 
 -- Pools, targets, children and texts by the keys that are theirs; the session itself is target 0 of pool 0.
 local function place_others()
@@ -20,6 +20,7 @@ local function place_others()
     place_birth(child, next_key, pools)
     next_key = next_key + BIRTH_KEYS
   end
+  if #settlements > 0 then day_key, next_key = KEYS[next_key], next_key + 1 end
   first_text = next_key
 end
 
@@ -42,6 +43,7 @@ local function misfit_read()
   local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream') or misfit(KEYS[4], 'stream')
     or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'hash') or misfit(KEYS[9], 'stream') or misfit(KEYS[16], 'stream')
     or misfit(KEYS[19], 'stream') or misfit(KEYS[21], 'stream') or misfit(KEYS[22], 'hash')
+    or day_key and misfit(day_key, 'hash')
   if bad then return bad end
   for _, target in ipairs(targets) do
     bad = misfit(target.key, 'hash') or misfit(target.sq, 'stream') or misfit(target.eq, 'stream')
@@ -56,12 +58,12 @@ end
 -- The session's own hash in one read: its box, and what else a commit knows of it; nothing if the session is gone.
 local function read_own()
   local own, held_by, held_since, head, cursor, eq, commit, result, namespace, source, shelved, ephemeral, recency, created_ms,
-    status, states = read_box(KEYS[1], KEYS[4], 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result',
-      'namespace', 'source', 'shelved', 'ephemeral', 'recency', 'created_ms', 'status', 'states')
+    status, states, who = read_box(KEYS[1], KEYS[4], 'claim', 'epoch', 'head', 'cursor', 'eq', 'commit', 'result',
+      'namespace', 'source', 'shelved', 'ephemeral', 'recency', 'created_ms', 'status', 'states', 'who')
   if not own then return end
   return own, {owner = own.owner, claim = held_by, epoch = held_since, head = head, cursor = cursor, eq = eq, commit = commit,
     result = result, namespace = namespace, source = source, shelved = shelved, ephemeral = ephemeral, recency = recency,
-    created_ms = created_ms, agent_id = own.agent_id, status = status, states = states}
+    created_ms = created_ms, agent_id = own.agent_id, status = status, states = states, who = who}
 end
 
 local function first_answer(own, known)
@@ -92,13 +94,15 @@ local function draw_counters()
   return nil, drawn
 end
 
--- The tree's budget behind this step: {kept, settled, to_wake}; nothing if the step does not touch it.
-local function draw_budget(own, now)
+-- The tree's budget behind this step: {kept, settled, day, to_wake}; nothing if the step does not touch it.
+local function draw_budget(own, known, now)
   if not within_budget and #settlements == 0 and #reservations == 0 and #waits == 0 then return end
   local budget, settled, to_wake = read_budget(KEYS[6], now, own.agent_id), {0, 0, 0}, ''
+  local day = {users = {}, amounts = {}}
   for _, row in ipairs(settlements) do
     local counted = settle(budget, 'r:' .. session .. ':' .. row.request, KEYS[6], not row.estimated and row.used or nil)
     for i = 1, 3 do settled[i] = settled[i] + counted[i] end
+    use_on(day, day_key, {known.namespace or '', row.model, known.who or ''}, counted)
   end
   if #settlements > 0 then to_wake, budget.waiting.reserved = budget.waiting.reserved, '' end
   local why, kind
@@ -118,18 +122,18 @@ local function draw_budget(own, now)
     if not why then return {'REFUSED', 'budget_free', '', accounts(budget)} end
     budget.waiting[why] = listed(budget.waiting[why], session .. ':' .. row.timer)
   end
-  return nil, {kept = budget, settled = settled, to_wake = to_wake}
+  return nil, {kept = budget, settled = settled, day = day, to_wake = to_wake}
 end
 
 -- The refusal, or nothing and what the step takes of the tree's counters and budget.
-local function check_rules(own, now)
+local function check_rules(own, known, now)
   for _, field in ipairs(unless_marked) do
     if redis.call('HEXISTS', KEYS[6], field) == 1 then return {'REFUSED', 'marked', field, {}} end
   end
   local refused, drawn, budget
   refused, drawn = draw_counters()
   if refused then return refused end
-  refused, budget = draw_budget(own, now)
+  refused, budget = draw_budget(own, known, now)
   return refused, drawn, budget
 end
 

@@ -5,7 +5,8 @@
 -- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key) texts#
 -- takes: others[pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
 -- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
--- takes:   settlements(request estimated? used$) reservations(request amount$) waits(timer amount$) secrets_drop(name)]
+-- takes:   settlements(request estimated? used$ model) spend_ms~
+-- takes:   reservations(request amount$) waits(timer amount$) secrets_drop(name)]
 -- gives: OK seq# head! tip# eq# released? tree_seq# now# pokes(session worker) woken# depths accounts{<account>}
 -- gives: FENCED epoch# why | REFUSED reason detail accounts{<account>} | MOVED tree pool session
 -- then: commit_refusals commit_outcome commit_writes
@@ -36,8 +37,8 @@
 --      20 changed    stream  whose row in lists is another    21 watched  stream  whether somebody follows that
 --      22 hash of the tree's root: what its agents are at
 --      23… four keys (as 7-10) for each further pool, then for each target of mail or events its
---          session hash, sq stream and eq stream, then for each child the six keys of a birth, then each text, and
---          the last, if secrets are dropped, their hash
+--          session hash, sq stream and eq stream, then for each child the six keys of a birth, then, if usage is
+--          settled, the hash of the day, then each text, and the last, if secrets are dropped, their hash
 
 -- Everything that is read: the refusal, or nothing and what is to be written.
 local function judged()
@@ -49,7 +50,7 @@ local function judged()
   if why then return {'FENCED', num(known.epoch), why} end
 
   local now = now_ms()
-  local refused, drawn, budget = check_rules(own, now)
+  local refused, drawn, budget = check_rules(own, known, now)
   refused = refused or check_targets(own) or check_children() or check_texts()
   if refused then return refused end
 

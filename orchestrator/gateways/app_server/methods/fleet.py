@@ -5,15 +5,15 @@ from __future__ import annotations
 import base64
 import binascii
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Literal
 from uuid import UUID, uuid5
 from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
 from orchestrator.broker.notices import until
-from orchestrator.broker.records import AT_REST, SessionHead
+from orchestrator.broker.records import AT_REST, SPEND_DAYS, SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
@@ -28,6 +28,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status, title_of
+from orchestrator.views.spend import USUAL_DAYS, SpendRow, spend_of
 from orchestrator.views.tree import AgentPicture, Doing, TreePicture, TreeReader, tree_line
 from orchestrator.views.tree_past import PastAgent, PastTree, TreePast
 from orchestrator.views.view_errors import ViewError
@@ -556,6 +557,32 @@ async def _stats(door: Door) -> JsonObject:
     return told
 
 
+# ── spend ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+class SpendList(Params):
+    """The days that are wanted, up to today, and what their spend is grouped by."""
+
+    days: Annotated[int, Field(ge=1, le=SPEND_DAYS)] = USUAL_DAYS
+    by: Annotated[tuple[Literal["day", "model", "who"], ...], Field(max_length=3)] = ("day", "model")
+
+
+async def spend_list(door: Door, params: SpendList) -> Result:
+    """The spend of the client's namespace by day (in UTC), model and person."""
+    try:
+        found = await spend_of(door.ports.found.broker, params.days, params.by, door.principal.namespace)
+    except ViewError as error:
+        raise RpcError(str(error)) from None
+    return {"from": found.first, "to": found.last, "data": [_spend_row(row, params.by) for row in found.rows]}
+
+
+def _spend_row(row: SpendRow, by: Sequence[str]) -> JsonObject:
+    spend = row.spend
+    named: JsonObject = {"day": row.day, "model": row.model or None, "who": row.who or None}
+    figures: JsonObject = {"tokens": spend.tokens, "costMicro": spend.cost, "requests": spend.requests}
+    return {name: value for name, value in named.items() if name in by} | figures
+
+
 # ── budgets and ends ──────────────────────────────────────────────────────────────────────────────
 
 
@@ -659,6 +686,7 @@ METHODS: Mapping[str, Method] = {
     "tree/read": Method(TreeRead, tree_read, Scope.READ),
     "tree/timeline": Method(TreeTimeline, tree_timeline, Scope.READ),
     "tree/log": Method(TreeLog, tree_log_page, Scope.READ),
+    "spend/list": Method(SpendList, spend_list, Scope.READ),
     "worker/list": Method(NoParams, worker_list, Scope.READ),
     "budget/add": Method(BudgetAdd, budget_add, Scope.APPROVE),
     "agent/cancel": Method(AgentCancel, agent_cancel, Scope.SUBMIT, waits=True),
