@@ -15,6 +15,7 @@ from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.core.state import State
+from orchestrator.core.tokens import Price, Served
 from orchestrator.core.workspace import Copied, SetupOutcome
 from orchestrator.protocol.events import ExecCommandEnd
 from orchestrator.protocol.faults import CodexErrorInfo
@@ -261,6 +262,8 @@ class ResponseCompleted:
     usage: JsonMapping | None = None
     rate_limits: JsonMapping | None = None
     end_turn: bool | None = None
+    served: Served | None = None
+    price: Price | None = None
 
 
 @record
@@ -283,6 +286,7 @@ class ResponseBroken:
     token."""
     usage: JsonMapping | None = None
     """Tokens that the response used before it failed, if its server told them."""
+    price: Price | None = None
 
 
 @record

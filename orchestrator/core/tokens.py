@@ -63,6 +63,68 @@ class Usage:
 
 
 @record
+class Price:
+    """The cost of one response, and the prices that it was reckoned by: dollars per million tokens.
+
+    A response whose model had no price has none: its cost is unknown, and never zero.
+    """
+
+    cost_micro: int
+    """Millionths of a dollar, rounded up."""
+    input: float
+    """Of input tokens that were not cached."""
+    cached_input: float
+    output: float
+
+    @classmethod
+    def read(cls, wire: JsonMapping | None) -> Price | None:
+        """From the log's JSON; a price in whole dollars may stand there as an integer."""
+        if wire is None:
+            return None
+        rates = (float(wire[name]) for name in ("input", "cached_input", "output"))
+        return cls(int(wire["cost_micro"]), *rates)
+
+    def wire(self) -> JsonObject:
+        return {
+            "cost_micro": self.cost_micro,
+            "input": self.input,
+            "cached_input": self.cached_input,
+            "output": self.output,
+        }
+
+
+@record
+class Served:
+    """The server of a response, by the provider's own words; empty where it says nothing."""
+
+    origin: str = ""
+    """Scheme, host and port that the request went to: this is known, and not the provider's word."""
+    model: str = ""
+    """The model that answered, as a rule a dated version of the one that was asked for."""
+    request_id: str = ""
+    """The provider's id of the request, which its support asks for."""
+    fingerprint: str = ""
+    """The `system_fingerprint` of the provider's machines and settings."""
+
+    @classmethod
+    def read(cls, wire: JsonMapping | None) -> Served | None:
+        """From the log's JSON."""
+        if wire is None:
+            return None
+        get = wire.get
+        return cls(*(str(get(name) or "") for name in ("origin", "model", "request_id", "fingerprint")))
+
+    def wire(self) -> JsonObject:
+        told = {
+            "origin": self.origin,
+            "model": self.model,
+            "request_id": self.request_id,
+            "fingerprint": self.fingerprint,
+        }
+        return {name: value for name, value in told.items() if value}
+
+
+@record
 class TokenInfo:
     """The session's sum and the last response's share of it."""
 

@@ -11,6 +11,7 @@ import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
+from orchestrator.core.tokens import Served
 from orchestrator.model.prompt import (
     SCHEMA_NAME,
     Completed,
@@ -104,7 +105,7 @@ class ChatReader:
         self._provider = provider
         self._items = Assembly(converted)
         self._created = False
-        self._id = ""
+        self._id = self._model = self._fingerprint = ""
         self._reason = ""
         self._usage: Mapping[str, int] | None = None
 
@@ -131,13 +132,17 @@ class ChatReader:
             error = incomplete(self._provider, self._reason)
             error.usage = self._usage
             raise error
-        return (Completed(self._id, self._usage, None),)
+        says = self._model or self._fingerprint
+        served = Served(model=self._model, fingerprint=self._fingerprint) if says else None
+        return (Completed(self._id, self._usage, None, served),)
 
     def _chunk(self, sse: SseEvent) -> Iterator[ModelEvent]:
         data = orjson.loads(sse.data)
         if not isinstance(data, dict):
             raise BrokenItem("a line that is no object")
         self._id = self._id or name_of(data.get("id"))
+        self._model = self._model or name_of(data.get("model"))
+        self._fingerprint = self._fingerprint or name_of(data.get("system_fingerprint"))
         self._usage = _USAGE.read(data.get("usage") or None) or self._usage
         if fault := _fault(sse.name, data):
             raise_fault(self._provider, fault)

@@ -24,8 +24,9 @@ from typing import Any, Protocol, Self, assert_never
 import aiohttp
 import orjson
 
-from orchestrator.core.frozen import record
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import HELD_WAIT_S
+from orchestrator.core.tokens import Served
 from orchestrator.model.chat_completions import ChatFormat
 from orchestrator.model.connections import (
     BROKEN,
@@ -54,6 +55,7 @@ from orchestrator.model.refusals import (
     retry_after_s,
 )
 from orchestrator.model.responses import ResponsesFormat
+from orchestrator.model.shapes import name_of
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
 from orchestrator.tables import ProviderSettings, Secret
 
@@ -125,6 +127,8 @@ MAX_BACKOFF_S = 30.0
 _TAIL_S = 0.2
 """The wait for the end of a completed response, so that its connection can be used again."""
 
+_REQUEST_IDS = ("x-request-id", "request-id")
+"""Headers in which providers name a request."""
 _LAST_FIGURES_S = 5.0
 """The wait for the usage behind the last word of a response."""
 
@@ -232,9 +236,17 @@ class ModelClient:
                 yield RateLimits(snapshot)
             async with aclosing(self._events(response.content, reader)) as events:
                 async for event in events:
-                    yield event
+                    yield self._told_by(event, response) if type(event) is Completed else event
         finally:
             self._connections.release(response)
+
+    def _told_by(self, completed: Completed, response: aiohttp.ClientResponse) -> Completed:
+        """The end of a response, with what its connection tells of who served it."""
+        named = (name_of(response.headers.get(header)) for header in _REQUEST_IDS)
+        request_id = redacted(self.provider, next(filter(None, named), ""))
+        origin = str(self._url.origin())
+        served = replace(completed.served or Served(), origin=origin, request_id=request_id)
+        return replace(completed, served=served)
 
     async def _events(
         self, body: aiohttp.StreamReader, reader: ResponseReader

@@ -7,6 +7,7 @@ from dataclasses import field
 from typing import Any, Final
 
 from orchestrator.core.frozen import record
+from orchestrator.core.tokens import Served
 
 Item = Mapping[str, Any]
 """A ResponseItem on the wire."""
@@ -119,12 +120,14 @@ class ItemDone:
 class Completed:
     """The response ended well; the last event of a stream.
 
-    `usage` has the TokenUsage wire shape. `end_turn` False asks for another request.
+    `usage` has the TokenUsage wire shape. `end_turn` False asks for another request. `served` is what the
+    provider says of the response.
     """
 
     response_id: str
     usage: Mapping[str, int] | None
     end_turn: bool | None
+    served: Served | None = None
 
 
 ModelEvent = (

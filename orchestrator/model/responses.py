@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn, TypedDict
 
 import orjson
 
+from orchestrator.core.tokens import Served
 from orchestrator.model.prompt import (
     SCHEMA_NAME,
     Completed,
@@ -205,11 +206,12 @@ def _text(value: Any) -> str:
 
 def _completed(data: Any) -> Completed:
     response = data["response"]
-    end_turn = response.get("end_turn", data.get("end_turn"))
+    end_turn, model = response.get("end_turn", data.get("end_turn")), name_of(response.get("model"))
     return Completed(
         response_id=name_of(response.get("id")),
         usage=_USAGE.read(response.get("usage")),
         end_turn=end_turn if isinstance(end_turn, bool) else None,
+        served=Served(model=model) if model else None,
     )
 
 

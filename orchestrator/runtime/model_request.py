@@ -29,6 +29,7 @@ from orchestrator.core.modes import (
 from orchestrator.core.secrets import hidden, with_secrets
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Request, Response, State, Task
+from orchestrator.core.tokens import Price, Usage
 from orchestrator.core.user_turns import begun_item, publishes_items
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import (
@@ -60,7 +61,7 @@ from orchestrator.runtime.committing import pieces
 from orchestrator.runtime.intake import kept_answers
 from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.request_costs import RoomRequest, admitted, estimated_tokens, settle
+from orchestrator.runtime.request_costs import RoomRequest, admitted, estimated_tokens, priced, settle
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.site import DeltaSink
 
@@ -105,6 +106,11 @@ class _Following:
         """The provider's settings."""
         return self.ports.model_settings.providers.get(self.provider, _DEFAULTS)
 
+    def price(self, usage: JsonMapping | None) -> Price | None:
+        """The price of what was used, as far as both are known."""
+        found = self.ports.model_settings.prices.get(self.task.settings.model)
+        return priced(found, Usage.of(usage)) if found and usage else None
+
 
 async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSink) -> None:
     """Sends the request that `state` has begun once its provider has room, and reports it to its end."""
@@ -125,7 +131,8 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
         usage = await _exchange(following, prompt)
     except (FatalModelError, RetryableModelError, RateLimited) as error:
         usage = error.usage
-        push(_broken(n, error, most - following.budget.retries_left))
+        price = following.price(usage)
+        push(replace(_broken(n, error, most - following.budget.retries_left), price=price))
     if asking:
         await settle(ports, asking, usage)
 
@@ -203,7 +210,8 @@ async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | 
                 items.done(event)
             elif isinstance(event, Completed):
                 usage = event.usage
-                push(c.ResponseCompleted(request.n, event.response_id, usage, limits, event.end_turn))
+                price, told = following.price(usage), (event.response_id, usage, limits, event.end_turn)
+                push(c.ResponseCompleted(request.n, *told, event.served, price))
             else:
                 items.shows(event)
     return usage

@@ -31,7 +31,7 @@ from orchestrator.core.decide.task import more
 from orchestrator.core.frozen import record
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.state import State
-from orchestrator.core.tokens import Usage
+from orchestrator.core.tokens import Price, Usage
 from orchestrator.model.prompt import Prompt
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
@@ -143,6 +143,11 @@ def cost(price: ModelPrice, usage: Usage) -> int:
     exact = fresh * price.input + usage.cached_input_tokens * price.cached_input
     exact += usage.output_tokens * price.output
     return int(-(-exact // 1))
+
+
+def priced(price: ModelPrice, usage: Usage) -> Price:
+    """The price as the log keeps it, with the prices of its day."""
+    return Price(cost(price, usage), price.input, price.cached_input, price.output)
 
 
 @record

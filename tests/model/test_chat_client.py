@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.frozen import replace
 from orchestrator.model.connections import redacted
 from orchestrator.model.model_client import HttpBudget, ModelClient
 from orchestrator.model.prompt import Completed, Created, ItemDone, ModelEvent, TextDelta
@@ -41,6 +42,21 @@ async def asked(sent: bytes, ends: bool = True, **options: Any) -> list[ModelEve
         ModelClient(provider(server.url, wire_api="chat", **options)) as client,
     ):
         return [event async for event in client.stream(prompt(), HttpBudget(0))]
+
+
+def ended(events: list[ModelEvent]) -> Completed:
+    """The end of a response, without what the connection tells of its server."""
+    last = events[-1]
+    assert isinstance(last, Completed)
+    return replace(last, served=None)
+
+
+async def test_client_tells_which_machines_served_a_chat_completion() -> None:
+    told = {"model": "qwen3-32b", "system_fingerprint": "fp_1"}
+    last = (await asked(line(chunk({"content": "a"}) | told) + line(STOP | told) + DONE))[-1]
+    assert isinstance(last, Completed)
+    assert last.served is not None
+    assert (last.served.model, last.served.fingerprint) == ("qwen3-32b", "fp_1")
 
 
 async def test_client_hands_out_what_the_stub_says_over_chat_completions() -> None:
@@ -166,9 +182,8 @@ async def test_client_takes_a_response_that_is_cut_behind_its_finish_reason() ->
 
 
 async def test_client_takes_a_stream_without_its_last_line() -> None:
-    assert (await asked(line(chunk({"content": "a"})) + line(STOP | {"usage": USAGE})))[-1] == Completed(
-        "chatcmpl-1", COST, None
-    )
+    events = await asked(line(chunk({"content": "a"})) + line(STOP | {"usage": USAGE}))
+    assert ended(events) == Completed("chatcmpl-1", COST, None)
 
 
 async def test_client_takes_the_last_line_without_a_finish_reason_for_cut() -> None:
@@ -180,7 +195,7 @@ async def test_client_takes_the_last_line_without_a_finish_reason_for_cut() -> N
 
 async def test_client_does_not_wait_out_a_server_that_says_nothing_behind_its_finish_reason() -> None:
     said = line(chunk({"content": "a"})) + line(STOP)
-    assert (await asked(said, ends=False, stream_idle_timeout_s=0.5))[-1] == UNPAID
+    assert ended(await asked(said, ends=False, stream_idle_timeout_s=0.5)) == UNPAID
     with pytest.raises(RetryableModelError, match=r"no event within 0\.5 s"):
         await asked(line(chunk({"content": "a"})), ends=False, stream_idle_timeout_s=0.5)
 
@@ -201,7 +216,7 @@ async def test_client_waits_for_the_last_figures_no_longer_than_for_a_few_second
         asyncio.timeout(20),
     ):
         events = [event async for event in client.stream(prompt(), HttpBudget(0))]
-    assert events[-1] == UNPAID
+    assert ended(events) == UNPAID
 
 
 async def test_comments_end_no_silence() -> None:

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.core.tokens import Served
 from orchestrator.model.model_client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.prompt import (
     Completed,
@@ -29,6 +30,7 @@ from orchestrator.model.refusals import (
     RetryableModelError,
 )
 from orchestrator.stub import Scenario
+from orchestrator.tables import Secret
 from tests.model.stubbed_client import (
     API_KEY,
     Connected,
@@ -40,6 +42,12 @@ from tests.model.stubbed_client import (
 )
 
 OK = {"items": [{"text": "recovered"}]}
+
+
+def origin_of(url: str) -> str:
+    return "/".join(url.split("/")[:3])
+
+
 STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
 COMPLETED = b'data: {"type":"response.completed","response":{"id":"r1","usage":null}}\n\n'
 
@@ -365,7 +373,7 @@ async def test_client_uses_a_connection_again_after_a_completed_response(leave_a
     ):
         for _ in range(3):
             stream = cast(AsyncGenerator[ModelEvent, None], client.stream(prompt(), HttpBudget(0)))
-            assert await anext(stream) == Completed("r1", None, None)
+            assert await anext(stream) == Completed("r1", None, None, Served(origin_of(server.url)))
             if not leave_at_completed:
                 assert [event async for event in stream] == []
             await stream.aclose()
@@ -382,7 +390,7 @@ async def test_client_does_not_wait_for_a_server_that_never_ends_its_response() 
     ):
         async with asyncio.timeout(20):
             events = [event async for event in client.stream(prompt(), HttpBudget(0))]
-    assert events == [Completed("r1", None, None)]
+    assert events == [Completed("r1", None, None, Served(origin_of(server.url)))]
 
 
 async def test_request_may_be_billed_whose_first_attempt_broke_off_and_whose_second_was_refused() -> None:
@@ -450,7 +458,7 @@ async def test_client_passes_over_events_that_nobody_uses() -> None:
         ModelClient(provider(server.url)) as client,
     ):
         assert [event async for event in client.stream(prompt(), HttpBudget(0))] == [
-            Completed("r1", None, None)
+            Completed("r1", None, None, Served(origin_of(server.url)))
         ]
 
 
@@ -459,6 +467,30 @@ async def test_client_refuses_a_prompt_that_json_cannot_carry() -> None:
         with pytest.raises(FatalModelError) as fatal:
             await peer.ask(text="\ud800")
     assert fatal.value.kind is FatalKind.INVALID_PROMPT
+
+
+async def test_client_tells_who_has_served_a_response() -> None:
+    ended = b'data: {"type":"response.completed","response":{"id":"r1","model":"gpt-5-2026-08-07"}}\n\n'
+    head = STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nX-Request-Id: req_7\r\n\r\n")
+    async with (
+        raw_server(head + chunk(ended) + b"0\r\n\r\n") as server,
+        ModelClient(provider(server.url)) as client,
+    ):
+        told = [event async for event in client.stream(prompt(), HttpBudget(0))]
+    assert told == [Completed("r1", None, None, Served(origin_of(server.url), "gpt-5-2026-08-07", "req_7"))]
+
+
+@pytest.mark.parametrize("named", ["sk-very-secret", "x" * 5000])
+async def test_client_keeps_no_key_and_no_long_text_as_the_id_of_a_request(named: str) -> None:
+    head = STREAM_HEAD.replace(b"\r\n\r\n", f"\r\nX-Request-Id: req-{named}\r\n\r\n".encode())
+    async with (
+        raw_server(head + chunk(COMPLETED) + b"0\r\n\r\n") as server,
+        ModelClient(provider(server.url, api_key=Secret("sk-very-secret"))) as client,
+    ):
+        (told,) = [event async for event in client.stream(prompt(), HttpBudget(0))]
+    assert isinstance(told, Completed)
+    assert told.served is not None
+    assert named not in told.served.request_id
 
 
 async def test_client_sends_the_key_the_session_and_the_providers_own_headers() -> None:

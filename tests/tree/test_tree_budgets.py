@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.broker.records import LimitChange
+from orchestrator.core.frozen import replace
 from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import request_costs
 from orchestrator.runtime.request_costs import Accounting
@@ -135,6 +136,28 @@ async def test_cost_is_counted_in_millionths(trees: TreeHarness) -> None:
     await trees.harness.until(trees.root, "task_complete")
     registry = await trees.harness.broker.trees.registry(trees.tree)
     assert registry.budget["cost"].spent == 33, "10 tokens in, 2 out: 12.5 + 20, rounded up"
+
+
+ROW = {"input": 1.25, "cached_input": 0.125, "output": 10.0}
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize(
+    ("prices", "kept"), [({"gpt-5": PRICE}, {"price": {"cost_micro": 33, **ROW}}), ({"o3": PRICE}, {})]
+)
+async def test_log_keeps_the_cost_of_each_response_and_its_prices(
+    trees: TreeHarness, fails: bool, prices: dict[str, ModelPrice], kept: dict[str, object]
+) -> None:
+    """A model without a price has none there: what is not known is not zero."""
+    failure = FatalModelError(FatalKind.INVALID_PROMPT, "no", "bad_request")
+    failure.usage = USAGE
+    trees.models.will("root", [failure] if fails else [message("ok")])
+    await trees.plant()
+    trees.harness.ports = replace(trees.harness.ports, model_settings=ModelSettings(prices=prices))
+    trees.start()
+    await trees.harness.until(trees.root, "task_complete")
+    (ended,) = await trees.harness.facts(trees.root, "request_ended")
+    assert {name: ended[name] for name in ended.keys() & {"price"}} == kept
 
 
 async def test_budget_given_to_a_tree_that_had_none_stops_all_of_it(trees: TreeHarness) -> None:

@@ -27,6 +27,7 @@ from orchestrator.core.decide.draft import (
     show_thinking,
 )
 from orchestrator.core.decide.task import complete, fail, first_said, token_count
+from orchestrator.core.frozen import replace
 from orchestrator.core.history import BESIDE, CALL_KINDS, call_output, message_text, searched
 from orchestrator.core.lines import CompactedLine, ContextLine
 from orchestrator.core.modes import plan_item_id, plans, proposal
@@ -202,7 +203,9 @@ def response_completed(draft: Draft, command: ResponseCompleted) -> None:
             command.n,
             response_id=ResponseId(command.response_id),
             usage=command.usage,
+            price=command.price,
             end_turn=False if command.end_turn is False else None,
+            served_by=command.served,
         )
     )
     if command.rate_limits is not None:
@@ -232,12 +235,12 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     rules, task = draft.moment.rules, draft.task
     if task.stopping or task.result is not None:
         # The stream broke because it was stopped, or just before: the reason to stop stands.
-        draft.add(f.RequestStopped(command.n, usage=command.usage))
+        draft.add(f.RequestStopped(command.n, usage=command.usage, price=command.price))
     elif command.codex_error_info == OVERFLOW and (told := _rescue(draft)):
-        draft.add(f.RequestFailed(command.n, served=command.served, usage=command.usage, overflow=True))
+        draft.add(replace(_failed(command), overflow=True))
         draft.event(ev.BackgroundEvent(message=told))
     elif command.kind == "fatal":
-        draft.add(f.RequestFailed(command.n, served=command.served, usage=command.usage))
+        draft.add(_failed(command))
         fail(draft, command.message, command.codex_error_info)
     elif command.kind == "unsent":
         # No attempt was made, so none is counted: a busy fleet must not use up a task's retries.
@@ -245,10 +248,14 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     elif command.kind == "limited" and command.http_used < rules.request_max_retries:
         _wait(draft, command, command.http_used + 1)
     elif task.stream_retries >= rules.stream_max_retries:
-        draft.add(f.RequestFailed(command.n, served=command.served, usage=command.usage))
+        draft.add(_failed(command))
         fail(draft, command.message, command.codex_error_info)
     else:
         _retry(draft, command)
+
+
+def _failed(command: ResponseBroken) -> f.RequestFailed:
+    return f.RequestFailed(command.n, served=command.served, usage=command.usage, price=command.price)
 
 
 def _rescue(draft: Draft) -> str:
@@ -269,7 +276,14 @@ def _wait(draft: Draft, command: ResponseBroken, http_used: int) -> None:
     """Puts the request off to a later time, without an event."""
     due, wait = _delayed(draft, command.delay_ms or 0)
     draft.add(
-        f.RequestDelayed(command.n, http_used=http_used, not_before_ms=due, wait=wait, usage=command.usage)
+        f.RequestDelayed(
+            command.n,
+            http_used=http_used,
+            not_before_ms=due,
+            wait=wait,
+            usage=command.usage,
+            price=command.price,
+        )
     )
 
 
@@ -291,6 +305,7 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
             http_used=command.http_used,
             served=command.served,
             usage=command.usage,
+            price=command.price,
             not_before_ms=due,
             wait=wait,
         )

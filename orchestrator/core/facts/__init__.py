@@ -53,6 +53,7 @@ from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form, reader_of, writer
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import TurnSettings
+from orchestrator.core.tokens import Price, Served
 from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog
 from orchestrator.core.user_turns import Outcome, Purpose, StopReason, TaskKind
 from orchestrator.protocol.faults import CodexErrorInfo
@@ -61,6 +62,9 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 # ── request ───────────────────────────────────────────────────────────────────────────────────────
 # Facts about the model requests of a task; an end tells what the next attempt has to know.
+
+PRICE = form(read=Price.read, write=Price.wire)
+SERVED = form(read=Served.read, write=Served.wire)
 
 
 @record
@@ -84,8 +88,10 @@ class RequestCompleted:
     outcome: Literal["completed"] = field(default="completed", metadata=ALWAYS)
     response_id: ResponseId | None = None
     usage: JsonMapping | None = None
+    price: Price | None = field(default=None, metadata=PRICE)
     end_turn: bool | None = None
     """False: the model asks for another request although it made no call."""
+    served_by: Served | None = field(default=None, metadata=SERVED)
 
 
 @record
@@ -100,6 +106,7 @@ class RequestRetried:
     served: bool = True
     """False: no provider worked on it."""
     usage: JsonMapping | None = None
+    price: Price | None = field(default=None, metadata=PRICE)
     not_before_ms: int = field(default=0, metadata=ALWAYS)
     wait: int = field(default=0, metadata=ALWAYS)
     """Generation of the timer that wakes the session then; 0: its worker holds it until then."""
@@ -118,6 +125,7 @@ class RequestDelayed:
     wait: int = field(default=0, metadata=ALWAYS)
     """Generation of the timer that wakes the session, as in `RequestRetried`."""
     usage: JsonMapping | None = None
+    price: Price | None = field(default=None, metadata=PRICE)
 
 
 @record
@@ -131,6 +139,7 @@ class RequestFailed:
     served: bool = True
     """False: no provider worked on it."""
     usage: JsonMapping | None = None
+    price: Price | None = field(default=None, metadata=PRICE)
     overflow: bool = False
     """The conversation did not fit the model's window: a compaction of less of it follows."""
 
@@ -144,6 +153,7 @@ class RequestStopped:
     n: int
     outcome: Literal["stopped"] = field(default="stopped", metadata=ALWAYS)
     usage: JsonMapping | None = None
+    price: Price | None = field(default=None, metadata=PRICE)
 
 
 @record
