@@ -172,6 +172,8 @@ class Visitor:
         page.goto(f"{self.deployment.url}{path}#c={code}")
         shown = "tabbar" if more.get("size") == PHONE else "connection"
         expect(page.get_by_test_id(shown)).to_be_visible()
+        # A page has a file of its own; keys count from when it is there.
+        expect(page.locator("main:not(:empty)")).to_be_visible()
         return page
 
     def _said(self, kind: str, text: str, where: str) -> None:

@@ -1,27 +1,33 @@
 // The conversation of one agent: its items, what waits for a person in it, and the composer.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { signal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { computed, signal } from "@preact/signals";
 import { api, hear, line, may, notice, onOpened, onSignedOut } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Item } from "./items.js";
-import { Glyph, html, Key, quantity } from "./parts.js";
+import { Glyph, html, Key, place, quantity } from "./parts.js";
 import { requestsOf, InPlace } from "./needs.js";
+import { Rows } from "./rows.js";
 
-const PAGE = 60, MOST_ITEMS = 5000, HELD_MS = 5000, NEAR = 80;
+const PAGE = 60, MOST_PAGE = 200, MOST_ITEMS = 5000, HELD_MS = 5000, NEAR = 80, AHEAD = 1200;
+const ASK = "ask"; // in place of a cursor: what came before is looked for from the newest page
 
-// One thread: its items by id, in the order in which they began.
+// One thread: its items by id, in the order in which they began. At most `MOST_ITEMS` of them are kept, those around
+// what is read; the others are dropped by whole pages, and read again when somebody comes to them.
 class Talk {
   constructor(thread) {
     this.thread = thread;
     this.items = new Map(); // id → signal of an item
     this.order = signal([]);
+    this.pages = []; // from the oldest: `count` ids of the order, the cursors that go on `older` and `newer`; behind them, what was told
+    this.behind = signal(false); // whether the newest items are not kept
     this.turn = signal(null); // the turn that runs
     this.queue = signal([]);
     this.error = signal("");
     this.loaded = signal(false);
     this.older = null; // the cursor of what came before
     this.fault = signal("");
-    this.loading = false;
+    this.loading = null;
+    this.atEnd = { current: true };
   }
 
   begin() {
@@ -30,19 +36,33 @@ class Talk {
   }
   end() { this.ends.forEach((each) => each()); }
 
+  async page(sortDirection, cursor, limit = PAGE) {
+    const { data, nextCursor, backwardsCursor } = await api("thread/items/list", { threadId: this.thread, limit, sortDirection, ...(cursor ? { cursor } : {}) });
+    const items = data.map((entry) => entry.item ?? entry), [older, newer] = sortDirection === "desc" ? [nextCursor, backwardsCursor] : [backwardsCursor, nextCursor];
+    return { items: sortDirection === "desc" ? items.reverse() : items, older: older ?? null, newer: newer ?? null, more: Boolean(nextCursor) };
+  }
   // Reads the newest page; what is there stays, and is renewed.
   async read() {
     try {
-      const [page, turns] = await Promise.all([
-        api("thread/items/list", { threadId: this.thread, limit: PAGE, sortDirection: "desc" }),
-        api("thread/turns/list", { threadId: this.thread, limit: 1, itemsView: "notLoaded" }),
+      const [{ items, older, newer }, turns] = await Promise.all([
+        this.page("desc"), api("thread/turns/list", { threadId: this.thread, limit: 1, itemsView: "notLoaded" }),
       ]);
-      const items = page.data.map((entry) => entry.item ?? entry).reverse(), ids = items.map((item) => item.id);
-      const known = this.order.peek(), at = known.indexOf(ids[0]);
-      items.forEach((item) => this.put(item));
-      // What stands before the page is kept where the page joins it, and dropped where there is a gap.
-      if (at < 0) this.older = page.nextCursor ?? null;
-      this.order.value = at < 0 ? ids : [...known.slice(0, at), ...ids];
+      const ids = items.map((item) => item.id), known = this.order.peek(), at = known.indexOf(ids[0]);
+      // What stands before the page is kept where the page joins it, and dropped where there is a gap; who reads
+      // far above is left there.
+      if (at >= 0) {
+        while (this.paged() > at) this.pages.pop();
+        this.behind.value = false;
+        this.take(items);
+        const last = known.indexOf(ids.at(-1));
+        // Behind the page stands what was told while it came.
+        this.keep([...known.slice(0, at), ...ids, ...(last < 0 ? [] : known.slice(last + 1))]);
+      } else if (!this.behind.peek() && (ids.length || !known.length)) {
+        this.older = older;
+        this.pages = ids.length ? [{ count: ids.length, older, newer }] : [];
+        this.take(items);
+        this.keep(ids);
+      }
       const [turn] = turns.data;
       this.turn.value = turn?.status === "inProgress" ? turn.id : null;
       this.fault.value = turn?.status === "failed" ? turn.error?.message ?? "The turn has failed." : "";
@@ -51,18 +71,74 @@ class Talk {
       this.readQueue();
     } catch (error) { this.error.value = error.message; }
   }
-  async readOlder() {
-    if (!this.older || this.loading || this.order.peek().length >= MOST_ITEMS) return;
-    this.loading = true;
-    try {
-      const page = await api("thread/items/list", { threadId: this.thread, limit: PAGE, sortDirection: "desc", cursor: this.older });
-      const items = page.data.map((entry) => entry.item ?? entry).reverse();
-      items.forEach((item) => this.put(item));
-      this.older = page.nextCursor ?? null;
-      const known = new Set(this.order.peek());
-      this.order.value = [...items.map((item) => item.id).filter((id) => !known.has(id)), ...this.order.peek()];
-    } catch (error) { notice(error.message, { bad: true, key: "older" }); }
-    this.loading = false;
+  readAnew() { this.pages = []; this.behind.value = false; this.keep([]); return this.read(); }
+  paged() { return this.pages.reduce((sum, page) => sum + page.count, 0); }
+  take(items) { items.forEach((item) => this.put(item)); }
+  // These ids are the order from now on; the texts of others are let go.
+  keep(ids) {
+    const kept = new Set(ids);
+    for (const id of this.items.keys()) if (!kept.has(id)) this.items.delete(id);
+    this.order.value = ids;
+  }
+  readOlder(limit = PAGE) { return this.once(async () => { if (this.older) await this.addOlder(limit); }); }
+  async addOlder(limit) {
+    let cursor = this.older === ASK ? null : this.older;
+    for (;;) {
+      const found = await this.page("desc", cursor, this.older === ASK ? MOST_PAGE : limit), known = this.order.peek();
+      const at = found.items.findIndex((item) => item.id === known[0]);
+      // After items that were only told, and dropped, the place is looked for from the newest.
+      if (this.older === ASK && at < 0 && found.more) { cursor = found.older; continue; }
+      const items = found.items.slice(0, at < 0 ? undefined : at).filter((item) => !this.items.has(item.id));
+      this.older = found.more ? found.older : null;
+      this.take(items);
+      if (items.length) this.pages.unshift({ count: items.length, older: this.older, newer: found.newer });
+      this.order.value = [...items.map((item) => item.id), ...known];
+      break;
+    }
+    this.dropNewest();
+  }
+  readNewer() {
+    return this.once(async () => {
+      const last = this.pages.at(-1);
+      if (!this.behind.peek() || !last?.newer) return;
+      const found = await this.page("asc", last.newer), items = found.items.filter((item) => !this.items.has(item.id));
+      this.take(items);
+      if (items.length) this.pages.push({ count: items.length, older: found.older, newer: found.newer });
+      this.order.value = [...this.order.peek(), ...items.map((item) => item.id)];
+      this.dropOldest();
+      // What was told meanwhile comes with the newest page.
+      if (!found.more) { this.behind.value = false; await this.read(); }
+    });
+  }
+  // One reading at a time; the same promise for all who ask for it meanwhile.
+  once(read) {
+    this.loading ??= read().catch((error) => notice(error.message, { bad: true, key: "older" })).finally(() => { this.loading = null; });
+    return this.loading;
+  }
+  dropNewest() {
+    const ids = this.order.peek();
+    if (ids.length <= MOST_ITEMS || !this.pages.length) return;
+    let left = this.paged();
+    while (left > MOST_ITEMS && this.pages.length > 1) left -= this.pages.pop().count;
+    if (left === ids.length) return;
+    this.behind.value = true;
+    this.keep(ids.slice(0, left));
+  }
+  dropOldest() {
+    const ids = this.order.peek();
+    let gone = 0;
+    while (ids.length - gone > MOST_ITEMS && this.pages.length) { gone += this.pages.shift().count; this.older = this.pages[0]?.older ?? ASK; }
+    if (ids.length - gone > MOST_ITEMS) { gone = ids.length - MOST_PAGE; this.older = ASK; }
+    if (gone) this.keep(ids.slice(gone));
+  }
+  // Reads back until an item is there, as far as items are kept.
+  async reach(id) {
+    while (!this.items.has(id) && this.older && this.order.peek().length < MOST_ITEMS) {
+      const before = this.order.peek().length;
+      await this.readOlder(MOST_PAGE);
+      if (this.order.peek().length === before && this.older) return;
+    }
+    if (!this.items.has(id)) notice("The item of this address is not here: it is older, or of another agent.", { key: "item" });
   }
   async readQueue() {
     try { this.queue.value = (await api("thread/queue/list", { threadId: this.thread })).data; } catch { this.queue.value = []; }
@@ -73,18 +149,21 @@ class Talk {
   }
 
   on({ type, method, params }) {
-    if (type === "reset") { this.read(); return; }
+    if (type === "reset") { this.readAnew(); return; }
     switch (method) {
       case "turn/started": this.turn.value = params.turn.id; this.fault.value = ""; return;
       case "turn/completed": this.turn.value = null; this.fault.value = params.turn.status === "failed" ? params.turn.error?.message ?? "" : ""; return;
       case "item/started": case "item/completed": {
-        const { item } = params;
+        const { item } = params, known = this.items.has(item.id);
+        if (this.behind.peek() && !known) return;
         this.put(item);
-        if (!this.order.peek().includes(item.id)) this.order.value = [...this.order.peek(), item.id].slice(-MOST_ITEMS);
+        if (known) return;
+        this.order.value = [...this.order.peek(), item.id];
+        if (this.order.peek().length > MOST_ITEMS) { if (this.atEnd.current) this.dropOldest(); else this.dropNewest(); }
         return;
       }
       case "thread/queue/changed": this.readQueue(); return;
-      case "thread/reverted": this.order.value = []; this.read(); return;
+      case "thread/reverted": this.readAnew(); return;
       case "error": if (!params.willRetry) this.fault.value = params.error?.message ?? ""; return;
       default: if (method?.endsWith("elta")) this.grow(method, params);
     }
@@ -105,10 +184,13 @@ class Talk {
 const talks = new Map();
 onSignedOut(() => { talks.forEach((talk) => talk.end()); talks.clear(); mine.value = []; });
 
-function Row({ talk, id, to, link }) {
-  const item = talk.items.get(id).value;
-  return html`<article class="item ${item.type}" data-testid="item" data-item-id=${item.id} data-type=${item.type}><${Item} item=${item} to=${to} link=${link} /></article>`;
+// The number of items is unknown to screen readers (-1) while there are older ones.
+function Row({ talk, id, index, count, at, to, link }) {
+  const item = talk.items.get(id)?.value, drawn = useMemo(() => item && html`<${Item} item=${item} to=${to} link=${link} />`, [item, to, link]);
+  if (!item) return null;
+  return html`<article class="item ${item.type} ${chosenItem.value === id ? "at" : ""}" data-testid="item" data-item-id=${item.id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${talk.older ? -1 : count} ...${at}>${drawn}</article>`;
 }
+const chosenItem = computed(() => place.value.query.get("item")); // `?item=ID`: the item that a link leads to
 
 // ── own words: sent after five seconds, so that they can be taken back ───────────────────────────
 
@@ -180,25 +262,27 @@ export const focusComposer = () => document.querySelector(".composer textarea")?
 
 // `agent` is `{threadId, state, agentId}`, `name` its name for people, `facts` what stands beside it.
 export function Conversation({ agent, name, facts, link, back }) {
-  const thread = agent.threadId, root = useRef(), atEnd = useRef(true), height = useRef(0), [below, setBelow] = useState(0), known = useRef({ length: 0, last: undefined });
+  const thread = agent.threadId, root = useRef(), atEnd = useRef(true), [below, setBelow] = useState(0), known = useRef({ length: 0, last: undefined });
   if (!talks.has(thread)) talks.set(thread, new Talk(thread));
   const talk = talks.get(thread);
   useEffect(() => {
     talk.begin();
+    talk.atEnd = atEnd;
     atEnd.current = true; known.current = { length: 0, last: undefined }; setBelow(0);
     return () => { talk.end(); if (talks.size > 8) { talks.delete(talks.keys().next().value); } };
   }, [thread]);
-  const order = talk.order.value, asks = requestsOf(thread), own = mine.value.filter((one) => one.thread === thread);
+  const order = talk.order.value, asks = requestsOf(thread), own = mine.value.filter((one) => one.thread === thread), after = useRef();
+  const row = useMemo(() => ({ talk, to: name, link }), [talk, name, link]);
   // Newest below, anchored there; who reads above is not moved.
   useLayoutEffect(() => {
     const box = root.current;
     if (!box) return undefined;
-    const keep = () => { if (atEnd.current) box.scrollTop = box.scrollHeight; };
-    const watch = new ResizeObserver(keep);
-    watch.observe(box.firstElementChild);
-    keep();
+    const watch = new ResizeObserver(() => { if (atEnd.current) box.scrollTop = box.scrollHeight; });
+    watch.observe(after.current);
     return () => watch.disconnect();
-  }, [thread, talk.loaded.value]);
+  }, [thread]);
+  // An item that a link leads to is looked for among the older ones.
+  useEffect(() => { if (chosenItem.value && talk.loaded.value) talk.reach(chosenItem.value); }, [talk, chosenItem.value, talk.loaded.value]);
   useLayoutEffect(() => {
     const last = order.at(-1);
     if (!atEnd.current && known.current.length && order.length > known.current.length && last !== known.current.last) setBelow((n) => n + 1);
@@ -208,20 +292,21 @@ export function Conversation({ agent, name, facts, link, back }) {
     const box = event.currentTarget;
     atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
     if (atEnd.current && below) setBelow(0);
-    if (box.scrollTop < 400 && talk.older && !talk.loading) { height.current = box.scrollHeight - box.scrollTop; talk.readOlder().then(() => requestAnimationFrame(() => { if (!atEnd.current) box.scrollTop = box.scrollHeight - height.current; })); }
+    if (box.scrollTop < AHEAD && talk.older) talk.readOlder();
+    if (talk.behind.peek() && box.scrollHeight - box.scrollTop - box.clientHeight < AHEAD) talk.readNewer();
   };
   const busy = talk.turn.value !== null;
   return html`<section class="talk" aria-label="Conversation" data-testid="conversation">${back}
     <header><${Glyph} state=${agent.state} /><b class="clip">${visible(name, { breaks: false })}</b><span class="faint clip">${facts}</span><span class="grow" />${may("submit") ? html`${busy ? html`<button class="mini" data-testid="interrupt" onClick=${() => interrupt(thread)}>Interrupt <${Key} k="i" /></button>` : null}<button class="mini" onClick=${focusComposer}>Message <${Key} k="m" /></button>` : null}</header>
-    <div class="items" ref=${root} onScroll=${onScroll} tabindex="0" aria-label="Items"><div class="column">
+    <div class="items" ref=${root} onScroll=${onScroll} tabindex="0" role="feed" aria-label="Items" aria-busy=${!talk.loaded.value}><div class="column">
       ${talk.error.value && !talk.loaded.value ? html`<p class="error">This conversation cannot be read: ${plain(talk.error.value)}. <button class="quiet" onClick=${() => talk.read()}>Try again</button></p>` : null}
       ${talk.loaded.value && !order.length ? html`<p class="faint">Nothing has been said here yet.</p>` : null}
-      ${order.map((id) => html`<${Row} key=${id} talk=${talk} id=${id} to=${name} link=${link} />`)}
-      ${talk.fault.value ? html`<p class="error">${visible(talk.fault.value, { mild: true })}</p>` : null}
+      <${Rows} key=${thread} keys=${order} Row=${Row} more=${row} box=${root} usual=${90} chosen=${chosenItem} end=${atEnd} />
+      <div class="after" ref=${after}>${talk.fault.value ? html`<p class="error">${visible(talk.fault.value, { mild: true })}</p>` : null}
       ${asks.map((key) => html`<${InPlace} key=${key} id=${key} />`)}
-      ${own.map((one) => html`<${Own} key=${one.id} one=${one} />`)}
+      ${own.map((one) => html`<${Own} key=${one.id} one=${one} />`)}</div>
     </div></div>
-    ${below ? html`<button class="newer" onClick=${() => { atEnd.current = true; root.current.scrollTop = root.current.scrollHeight; setBelow(0); }}>${quantity(below, "new item")} ↓</button>` : null}
+    ${below || talk.behind.value ? html`<button class="newer" onClick=${() => { atEnd.current = true; if (talk.behind.peek()) talk.readAnew(); root.current.scrollTop = root.current.scrollHeight; setBelow(0); }}>${below ? quantity(below, "new item") : "Newest"} ↓</button>` : null}
     ${may("submit") ? html`<${Composer} talk=${talk} to=${agent.agentId === undefined ? plain(name, 60) : `${plain(name, 60)} (agent ${agent.agentId})`} key=${thread} />` : null}
   </section>`;
 }

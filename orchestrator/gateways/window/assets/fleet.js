@@ -1,24 +1,24 @@
 // Fleet: every tree by its state, and new ones.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { api, may, onSignedOut, session } from "./store.js";
 import { plain, visible } from "./text.js";
-import { Age, canopy, dollars, Glyph, go, html, Key, Link, Meter, place, short, Stat, STATES, title, Words } from "./parts.js";
+import { Age, canopy, dollars, Glyph, go, html, Key, Link, Meter, phone, place, short, Stat, STATES, title, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
+import { Rows } from "./rows.js";
 import { counts, failed, loaded, ORDER, order, readAll, readMore, rows, rowsNow } from "./trees.js";
 
-const FOLDED = 20, MARKS = /\*\*|__|`/g;
+const FOLDED = 20, HEAD = 34, MARKS = /\*\*|__|`/g;
 const chosen = signal(null), unfolded = signal(false);
 onSignedOut(() => { chosen.value = null; });
 
 const lastWords = (row) => plain((row.waitsFor?.text && !row.last ? `waits for ${row.waitsFor.text}` : row.last ?? "").replace(MARKS, ""), 200);
 // A row renders anew for its own tree and its own selection, and for nothing else.
-function Row({ id }) {
-  const row = rows.get(id)?.value, on = chosen.value === id, self = useRef();
-  useEffect(() => { if (on) self.current?.scrollIntoView({ block: "nearest" }); }, [on]);
+function Row({ id, index, at, before }) {
+  const row = rows.get(id)?.value, on = chosen.value === id;
   if (!row) return null;
   const { total = 1, working = 0 } = row.agents ?? {};
-  return html`<div role="row" ref=${self} aria-selected=${on} data-testid="tree-row" data-tree=${id} data-state=${row.state} class="cols tree-row ${on ? "on" : ""} ${row.unread ? "unread" : ""}" onClick=${(event) => { if (!event.target.closest("a")) go(`/tree/${id}`); }}>
+  return html`<div role="row" aria-rowindex=${before + index + 1} aria-selected=${on} data-testid="tree-row" data-tree=${id} data-state=${row.state} class="cols tree-row ${on ? "on" : ""} ${row.unread ? "unread" : ""}" onClick=${(event) => { if (!event.target.closest("a")) go(`/tree/${id}`); }} ...${at}>
     <span role="gridcell"><${Glyph} state=${row.state} /></span>
     <span role="gridcell" class="title"><b><${Link} to=${`/tree/${id}`} tabindex="-1"><${Words} text=${title(row)} most=${140} /><//></b><small class=${row.state}>${visible(lastWords(row), { breaks: false })}</small></span>
     <span role="gridcell" class="can">${canopy(row.shape?.length ? row.shape : [[0, null, row.state]], 92, 26)}</span>
@@ -51,24 +51,33 @@ function to(changes) {
   return `/fleet${query.size ? `?${query.toString().replace("mine=", "mine")}` : ""}`;
 }
 
+// The rows of one state.
+function Group({ name, shown, before, box }) {
+  const more = useMemo(() => ({ before }), [before]);
+  return html`<${Rows} keys=${shown.map(([id]) => id)} Row=${Row} more=${more} box=${box} usual=${phone.value ? 62 : 48} chosen=${chosen} name=${`fleet ${name} ${place.value.query}`} above=${HEAD} />`;
+}
+
 export function Fleet() {
-  const box = useRef();
+  const filter = useRef(), box = useRef();
   useLayoutEffect(() => bind({
     j: () => step(1), k: () => step(-1), n: () => { if (may("submit")) overlay.value = "tree"; },
     Enter: () => { if (chosen.peek() && !document.activeElement?.closest("a, button")) go(`/tree/${chosen.peek()}`); },
-    "/": (event) => { event.preventDefault(); box.current?.focus(); }, Escape: () => { if (document.activeElement === box.current) box.current.blur(); },
+    "/": (event) => { event.preventDefault(); filter.current?.focus(); }, Escape: () => { if (document.activeElement === filter.current) filter.current.blur(); },
   }), []);
   if (failed.value && !loaded.value) return html`<main class="empty" data-testid="fleet"><div><h1>The fleet cannot be read</h1><p>${failed.value}</p><p><button onClick=${readAll}>Try again</button></p></div></main>`;
   const list = filtered(), { q, state, pool, mine } = wanted(), bare = !q && !state && !pool && !mine;
   const pools = [...new Set([...rows.values()].map((row) => row.peek().pool).filter(Boolean))].sort().slice(0, 6);
   const total = Object.entries(counts.value).reduce((sum, [name, n]) => sum + (name === "archived" ? 0 : n), 0) || order.value.length;
+  let above = 0;
   const groups = ORDER.map((name) => [name, list.filter(([, is]) => is === name)]).filter(([, found]) => found.length);
   return html`<main class="fleet" data-testid="fleet">
-    <header><h1>Fleet</h1><span class="count">${loaded.value ? total : ""}</span><span class="grow" /><div class="filters"><${Link} class="chip ${bare ? "on" : ""}" to="/fleet">All<//><${Link} class="chip ${mine ? "on" : ""}" to=${to({ mine: !mine })}>Mine<//>${pools.length > 1 ? pools.map((name) => html`<${Link} key=${name} class="chip pools ${pool === name ? "on" : ""}" to=${to({ pool: pool === name ? null : name })}>${plain(name, 30)}<//>`) : null}<input ref=${box} data-testid="filter" aria-label="Filter" placeholder="Filter…  /" value=${place.value.query.get("q") ?? ""} onInput=${(event) => go(to({ q: event.target.value }), { replace: true })} /></div>${may("submit") ? html`<button class="mini new" onClick=${() => { overlay.value = "tree"; }}>New tree <${Key} k="n" /></button>` : null}</header>
+    <header><h1>Fleet</h1><span class="count">${loaded.value ? total : ""}</span><span class="grow" /><div class="filters"><${Link} class="chip ${bare ? "on" : ""}" to="/fleet">All<//><${Link} class="chip ${mine ? "on" : ""}" to=${to({ mine: !mine })}>Mine<//>${pools.length > 1 ? pools.map((name) => html`<${Link} key=${name} class="chip pools ${pool === name ? "on" : ""}" to=${to({ pool: pool === name ? null : name })}>${plain(name, 30)}<//>`) : null}<input ref=${filter} data-testid="filter" aria-label="Filter" placeholder="Filter…  /" value=${place.value.query.get("q") ?? ""} onInput=${(event) => go(to({ q: event.target.value }), { replace: true })} /></div>${may("submit") ? html`<button class="mini new" onClick=${() => { overlay.value = "tree"; }}>New tree <${Key} k="n" /></button>` : null}</header>
     ${loaded.value && !order.value.length ? html`<${First} />` : html`<div class="cols head" aria-hidden="true"><span></span><span>Tree</span><span>Agents</span><span class="r">Working</span><span class="r">Tokens</span><span class="r">Cost</span><span class="r chg">Changes</span><span class="pool">Pool</span><span class="r">Last</span></div>
-    <div role="grid" aria-label="Trees" class="rows" tabindex="0">${groups.map(([name, found]) => {
+    <div role="grid" aria-label="Trees" aria-rowcount=${list.length} class="rows" tabindex="0" ref=${box}>${groups.map(([name, found]) => {
+      const before = above;
+      above += found.length;
       const folded = name === "idle" && bare && !unfolded.value, shown = folded ? found.slice(0, FOLDED) : found, all = bare ? Math.max(counts.value[name] ?? 0, found.length) : found.length;
-      return html`<section key=${name} role="rowgroup" aria-label=${STATES[name]}><div class="group" aria-hidden="true">${STATES[name]}<span>${all}</span></div>${shown.map(([id]) => html`<${Row} key=${id} id=${id} />`)}</section>${name === "idle" && (found.length > shown.length || all > found.length) ? html`<button class="quiet more" onClick=${() => { unfolded.value = true; if (all > found.length) readMore(); }}>Older trees</button>` : null}`;
+      return html`<section key=${name} role="rowgroup" aria-label=${STATES[name]}><div class="group" aria-hidden="true">${STATES[name]}<span>${all}</span></div><${Group} name=${name} shown=${shown} before=${before} box=${box} /></section>${name === "idle" && (found.length > shown.length || all > found.length) ? html`<button class="quiet more" onClick=${() => { unfolded.value = true; if (all > found.length) readMore(); }}>Older trees</button>` : null}`;
     })}${loaded.value && !list.length ? html`<p class="nothing">No tree is like this. <${Link} to="/fleet" class="under">All<//></p>` : null}</div>`}
   </main>`;
 }

@@ -1,16 +1,38 @@
 // Items of a conversation: what agents said, ran and changed, drawn the same wherever they stand.
-import { useEffect, useState } from "preact/hooks";
+import { useContext, useEffect, useRef, useState } from "preact/hooks";
+import { createContext } from "preact";
 import { ansi, counted, diffLines, diffTable, loadMarkdown, markdown, markdownReady, plain, visible } from "./text.js";
 import { html, quantity, span, Stat } from "./parts.js";
 
 const FOLD = 12, FOLD_DIFF = 80; // lines
 
-// A message as Markdown, and as text until the parser is there.
+// What a person has unfolded stays so while the item is out of view, and is not drawn.
+const unfolded = new Map(), MOST_UNFOLDED = 2000;
+const Shown = createContext(""); // the id of the item that is drawn
+function useKept(name, initial) {
+  const id = useContext(Shown), key = `${id} ${name}`, [value, set] = useState(id && unfolded.has(key) ? unfolded.get(key) : initial);
+  return [value, (next) => {
+    set(next);
+    if (!id) return;
+    unfolded.set(key, next);
+    if (unfolded.size > MOST_UNFOLDED) unfolded.delete(unfolded.keys().next().value);
+  }];
+}
+
+// A message as Markdown, and as text until the parser is there. A long one that grows is parsed four times a second.
+const LONG = 8_000, PACE_MS = 250;
 export function Prose({ text }) {
-  const [, ready] = useState(markdownReady());
+  const [, ready] = useState(markdownReady()), parsed = useRef({ at: 0, text: null, ready: false, timer: 0, drawn: null }), last = parsed.current;
   // Also where it came between this drawing and the effect: the same state draws nothing again.
-  useEffect(() => { loadMarkdown().then(() => ready(true), () => {}); }, []);
-  return markdown(text);
+  useEffect(() => { loadMarkdown().then(() => ready(true), () => {}); return () => clearTimeout(last.timer); }, []);
+  const source = String(text ?? ""), wait = last.at + PACE_MS - performance.now();
+  if (last.text === source && last.ready === markdownReady()) return last.drawn;
+  if (last.text !== null && last.ready && source.length > LONG && source.startsWith(last.text) && wait > 0) {
+    last.timer ||= setTimeout(() => { last.timer = 0; ready({}); }, wait);
+    return last.drawn;
+  }
+  Object.assign(last, { at: performance.now(), text: source, ready: markdownReady(), drawn: markdown(source) });
+  return last.drawn;
 }
 
 // The kind of a change, and its lines: those of a new or deleted file are its content.
@@ -21,13 +43,13 @@ export const linesOf = (change) => diffLines(change.diff, SIGN[kindOf(change)]);
 // The change of one file.
 export function File({ change, fold = Infinity }) {
   const lines = linesOf(change), [plus, minus] = counted(lines), kind = kindOf(change), moved = change.movePath ?? change.kind?.move_path;
-  const [whole, setWhole] = useState(lines.length <= fold);
+  const [whole, setWhole] = useKept(`file ${change.path}`, lines.length <= fold);
   return html`<div class="patch"><header><span class="kind">${{ add: "new", delete: "deleted" }[kind] ?? ""}</span><code class="grow">${visible(change.path, { breaks: false })}${moved ? html` → ${visible(moved, { breaks: false })}` : null}</code><${Stat} added=${plus} removed=${minus} /></header>${diffTable(whole ? lines : lines.slice(0, fold))}${whole ? null : html`<button class="quiet more" onClick=${() => setWhole(true)}>${quantity(lines.length - fold, "line")} more</button>`}</div>`;
 }
 
 // A command: its words, its end and time, and the last lines of what it said.
 export function Ran({ item }) {
-  const [whole, setWhole] = useState(false), words = item.commandActions?.length === 1 ? item.commandActions[0].command : item.command;
+  const [whole, setWhole] = useKept("output", false), words = item.commandActions?.length === 1 ? item.commandActions[0].command : item.command;
   const output = String(item.aggregatedOutput ?? "").replace(/\n$/, "").split("\n"), hidden = whole ? 0 : Math.max(0, output.length - FOLD);
   const ended = typeof item.exitCode === "number", end = ended ? `exit ${item.exitCode}` : ENDS[item.status] ?? plain(item.status ?? "", 40);
   return html`<div class="ran"><div class="cmd"><span class="prompt" aria-hidden="true">$</span><code>${visible(words ?? item.command, { breaks: false })}</code><span class=${item.exitCode || item.status === "failed" ? "bad" : ended ? "ok" : "faint"}>${end}${item.durationMs > 99 ? ` · ${duration(item.durationMs)}` : ""}</span></div>${output.join("") ? html`<pre tabindex="0">${hidden ? html`<button class="quiet more" onClick=${() => setWhole(true)}>${quantity(hidden, "line")} before</button>` : null}${ansi(output.slice(hidden).join("\n"))}</pre>` : null}</div>`;
@@ -41,7 +63,8 @@ const said = (item) => (item.content ?? []).map((part) => part.text ?? `[${part.
 const MARKS = /\*\*|__|`/g;
 
 // An item; `to` is the name of the agent whose conversation it stands in, `link` makes a link to an agent's thread.
-export function Item({ item, to, link }) {
+export const Item = ({ item, to, link }) => html`<${Shown.Provider} value=${item.id}>${drawn(item, to, link)}<//>`;
+function drawn(item, to, link) {
   switch (item.type) {
     case "userMessage": return html`<div class="letter"><span class="from">to ${to}</span><${Prose} text=${said(item)} /></div>`;
     case "agentMessage": return html`<${Prose} text=${item.text} />`;
@@ -60,7 +83,7 @@ export function Item({ item, to, link }) {
   }
 }
 function Reasoning({ item }) {
-  const [open, setOpen] = useState(false), parts = [...(item.summary ?? []), ...(item.content ?? [])].filter(Boolean), [first = ""] = (parts[0] ?? "").replace(MARKS, "").trim().split("\n");
+  const [open, setOpen] = useKept("reasoning", false), parts = [...(item.summary ?? []), ...(item.content ?? [])].filter(Boolean), [first = ""] = (parts[0] ?? "").replace(MARKS, "").trim().split("\n");
   if (!parts.length) return null;
   return html`<div class="reasoning"><button class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)}>${plain(first || "Thinks", 120)} ${open ? "⌄" : "›"}</button>${open ? html`<div class="soft"><${Prose} text=${parts.join("\n\n")} /></div>` : null}</div>`;
 }

@@ -152,6 +152,9 @@ function Window() {
   return html`<div class="window"><${Rail} /><div class="bars"><${Bars} /></div><${Page} /><${Tabs} /><${Notices} /><${Overlay} /></div>`;
 }
 
+// The page of this address comes at once, beside the sign-in.
+for (const file of { fleet: ["./fleet.js"], tree: ["./tree.js"], workers: ["./workers.js"] }[place.peek().page] ?? []) load(file);
+
 let tries = 0;
 // A code is tried again while nobody has answered it: taken or refused, it is of no more use.
 const proof = { code };

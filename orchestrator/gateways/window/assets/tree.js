@@ -1,10 +1,11 @@
 // A tree: its agents as they are, beside the conversation of the chosen one.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
-import { computed, signal } from "@preact/signals";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
+import { batch, computed, signal } from "@preact/signals";
 import { api, hear, may, notice, onSignedOut } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Age, agentName, amount, clock, dollars, Glyph, go, html, Key, Link, Meter, phone, place, quantity, short, title, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
+import { Rows } from "./rows.js";
 import { rowOf } from "./trees.js";
 import { Decided } from "./decided.js";
 import { Changes } from "./changes.js";
@@ -17,7 +18,10 @@ class Grown {
   constructor(id) {
     this.id = id;
     this.agents = new Map(); // number → signal of an agent
-    this.order = signal([]); // [number, parent], as they are drawn: each below its parent
+    this.order = signal([]); // {id, depth, guides}, as they are drawn: each below its parent
+    this.keys = signal([]); // the same as texts
+    this.places = new Map(); // text → the same
+    this.more = { tree: this };
     this.head = signal({});
     this.loaded = signal(false);
     this.error = signal("");
@@ -45,33 +49,38 @@ class Grown {
       this.loaded.value = true;
       this.error.value = "";
     }
+    // Agents keep their places while none comes, goes or has another parent.
+    let moved = type === "all" || Boolean(gone?.length);
     for (const agent of data ?? changed ?? []) {
       const known = this.agents.get(agent.agentId);
+      moved ||= known?.peek().parentId !== agent.parentId;
       if (known) known.value = agent; else this.agents.set(agent.agentId, signal(agent));
     }
     for (const one of gone ?? []) this.agents.delete(typeof one === "object" ? one.agentId : Number(one));
     if (Object.keys(head).length) this.head.value = { ...this.head.peek(), ...head };
-    this.sort();
+    if (moved) this.sort();
   }
   sort() {
     const below = new Map();
     for (const agent of [...this.agents.values()].map((each) => each.peek()).sort((a, b) => a.agentId - b.agentId)) {
       const parent = this.agents.has(agent.parentId) && agent.agentId !== agent.parentId ? agent.parentId : null;
-      below.set(parent, [...(below.get(parent) ?? []), agent.agentId]);
+      if (below.has(parent)) below.get(parent).push(agent.agentId); else below.set(parent, [agent.agentId]);
     }
     const found = [];
     // For each level above an agent: whether a line passes it by, ends in it, or branches to it.
-    const walk = (id, depth, guides) => {
-      found.push({ id, depth, guides });
+    const walk = (id, depth, guides, place, kin) => {
+      found.push({ id, depth, guides, place, kin });
       const children = below.get(id) ?? [];
       children.forEach((child, n) => {
         const last = n === children.length - 1;
         const above = guides.map((guide) => (guide === "tee" ? "thru" : guide === "end" ? "none" : guide));
-        walk(child, depth + 1, [...above, last ? "end" : "tee"]);
+        walk(child, depth + 1, [...above, last ? "end" : "tee"], n + 1, children.length);
       });
     };
-    for (const root of below.get(null) ?? []) walk(root, 0, []);
-    if (JSON.stringify(found) !== JSON.stringify(this.order.peek())) this.order.value = found;
+    (below.get(null) ?? []).forEach((root, n, roots) => walk(root, 0, [], n + 1, roots.length));
+    this.places = new Map(found.map((one) => [`${one.id}`, one]));
+    this.more = { tree: this };
+    batch(() => { this.order.value = found; this.keys.value = found.map((one) => `${one.id}`); });
   }
 }
 const trees = new Map();
@@ -88,19 +97,26 @@ function waitWords(agent) {
   return wait.agentIds?.length ? `waits for ${wait.agentIds.slice(0, 6).join(", ")}${wait.agentIds.length > 6 ? "…" : ""}` : `waits for ${wait.text}`;
 }
 // A row renders anew for its own agent and its own selection, and for nothing else.
-function Row({ tree, at, chosen }) {
-  const agent = tree.agents.get(at.id)?.value, on = chosen.value === at.id, self = useRef();
-  useEffect(() => { if (on) self.current?.scrollIntoView({ block: "nearest" }); }, [on]);
-  if (!agent) return null;
+function Row({ tree, id, at }) {
+  const one = tree.places.get(id), agent = tree.agents.get(Number(id))?.value, on = chosenRow.value === id;
+  if (!agent || !one) return null;
   const wait = waitWords(agent);
-  return html`<div role="treeitem" ref=${self} id=${`agent-${at.id}`} aria-level=${at.depth + 1} aria-selected=${on} data-testid="agent" data-agent-id=${at.id} data-label=${agent.label ?? ""} data-state=${agent.state} class="agent ${on ? "on" : ""} ${agent.state}" onClick=${() => go(`/tree/${tree.id}/${at.id}`)}>
-    ${at.guides.map((guide, n) => html`<i key=${n} class="guide ${guide}" />`)}<${Glyph} state=${agent.state} /><div class="text"><div class="line"><b class="clip"><${Words} text=${agentName(agent)} most=${60} /></b><span class="no">${at.id}</span>${wait ? html`<span class="wait clip ${agent.state}">${plain(wait, 120)}</span>` : null}<span class="grow" />${agent.tokens ? html`<span class="num faint">${short(agent.tokens)}</span>` : null}<${Age} since=${agent.sinceAtMs} class="num" /></div><div class="doing">${visible(plain((agent.last ?? "").replace(MARKS, ""), 200), { breaks: false })}</div></div></div>`;
+  return html`<div role="treeitem" id=${`agent-${id}`} aria-level=${one.depth + 1} aria-posinset=${one.place} aria-setsize=${one.kin} aria-selected=${on} data-testid="agent" data-agent-id=${id} data-label=${agent.label ?? ""} data-state=${agent.state} class="agent ${on ? "on" : ""} ${agent.state}" onClick=${() => go(`/tree/${tree.id}/${id}`)} ...${at}>
+    ${one.guides.map((guide, n) => html`<i key=${n} class="guide ${guide}" />`)}<${Glyph} state=${agent.state} /><div class="text"><div class="line"><b class="clip"><${Words} text=${agentName(agent)} most=${60} /></b><span class="no">${id}</span>${wait ? html`<span class="wait clip ${agent.state}">${plain(wait, 120)}</span>` : null}<span class="grow" />${agent.tokens ? html`<span class="num faint">${short(agent.tokens)}</span>` : null}<${Age} since=${agent.sinceAtMs} class="num" /></div><div class="doing">${visible(plain((agent.last ?? "").replace(MARKS, ""), 200), { breaks: false })}</div></div></div>`;
 }
 
 // ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 const TABS = [["agents", "Agents"], ["changes", "Changes"], ["log", "Log"], ["proof", "Proof"]];
 const chosenId = computed(() => Number(place.value.agent ?? 0));
+const chosenRow = computed(() => `${chosenId.value}`);
+
+// A link to the agent of a thread, by its name as soon as it is known.
+function AgentOf({ tree, thread }) {
+  tree.order.value;
+  const one = [...tree.agents.values()].find((each) => each.peek().threadId === thread)?.value;
+  return one ? html`<${Link} to=${`/tree/${tree.id}/${one.agentId}`} class="under"><${Words} text=${agentName(one)} most=${60} /><//>` : html`<code>${plain(thread, 40)}</code>`;
+}
 
 export function Tree() {
   const id = place.value.tree;
@@ -124,6 +140,7 @@ export function Tree() {
     if (!threadId || at === "working" || document.hidden) return;
     api("thread/read", { threadId }).then(({ readState }) => { if (readState?.firstUnread) return api("thread/readState/update", { threadId, operation: { type: "read" }, expectedRevision: readState.revision }); return null; }).catch(() => {});
   }, [threadId, at]);
+  const link = useMemo(() => (thread) => html`<${AgentOf} tree=${tree} thread=${thread} />`, [tree]);
   const head = tree.head.value, row = rowOf(id), name = head.title || row?.title || "";
   if (tree.gone.value) return html`<main class="empty" data-testid="tree"><div><h1>There is no such tree</h1><p>It was deleted, or it is not yours to see.</p><p><${Link} to="/fleet" class="under">Fleet<//></p></div></main>`;
   if (tree.error.value) return html`<main class="empty" data-testid="tree"><div><h1>This tree cannot be read</h1><p>${tree.error.value}</p><p><button onClick=${() => tree.read()}>Try again</button></p></div></main>`;
@@ -131,13 +148,12 @@ export function Tree() {
   const pane = phone.value && place.value.agent !== undefined;
   const tokens = agents.reduce((sum, one) => sum + (one.tokens ?? 0), 0), cost = agents.reduce((sum, one) => sum + (one.costMicro ?? 0), 0);
   const near = nearest(head.budget), { tab } = place.value, idle = agents.every((one) => ["idle", "ready", "failed"].includes(one.state));
-  const link = (thread) => { const one = [...tree.agents.values()].find((each) => each.peek().threadId === thread)?.peek(); return one ? html`<${Link} to=${`/tree/${id}/${one.agentId}`} class="under"><${Words} text=${agentName(one)} most=${60} /><//>` : html`<code>${plain(thread, 40)}</code>`; };
   return html`<main class="treepage ${pane ? "pane" : ""}" data-testid="tree">
     <header><div class="grow"><div class="crumbs"><${Link} to="/fleet">Fleet<//><span>›</span><span class="mono">${plain(String(id).slice(0, 8))}</span></div>${naming ? html`<${Name} id=${id} name=${name} close=${() => setNaming(false)} done=${(next) => { tree.head.value = { ...tree.head.peek(), title: next }; }} />` : html`<h1 class="clip" title=${plain(name)} onDblClick=${() => may("submit") && setNaming(true)}><${Words} text=${title({ title: name, treeId: id })} most=${200} /></h1>`}</div>
       <div class="figures">${tree.loaded.value ? html`<div><small>Agents</small><b>${working}<i> of ${agents.length}</i></b></div>` : null}${tokens ? html`<div><small>Tokens</small><b>${short(tokens)}</b></div>` : null}${cost && near?.kind !== "cost" ? html`<div><small>Cost</small><b>${dollars(cost)}</b></div>` : null}${near ? html`<div class="budget"><small>Budget${near.kind === "cost" ? "" : ` · ${plain(near.kind.replaceAll("_", " "), 30)}`}</small><b>${amount(near.kind, near.spent)}<i> of ${amount(near.kind, near.limit)}</i></b><${Meter} spent=${near.spent} limit=${near.limit} /></div>` : null}${may("approve") && !phone.value ? html`<button class="mini" data-testid="budget-add" onClick=${() => { overlay.value = "budget"; }}>Add…</button>` : null}${may("submit") && !phone.value && !idle ? html`<button class="mini danger" data-testid="cancel" onClick=${() => { overlay.value = "cancel"; }}>Cancel…</button>` : null}</div></header>
     <nav class="tabs" aria-label="Views of the tree">${TABS.map(([name, words]) => html`<${Link} key=${name} to=${`/tree/${id}/${chosenId.value}${name === "agents" ? "" : `/${name}`}`} class=${tab === name ? "on" : ""} aria-current=${tab === name ? "page" : undefined} data-testid=${`tab-${name}`}>${words}<//>`)}</nav>
     ${tab === "changes" ? (agent ? html`<${Changes} key=${agent.threadId} agent=${agent} seq=${head.treeSeq + agent.sinceAtMs} />` : null) : tab === "log" ? html`<${Log} tree=${tree} />` : tab === "proof" ? html`<${Proof} tree=${tree} />` : html`<div class="body">
-      <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${`agent-${chosenId.value}`} data-testid="agents">${tree.order.value.map((one) => html`<${Row} key=${one.id} tree=${tree} at=${one} chosen=${chosenId} />`)}</section>
+      <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${`agent-${chosenId.value}`} data-testid="agents"><${Rows} key=${id} keys=${tree.keys.value} Row=${Row} more=${tree.more} box=${list} usual=${phone.value ? 60 : 52} chosen=${chosenRow} name=${`agents ${id}`} /></section>
       ${agent && (!phone.value || pane) ? html`<${Conversation} key=${agent.threadId} agent=${agent} name=${agentName(agent)} link=${link} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${`/tree/${id}`} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">There is no agent ${plain(String(place.value.agent), 20)} in this tree.</p>` : null}</section>`}
     </div>`}</main>`;
 }
