@@ -25,6 +25,7 @@ SOURCES = {
     "markdown-it@15.0.3": {"markdown-it.mjs": "dist/browser/markdown-it.esm.min.mjs"},
     "tinykeys@4.0.0": {"tinykeys.mjs": "dist/tinykeys.mjs"},
     "@leeoniya/ufuzzy@1.0.19": {"ufuzzy.mjs": "dist/uFuzzy.mjs"},
+    "uplot@1.6.32": {"uplot.mjs": "dist/uPlot.esm.js", "uplot.css": "dist/uPlot.min.css"},
     "@fontsource-variable/geist@5.3.0": {"geist.woff2": "files/geist-latin-wght-normal.woff2"},
     "@fontsource-variable/geist-mono@5.3.0": {"geist-mono.woff2": "files/geist-mono-latin-wght-normal.woff2"},
 }

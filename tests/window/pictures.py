@@ -6,14 +6,19 @@ A deployment of real processes with made-up work; each picture is what a person 
 from __future__ import annotations
 
 import json
+import random
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 from playwright.sync_api import Browser, Page, expect, sync_playwright
+from redis import Redis
 
+from orchestrator.broker.records import BrokerConfig, day_of
+from orchestrator.broker.redis_keys import Keys
 from tests.cli.machine import Machine
 from tests.servers import start_redis
 from tests.window.browser.conftest import CHROMIUM, DESKTOP, PHONE, Deployment
@@ -132,6 +137,8 @@ def main() -> None:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         _desktop(browser, deployment, tree)
         _changes(browser, deployment, changed)
+        _earlier_spend(redis.url)
+        _spend(browser, deployment)
         _phone(browser, deployment)
         browser.close()
 
@@ -184,6 +191,33 @@ def _changes(browser: Browser, deployment: Deployment, tree: str) -> None:
     expect(page.get_by_test_id("remarks")).to_be_visible()
     page.screenshot(path=FOLDER / "changes-dark.png")
     page.context.close()
+
+
+def _earlier_spend(url: str, shards: int = BrokerConfig().shards) -> None:
+    """Made-up usage of the days before: the work of this deployment is a minute old."""
+    figures, keys = random.Random(7), Keys("dendro:", shards)
+    with Redis.from_url(url) as redis:
+        for ago in range(1, 34):
+            at_ms = round((time.time() - ago * 86_400) * 1000)
+            day = day_of(at_ms)
+            weekend = time.gmtime(at_ms / 1000).tm_wday >= 5
+            rows: dict[str, str | int] = {}
+            for model, share, dollars in (("opus-large", 3, 15), ("gpt-5", 5, 6), ("gpt-5-mini", 9, 1)):
+                for who in ("ana", "jo", "nightly"):
+                    if weekend and who != "nightly":
+                        continue
+                    tokens = round(share * figures.uniform(40_000, 160_000))
+                    rows[f"\n{model}\n{who}"] = f"{tokens} {tokens * dollars} {tokens // 30_000}"
+            redis.hset(keys.spend(0, day), mapping={**rows, "n": len(rows)})
+
+
+def _spend(browser: Browser, deployment: Deployment) -> None:
+    for scheme in ("light", "dark"):
+        page = _page(browser, deployment, DESKTOP, scheme)
+        page.goto(f"{deployment.url}/spend?by=model")
+        expect(page.get_by_test_id("spend-chart").locator("canvas")).to_be_visible()
+        page.screenshot(path=FOLDER / f"spend-{scheme}.png")
+        page.context.close()
 
 
 def _phone(browser: Browser, deployment: Deployment) -> None:

@@ -108,6 +108,16 @@ class Deployment:
         self.say(thread, script)
         return thread
 
+    def until_at_rest(self, thread: str) -> None:
+        """Waits until the thread's first turn has ended."""
+        with self.client.stream("GET", "/api/stream", params={"topic": "fleet"}) as told:
+            for line in told.iter_lines():
+                if line.startswith("data:") and thread in line and self._rests(thread):
+                    return
+
+    def _rests(self, thread: str) -> bool:
+        return self.call("tree/read", {"treeId": thread})["state"] in ("ready", "idle", "failed")
+
     def say(self, thread: str, text: str) -> None:
         """Words for a thread."""
         words = [{"type": "text", "text": text}]

@@ -30,6 +30,7 @@ const ICONS = {
   needs: "M8 2.2a4 4 0 0 0-4 4v2.6L2.8 11.2h10.4L12 8.8V6.2a4 4 0 0 0-4-4ZM6.6 13.4a1.5 1.5 0 0 0 2.8 0",
   fleet: "M2.5 4h11M2.5 8h11M2.5 12h7",
   workers: "M2.5 3.5h11v5h-11zM5 12.5h6M8 8.5v4",
+  spend: "M2.5 13V9M6.2 13V5.5M9.8 13V8M13.5 13V3",
 };
 const LINES = { live: "live", lost: "lost", opening: "…" };
 
@@ -136,12 +137,12 @@ function Overlay() {
 // ── the window ───────────────────────────────────────────────────────────────────────────────────
 
 const NOTHING = html`<main />`;
-const Pages = { needs: needs.Needs, fleet: later("./fleet.js", "Fleet", NOTHING), tree: later("./tree.js", "Tree", NOTHING), workers: later("./workers.js", "Workers", NOTHING) };
+const Pages = { needs: needs.Needs, fleet: later("./fleet.js", "Fleet", NOTHING), tree: later("./tree.js", "Tree", NOTHING), workers: later("./workers.js", "Workers", NOTHING), spend: later("./spend.js", "Spend", NOTHING) };
 const Other = () => html`<main class="empty"><div><h1>There is no such page</h1><p><${Link} to="/" class="under">Needs you<//></p></div></main>`;
 
 function Window() {
   useLayoutEffect(() => bind({
-    "g n": () => go("/"), "g f": () => go("/fleet"), "g w": () => go("/workers"),
+    "g n": () => go("/"), "g f": () => go("/fleet"), "g w": () => go("/workers"), "g s": () => go("/spend"),
     "$mod+k": (event) => { event.preventDefault(); if (session.peek().state === "in") overlay.value = overlay.peek() === "palette" ? "" : "palette"; },
     Escape: () => {}, "?": () => { overlay.value = "keys"; },
   }), []);

@@ -14,7 +14,7 @@ export function Settings({ close }) {
     <fieldset><legend>Colours</legend>${["system", "light", "dark"].map((one) => html`<label key=${one} class="chip ${scheme.value === one ? "on" : ""}"><input type="radio" name="scheme" class="hidden" checked=${scheme.value === one} onChange=${() => { scheme.value = one; }} />${one}</label>`)}</fieldset>
     <label class="row"><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act (Allow by “a”)</label>
     ${who.scope === "read" ? html`<p class="faint">You may read. Who may answer signs in with a code of <code>dendro token code --scope approve</code>.</p>` : null}
-    <footer><button onClick=${() => { close(); signOut(); }} data-testid="sign-out">Sign out</button><button class="quiet" onClick=${() => { overlay.value = "keys"; }}>Keys</button>${phone.value ? html`<button class="quiet" onClick=${() => { close(); go("/workers"); }}>Workers</button>` : null}<span class="grow" /><button onClick=${close}>Close</button></footer></div>`;
+    <footer><button onClick=${() => { close(); signOut(); }} data-testid="sign-out">Sign out</button><button class="quiet" onClick=${() => { overlay.value = "keys"; }}>Keys</button>${phone.value ? html`<button class="quiet" onClick=${() => { close(); go("/workers"); }}>Workers</button><button class="quiet" onClick=${() => { close(); go("/spend"); }}>Spend</button>` : null}<span class="grow" /><button onClick=${close}>Close</button></footer></div>`;
 }
 
 // Finds pages, trees and requests, and does what the page can do.

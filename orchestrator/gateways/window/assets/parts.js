@@ -31,7 +31,7 @@ export function Link({ to, children, ...rest }) {
 }
 
 // Pages of the rail: address, name, words, keys.
-export const PAGES = [["/", "needs", "Needs you", "g n"], ["/fleet", "fleet", "Fleet", "g f"], ["/workers", "workers", "Workers", "g w"]];
+export const PAGES = [["/", "needs", "Needs you", "g n"], ["/fleet", "fleet", "Fleet", "g f"], ["/workers", "workers", "Workers", "g w"], ["/spend", "spend", "Spend", "g s"]];
 
 // ── light and dark ───────────────────────────────────────────────────────────────────────────────
 

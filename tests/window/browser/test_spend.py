@@ -1,0 +1,74 @@
+"""A person looks at what was spent: by day, model, person and tree, in a picture, a table and a file."""
+
+from __future__ import annotations
+
+import csv
+import re
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Page, expect
+
+from tests.window.browser.conftest import DESKTOP, PHONE, Visitor
+from tests.window.browser.test_accessibility import found
+
+
+def _spent(visitor: Visitor, name: str) -> str:
+    """A tree that has used some tokens."""
+    thread = visitor.deployment.asks("echo", name)
+    visitor.deployment.until_at_rest(thread)
+    return thread
+
+
+def _rows(page: Page) -> list[str]:
+    expect(page.get_by_test_id("spend-row").first).to_be_visible()
+    return [row.get_attribute("data-name") or "" for row in page.get_by_test_id("spend-row").all()]
+
+
+def test_spend_is_shown_by_day_model_person_and_tree(visitor: Visitor) -> None:
+    tree = _spent(visitor, "A tree that costs")
+    told = visitor.deployment.call("spend/list", {"by": ["day", "model"]})
+    page = visitor.signed_in("/", scope="read")
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page).to_have_url(re.compile("/spend$"))
+    expect(page).to_have_title(re.compile("Spend · Dendro"))
+    expect(page.get_by_test_id("spend-total")).to_contain_text("requests")
+    expect(page.get_by_test_id("spend-chart").locator("canvas")).to_be_visible()
+    assert _rows(page) == [told["to"]]
+    page.get_by_test_id("by-model").click()
+    expect(page.get_by_test_id("spend-row")).to_contain_text([told["data"][0]["model"]])
+    page.get_by_test_id("by-who").click()
+    expect(page.get_by_test_id("spend-row")).to_contain_text(["program"])
+    page.get_by_test_id("by-tree").click()
+    expect(page).to_have_url(re.compile(r"/spend\?days=30&by=tree$"))
+    page.locator(f"[data-testid=spend-row][data-name='{tree}'] a").click()
+    expect(page.get_by_test_id("tree")).to_contain_text("A tree that costs")
+    page.go_back()
+    page.get_by_role("link", name="7 days").click()
+    expect(page).to_have_url(re.compile(r"days=7&by=tree"))
+
+
+def test_spend_is_kept_as_a_file_for_spreadsheets(visitor: Visitor, tmp_path: Path) -> None:
+    _spent(visitor, "Counted in a file")
+    page = visitor.signed_in("/spend", scope="read")
+    with page.expect_download() as saving:
+        page.get_by_test_id("spend-csv").click()
+    saving.value.save_as(tmp_path / "spend.csv")
+    told = visitor.deployment.call("spend/list", {"by": ["day", "model", "who"]})
+    assert saving.value.suggested_filename == f"dendro-spend-{told['from']}-{told['to']}.csv"
+    with (tmp_path / "spend.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["day"], row["who"], int(row["tokens"])) for row in rows] == [
+        (row["day"], row["who"], row["tokens"]) for row in told["data"]
+    ]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_spend_can_be_read_on_a_phone_and_by_everybody(visitor: Visitor, scheme: str) -> None:
+    _spent(visitor, "Seen by all")
+    for size in (DESKTOP, PHONE):
+        page = visitor.signed_in("/spend", scope="read", size=size, scheme=scheme, bypass_csp=True)
+        expect(page.get_by_test_id("spend-chart").locator("canvas")).to_be_visible()
+        assert found(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
