@@ -547,6 +547,9 @@ LATER = (
     ((contents,), 0.025),
     ((followers,), 0.03),
     ((burials,), 0.03),
+    ((contents,), 0.025),
+    ((processes, left_running), 0.02),
+    ((births,), 0.015),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""

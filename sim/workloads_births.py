@@ -32,7 +32,7 @@ async def births(fixture: Fixture) -> None:
     late = Random(f"late:{rng.getstate()[1][:4]}").random() < LATE_SEEDS
     if late and nemesis.failover is not None:
         nemesis.failover.gives_up = 1.0
-    if Random(f"announced:{rng.getstate()[1][:4]}").random() < 0.5:
+    if Random(f"announced:{rng.getstate()[1][:4]}").random() < 0.75:
         nemesis.lie_in_wait(LateAnnouncement)
     founders = []
     for _ in range(rng.choice((2, 3, 4))):

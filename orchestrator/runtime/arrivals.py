@@ -20,6 +20,7 @@ from orchestrator.broker.records import START, Refused, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_TIMER
+from orchestrator.core.decide.call import reply_of
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.decide.task import located
 from orchestrator.core.frozen import replace
@@ -43,7 +44,6 @@ from orchestrator.protocol.ops import (
     GetPath,
     MessageAgent,
     OverrideTurnContext,
-    ResolveElicitation,
     Shutdown,
     UpdateQueued,
     UserTurn,
@@ -213,10 +213,15 @@ class Arrivals:
         task = self._context.journal.state.task
         own: set[str] = {call.call_id for call in task.requests} if task is not None else set()
         own |= {asked.id for asked in task.open_elicitations} if task is not None else set()
-        meant = str(op.request_id) if isinstance(op, ResolveElicitation) else op.id
-        if meant in own or any(meant in (asked.call_id, asked.turn) for asked in below):
+        reply = reply_of(op)
+        # What a turn asks for by now does not keep an answer from being late for what it asked before.
+        open_now = reply.id in own or any(
+            reply.id == asked.call_id or (reply.id == asked.turn and reply.fits(asked.kind))
+            for asked in below
+        )
+        if open_now:
             return replace(command, below=below)
-        decided = await writing.insist(lambda: lookups.decided_below(meant, op.agent_id))
+        decided = await writing.insist(lambda: lookups.decided_below(reply.id, op.agent_id))
         return replace(command, below=below, decided=decided or ())
 
     async def _reap(self) -> bool:

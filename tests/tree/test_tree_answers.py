@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
+from orchestrator.protocol.policy import ReviewDecision
 from tests.runtime.players import calls, message
 from tests.tree.harness import TreeHarness, asks
 
@@ -103,6 +104,30 @@ async def test_second_answer_that_names_its_agent_is_held_against_that_agents_de
     late = await answers(trees, trees.root, "bob", "approved", agent_id=2)
     said = "c1 of agent 2 was already decided: denied, by ann"
     assert await refusal(trees, trees.root) == (late, said), "what was decided of agent 1 is another matter"
+
+
+async def test_late_answer_by_the_turn_is_told_of_the_agent_whose_call_was_decided_though_that_asks_again(
+    trees: TreeHarness,
+) -> None:
+    """The turn waits for words by then, which the late answer's op does not give."""
+    trees.models.will("root", [asks("a", "spawn", prompt="[a] ask")], [asks("w", "await")], [message("ok")])
+    question = {"id": "where", "header": "Where", "question": "Where?"}
+    trees.models.will(
+        "a",
+        [calls("c1", ask=True)],
+        [calls("q1", "request_user_input", questions=[question])],
+        [message("asked")],
+    )
+    await trees.plant(policy="untrusted")
+    trees.start()
+    asked = (await trees.harness.until(trees.root, "exec_approval_request"))[-1]
+    turn = asked.id
+    await answers(trees, trees.root, "ann", "approved")
+    await trees.harness.until(trees.root, "request_user_input")
+    trees.harness.client.who = "bob"
+    late = await trees.harness.submit(trees.root, ops.ExecApproval(id=turn, decision=ReviewDecision.DENIED))
+    said = "c1 of agent 1 was already decided: approved, by ann"
+    assert await refusal(trees, trees.root) == (late, said)
 
 
 async def test_request_leaves_the_root_with_the_turn_that_asked(trees: TreeHarness, child: SessionId) -> None:
