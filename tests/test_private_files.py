@@ -278,6 +278,7 @@ OTHERWISE = {
     "orchestrator/folders/known.py": (1, IN_A_COPY),
     "orchestrator/gateways/folder_facts.py": (3, f"the mark of a folder, {THE_PERSONS}"),
     "orchestrator/private_files.py": (2, "here it is done"),
+    "orchestrator/rollouts/bundle_writer.py": (4, "members of a ZIP, whose own file is private"),
     "orchestrator/rollouts/objects.py": (6, "in an object store: the local folder has a way of its own"),
     "orchestrator/sandbox/limits.py": (4, KERNEL),
     "orchestrator/tools/exec/held_objects.py": (3, KERNEL),

@@ -252,6 +252,12 @@ class TimersDue(TypedDict):
     members: list[str]
 
 
+class TreeHeads(TypedDict):
+    tree_seq: int
+    named: list[str]
+    heads: list[tuple[int | None, bytes]]
+
+
 # ── replies ───────────────────────────────────────────────────────────────────────────────────────
 
 

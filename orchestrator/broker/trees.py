@@ -49,6 +49,7 @@ if TYPE_CHECKING:
         ReserveOk,
         RevokeMoved,
         RevokeOk,
+        TreeHeads,
     )
     from orchestrator.broker.replies import Registry as RegistryFields
 
@@ -473,6 +474,33 @@ class Trees(Deletion, FleetIndex, Resting):
         named = [SessionId(value.decode()) for name, value in fields.items() if name.startswith("s:")]
         heads = await self._logs.heads([session for session in named if str(session) != str(tree)])
         return (*heads, *await self._logs.heads([SessionId(tree)]))
+
+    async def heads_at_once(self, tree: TreeId) -> tuple[int, tuple[SessionHead, ...]]:
+        """The end of the tree's log, and the heads of all its sessions, pruned agents too: of one moment.
+
+        Raises `UnknownSession` if there is no such tree.
+        """
+        known: dict[SessionId, SessionHead] = {}
+        # Agents that were pruned are in no registry, so the tree's shard is read.
+        async for page in self._logs.heads_of_shard(self.keys.shard_of(tree)):
+            known.update({head.session: head for head in page if head.tree == tree})
+        if not known:
+            raise UnknownSession(tree)
+        gone: set[SessionId] = set()
+        while True:
+            sessions = sorted(known)
+            keys = [self.keys.agents(tree), *map(self.keys.session, sessions)]
+            read: TreeHeads = (await self._run(call("tree_heads", keys))).fields
+            born = [id for id in map(SessionId, read["named"]) if id not in known and id not in gone]
+            if not born:
+                ends = zip(sessions, read["heads"], strict=True)
+                found = (
+                    replace(known[id], seq=seq, head=head) for id, (seq, head) in ends if seq is not None
+                )
+                return read["tree_seq"], tuple(found)
+            # Born since the shard was read: their ends have to be of the same moment.
+            known.update({head.session: head for head in await self._logs.heads(born)})
+            gone.update(id for id in born if id not in known)
 
     async def recount(self, tree: TreeId) -> str | None:
         """Counts the tree's agents in its root's hash, where an earlier version made it.

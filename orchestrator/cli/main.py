@@ -84,6 +84,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
         "Checks a log: its chain, its texts, its session, and what others noted of it.",
     ),
     "export": ("export", "export", "Writes a session's log: in Codex's line shapes, or whole."),
+    "bundle": ("bundle", "bundle", "Writes a whole tree as a file that a stranger can check."),
     "revoke": ("cancel", "revoke", "Takes a session away from its worker, or readmits a quarantined one."),
     "trust": ("trust", "trust", "Lets a folder's dendro.toml set everything, as long as it stays as it is."),
     "stats": ("workers", "stats", "Shows how much there is to do, pool by pool, and who does it."),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -28,7 +29,8 @@ NOT_SHOWN = (
 def verify(
     ctx: typer.Context,
     source: Annotated[
-        str, typer.Argument(metavar="ID|FILE", help="A session id, the beginning of one, or a file.")
+        str,
+        typer.Argument(metavar="ID|FILE", help="A session id, the beginning of one, a file, or a bundle."),
     ] = "",
     tree: Annotated[
         bool, typer.Option("--tree", help="Every session of the tree that ID belongs to.")
@@ -49,23 +51,40 @@ def verify(
             "--accept-old-header", help="A keyed full export whose first line bears no code holds, too."
         ),
     ] = False,
+    trust: Annotated[
+        Path | None,
+        typer.Option(
+            "--trust", metavar="FILE", exists=True, dir_okay=False, help="Of a bundle: whom you trust."
+        ),
+    ] = None,
 ) -> None:
     """Checks a log: its chain, its texts, its session, and what others noted of it.
 
-    A file is checked without any server. Exit code 1 if anything was altered,
-    exchanged or lost; every finding is named. Exit code 2 if the log's key is
-    not configured here: nothing can be said of it then.
+    A file or a bundle is checked without any server. Exit code 1 if anything
+    was altered, exchanged or lost; every finding is named. Exit code 2 if it
+    cannot be checked here, as where the log's key is not configured: nothing
+    can be said of it then.
 
     \b
     dendro verify 0199a2b4 --expect-head 118:6c1f…
     dendro verify 0199a2b4 --tree --workspaces
+    dendro verify run.zip --trust auditor.json
     DENDRO_CHAIN_SECRET=… dendro verify session.jsonl
     """
     import asyncio
 
+    from orchestrator.cli.bundle import bundle_named, verify_bundle
+
     if bool(source) == all_ or (expect_head is not None and (tree or all_)):
         raise Fault("give an ID or a FILE, or --all; --expect-head is of one log", ExitCode.USAGE)
     settings, expected = Invocation.of(ctx).settings(), _expected(expect_head)
+    if (path := bundle_named(source) if source else None) is not None:
+        if tree or workspaces or expected is not None:
+            raise Fault("a bundle is checked as it is: it takes --trust alone", ExitCode.USAGE)
+        verify_bundle(settings, path, trust)
+        return
+    if trust is not None:
+        raise Fault("--trust is for a bundle", ExitCode.USAGE)
     sound, unchecked = True, 0
     reports = asyncio.run(_reports(settings, source, tree, all_, expected, accept_old_header))
     for report in reports:

@@ -1,0 +1,332 @@
+"""`dendro bundle`: a whole tree as one file for strangers, and what such a file says of itself."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.invocation import Invocation
+from orchestrator.core.counts import counted
+from orchestrator.terminal.faults import ExitCode, Fault
+
+if TYPE_CHECKING:
+    from orchestrator.rollouts.bundle_check import BundleReport
+    from orchestrator.rollouts.bundle_receipts import Trust
+    from orchestrator.rollouts.bundle_writer import FetchPack, Made
+    from orchestrator.rollouts.signed_notes import Signer
+    from orchestrator.settings import Settings
+    from orchestrator.wiring.open_deployment import Opened
+
+FINDINGS_SHOWN = 20
+NO_FILE = "name the file: -o run.zip"
+FOREIGN = "agrees with itself; who made it is not shown"
+
+
+def bundle(
+    ctx: typer.Context,
+    session: Annotated[
+        str, typer.Argument(metavar="ID|FILE", help="A session of the tree; with --open, a bundle.")
+    ],
+    output: Annotated[str, typer.Option("-o", metavar="FILE", help="Where to; it has to be a file.")] = "",
+    packs: Annotated[
+        str, typer.Option("--packs", metavar="here|named", help="Whether packs of folders come with it.")
+    ] = "named",
+    withhold: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--withhold",
+            metavar="SEL",
+            help="Keep back ID:SEQ, ID:SEQ-SEQ, tree:SEQ, text:SHA256, texts, pack:SHA256, or an agent's ID.",
+        ),
+    ] = None,
+    key: Annotated[
+        Path | None,
+        typer.Option("--key", metavar="FILE", help="An Ed25519 key, of OpenSSH or OpenSSL, to sign it by."),
+    ] = None,
+    origin: Annotated[
+        str, typer.Option("--origin", metavar="NAME", help="What the key is called; else HOST/NAMESPACE.")
+    ] = "",
+    open_: Annotated[bool, typer.Option("--open", help="Shows what a bundle holds; writes nothing.")] = False,
+) -> None:
+    """Writes a whole tree as a file that a stranger can check.
+
+    It holds every log of the tree at one moment, with what its entries name,
+    under Merkle roots that your key signs. Who checks it needs no server and
+    no key of yours: `dendro verify FILE`, or examples/check_bundle.py.
+
+    What you withhold is shown as withheld, and its digest stays. Packs that
+    come with it are in the clear.
+
+    \b
+    dendro bundle 0199a2b4 -o run.zip --key ~/.ssh/id_ed25519
+    dendro bundle 0199a2b4 -o run.zip --packs here --withhold 0199a2b4:118
+    dendro bundle --open run.zip
+    """
+    import asyncio
+
+    settings = Invocation.of(ctx).settings()
+    if open_:
+        for line in _overview(_checked(settings, _bundle_file(session), None)):
+            print(line)
+        return
+    if not output or output == "-":
+        raise Fault(NO_FILE, ExitCode.USAGE)
+    if packs not in ("here", "named"):
+        raise Fault(f"--packs {packs!r} is neither here nor named", ExitCode.USAGE)
+    made, signer = asyncio.run(
+        _bundle(settings, session, Path(output), packs == "here", withhold or [], key, origin)
+    )
+    for line in _made_lines(made, signer, output):
+        print(line, file=sys.stderr)
+
+
+async def _bundle(
+    settings: Settings,
+    session: str,
+    file: Path,
+    packs: bool,
+    withhold: list[str],
+    key: Path | None,
+    origin: str,
+) -> tuple[Made, Signer | None]:
+    import tempfile
+    import time
+
+    from orchestrator.cli.invocation import opened
+    from orchestrator.core.entries import timestamp
+    from orchestrator.private_files import replacing
+    from orchestrator.rollouts.bundle_writer import Order, read_selection, write_bundle
+    from orchestrator.wiring.new_sessions import VERSION
+
+    async with opened(settings) as found:
+        head = await found.find(session)
+        name = origin or _usual_origin(head.labels.namespace)
+        signer = _signer(key, name)
+        with tempfile.TemporaryDirectory(prefix=".dendro-") as spool, replacing(file) as out:
+            order = Order(
+                origin=name,
+                made_at=timestamp(time.time_ns() // 1_000_000),
+                by=f"dendro {VERSION}",
+                key_id=settings.chain.key_id if settings.chain.key else "",
+                packs="here" if packs else "named",
+                withhold=read_selection(withhold, str(head.tree)),
+                signer=signer,
+                fetch_pack=_fetch_pack(found),
+                spool=Path(spool),
+            )
+            return await write_bundle(found, head.tree, out, order), signer
+
+
+def _usual_origin(namespace: str) -> str:
+    import re
+    import socket
+
+    return re.sub(r"[\s+]", "-", f"{socket.gethostname() or 'localhost'}/{namespace or 'home'}")
+
+
+def _signer(key: Path | None, name: str) -> Signer | None:
+    from orchestrator.rollouts.signed_notes import BadNote, Signer, is_name, read_private_key
+
+    if not is_name(name):
+        raise Fault(f"--origin {name!r} is no name: one word, without +", ExitCode.USAGE)
+    if key is None:
+        return None
+    try:
+        return Signer(name, read_private_key(key))
+    except BadNote as error:
+        raise Fault(str(error), ExitCode.USAGE) from None
+
+
+def _fetch_pack(found: Opened) -> FetchPack:
+    from orchestrator.core.ids import TreeId
+    from orchestrator.workspaces.stored_packs import BrokenPack, PackName
+
+    async def fetch(name: str, size: int, target: Path) -> bool:
+        try:
+            await found.packs().fetch(PackName.of(name, TreeId(name.partition("/")[0])), target, size)
+        except BrokenPack:
+            return False
+        return True
+
+    return fetch
+
+
+def _made_lines(made: Made, signer: Signer | None, file: str) -> Iterator[str]:
+    manifest = made.manifest
+    sessions = sum(bool(log.session) for log in manifest.logs)
+    texts = sum(one.state == "here" for one in manifest.texts.values())
+    yield (
+        f"{manifest.tree}: {counted(sessions, 'session')} and the tree's log, "
+        f"{counted(made.entries, 'entry')}, {counted(texts, 'large text')}, all of one moment: {file}"
+    )
+    if manifest.withheld or manifest.left_out:
+        left_out = f"{counted(len(manifest.left_out), 'session')} left out"
+        yield f"withheld   {counted(len(manifest.withheld), 'entry')}, {left_out}"
+    if made.absent_texts:
+        yield f"warning    {counted(made.absent_texts, 'large text')} not stored any more: shown as withheld"
+    if made.absent_packs:
+        yield f"warning    {counted(made.absent_packs, 'pack')} not in the store: named, not here"
+    if signer is None:
+        yield "signed by  nobody: --key FILE signs it, and only then it shows who made it"
+    else:
+        yield f"signed by  {signer.key}"
+
+
+# ── checking ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def bundle_named(text: str) -> Path | None:
+    """The bundle that an argument names: a ZIP, or a folder with a manifest; None if it names none."""
+    from orchestrator.rollouts.bundle_members import is_bundle
+
+    path = Path(text).expanduser()
+    return path if path.exists() and is_bundle(path) else None
+
+
+def _bundle_file(text: str) -> Path:
+    path = bundle_named(text)
+    if path is None:
+        raise Fault(f"{text} is no bundle", ExitCode.USAGE)
+    return path
+
+
+def _checked(settings: Settings, path: Path, trust: Trust | None) -> BundleReport:
+    from orchestrator.rollouts.bundle_check import check_bundle
+    from orchestrator.rollouts.bundle_form import NewerFormat
+    from orchestrator.wiring.deployment import chain_key
+
+    try:
+        return check_bundle(path, trust, chain_key(settings))
+    except NewerFormat as error:
+        raise Fault(f"{path}: {error}: it cannot be checked here", ExitCode.USAGE) from None
+
+
+def verify_bundle(settings: Settings, path: Path, trust_file: Path | None) -> None:
+    """Prints what a bundle shows; exit code 1 with a finding, 2 where it cannot be checked here."""
+    from orchestrator.terminal.text import plain
+
+    report = _checked(settings, path, _trust(trust_file))
+    for line in _verdict(report, trusted=trust_file is not None):
+        print(plain(line))
+    if report.findings:
+        raise typer.Exit(ExitCode.FAILED)
+
+
+def _trust(file: Path | None) -> Trust | None:
+    from orchestrator.rollouts.bundle_receipts import BadTrust, Trust
+
+    if file is None:
+        return None
+    try:
+        return Trust.read(file.read_bytes())
+    except BadTrust as error:
+        raise Fault(f"{file}: {error}: nothing can be checked against it", ExitCode.USAGE) from None
+
+
+def _verdict(report: BundleReport, *, trusted: bool) -> Iterator[str]:
+    count = len(report.findings) + report.more
+    if report.findings:
+        yield f"bundle     does not hold: {counted(count, 'finding')}"
+    else:
+        yield f"bundle     {'agrees with itself, and with what you trust' if trusted else FOREIGN}"
+    yield from _facts(report, trusted=trusted)
+    for finding in report.findings[:FINDINGS_SHOWN]:
+        yield f"FINDING    {finding.code}  {finding.place}: {finding.text}"
+    if count > FINDINGS_SHOWN:
+        yield f"           and {count - FINDINGS_SHOWN:,} more"
+    last = max((log.last for log in report.logs.values()), default="") or "its last entry"
+    yield (
+        f"not shown  that what was written at first was true; what happened after {last[:40]}; "
+        "who stands behind a key"
+    )
+
+
+def _facts(report: BundleReport, *, trusted: bool) -> Iterator[str]:
+    manifest = report.manifest
+    if manifest is None:
+        return
+    made = f"made {manifest.made_at[:40]} by {manifest.by[:80]}"
+    if manifest.origin in report.signed_by:
+        yield f"origin     {manifest.origin}; signed by a key you trust (proved); {made} (stated)"
+    else:
+        signed = "signed, by a key that you did not name" if report.signatures else "signed by nobody"
+        yield f"origin     {manifest.origin}; {signed}; {made} (stated)"
+    sessions = sum(bool(log.session) for log in manifest.logs)
+    entries = sum(log.size for log in manifest.logs)
+    holds = "proved" if not report.findings else "stated"
+    covered = ", all of them under receipts" if report.receipts.present and not report.uncovered else ""
+    logs = f"{counted(sessions, 'session')} and the tree's log: {counted(entries, 'entry')}"
+    yield f"logs       {logs} under the roots of the manifest{covered} ({holds})"
+    if keys := sorted({log.key_id for log in manifest.logs if log.key_id}):
+        yield f"chain      keyed by {', '.join(keys)[:80]}: who has that key can check it, too"
+    yield f"seen       {_seen(report, trusted=trusted)}"
+    if parts := list(_kept_back(report)):
+        yield f"withheld   {'; '.join(parts)}"
+    if report.answers:
+        proved, stated = report.proved_answers, report.answers - report.proved_answers
+        yield (
+            f"people     {proved} of {counted(report.answers, 'answer')} signed by a key of theirs (proved); "
+            f"{stated} as the door says (stated)"
+        )
+    for note in report.notes:
+        yield f"note       {note}"
+
+
+def _seen(report: BundleReport, *, trusted: bool) -> str:
+    from orchestrator.core.entries import timestamp
+
+    receipts = report.receipts
+    if not receipts.present:
+        return "no receipts: nobody else has seen its roots, so who signs it can write another past"
+    parts = (
+        [f"{receipts.witnesses} of your witnesses signed the register's size {receipts.size}"]
+        if trusted
+        else []
+    )
+    if receipts.earlier is not None:
+        parts.append(f"it continues the checkpoint that you had (size {receipts.earlier})")
+    if receipts.whole:
+        parts.append(f"complete as of {timestamp(receipts.until_ms)}")
+    else:
+        parts.append("chosen receipts, which cannot show that nothing was left out")
+    if receipts.stamps:
+        parts.append(f"{counted(receipts.stamps, 'time stamp')}, not looked at here")
+    return "; ".join(parts)
+
+
+def _kept_back(report: BundleReport) -> Iterator[str]:
+    manifest = report.manifest
+    assert manifest is not None
+    for (who, why), count in sorted(report.redacted.items()):
+        yield f"{counted(count, 'entry')} redacted by {who[:80] or 'somebody'} ({why[:120]!r}) (stated)"
+    if report.withheld:
+        yield f"{counted(report.withheld, 'entry')} withheld by who made the bundle"
+    if manifest.left_out:
+        yield f"{counted(len(manifest.left_out), 'session')} left out: deleted, or withheld"
+    for kind, states in (("large text", report.texts), ("pack", report.packs)):
+        for state, count in sorted(states.items()):
+            if state != "here":
+                yield f"{counted(count, kind)} {state}, not here"
+
+
+# ── opening ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def _overview(report: BundleReport) -> Iterator[str]:
+    """The contents of a bundle, for somebody who looks into one."""
+    from orchestrator.terminal.text import plain
+
+    for line in _facts(report, trusted=False):
+        yield plain(line)
+    logs = sorted(report.logs.values(), key=lambda log: (log.id.startswith("tree:"), log.agent or 0, log.id))
+    for log in logs:
+        number = f"{log.agent} " if log.agent is not None else ""
+        label = f"  {number}{log.label}" if number or log.label else ""
+        span = f"  {log.first[:24]} to {log.last[:24]}" if log.first else ""
+        yield plain(f"{log.id}  {counted(log.entries, 'entry')}{span}{label[:120]}")
+    count = len(report.findings) + report.more
+    yield f"findings   {count}: `dendro verify` names them" if count else "findings   none"

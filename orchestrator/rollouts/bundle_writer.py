@@ -1,0 +1,449 @@
+"""The making of a bundle: the logs of a whole tree at one moment, with what their entries name, in a ZIP.
+
+Logs are read once, page by page, and written as they are read; what is kept of an entry is its part of a
+Merkle tree's edge. Equal input gives equal bytes, but for the time at which the bundle was made.
+"""
+
+from __future__ import annotations
+
+import re
+import zipfile
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+from typing import IO, Any, BinaryIO, Final, Literal
+
+import orjson
+
+from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
+from orchestrator.core.blobs import may_refer
+from orchestrator.core.chain import NAMING_ENTRIES, payload_digest
+from orchestrator.core.entries import DENDRO, EVENT_MSG, timestamp
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.merkle import Frontier
+from orchestrator.rollouts.bundle_form import (
+    EMPTY_HEAD,
+    HASH,
+    MANIFEST,
+    NOTE,
+    File,
+    Line,
+    LogLine,
+    Manifest,
+    Stated,
+    child_of,
+    conversation,
+    leaf,
+    log_member,
+    note_text,
+    packs_named,
+    texts_named,
+)
+from orchestrator.rollouts.bundle_members import CHUNK
+from orchestrator.rollouts.log_errors import RolloutError
+from orchestrator.rollouts.signed_notes import Note, Signer
+from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.tree_log import tree_entries
+
+_LEVEL: Final = 1
+"""Of deflate: logs shrink to a fifth by it, at five times the speed of the usual level."""
+_WRITTEN: Final = 256 << 10
+"""Bytes of lines that are written together."""
+_NAMING_KINDS: Final = frozenset({"child", "forked", "redacted", "configured"})
+"""Facts that say what the tree is made of, or why something is not there: these are never withheld."""
+
+FetchPack = Callable[[str, int, Path], Awaitable[bool]]
+"""Takes a pack's name and length, and a file to write it to; False if the store has not got it whole."""
+
+
+# ── what is withheld ──────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class Selection:
+    """Parts of a tree that the maker of its bundle keeps back."""
+
+    entries: tuple[tuple[str, int, int], ...] = ()
+    """Log, first and last number."""
+    sessions: frozenset[str] = frozenset()
+    """Agents that are left out, with all below them."""
+    texts: frozenset[str] = frozenset()
+    all_texts: bool = False
+    packs: frozenset[str] = frozenset()
+
+    def has(self, log: str, seq: int) -> bool:
+        return any(id == log and first <= seq <= last for id, first, last in self.entries)
+
+
+_ENTRIES = re.compile(r"(tree|session:[^:]+|[^:]+):([1-9][0-9]{0,17})(?:-([1-9][0-9]{0,17}))?")
+
+
+def read_selection(words: Iterable[str], tree: str) -> Selection:
+    """Reads `ID:SEQ`, `ID:SEQ-SEQ`, `tree:SEQ`, `text:SHA256`, `texts`, `pack:SHA256`, and `ID` of an agent.
+
+    Raises `RolloutError`.
+    """
+    entries: list[tuple[str, int, int]] = []
+    texts: set[str] = set()
+    packs: set[str] = set()
+    sessions: set[str] = set()
+    all_texts = False
+    for word in words:
+        kind, _, rest = word.partition(":")
+        if word == "texts":
+            all_texts = True
+        elif kind in ("text", "pack") and HASH.fullmatch(rest):
+            (texts if kind == "text" else packs).add(rest)
+        elif match := _ENTRIES.fullmatch(word):
+            first, last = int(match[2]), int(match[3] or match[2])
+            named = match[1].removeprefix("session:")
+            entries.append((f"tree:{tree}" if named == "tree" else f"session:{named}", first, last))
+        elif kind not in ("text", "pack") and ":" not in word and word:
+            sessions.add(word)
+        else:
+            raise RolloutError(
+                f"--withhold {word!r} is none of ID:SEQ, ID:SEQ-SEQ, tree:SEQ, text:SHA256, texts, "
+                "pack:SHA256, ID"
+            )
+    if tree in sessions:
+        raise RolloutError("the root of a tree cannot be left out of its bundle")
+    return Selection(tuple(entries), frozenset(sessions), frozenset(texts), all_texts, frozenset(packs))
+
+
+# ── the making ────────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class Order:
+    """How a bundle is to be made."""
+
+    origin: str
+    made_at: str
+    by: str
+    key_id: str = ""
+    """Names the key of the chains, if they have one."""
+    packs: Literal["here", "named"] = "named"
+    withhold: Selection = Selection()
+    signer: Signer | None = None
+    fetch_pack: FetchPack | None = None
+    spool: Path = Path()
+    """A folder of this user's for a pack on its way."""
+
+
+@dataclass(slots=True)
+class Made:
+    """A bundle that was written, in numbers."""
+
+    manifest: Manifest
+    sha256: str = ""
+    """Of the manifest, which the note signs."""
+    entries: int = 0
+    absent_texts: int = 0
+    """Texts that are not stored any more: they are declared as withheld."""
+    absent_packs: int = 0
+
+
+async def write_bundle(found: LogSource, tree: TreeId, out: BinaryIO, order: Order) -> Made:
+    """Writes the bundle of a tree; raises `RolloutError` if a log is not all there."""
+    tree_seq, heads = await found.broker.trees.heads_at_once(tree)
+    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
+        return await _Writer(found, tree, archive, order, heads).run(tree_seq)
+
+
+@dataclass(slots=True)
+class _Log:
+    """A log on its way into the bundle."""
+
+    id: str
+    frontier: Frontier = field(default_factory=Frontier)
+    head: bytes = EMPTY_HEAD
+
+    def line(self, line: Line) -> bytes:
+        self.frontier.append(leaf(line.seq, line.epoch, line.digest, line.chain))
+        self.head = line.chain
+        return line.encode()
+
+    def told(self, key_id: str) -> LogLine:
+        return LogLine(self.id, self.frontier.size, self.frontier.root(), self.head, key_id)
+
+
+class _Member:
+    """A member on its way into the ZIP, hashed as it is written."""
+
+    def __init__(self, target: IO[bytes]) -> None:
+        self._target, self._hash, self._bytes = target, sha256(), 0
+        self._waiting: list[bytes] = []
+        self._held = 0
+
+    def write(self, data: bytes) -> None:
+        self._waiting.append(data)
+        self._held += len(data)
+        if self._held >= _WRITTEN:
+            self.flush()
+
+    def flush(self) -> None:
+        data = b"".join(self._waiting)
+        self._target.write(data)
+        self._hash.update(data)
+        self._bytes += len(data)
+        self._waiting.clear()
+        self._held = 0
+
+    def file(self) -> File:
+        self.flush()
+        return File(self._hash.hexdigest(), self._bytes)
+
+
+class _Writer:
+    def __init__(
+        self,
+        found: LogSource,
+        tree: TreeId,
+        archive: zipfile.ZipFile,
+        order: Order,
+        heads: Sequence[SessionHead],
+    ) -> None:
+        self._found, self._tree, self._archive, self._order = found, tree, archive, order
+        self._heads = _kept(heads, order.withhold.sessions)
+        self._files: dict[str, File] = {}
+        self._logs: list[LogLine] = []
+        self._named: set[str] = set()
+        """Sessions that an entry names."""
+        self._withheld: list[tuple[str, int]] = []
+        self._texts: dict[str, int] = {}
+        self._packs: dict[str, tuple[str, int]] = {}
+        self._inherited: list[Any] = []
+
+    async def run(self, tree_seq: int) -> Made:
+        order = self._order
+        for head in self._heads:
+            await self._session(head)
+        await self._tree_log(tree_seq)
+        await self._read_inherited()
+        self._require_selected()
+        texts, absent = await self._write_texts()
+        packs, absent_packs = await self._write_packs()
+        kept = {str(head.session) for head in self._heads}
+        manifest = Manifest(
+            origin=order.origin,
+            made_at=order.made_at,
+            by=order.by,
+            tree=str(self._tree),
+            logs=tuple(self._logs),
+            left_out=tuple(sorted(self._named - kept)),
+            withheld=tuple(self._withheld),
+            texts=texts,
+            packs=packs,
+            files=self._files,
+        )
+        data = manifest.encode()
+        self._write(MANIFEST, data)
+        text = note_text(order.origin, data)
+        note = order.signer.signed(text) if order.signer is not None else Note(text, ())
+        self._write(NOTE, note.encode())
+        entries = sum(log.size for log in self._logs)
+        return Made(manifest, sha256(data).hexdigest(), entries, absent, absent_packs)
+
+    def _write(self, name: str, data: bytes) -> None:
+        with self._archive.open(name, "w") as target:
+            target.write(data)
+
+    # ── logs ──────────────────────────────────────────────────────────────────────────────────
+
+    async def _session(self, head: SessionHead) -> None:
+        log, name = _Log(f"session:{head.session}"), log_member(f"session:{head.session}")
+        with self._archive.open(name, "w", force_zip64=True) as target:
+            member = _Member(target)
+            async for entry in self._found.log(head.session, head.seq):
+                member.write(log.line(self._entry(log.id, entry)))
+            self._files[name] = member.file()
+        if log.frontier.size < head.seq:
+            raise RolloutError(
+                f"entry {log.frontier.size + 1} of session {head.session} is missing; "
+                "`dendro verify` tells more"
+            )
+        if log.head != head.head and head.seq:
+            raise RolloutError(
+                f"session {head.session} is said to have another head than its last entry; "
+                "`dendro verify` tells more"
+            )
+        self._logs.append(log.told(self._order.key_id))
+
+    def _entry(self, log: str, entry: StoredEntry) -> Line:
+        digest = payload_digest(entry.salt, entry.payload)
+        try:
+            text: str | None = entry.payload.decode()
+        except UnicodeDecodeError:
+            raise RolloutError(f"entry {entry.seq} of {log} is damaged; `dendro verify` tells more") from None
+        if self._order.withhold.entries and self._order.withhold.has(log, entry.seq):
+            self._require_free(log, entry)
+            self._withheld.append((log, entry.seq))
+            text = None
+        elif _tells(entry.payload):
+            self._note(entry.payload)
+        return Line(entry.seq, entry.epoch, entry.chain, digest, text, entry.salt)
+
+    def _require_free(self, log: str, entry: StoredEntry) -> None:
+        value = orjson.loads(entry.payload)
+        kind = value["payload"].get("kind") if value["type"] == DENDRO else None
+        if entry.seq <= NAMING_ENTRIES or kind in _NAMING_KINDS:
+            raise RolloutError(
+                f"entry {entry.seq} of {log} cannot be withheld: without it nobody could see whose log it is,"
+                " or what the tree is made of"
+            )
+
+    def _note(self, payload: bytes) -> None:
+        """Keeps what an entry names."""
+        value = orjson.loads(payload)
+        self._texts.update(texts_named(value))
+        told = value["payload"]
+        if value["type"] != DENDRO:
+            return
+        for pack in packs_named(told):
+            self._packs.setdefault(pack["sha256"], (str(pack["name"]), pack["bytes"]))
+        match told.get("kind"):
+            case "child":
+                self._named.add(str(child_of(told)["session"]))
+            case "forked":
+                self._inherited.append(told.get("content"))
+            case _:
+                pass
+
+    async def _tree_log(self, last: int) -> None:
+        log, name = _Log(f"tree:{self._tree}"), log_member(f"tree:{self._tree}")
+        with self._archive.open(name, "w", force_zip64=True) as target:
+            member = _Member(target)
+            async for entry in tree_entries(self._found.broker.logs, self._tree):
+                if entry.tree_seq > last:
+                    break
+                member.write(log.line(self._told(log.id, entry)))
+            self._files[name] = member.file()
+        if log.frontier.size < last:
+            raise RolloutError(
+                f"entry {log.frontier.size + 1} of the tree's log is missing; see `dendro verify`"
+            )
+        self._logs.append(log.told(""))
+
+    def _told(self, log: str, entry: TreeEntry) -> Line:
+        payload = _tree_payload(entry)
+        digest = payload_digest(b"", payload)
+        text: str | None = payload.decode()
+        if self._order.withhold.has(log, entry.tree_seq):
+            self._withheld.append((log, entry.tree_seq))
+            text = None
+        elif may_refer(payload):
+            self._texts.update(texts_named(orjson.loads(payload)))
+        self._named.add(str(entry.session))
+        return Line(entry.tree_seq, entry.seq, entry.head, digest, text, b"", str(entry.session))
+
+    # ── texts and packs ───────────────────────────────────────────────────────────────────────
+
+    async def _read_inherited(self) -> None:
+        """The texts that inherited conversations name, and those in what these had inherited themselves."""
+        waiting, seen = self._inherited, set[str]()
+        while waiting:
+            content = waiting.pop()
+            if isinstance(content, dict):
+                digest = str(content.get("$blob"))
+                if digest in seen or self._keeps_back(digest):
+                    continue
+                seen.add(digest)
+                found = await self._found.large_texts(self._tree, [digest])
+                content = found.get(digest)
+            if isinstance(content, str):
+                named, inside = conversation(content)
+                self._texts.update(named)
+                waiting += inside
+
+    def _keeps_back(self, digest: str) -> bool:
+        return self._order.withhold.all_texts or digest in self._order.withhold.texts
+
+    def _require_selected(self) -> None:
+        """Raises `RolloutError` for a wish that nothing answers: something else was to be withheld."""
+        wish = self._order.withhold
+        ids = {log.id: log.size for log in self._logs}
+        for log, first, last in wish.entries:
+            if last > ids.get(log, 0) or last < first:
+                raise RolloutError(f"{log} has no entries {first} to {last}, which were to be withheld")
+        for kind, wanted, named in (("text", wish.texts, self._texts), ("pack", wish.packs, self._packs)):
+            if unknown := sorted(wanted - named.keys()):
+                raise RolloutError(f"no entry names the {kind} {unknown[0]}, which was to be withheld")
+        if unknown := sorted(wish.sessions - self._named):
+            raise RolloutError(f"no session {unknown[0]} is in the tree, which was to be left out")
+
+    async def _write_texts(self) -> tuple[dict[str, Stated], int]:
+        told, absent = {}, 0
+        for digest, size in sorted(self._texts.items()):
+            if self._keeps_back(digest):
+                told[digest] = Stated(size, "withheld")
+                continue
+            text = (await self._found.large_texts(self._tree, [digest])).get(digest)
+            if text is None:
+                absent += 1
+                told[digest] = Stated(size, "withheld")
+                continue
+            content = text.encode("utf-8", "surrogatepass")
+            self._write(f"texts/{digest}", content)
+            self._files[f"texts/{digest}"] = File(sha256(content).hexdigest(), len(content))
+            told[digest] = Stated(len(content), "here")
+        return told, absent
+
+    async def _write_packs(self) -> tuple[dict[str, Stated], int]:
+        told, absent, order = {}, 0, self._order
+        for digest, (name, size) in sorted(self._packs.items()):
+            state = "named"
+            if digest in order.withhold.packs:
+                state = "withheld"
+            elif order.packs == "here" and order.fetch_pack is not None:
+                spool = order.spool / "pack"
+                if await order.fetch_pack(name, size, spool):
+                    state = "here"
+                    self._write_pack(f"packs/{digest}.pack", spool)
+                else:
+                    absent += 1
+            told[digest] = Stated(size, state)
+        return told, absent
+
+    def _write_pack(self, name: str, source: Path) -> None:
+        info = zipfile.ZipInfo(name)
+        # Packs are compressed already.
+        info.compress_type, info.external_attr = zipfile.ZIP_STORED, 0o600 << 16
+        with source.open("rb") as content, self._archive.open(info, "w", force_zip64=True) as target:
+            member = _Member(target)
+            while chunk := content.read(CHUNK):
+                member.write(chunk)
+            self._files[name] = member.file()
+
+
+def _kept(heads: Sequence[SessionHead], left_out: frozenset[str]) -> list[SessionHead]:
+    """The sessions that come into the bundle, by their ids: none that is left out, or is below one."""
+    gone = {SessionId(id) for id in left_out}
+    more = True
+    while more:
+        below = {head.session for head in heads if head.parent in gone} - gone
+        gone |= below
+        more = bool(below)
+    return sorted((head for head in heads if head.session not in gone), key=lambda head: str(head.session))
+
+
+def _tells(payload: bytes) -> bool:
+    """Whether an entry may name a text, a pack or a session."""
+    return may_refer(payload) or (
+        b'"dendro"' in payload
+        and (b'"kind":"child"' in payload or b'"kind":"forked"' in payload or b'"sha256"' in payload)
+    )
+
+
+def _tree_payload(entry: TreeEntry) -> bytes:
+    """An entry of a tree's log in a bundle: its event as a rollout line has it, and what stands beside it."""
+    told = orjson.loads(entry.payload)
+    value: dict[str, Any] = {"timestamp": timestamp(entry.at_ms), "type": EVENT_MSG, "payload": told["msg"]}
+    if told.get("id"):
+        value["id"] = told["id"]
+    if entry.about:
+        value["about"] = orjson.loads(entry.about)
+    if entry.depths:
+        value["depths"] = [[depth.session, depth.regular, depth.interrupts] for depth in entry.depths]
+    return orjson.dumps(value)

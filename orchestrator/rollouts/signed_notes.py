@@ -1,0 +1,232 @@
+"""Signed notes and checkpoints as C2SP writes them: a text, a blank line, a line for each signature.
+
+    — <name> base64(key id | signature)
+
+A key id is the first four bytes of SHA-256(name | 0x0A | type | public key). Type 0x01 is Ed25519 over the
+text; type 0x04 (cosignature/v1) is a time, and Ed25519 over a line with it and the text. The formats are
+c2sp.org/signed-note, /tlog-checkpoint and /tlog-cosignature.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+from collections.abc import Iterable
+from hashlib import sha256
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from orchestrator.core.frozen import record
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+ED25519: Final = 0x01
+COSIGNATURE: Final = 0x04
+MOST_NOTE_BYTES: Final = 256 << 10
+"""A checkpoint with a signature of each of a thousand witnesses is shorter."""
+_NAME = re.compile(r"[^\s+]+")
+_DASH = "— "
+
+
+class BadNote(ValueError):
+    """A note, a key or a signature that is none; the message says why."""
+
+
+@record
+class VerifierKey:
+    """A public key with the name that its signatures stand under."""
+
+    name: str
+    id: bytes
+    type: int
+    public: bytes
+
+    @classmethod
+    def of(cls, name: str, public: bytes, type: int = ED25519) -> VerifierKey:
+        return cls(name, key_id(name, public, type), type, public)
+
+    @classmethod
+    def read(cls, text: str) -> VerifierKey:
+        """Reads `name+hex key id+base64(type | public key)`; raises `BadNote`."""
+        name, _, rest = text.partition("+")
+        id, _, encoded = rest.partition("+")
+        key = _decoded(encoded)
+        if not is_name(name) or len(key) != 33 or key[0] not in (ED25519, COSIGNATURE):
+            raise BadNote(f"{text!r} is no verifier key (name+key id+base64 of an Ed25519 key)")
+        found = cls.of(name, key[1:], key[0])
+        if found.id.hex() != id:
+            raise BadNote(
+                f"the verifier key {text!r} has the key id {id}, and its key the id {found.id.hex()}"
+            )
+        return found
+
+    def __str__(self) -> str:
+        encoded = base64.b64encode(bytes([self.type]) + self.public).decode()
+        return f"{self.name}+{self.id.hex()}+{encoded}"
+
+
+def key_id(name: str, public: bytes, type: int = ED25519) -> bytes:
+    """The four bytes by which a signature names its key."""
+    return sha256(name.encode() + b"\n" + bytes([type]) + public).digest()[:4]
+
+
+def is_name(text: str) -> bool:
+    """Whether a key or an origin may be called so: one word, without `+`."""
+    return _NAME.fullmatch(text) is not None
+
+
+@record
+class Signature:
+    """A signature line: who signed, by which key, and the bytes."""
+
+    name: str
+    id: bytes
+    value: bytes
+
+
+@record
+class Note:
+    """A text, and the signatures under it."""
+
+    text: str
+    signatures: tuple[Signature, ...]
+
+    @classmethod
+    def read(cls, data: bytes) -> Note:
+        """Reads a note; one without a signature is an unsigned one. Raises `BadNote`."""
+        if len(data) > MOST_NOTE_BYTES:
+            raise BadNote(f"a note has at most {MOST_NOTE_BYTES} bytes")
+        try:
+            whole = data.decode()
+        except UnicodeDecodeError:
+            raise BadNote("a note is UTF-8") from None
+        text, blank, lines = whole.rpartition("\n\n")
+        if not blank or any(char < " " and char != "\n" for char in whole):
+            raise BadNote("a note is a text, a blank line, and signatures")
+        if lines and not lines.endswith("\n"):
+            raise BadNote("the last signature has no end")
+        return cls(f"{text}\n", tuple(map(_signature, lines.split("\n")[:-1])))
+
+    def encode(self) -> bytes:
+        lines = (f"{_DASH}{s.name} {base64.b64encode(s.id + s.value).decode()}\n" for s in self.signatures)
+        return f"{self.text}\n{''.join(lines)}".encode()
+
+    def signed_by(self, keys: Iterable[VerifierKey]) -> dict[VerifierKey, int]:
+        """Those of the keys that signed it, and the Unix time that a cosignature states (else 0).
+
+        Raises `BadNote` for a signature that names one of them and is none of it.
+        """
+        found: dict[VerifierKey, int] = {}
+        for key in keys:
+            for signature in self.signatures:
+                if (signature.name, signature.id) == (key.name, key.id):
+                    found[key] = _time_of(self.text, signature, key)
+        return found
+
+
+def _signature(line: str) -> Signature:
+    name, _, encoded = line.removeprefix(_DASH).partition(" ")
+    value = _decoded(encoded)
+    if not line.startswith(_DASH) or not is_name(name) or len(value) < 5:
+        raise BadNote(f"the line {line[:80]!r} is no signature")
+    return Signature(name, value[:4], value[4:])
+
+
+def _decoded(text: str) -> bytes:
+    try:
+        found = base64.b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        return b""
+    # Other texts decode to the same bytes: of those one is written.
+    return found if base64.b64encode(found).decode() == text else b""
+
+
+def _time_of(text: str, signature: Signature, key: VerifierKey) -> int:
+    value, time, said = signature.value, 0, text
+    if key.type == COSIGNATURE:
+        if len(value) != 72:
+            raise BadNote(f"the cosignature of {key.name} has another length than 72 bytes")
+        time = int.from_bytes(value[:8], "big")
+        value, said = value[8:], f"cosignature/v1\ntime {time}\n{text}"
+    if not verifies(key.public, value, said.encode()):
+        raise BadNote(f"the signature of {key.name} does not fit the text")
+    return time
+
+
+def verifies(public: bytes, signature: bytes, message: bytes) -> bool:
+    """Whether an Ed25519 signature is one of the message by this key."""
+    from cryptography.exceptions import InvalidSignature
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+    try:
+        Ed25519PublicKey.from_public_bytes(public).verify(signature, message)
+    except (InvalidSignature, ValueError):
+        return False
+    return True
+
+
+# ── checkpoints ───────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class Checkpoint:
+    """The size and the root of a register, as its note says."""
+
+    origin: str
+    size: int
+    root: bytes
+
+    @classmethod
+    def of(cls, note: Note) -> Checkpoint:
+        """Reads the note's text; raises `BadNote`."""
+        lines = note.text.split("\n")
+        if (
+            len(lines) < 4
+            or not re.fullmatch(r"0|[1-9][0-9]{0,17}", lines[1])
+            or len(_decoded(lines[2])) != 32
+        ):
+            raise BadNote("a checkpoint is an origin, a size and a root, each in a line")
+        return cls(lines[0], int(lines[1]), _decoded(lines[2]))
+
+    @property
+    def text(self) -> str:
+        return f"{self.origin}\n{self.size}\n{base64.b64encode(self.root).decode()}\n"
+
+
+# ── signing ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class Signer:
+    """An Ed25519 key that signs under a name."""
+
+    name: str
+    private: Ed25519PrivateKey
+
+    @property
+    def key(self) -> VerifierKey:
+        return VerifierKey.of(self.name, self.private.public_key().public_bytes_raw())
+
+    def signed(self, text: str) -> Note:
+        """The note of a text, which ends with a line feed."""
+        return Note(text, (Signature(self.name, self.key.id, self.private.sign(text.encode())),))
+
+
+def read_private_key(path: Path) -> Ed25519PrivateKey:
+    """An Ed25519 key from a file as OpenSSH or OpenSSL writes it, without a passphrase; raises `BadNote`."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
+
+    data = path.read_bytes()
+    load = load_ssh_private_key if b"OPENSSH PRIVATE KEY" in data else load_pem_private_key
+    try:
+        key = load(data, password=None)
+    except TypeError:
+        raise BadNote(f"{path} is under a passphrase: name a key without one") from None
+    except Exception as error:
+        raise BadNote(f"{path} is no private key as OpenSSH or OpenSSL writes it: {error}") from None
+    if not isinstance(key, Ed25519PrivateKey):
+        raise BadNote(f"{path} is no Ed25519 key; make one: ssh-keygen -t ed25519 -N '' -f {path.name}")
+    return key

@@ -1,0 +1,56 @@
+"""`dendro bundle`: a tree as one file, and what it shows without a server."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+from orchestrator.rollouts.signed_notes import VerifierKey
+from tests.cli.machine import Machine
+from tests.cli.parked_tree import parked_tree
+
+pytestmark = pytest.mark.realredis
+NOWHERE = "unix:///nowhere/redis.sock"
+ORIGIN = "fleet.example/home"
+
+
+def key_file(folder: Path) -> VerifierKey:
+    """Writes a key to sign by; answers the one to check by."""
+    private = Ed25519PrivateKey.generate()
+    pem = private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    (folder / "key").write_bytes(pem)
+    return VerifierKey.of(ORIGIN, private.public_key().public_bytes_raw())
+
+
+def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Machine) -> None:
+    with parked_tree(machine) as found:
+        folder = Path(found.machine.folder)
+        key = key_file(folder)
+        signed = ("--key", "key", "--origin", ORIGIN)
+        done = found.run("bundle", found.root, "-o", "run.zip", *signed)
+        assert done.returncode == 0, done.stderr
+        assert str(key) in done.stderr, "whoever checks it needs the key"
+        refused = found.refused("bundle", found.root, "-o", "x.zip", "--withhold", f"{found.root}:2")
+        assert refused[0] == 1
+        assert "cannot be withheld" in refused[1]
+        assert not (folder / "x.zip").exists()
+        assert (
+            found.run("bundle", found.root, "-o", "less.zip", "--withhold", f"{found.root}:9").returncode == 0
+        )
+        assert "findings   none" in found.says("bundle", "--open", "run.zip")
+    alone = replace(found.machine, environ={**found.machine.environ, "DENDRO_REDIS_URL": NOWHERE})
+    (folder / "trust.json").write_text(json.dumps({"log": [str(key)], "quorum": 0}))
+    held = alone.run("verify", "run.zip", "--trust", "trust.json")
+    assert held.returncode == 0, held.stdout + held.stderr
+    assert "signed by a key you trust (proved)" in held.stdout
+    assert "8 sessions and the tree's log" in held.stdout
+    unknown = alone.run("verify", "less.zip")
+    assert unknown.stdout.startswith("bundle     agrees with itself; who made it is not shown\n")
+    assert "1 entry withheld by who made the bundle" in unknown.stdout
+    strange = alone.run("verify", "less.zip", "--trust", "trust.json")
+    assert (strange.returncode, "FINDING    signer" in strange.stdout) == (1, True)
