@@ -345,7 +345,8 @@ def tree_line(entry: TreeEntry) -> TreeLine:
         return TreeLine("takeover", f"agent {agent_id}: its worker was lost, and another took over", agent_id)
     match told:
         case e.SubagentLifecycle():
-            return TreeLine(kind, lifecycle_text(told), agent_id)
+            named = told.subagent.agent_id if agent_id is None and told.subagent is not None else agent_id
+            return TreeLine(kind, lifecycle_text(told), named)
         case e.RequestResolved():
             agent = f"agent {agent_id}" if agent_id else ""
             return TreeLine(kind, resolved_text(told, agent), agent_id, told.who or "")

@@ -256,7 +256,7 @@ def _works(entries: Sequence[StoredEntry]) -> bool | None:
 def mark_of(entry: TreeEntry) -> Mark | None:
     """The mark of an entry; None for one that a timeline does not show apart."""
     line = tree_line(entry)
-    kind = _kind(line, tree_fact(entry).message)
+    kind = _kind(line, tree_fact(entry).message) if line.text else None
     return None if kind is None else Mark(entry.tree_seq, entry.at_ms, kind, line)
 
 

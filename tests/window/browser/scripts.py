@@ -30,6 +30,11 @@ PATCH = """*** Begin Patch
 +third
 *** End Patch"""
 
+LATER = """*** Begin Patch
+*** Add File: later.md
++of later
+*** End Patch"""
+
 SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "touch one": _runs(["touch", "one.txt"], "I make a file."),
     "fetch a": _runs(["curl", "-fsS", "http://127.0.0.1:9/a"]),
@@ -49,6 +54,12 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "patch": [
         {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},
         {"items": [{"text": "It is written."}]},
+    ],
+    "two changes": [
+        {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},
+        {"items": [{"text": "It is written."}]},
+        {"items": [{"call": "apply_patch", "args": {"input": LATER}}]},
+        {"items": [{"text": "More is written."}]},
     ],
     "question": [
         {

@@ -368,7 +368,7 @@ def past_agent_json(one: PastAgent) -> JsonObject:
         "agentId": one.agent_id,
         "threadId": one.session,
         "seq": one.seq,
-        "state": "waiting" if waits else state,
+        "state": _state_of_wait(waits) if waits else state,
         "sinceAtMs": doing.since_ms or None,
         "waitsFor": waits_for if waits else None,
         "last": None if one.doing is None else doing.last[:MOST_SHOWN],
@@ -376,6 +376,11 @@ def past_agent_json(one: PastAgent) -> JsonObject:
         **_registered(one.agent),
         **dict.fromkeys(("costMicro", "holder", "machine", "lostAtMs", "change")),
     }
+
+
+def _state_of_wait(text: str) -> State:
+    kind = _waits_kind(text)
+    return "needs" if kind in ("approval", "answer") else "paused" if kind == "budget" else "waiting"
 
 
 def _registered(agent: Agent | None) -> JsonObject:

@@ -20,12 +20,13 @@ export function remarkText(remarks) {
   })].join("\n\n");
 }
 
-export function Changes({ agent, seq }) {
+// `at` is the entry of the tree's log at whose time they are shown; null for now.
+export function Changes({ agent, at, seq }) {
   const thread = agent.threadId, [found, setFound] = useState(null), [why, setWhy] = useState(""), [to, setTo] = useState(0), [path, setPath] = useState("");
   const remarks = remarksOf(thread), chosen = found?.files?.find((file) => file.path === path) ?? found?.files?.[0];
-  const read = () => api("workspace/changes", { threadId: thread, ...(to ? { to } : {}) }).then((told) => { setWhy(""); setFound(told); }, (error) => setWhy(error.message));
+  const read = () => api("workspace/changes", { threadId: thread, ...(at !== null ? { at } : to ? { to } : {}) }).then((told) => { setWhy(""); setFound(told); }, (error) => setWhy(error.message));
   useEffect(() => { setFound(null); }, [thread]);
-  useEffect(() => { read(); }, [thread, to, seq]);
+  useEffect(() => { read(); }, [thread, to, at, seq]);
   const step = (by) => { const files = found?.files ?? [], at = files.indexOf(chosen); setPath(files[Math.min(files.length - 1, Math.max(0, at + by))]?.path ?? ""); };
   useLayoutEffect(() => bind({ "]": () => step(1), "[": () => step(-1), v: () => { const key = `${thread} ${chosen?.path}`, now = new Set(viewed.peek()); if (!now.delete(key)) now.add(key); viewed.value = now; } }), [found, path, thread]);
   const send = async () => {
@@ -41,12 +42,12 @@ export function Changes({ agent, seq }) {
   if (!found.portable) return html`<section class="wholly" data-testid="changes"><p class="nothing">The folder of ${agentName(agent)} is not portable, so no log has its states: what it wrote stands in its conversation.</p></section>`;
   return html`<section class="changes" aria-label="Changes of ${agentName(agent)}" data-testid="changes">
     <aside><header><b><${Words} text=${agentName(agent)} most=${60} /></b><${Stat} added=${found.added} removed=${found.removed} /></header>
-      <label class="faint">As it was <select value=${to} onChange=${(event) => setTo(Number(event.target.value))} data-testid="moment"><option value="0">now</option>${found.moments.slice(1, -1).reverse().map((one) => html`<option key=${one.seq} value=${one.seq}>${clock(one.atMs)}, entry ${one.seq}, ${quantity(one.files, "file")}</option>`)}</select></label>
+      ${at === null ? html`<label class="faint">As it was <select value=${to} onChange=${(event) => setTo(Number(event.target.value))} data-testid="moment"><option value="0">now</option>${found.moments.slice(1, -1).reverse().map((one) => html`<option key=${one.seq} value=${one.seq}>${clock(one.atMs)}, entry ${one.seq}, ${quantity(one.files, "file")}</option>`)}</select></label>` : null}
       ${found.unsaved ? html`<p class="faint">The newest changes are on ${plain(found.unsaved, 60)} alone.</p>` : null}
-      ${found.files.length ? html`<ul role="listbox" aria-label="Files" tabindex="0">${found.files.map((file) => html`<li key=${file.path} role="option" aria-selected=${file === chosen} class=${file === chosen ? "on" : ""} data-testid="file" data-path=${file.path} onClick=${() => setPath(file.path)}><span class="clip">${viewed.value.has(`${thread} ${file.path}`) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(file.path, { breaks: false })}</span><small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</li>`)}</ul>` : html`<p class="nothing">Nothing is changed ${to ? "up to there" : "yet"}.</p>`}
+      ${found.files.length ? html`<ul role="listbox" aria-label="Files" tabindex="0">${found.files.map((file) => html`<li key=${file.path} role="option" aria-selected=${file === chosen} class=${file === chosen ? "on" : ""} data-testid="file" data-path=${file.path} onClick=${() => setPath(file.path)}><span class="clip">${viewed.value.has(`${thread} ${file.path}`) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(file.path, { breaks: false })}</span><small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</li>`)}</ul>` : html`<p class="nothing">Nothing is changed ${to || at !== null ? "up to there" : "yet"}.</p>`}
       ${found.more ? html`<p class="faint">and ${quantity(found.more, "file")} more</p>` : null}<p class="faint keysline"><${Key} k="]" /> <${Key} k="[" /> file · <${Key} k="v" /> viewed</p></aside>
     <div class="lines">${chosen ? html`<${Lines} key=${`${chosen.path} ${found.to}`} agent=${agent} file=${chosen} to=${found.to} remarks=${remarks} />` : null}
-    ${remarks.value.length ? html`<footer class="remarks" data-testid="remarks"><span>${quantity(remarks.value.length, "remark")} for ${agentName(agent)}</span><span class="grow" /><button class="quiet" onClick=${() => { remarks.value = []; }}>Discard</button><button class="primary" data-testid="remarks-send" onClick=${send}>Send</button></footer>` : null}</div></section>`;
+    ${remarks.value.length && may("submit") ? html`<footer class="remarks" data-testid="remarks"><span>${quantity(remarks.value.length, "remark")} for ${agentName(agent)}</span><span class="grow" /><button class="quiet" onClick=${() => { remarks.value = []; }}>Discard</button><button class="primary" data-testid="remarks-send" onClick=${send}>Send</button></footer>` : null}</div></section>`;
 }
 
 function Lines({ agent, file, to, remarks }) {

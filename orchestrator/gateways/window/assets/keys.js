@@ -20,7 +20,7 @@ export function bind(acts) {
     if (key === "Escape" && overlay.value) { event.preventDefault(); overlay.value = ""; return; }
     const always = key.includes("$mod") || key === "Escape";
     if (!always && (typing(event) || overlay.value || !singleKeys.value || event.defaultPrevented)) return;
-    if (event.repeat && !["j", "k"].includes(key)) return;
+    if (event.repeat && !["j", "k"].includes(key) && !key.includes("Arrow")) return;
     act(event);
   }]));
   return tinykeys(window, guarded, { ignore: () => false });
@@ -31,4 +31,5 @@ export const TABLE = [
   ["In lists", [["j k", "down, up"], ["⏎", "open"], ["x", "select what is alike"], ["/", "filter"]]],
   ["Answers", [["a", "allow, approve"], ["s", "allow for the session"], ["d", "deny, reject"], ["i", "deny and stop"], ["r", "reply, answer"], ["z", "take back, within 5 s"]]],
   ["Tree", [["m", "message"], ["i", "interrupt"], ["c", "cancel…"], ["e", "rename"], ["n", "new tree (Fleet)"]]],
+  ["Time", [["← →", "a mark back, on"], ["⇧← ⇧→", "an entry back, on"], ["Home", "the first entry"], ["End", "now"], ["=", "hold, compare"]]],
 ];

@@ -111,7 +111,7 @@ function load(file) {
 
 const OVERLAYS = {
   palette: ["Find or do", later("./overlays.js", "Palette")], keys: ["Keys", later("./overlays.js", "Keys")], settings: ["Settings", later("./overlays.js", "Settings")],
-  tree: ["New tree", later("./fleet.js", "NewTree")], budget: ["Add to the budget", later("./tree.js", "AddBudget")], cancel: ["Cancel", later("./tree.js", "Cancel")],
+  tree: ["New tree", later("./fleet.js", "NewTree")], budget: ["Add to the budget", later("./tree.js", "AddBudget")], cancel: ["Cancel", later("./tree.js", "Cancel")], fork: ["Fork from here", later("./past.js", "Fork")],
 };
 function Overlay() {
   const box = useRef(), before = useRef(null), which = overlay.value;

@@ -2,7 +2,7 @@
 import { h } from "preact";
 import { computed, effect, signal } from "@preact/signals";
 import htm from "htm";
-import { now } from "./store.js";
+import { now, past } from "./store.js";
 import { plain, visible } from "./text.js";
 
 export const html = htm.bind(h);
@@ -13,8 +13,10 @@ const here = signal(location.pathname + location.search);
 addEventListener("popstate", () => { here.value = location.pathname + location.search; });
 export const place = computed(() => {
   const url = new URL(here.value, location.origin), [, page = "", tree, agent, tab] = url.pathname.split("/").map(decodeURIComponent);
-  return { path: url.pathname, page: page || "needs", tree, agent, tab: tab ?? "agents", query: url.searchParams };
+  return { path: url.pathname, page: page || "needs", tree, agent, tab: tab ?? "agents", query: url.searchParams, at: entry(url.searchParams.get("at")), held: entry(url.searchParams.get("held")) };
 });
+const entry = (text) => (/^[1-9][0-9]{0,14}$/.test(text ?? "") ? Number(text) : null);
+effect(() => { past.value = place.value.page === "tree" && place.value.at !== null; });
 export function go(to, { replace = false } = {}) {
   if (to === here.value) return;
   history[replace ? "replaceState" : "pushState"](null, "", to);
@@ -52,9 +54,10 @@ export const short = (n) => (n < 1e3 ? `${n}` : n < 1e6 ? `${(n / 1e3).toFixed(n
 export const dollars = (micro) => `$${(micro / 1e6).toFixed(2)}`;
 export const clock = (ms) => new Date(ms).toLocaleTimeString([], { hour: "2-digit", minute: "2-digit", second: "2-digit" });
 // An age, which counts by itself: nothing above it is drawn again for it. Amber from `lateS` seconds on.
-export function Age({ since, lateS = Infinity, suffix = "", ...rest }) {
+// Up to `until` it has the age of then.
+export function Age({ since, until, lateS = Infinity, suffix = "", ...rest }) {
   if (typeof since !== "number") return null;
-  const seconds = (now.value - since) / 1000;
+  const seconds = ((until ?? now.value) - since) / 1000;
   return html`<time class=${seconds >= lateS ? "late" : ""} datetime=${new Date(since).toISOString()} title=${new Date(since).toLocaleString()} ...${rest}>${span(seconds)}${suffix}</time>`;
 }
 export const Stat = ({ added, removed }) => html`<span class="stat"><b class="plus" aria-label="${added} added">+${added.toLocaleString("en")}</b>${removed ? html` <b class="minus" aria-label="${removed} removed">−${removed.toLocaleString("en")}</b>` : null}</span>`;
@@ -74,7 +77,7 @@ export const STATES = {
   needs: "Needs you", lost: "Lost", due: "Due", failed: "Failed", ready: "Ready, unread", working: "Working", paused: "Paused",
   waiting: "Waiting", idle: "At rest", quarantined: "Quarantined", archived: "Shelved",
 };
-export const Glyph = ({ state }) => html`<i class="glyph ${Object.hasOwn(STATES, state) ? state : "idle"}" role="img" aria-label=${STATES[state] ?? "At rest"}>${SIGNS[state] ?? ""}</i>`;
+export const Glyph = ({ state }) => html`<i class="glyph ${Object.hasOwn(STATES, state) || state === "unknown" ? state : "idle"}" role="img" aria-label=${state === "unknown" ? "Not recorded" : STATES[state] ?? "At rest"}>${SIGNS[state] ?? ""}</i>`;
 export const Key = ({ k }) => html`<kbd aria-hidden="true">${k}</kbd>`;
 
 // ── names that agents and people gave ────────────────────────────────────────────────────────────

@@ -32,7 +32,7 @@ export async function api(method, params = {}, more = {}) {
   let answer, told = null;
   try {
     answer = await fetch(`/api/${method}`, { method: "POST", headers: headers(), body: JSON.stringify(params), ...more });
-    told = await answer.json().catch(() => null);
+    told = await answer.json().catch((error) => { if (answer.ok || error.name === "AbortError") throw error; return null; });
   } catch (error) {
     if (error.name === "AbortError") throw error;
     throw new Refused(0, 0, "the server does not answer");
@@ -48,7 +48,10 @@ export async function api(method, params = {}, more = {}) {
 
 const channel = new BroadcastChannel("dendro");
 const scopes = ["read", "submit", "approve", "admin"];
-export const may = (scope) => session.value.state === "in" && scopes.indexOf(session.value.scope) >= scopes.indexOf(scope);
+export const signedInMay = (scope) => session.value.state === "in" && scopes.indexOf(session.value.scope) >= scopes.indexOf(scope);
+// Whether the page shows a tree as it was: nothing is written then.
+export const past = signal(false);
+export const may = (scope) => signedInMay(scope) && (scope === "read" || !past.value);
 
 // What is emptied when nobody is signed in: each page adds its own.
 const emptied = [];

@@ -9,14 +9,16 @@ import { Rows } from "./rows.js";
 import { rowOf } from "./trees.js";
 import { Decided } from "./decided.js";
 import { Changes } from "./changes.js";
+import { Banner, Compare, here, PastTalk, Slider, Then } from "./past.js";
 import { Conversation, focusComposer, interrupt, takeBackWords } from "./conversation.js";
 
 const MARKS = /\*\*|__|`/g;
 
 // One tree: its agents by number, and what stands in its head.
 class Grown {
-  constructor(id) {
+  constructor(id, past = false) {
     this.id = id;
+    this.past = past; // whether it is shown as it was
     this.agents = new Map(); // number → signal of an agent
     this.order = signal([]); // {id, depth, guides}, as they are drawn: each below its parent
     this.keys = signal([]); // the same as texts
@@ -93,6 +95,7 @@ function waitWords(agent) {
   if (state === "needs") return "asks you";
   if (agent.lostAtMs) return "lost";
   if (agent.canceling) return "is being canceled";
+  if (state === null) return "state not recorded";
   if (!wait) return "";
   return wait.agentIds?.length ? `waits for ${wait.agentIds.slice(0, 6).join(", ")}${wait.agentIds.length > 6 ? "…" : ""}` : `waits for ${wait.text}`;
 }
@@ -100,9 +103,9 @@ function waitWords(agent) {
 function Row({ tree, id, at }) {
   const one = tree.places.get(id), agent = tree.agents.get(Number(id))?.value, on = chosenRow.value === id;
   if (!agent || !one) return null;
-  const wait = waitWords(agent);
-  return html`<div role="treeitem" id=${`agent-${id}`} aria-level=${one.depth + 1} aria-posinset=${one.place} aria-setsize=${one.kin} aria-selected=${on} data-testid="agent" data-agent-id=${id} data-label=${agent.label ?? ""} data-state=${agent.state} class="agent ${on ? "on" : ""} ${agent.state}" onClick=${() => go(`/tree/${tree.id}/${id}`)} ...${at}>
-    ${one.guides.map((guide, n) => html`<i key=${n} class="guide ${guide}" />`)}<${Glyph} state=${agent.state} /><div class="text"><div class="line"><b class="clip"><${Words} text=${agentName(agent)} most=${60} /></b><span class="no">${id}</span>${wait ? html`<span class="wait clip ${agent.state}">${plain(wait, 120)}</span>` : null}<span class="grow" />${agent.tokens ? html`<span class="num faint">${short(agent.tokens)}</span>` : null}<${Age} since=${agent.sinceAtMs} class="num" /></div><div class="doing">${visible(plain((agent.last ?? "").replace(MARKS, ""), 200), { breaks: false })}</div></div></div>`;
+  const wait = waitWords(agent), then = tree.past;
+  return html`<div role="treeitem" id=${`agent-${id}`} aria-level=${one.depth + 1} aria-posinset=${one.place} aria-setsize=${one.kin} aria-selected=${on} data-testid="agent" data-agent-id=${id} data-label=${agent.label ?? ""} data-state=${agent.state} class="agent ${on ? "on" : ""} ${agent.state}" onClick=${() => go(here(`/tree/${tree.id}/${id}`))} ...${at}>
+    ${one.guides.map((guide, n) => html`<i key=${n} class="guide ${guide}" />`)}<${Glyph} state=${agent.state ?? "unknown"} /><div class="text"><div class="line"><b class="clip"><${Words} text=${agentName(agent)} most=${60} /></b><span class="no">${id}</span>${wait ? html`<span class="wait clip ${agent.state}">${plain(wait, 120)}</span>` : null}<span class="grow" />${agent.tokens ? html`<span class="num faint">${short(agent.tokens)}</span>` : null}<${Age} since=${agent.sinceAtMs} until=${then ? tree.head.value.atMs : undefined} class="num" /></div><div class="doing">${then && agent.last === null ? html`<i class="faint">not recorded</i>` : visible(plain((agent.last ?? "").replace(MARKS, ""), 200), { breaks: false })}</div></div></div>`;
 }
 
 // ── the page ─────────────────────────────────────────────────────────────────────────────────────
@@ -112,37 +115,40 @@ const chosenId = computed(() => Number(place.value.agent ?? 0));
 const chosenRow = computed(() => `${chosenId.value}`);
 
 // A link to the agent of a thread, by its name as soon as it is known.
-function AgentOf({ tree, thread }) {
-  tree.order.value;
-  const one = [...tree.agents.values()].find((each) => each.peek().threadId === thread)?.value;
-  return one ? html`<${Link} to=${`/tree/${tree.id}/${one.agentId}`} class="under"><${Words} text=${agentName(one)} most=${60} /><//>` : html`<code>${plain(thread, 40)}</code>`;
+function AgentOf({ tree, live, thread }) {
+  tree.order.value; live.order.value;
+  // What is named at a place may have come within the same moment: now it is known.
+  const one = [...tree.agents.values(), ...live.agents.values()].find((each) => each.peek().threadId === thread)?.value;
+  return one ? html`<${Link} to=${here(`/tree/${tree.id}/${one.agentId}`, place.value)} class="under"><${Words} text=${agentName(one)} most=${60} /><//>` : html`<code>${plain(thread, 40)}</code>`;
 }
 
 export function Tree() {
   const id = place.value.tree;
   if (!trees.has(id)) trees.set(id, new Grown(id));
-  const tree = trees.get(id), list = useRef();
+  const live = trees.get(id), list = useRef(), { at } = place.value, then = useMemo(() => new Then(new Grown(id, true)), [id]);
   useEffect(() => {
-    tree.begin();
-    return () => { tree.end(); if (trees.size > 4) trees.delete(trees.keys().next().value); };
+    live.begin();
+    return () => { live.end(); if (trees.size > 4) trees.delete(trees.keys().next().value); };
   }, [id]);
+  useEffect(() => { then.want(at); }, [then, at]);
+  const tree = at === null ? live : then.grown;
   const agent = tree.agents.get(chosenId.value)?.value, [naming, setNaming] = useState(false);
   useLayoutEffect(() => bind({
     j: () => step(tree, 1), k: () => step(tree, -1), m: (event) => { event.preventDefault(); focusComposer(); }, z: () => takeBackWords(),
     i: () => { const one = tree.agents.get(chosenId.peek())?.peek(); if (one && may("submit")) interrupt(one.threadId); },
     c: () => { if (may("submit")) overlay.value = "cancel"; },
     e: (event) => { if (may("submit")) { event.preventDefault(); setNaming(true); } },
-    Escape: () => { if (phone.peek() && place.peek().agent !== undefined) go(`/tree/${id}`); },
-  }), [id]);
+    Escape: () => { if (phone.peek() && place.peek().agent !== undefined) go(here(`/tree/${id}`)); },
+  }), [tree]);
   // A turn whose end is shown has been read.
-  const threadId = agent?.threadId, at = agent?.state;
+  const threadId = at === null ? agent?.threadId : null, state = agent?.state;
   useEffect(() => {
-    if (!threadId || at === "working" || document.hidden) return;
+    if (!threadId || state === "working" || document.hidden) return;
     api("thread/read", { threadId }).then(({ readState }) => { if (readState?.firstUnread) return api("thread/readState/update", { threadId, operation: { type: "read" }, expectedRevision: readState.revision }); return null; }).catch(() => {});
-  }, [threadId, at]);
-  const link = useMemo(() => (thread) => html`<${AgentOf} tree=${tree} thread=${thread} />`, [tree]);
+  }, [threadId, state]);
+  const link = useMemo(() => (thread) => html`<${AgentOf} tree=${tree} live=${live} thread=${thread} />`, [tree]);
   const head = tree.head.value, row = rowOf(id), name = head.title || row?.title || "";
-  if (tree.gone.value) return html`<main class="empty" data-testid="tree"><div><h1>There is no such tree</h1><p>It was deleted, or it is not yours to see.</p><p><${Link} to="/fleet" class="under">Fleet<//></p></div></main>`;
+  if (live.gone.value || tree.gone.value) return html`<main class="empty" data-testid="tree"><div><h1>There is no such tree</h1><p>It was deleted, or it is not yours to see.</p><p><${Link} to="/fleet" class="under">Fleet<//></p></div></main>`;
   if (tree.error.value) return html`<main class="empty" data-testid="tree"><div><h1>This tree cannot be read</h1><p>${tree.error.value}</p><p><button onClick=${() => tree.read()}>Try again</button></p></div></main>`;
   const agents = [...tree.agents.values()].map((each) => each.peek()), working = tree.order.value && agents.filter((one) => one.state === "working").length;
   const pane = phone.value && place.value.agent !== undefined;
@@ -150,12 +156,13 @@ export function Tree() {
   const near = nearest(head.budget), { tab } = place.value, idle = agents.every((one) => ["idle", "ready", "failed"].includes(one.state));
   return html`<main class="treepage ${pane ? "pane" : ""}" data-testid="tree">
     <header><div class="grow"><div class="crumbs"><${Link} to="/fleet">Fleet<//><span>›</span><span class="mono">${plain(String(id).slice(0, 8))}</span></div>${naming ? html`<${Name} id=${id} name=${name} close=${() => setNaming(false)} done=${(next) => { tree.head.value = { ...tree.head.peek(), title: next }; }} />` : html`<h1 class="clip" title=${plain(name)} onDblClick=${() => may("submit") && setNaming(true)}><${Words} text=${title({ title: name, treeId: id })} most=${200} /></h1>`}</div>
-      <div class="figures">${tree.loaded.value ? html`<div><small>Agents</small><b>${working}<i> of ${agents.length}</i></b></div>` : null}${tokens ? html`<div><small>Tokens</small><b>${short(tokens)}</b></div>` : null}${cost && near?.kind !== "cost" ? html`<div><small>Cost</small><b>${dollars(cost)}</b></div>` : null}${near ? html`<div class="budget"><small>Budget${near.kind === "cost" ? "" : ` · ${plain(near.kind.replaceAll("_", " "), 30)}`}</small><b>${amount(near.kind, near.spent)}<i> of ${amount(near.kind, near.limit)}</i></b><${Meter} spent=${near.spent} limit=${near.limit} /></div>` : null}${may("approve") && !phone.value ? html`<button class="mini" data-testid="budget-add" onClick=${() => { overlay.value = "budget"; }}>Add…</button>` : null}${may("submit") && !phone.value && !idle ? html`<button class="mini danger" data-testid="cancel" onClick=${() => { overlay.value = "cancel"; }}>Cancel…</button>` : null}</div></header>
-    <nav class="tabs" aria-label="Views of the tree">${TABS.map(([name, words]) => html`<${Link} key=${name} to=${`/tree/${id}/${chosenId.value}${name === "agents" ? "" : `/${name}`}`} class=${tab === name ? "on" : ""} aria-current=${tab === name ? "page" : undefined} data-testid=${`tab-${name}`}>${words}<//>`)}</nav>
-    ${tab === "changes" ? (agent ? html`<${Changes} key=${agent.threadId} agent=${agent} seq=${head.treeSeq + agent.sinceAtMs} />` : null) : tab === "log" ? html`<${Log} tree=${tree} />` : tab === "proof" ? html`<${Proof} tree=${tree} />` : html`<div class="body">
-      <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${`agent-${chosenId.value}`} data-testid="agents"><${Rows} key=${id} keys=${tree.keys.value} Row=${Row} more=${tree.more} box=${list} usual=${phone.value ? 60 : 52} chosen=${chosenRow} name=${`agents ${id}`} /></section>
-      ${agent && (!phone.value || pane) ? html`<${Conversation} key=${agent.threadId} agent=${agent} name=${agentName(agent)} link=${link} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${`/tree/${id}`} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">There is no agent ${plain(String(place.value.agent), 20)} in this tree.</p>` : null}</section>`}
-    </div>`}</main>`;
+      <div class="figures">${tree.loaded.value ? html`<div><small>Agents</small><b>${working}<i> of ${agents.length}</i></b></div>` : null}${tokens ? html`<div><small>Tokens</small><b>${short(tokens)}</b></div>` : null}${cost && near?.kind !== "cost" ? html`<div><small>Cost</small><b>${dollars(cost)}</b></div>` : null}${tree.past && tree.loaded.value && !head.budget ? html`<div><small>Budget</small><b class="faint">not recorded</b></div>` : null}${near ? html`<div class="budget"><small>Budget${near.kind === "cost" ? "" : ` · ${plain(near.kind.replaceAll("_", " "), 30)}`}</small><b>${amount(near.kind, near.spent)}<i> of ${amount(near.kind, near.limit)}</i></b><${Meter} spent=${near.spent} limit=${near.limit} /></div>` : null}${may("approve") && !phone.value ? html`<button class="mini" data-testid="budget-add" onClick=${() => { overlay.value = "budget"; }}>Add…</button>` : null}${may("submit") && !phone.value && !idle ? html`<button class="mini danger" data-testid="cancel" onClick=${() => { overlay.value = "cancel"; }}>Cancel…</button>` : null}</div></header>
+    <nav class="tabs" aria-label="Views of the tree">${TABS.map(([name, words]) => html`<${Link} key=${name} to=${here(`/tree/${id}/${chosenId.value}${name === "agents" ? "" : `/${name}`}`)} class=${tab === name ? "on" : ""} aria-current=${tab === name ? "page" : undefined} data-testid=${`tab-${name}`}>${words}<//>`)}</nav>
+    ${at === null ? null : html`<${Banner} id=${id} then=${then} />`}${place.value.held === null ? null : html`<${Compare} id=${id} tree=${tree} at=${at} drawn=${at === null ? null : then.drawn.value} />`}
+    ${tab === "changes" ? (agent ? html`<${Changes} key=${agent.threadId} agent=${agent} at=${at} seq=${head.treeSeq + agent.sinceAtMs} />` : null) : tab === "log" ? html`<${Log} key=${at} tree=${tree} at=${at} />` : tab === "proof" ? html`<${Proof} tree=${live} at=${at} />` : html`<div class="body">
+      <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${`agent-${chosenId.value}`} data-testid="agents"><${Rows} key=${`${id} ${tree.past}`} keys=${tree.keys.value} Row=${Row} more=${tree.more} box=${list} usual=${phone.value ? 60 : 52} chosen=${chosenRow} name=${`agents ${id}`} /></section>
+      ${agent && (!phone.value || pane) ? html`<${at === null ? Conversation : PastTalk} key=${agent.threadId} at=${at} agent=${agent} name=${agentName(agent)} link=${link} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${here(`/tree/${id}`)} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">There is no agent ${plain(String(place.value.agent), 20)} in this tree.</p>` : null}</section>`}
+    </div>`}<${Slider} id=${id} seq=${live.head.value.treeSeq} then=${then} /></main>`;
 }
 // The limit that is shown: the nearest one when more than half of it is spent, else that of cost or of tokens.
 function nearest(budget) {
@@ -166,7 +173,7 @@ function nearest(budget) {
 function step(tree, by) {
   const ids = tree.order.peek().map((one) => one.id), at = ids.indexOf(chosenId.peek());
   const next = ids[Math.min(ids.length - 1, Math.max(0, at + by))];
-  if (next !== undefined && next !== chosenId.peek()) go(`/tree/${tree.id}/${next}`, { replace: true });
+  if (next !== undefined && next !== chosenId.peek()) go(here(`/tree/${tree.id}/${next}`), { replace: true });
 }
 // ── log and proof ────────────────────────────────────────────────────────────────────────────────
 
@@ -174,20 +181,20 @@ const LOG_PAGE = 100;
 const nameOf = (tree, number) => { const one = tree.agents.get(number)?.value; return one ? agentName(one) : `agent ${number}`; };
 
 // What happened to several agents, in words, the newest first.
-function Log({ tree }) {
-  const [rows, setRows] = useState(null), [next, setNext] = useState(null), [why, setWhy] = useState(""), seq = tree.head.value.treeSeq;
-  const read = (before) => api("tree/log", { treeId: tree.id, limit: LOG_PAGE, ...(before ? { before } : {}) }).then(({ data, nextBefore }) => {
+function Log({ tree, at }) {
+  const [rows, setRows] = useState(null), [next, setNext] = useState(null), [why, setWhy] = useState(""), seq = at ?? tree.head.value.treeSeq;
+  const read = (before = at === null ? undefined : at + 1) => api("tree/log", { treeId: tree.id, limit: LOG_PAGE, ...(before ? { before } : {}) }).then(({ data, nextBefore }) => {
     setWhy("");
     setNext((known) => (before || known === null ? nextBefore ?? 0 : known));
-    setRows((known) => { const all = new Map([...(known ?? []), ...data].map((row) => [row.treeSeq, row])); return [...all.values()].sort((a, b) => b.treeSeq - a.treeSeq); });
+    setRows((known) => { const all = new Map([...(known ?? []), ...data].map((row) => [row.treeSeq, row])); return [...all.values()].filter((row) => at === null || row.treeSeq <= at).sort((a, b) => b.treeSeq - a.treeSeq); });
   }, (error) => setWhy(error.message));
   useEffect(() => { read(); }, [tree, seq]);
   return html`<section class="wholly" aria-label="Log" data-testid="log" tabindex="0">${why ? html`<p class="error">The log cannot be read: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
-    ${rows ? html`<table class="facts-table"><thead><tr><th scope="col">Time</th><th scope="col">Entry</th><th scope="col">Agent</th><th scope="col">What</th><th scope="col">Who</th></tr></thead><tbody>${rows.map((row) => html`<tr key=${row.treeSeq} data-testid="log-row"><td class="num"><time datetime=${new Date(row.atMs).toISOString()} title=${new Date(row.atMs).toLocaleString()}>${clock(row.atMs)}</time></td><td class="num faint">${row.treeSeq.toLocaleString("en")}</td><td><${Link} to=${`/tree/${tree.id}/${row.agentId}`} class="under"><${Words} text=${nameOf(tree, row.agentId)} most=${60} /><//></td><td>${visible(row.text, { breaks: false })}</td><td>${row.who ? html`<${Words} text=${row.who} most=${60} />` : ""}</td></tr>`)}</tbody></table>${next ? html`<button class="quiet more" onClick=${() => read(next)}>Earlier entries</button>` : null}` : null}</section>`;
+    ${rows ? html`<table class="facts-table"><thead><tr><th scope="col">Time</th><th scope="col">Entry</th><th scope="col">Agent</th><th scope="col">What</th><th scope="col">Who</th></tr></thead><tbody>${rows.map((row) => html`<tr key=${row.treeSeq} data-testid="log-row"><td class="num"><time datetime=${new Date(row.atMs).toISOString()} title=${new Date(row.atMs).toLocaleString()}>${clock(row.atMs)}</time></td><td class="num faint">${row.treeSeq.toLocaleString("en")}</td><td><${Link} to=${here(`/tree/${tree.id}/${row.agentId}`)} class="under"><${Words} text=${nameOf(tree, row.agentId)} most=${60} /><//></td><td>${visible(row.text, { breaks: false })}</td><td>${row.who ? html`<${Words} text=${row.who} most=${60} />` : ""}</td></tr>`)}</tbody></table>${next ? html`<button class="quiet more" onClick=${() => read(next)}>Earlier entries</button>` : null}` : null}</section>`;
 }
 
 // Whether the chains of all logs hold, with the place of the first fault.
-function Proof({ tree }) {
+function Proof({ tree, at }) {
   const [found, setFound] = useState(null), [why, setWhy] = useState("");
   const read = (full = false) => { setFound(null); setWhy(""); return api("tree/verify", { treeId: tree.id, full }).then(setFound, (error) => setWhy(error.message)); };
   useEffect(() => { read(); }, [tree]);
@@ -195,7 +202,7 @@ function Proof({ tree }) {
   const rows = found ? [...found.sessions, ...(found.treeLog ? [{ ...found.treeLog, threadId: "" }] : [])] : [], bad = rows.filter((row) => row.ok === false);
   const entries = rows.reduce((sum, row) => sum + (row.verifiedTo ?? 0), 0);
   const verdict = !found ? "" : found.ok ? `Every entry is as it was written: ${quantity(entries, "entry", "entries")} in ${quantity(found.sessions.length, "session")}${found.keyed ? ", under this deployment’s key" : ""}.` : found.ok === false ? `${quantity(bad.length, "log")} ${bad.length === 1 ? "is" : "are"} not as ${bad.length === 1 ? "it was" : "they were"} written.` : "Nothing is wrong that can be checked here; a part is under another key.";
-  return html`<section class="wholly" aria-label="Proof" data-testid="proof" tabindex="0">${why ? html`<p class="error">Not verified: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
+  return html`<section class="wholly" aria-label="Proof" data-testid="proof" tabindex="0">${at === null ? null : html`<p class="faint">Logs are verified as they are now, with what came later.</p>`}${why ? html`<p class="error">Not verified: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
     ${found ? html`<p class="verdict ${found.ok ? "ok" : found.ok === false ? "bad" : ""}" data-testid="proof-verdict" data-ok=${String(found.ok)}>${verdict} <button class="mini" onClick=${() => read(true)}>Verify again from the start</button></p>
     <table class="facts-table"><thead><tr><th scope="col">Log</th><th scope="col">Verified</th><th scope="col">Chain head</th><th scope="col">Finding</th></tr></thead><tbody>${rows.map((row) => { const agent = by(row.threadId); return html`<tr key=${row.threadId}><td>${row.threadId ? (agent ? html`<${Words} text=${agentName(agent)} most=${60} />` : html`<code>${plain(row.threadId, 40)}</code>`) : "the tree’s own log"}</td><td class="num">${(row.verifiedTo ?? 0).toLocaleString("en")}${row.of ? html`<span class="faint"> of ${row.of.toLocaleString("en")}</span>` : null}</td><td>${row.head ? html`<code title=${row.head}>${row.head.slice(0, 16)}…</code> <button class="quiet" aria-label="Copy the chain head" onClick=${() => navigator.clipboard?.writeText(row.head).then(() => notice("Copied.", { forMs: 2000, key: "copied" }), () => {})}>Copy</button>` : ""}</td><td class=${row.ok === false ? "bad" : "faint"}>${row.fault ? html`entry ${row.fault.seq.toLocaleString("en")}: ${visible(row.fault.text, { breaks: false })}` : row.unchecked ? visible(row.unchecked, { breaks: false }) : "none"}</td></tr>`; })}</tbody></table>` : why ? null : html`<p class="faint late-shown">Verifies the chains of all logs of this tree…</p>`}<${Decided} id=${tree.id} seq=${tree.head.value.treeSeq} /></section>`;
 }
