@@ -130,8 +130,8 @@ class Double:
         source = self._known.get(args[1].encode())
         if source is None:
             return None
-        keys = [key.encode() for key in args[3 : 3 + args[2]]]
-        return found_nothing(source, self._store, keys, self._now_us() // 1000)
+        words = encoded(args[3:])
+        return found_nothing(source, self._store, words[: args[2]], words[args[2] :], self._now_us() // 1000)
 
     def stated(self, name: str, command: Command) -> Stated | None:
         """States a script's answer and the data that it leaves behind; None for a plain command."""
@@ -173,9 +173,9 @@ class Double:
         else:
             return self._store.say(self._now_us(), command)
         first_arg, now_us = 3 + int(command[2]), self._now_us()
-        keys = command[3:first_arg]
-        nothing = found_nothing(source, self._store, keys, now_us // 1000)
-        return nothing if nothing is not None else self._store.run(now_us, source, keys, command[first_arg:])
+        keys, words = command[3:first_arg], command[first_arg:]
+        nothing = found_nothing(source, self._store, keys, words, now_us // 1000)
+        return nothing if nothing is not None else self._store.run(now_us, source, keys, words)
 
     def restore(self, through: int) -> None:
         """Puts the data back to where the first `through` commands of the journal left it."""

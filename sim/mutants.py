@@ -37,6 +37,7 @@ from sim.defects_of_files import DEFECTS as DEFECTS_OF_FILES
 from sim.defects_of_fleet import DEFECTS as DEFECTS_OF_FLEET
 from sim.defects_of_folders import DEFECTS as DEFECTS_OF_FOLDERS
 from sim.defects_of_jobs import DEFECTS as DEFECTS_OF_JOBS
+from sim.defects_of_looks import DEFECTS as DEFECTS_OF_LOOKS
 from sim.defects_of_odd_servers import DEFECTS as DEFECTS_OF_ODD_SERVERS
 from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
 from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
@@ -78,6 +79,7 @@ MUTANTS = (
     *DEFECTS_OF_CONTENTS,
     *DEFECTS_OF_BIRTHS,
     *DEFECTS_OF_JOBS,
+    *DEFECTS_OF_LOOKS,
     *DEFECTS_OF_DOORS,
     *DEFECTS_OF_DOORS_MORE,
     *DEFECTS_OF_ODD_SERVERS,

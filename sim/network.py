@@ -31,16 +31,19 @@ TOGETHER = "TOGETHER"
 """Several commands of one connection, one behind the other."""
 
 QUIET = frozenset(
-    {"peek", "timers_due", "heartbeat", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE", TOGETHER}
+    {
+        *("look", "peek", "timers_due", "heartbeat"),
+        *("XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE", TOGETHER),
+    }
 )
 """Not worth a line of the trace each time."""
 
 READS = frozenset(
-    {"peek", "timers_due", "registry", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "HGETALL", "GET"}
+    {"look", "peek", "timers_due", "registry", "XREAD", "XRANGE", "XREVRANGE", "HMGET", "HGETALL", "GET"}
 )
 """Served by a Redis that takes nothing; the others write, or are scripts that may."""
 
-LOOKS = frozenset({"peek", "timers_due"})
+LOOKS = frozenset({"look", "peek", "timers_due"})
 """Reads that a worker makes each second; one that would find nothing is not sent. See `sim/polls.py`."""
 
 

@@ -6,6 +6,7 @@ notified.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.broker import script_requests
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import (
+    BrokerError,
     Corrupt,
     OutOfMemory,
     SessionArchived,
@@ -31,6 +33,7 @@ from orchestrator.broker.records import (
     Fired,
     Heard,
     LogPlace,
+    Look,
     Notices,
     Place,
     PoolQueue,
@@ -39,6 +42,7 @@ from orchestrator.broker.records import (
     SessionHead,
     Unserved,
 )
+from orchestrator.broker.redis_keys import CONTROL_SHARD
 from orchestrator.broker.replies import (
     Reply,
     claimed,
@@ -65,6 +69,7 @@ if TYPE_CHECKING:
         RenewOk,
         TimersDue,
     )
+    from orchestrator.broker.replies import Look as Looked
 
 # ── admission ─────────────────────────────────────────────────────────────────────────────────────
 # Admission of model requests: requests and tokens per minute of a provider, for the whole fleet.
@@ -250,6 +255,10 @@ BURIED_AGAIN_MS = 10_000
 """Time after which a session is given back once more at its worker's death, and does not wait for its lease:
 one that kills its workers behind a commit kills about as many as if each of them waited."""
 _WORKER_FORGOTTEN_MS = 86_400_000
+_LOOKED_MS = 500
+"""Time for which a look that found nothing stands for the looks of other workers."""
+_LOOKED_SHARDS = 256
+"""Shards that one call looks at, where the server is one."""
 
 
 class Claims(Timers, Admission):
@@ -291,6 +300,42 @@ class Claims(Timers, Admission):
     def returns_in(self, pool: str, shard: int) -> float | None:
         """Seconds until a session that is left to another machine is asked for again; None if none is."""
         return self._left.returns_in(pool, shard)
+
+    async def look(self, pools: Sequence[str]) -> Look:
+        """Looks where something waits for a worker of the pools, unless somebody has just found nothing.
+
+        What a server that fails would have said is missing, and its error is among those of the look.
+        """
+        # A call reaches the keys of one slot in a cluster, and of as many shards elsewhere.
+        size = 1 if self._connection.clustered else _LOOKED_SHARDS
+        every = range(self.config.shards)
+        groups = [every[first : first + size] for first in every[::size]]
+        looks = await asyncio.gather(
+            *(self._look(pools, shards) for shards in groups), return_exceptions=True
+        )
+        found = Look()
+        for look in looks:
+            if isinstance(look, Look):
+                found = found.with_(look)
+            elif isinstance(look, BrokerError):
+                found = found.with_(Look(errors=(look,)))
+            else:
+                raise look
+        return found
+
+    async def _look(self, pools: Sequence[str], shards: Sequence[int]) -> Look:
+        keys = [self.keys.looked(shards[0])]
+        for shard in shards:
+            keys.append(self.keys.timers(shard))
+            for pool in pools:
+                keys += self.keys.due(shard, pool), self.keys.leases(shard, pool)
+        if CONTROL_SHARD in shards:
+            keys += [self.keys.jobs(pool)[0] for pool in pools]
+        seen: Looked = (await self._run(call("look", keys, every_ms=_LOOKED_MS, pools=pools))).fields
+        for shard in shards:
+            self._note_time(shard, seen["now"])
+        claimable = tuple((pools[pool - 1], shards[shard - 1]) for shard, pool in seen["claimable"])
+        return Look(claimable, tuple(shards[shard - 1] for shard in seen["timed"]), seen["jobs"])
 
     async def _claim_next(self, guess: SessionId, who: Claimant) -> tuple[Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""

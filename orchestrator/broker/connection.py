@@ -80,6 +80,7 @@ class Connection:
 
     outage: Outage | None = None
     """The record that is told when Redis does not answer, and when it does again."""
+    clustered = False
 
     def __init__(self, client: Commands, waiting: Commands, *, clustered: bool = False) -> None:
         self._client = client

@@ -50,7 +50,9 @@ class Deployment:
         self.clock = RedisClock(monotonic)
         self.places: dict[SessionId, Place] = {}
         self.namespaces: dict[SessionId, str] = {}
-        self.witnesses = [Witness(monotonic, config.watch_s) for _ in range(config.shards)]
+        many = config.shards if connection.clustered else 1
+        witnesses = [Witness(monotonic, config.watch_s) for _ in range(many)]
+        self.witnesses = witnesses * (config.shards // many)
         """A witness for each shard: the shards of a cluster may be on different servers."""
 
     async def run(self, call: ScriptCall, subject: SessionId | str = "") -> Reply:

@@ -744,6 +744,28 @@ class Notices:
 
 
 @record
+class Look:
+    """Where a look at pools found something to poll for. No promise."""
+
+    claimable: tuple[tuple[str, int], ...] = ()
+    """Pools and shards with a session that is due, or whose lease ran out."""
+    timed: tuple[int, ...] = ()
+    """Shards with a timer that is due."""
+    jobs: bool = False
+    errors: tuple[Exception, ...] = ()
+    """Errors of servers that were not looked at."""
+
+    def with_(self, other: Look) -> Look:
+        """This look and another one, at other shards."""
+        return Look(
+            (*self.claimable, *other.claimable),
+            (*self.timed, *other.timed),
+            self.jobs or other.jobs,
+            (*self.errors, *other.errors),
+        )
+
+
+@record
 class Place:
     """Where a session's keys are: facts that do not change while it lives."""
 

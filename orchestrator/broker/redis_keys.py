@@ -22,12 +22,13 @@ a tree live in one slot and a script may touch them together.
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
     {s}:secrets:<tree>      hash    submit keep_secret; commit   worker            their tasks; at most a day
                                     drops                                          after the last one
-    {s}:due:<pool>          zset    all wakes; claim takes       peek, serving     its members
-    {s}:leases:<pool>       zset    claim renew commit release   peek, serving,    its members
+    {s}:due:<pool>          zset    all wakes; claim takes       look peek serving its members
+    {s}:leases:<pool>       zset    claim renew commit release   look peek serving its members
                                     bury revoke archive          wakes
+    {s}:looked              hash    look                         look              the deployment
     {s}:clock:<pool>        string  claim                        wakes             the deployment
     {s}:ready:<pool>        stream  wakes                        waiting workers   the last 256 notices
-    {s}:timers              zset    commit raise_limits; fire    timers_due        its members
+    {s}:timers              zset    commit raise_limits; fire    look timers_due   its members
     {s}:confirmed           string  confirmed                    nobody            the deployment
     {s}:spend:<day>         hash    commit                       views             400 days
     {s}:approvals           hash    commit                       approval queue    until decided
@@ -51,7 +52,7 @@ a tree live in one slot and a script may touch them together.
     {s0}:control:<worker>   stream  notify                       that worker       10 min after the last one
     {s0}:job:<job>          hash    the scripts of jobs          its asker         its asker waits, then
                                                                                    a minute
-    {s0}:jobs:<pool>        zset    offer_job; take_job and      workers           its members
+    {s0}:jobs:<pool>        zset    offer_job; take_job and      workers, look     its members
                                     settle_job remove
     {s0}:jobs_ready:<pool>  stream  offer_job                    waiting workers   the last 256 notices
     {s0}:news:<id>          string  take_news, settle_news       upkeep            while it is told, then
@@ -179,6 +180,10 @@ class Keys:
 
     def ready(self, shard: int, pool: str) -> str:
         return self.of_shard(shard, f"ready:{pool}")
+
+    def looked(self, shard: int) -> str:
+        """When somebody looked for work of a pool, from this shard on, and found nothing."""
+        return self.of_shard(shard, "looked")
 
     def timers(self, shard: int) -> str:
         return self.of_shard(shard, "timers")

@@ -164,6 +164,13 @@ class OfferJobFull(TypedDict):
     waiting: int
 
 
+class Look(TypedDict):
+    now: int
+    jobs: bool
+    claimable: list[tuple[int, int]]
+    timed: list[int]
+
+
 class Peek(TypedDict):
     now: int
     expired: list[str]

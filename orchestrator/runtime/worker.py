@@ -1,7 +1,7 @@
 """A worker: claims sessions while it has room, and hands each to a runner.
 
 Nothing here is remembered that matters: `due` and `leases` in Redis say what is claimable,
-notices only say when to poll, and a poll every second finds whatever a lost notice was about.
+notices only say when to poll, and a look every second finds whatever a lost notice was about.
 """
 
 from __future__ import annotations
@@ -91,8 +91,7 @@ class Worker:
             self._ports.spawn(chore, f"worker:{name}")
             for name, chore in (
                 ("tick", self._tick()),
-                ("poll", self._poll_regularly()),
-                ("timers", self._timers()),
+                ("look", self._look_regularly()),
                 ("heartbeat", self._heartbeat()),
                 *((f"notices:{pool}", self._listen(pool)) for pool in self._config.pools),
                 *((("jobs", self._jobs.serve()),) if self._jobs is not None else ()),
@@ -148,17 +147,6 @@ class Worker:
                 await self._ports.sleep(UNAVAILABLE_S)
                 continue
             await self._poll_due.wait()
-
-    async def _poll_regularly(self) -> None:
-        """Notices every shard at regular times.
-
-        A busy worker that polled only where it is notified would leave the sessions of a dead one lying, for
-        no notice tells of a lease that runs out.
-        """
-        while True:
-            await self._ports.sleep(POLL_S)
-            self._poll_everything()
-            self._poll_due.set()
 
     def _poll_everything(self) -> None:
         for pool in self._config.pools:
@@ -311,15 +299,35 @@ class Worker:
                 self._renewal.let_go(claim)
             await self._ports.sleep(TICK_S)
 
-    async def _timers(self) -> None:
+    async def _look_regularly(self) -> None:
+        """Looks once a second for what no notice tells of: leases that run out, timers, and lost notices.
+
+        A busy worker looks, too: one that polled only where it is notified would leave the sessions of a
+        dead one lying.
+        """
         while True:
+            await self._look()
             try:
-                for shard in range(self._ports.broker.config.shards):
-                    await self._reaper.receive(await self._ports.broker.claims.fire(shard))
                 await self._reaper.poll()
             except BrokerError as error:
-                log.warning("timers were not looked at: %s", error)
+                log.warning("cancels were not looked after: %s", error)
             await self._ports.sleep(POLL_S)
+
+    async def _look(self) -> None:
+        found = await self._ports.broker.claims.look(self._config.pools)
+        for error in found.errors:
+            log.warning("not looked for work: %s", error)
+        if found.jobs and self._jobs is not None:
+            self._jobs.notice()
+        for place in found.claimable:
+            self._to_poll.setdefault(place)
+        if found.claimable:
+            self._poll_due.set()
+        for shard in found.timed:
+            try:
+                await self._reaper.receive(await self._ports.broker.claims.fire(shard))
+            except BrokerError as error:
+                log.warning("timers were not looked at: %s", error)
 
     async def _heartbeat(self) -> None:
         """Says how this worker is, and hears whether a person wants it to drain."""
@@ -422,7 +430,6 @@ class JobServer:
 
     async def serve(self) -> None:
         """Takes jobs for ever; at its end those that are being done are given up."""
-        poll = self._ports.spawn(self._poll_regularly(), "jobs:poll")
         try:
             while True:
                 await self._due.wait()
@@ -432,14 +439,7 @@ class JobServer:
                 except BrokerError as error:
                     log.warning("jobs were not looked at: %s", error)
         finally:
-            poll.cancel()
-            await asyncio.gather(poll, return_exceptions=True)
             await self._give_up()
-
-    async def _poll_regularly(self) -> None:
-        while True:
-            self._due.set()
-            await self._ports.sleep(POLL_S)
 
     async def _take_all(self) -> None:
         for pool in self._pools:

@@ -41,6 +41,7 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.give_up,
             sessions.heartbeat,
             sessions.keep_secret,
+            sessions.look,
             sessions.peek,
             storage.put_blob,
             sessions.release,

@@ -445,6 +445,30 @@ def snapshot(sight: Sight, keys: Keys, given: Given) -> Reply:
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────
 
 
+def look(sight: Sight, keys: Keys, given: Given) -> Reply:
+    every_ms, pools, looked = given.number(), [name for (name,) in given.rows(1)], sight.hash(keys[0])
+    asked = [at for at, pool in enumerate(pools) if not 0 <= sight.now - number(looked, pool) < every_ms]
+    if not asked:
+        return [sight.now, 0, [], []]
+    width = 1 + 2 * len(pools)
+    shards = [keys[at : at + width] for at in range(1, len(keys) - width + 1, width)]
+    jobs = keys[1 + width * len(shards) :]
+
+    def passed(key: bytes) -> bool:
+        return bool(first_by_score(sight.zset(key), sight.now))
+
+    timed = [place for place, row in enumerate(shards, 1) if passed(row[0])]
+    claimable = []
+    for at in asked:
+        for place, row in enumerate(shards, 1):
+            if sight.zset(row[1 + 2 * at]) or passed(row[2 + 2 * at]):
+                claimable += [place, at + 1]
+    waits = any(sight.zset(jobs[at]) for at in asked if jobs)
+    if not (claimable or timed or waits):
+        looked.update((pools[at], written(sight.now)) for at in asked)
+    return [sight.now, int(waits), claimable, timed]
+
+
 def peek(sight: Sight, keys: Keys, given: Given) -> Reply:
     offset, count = given.number(), given.number()
     expired, due = first_by_score(sight.zset(keys[1]), sight.now), first_by_score(sight.zset(keys[0]))

@@ -26,6 +26,7 @@ HASHES = frozenset(
         b"provider",
         b"history_keys",
         b"secrets",
+        b"looked",
         *EXPIRING,
     )
 )
