@@ -239,7 +239,7 @@ class _ProductsLoop(supervisor_process._Supervisor):
         """The socket's packet, without descriptors."""
         return self._packet, [], 0, None
 
-    def _fork_shim(self, ident: int, claim: str, descriptors: list[int]) -> None:
+    def _give(self, ident: int, claim: str, descriptors: list[int], limits: object) -> None:
         self.granted = True
 
     def _send(self, message: tuple[str | int, ...]) -> None:
@@ -362,7 +362,7 @@ class SimSupervisor:
 
         The product's own supervisor decides. One that stands still answers when it goes on.
         """
-        asked = _Asked(("run", 1, claim), begin)
+        asked = _Asked(("run", 1, claim, (None, None)), begin)
         self._ask(asked)
         if asked.granted is None:
             asked.answered = self._loop.create_future()

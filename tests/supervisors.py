@@ -1,7 +1,9 @@
-"""Supervisors whose writers of patches are met between two switches: held there, or struck from there.
+"""Supervisors for tests: impatient ones, and ones whose writers of patches are met between two switches.
 
-The product has no test code for it: a supervisor is started by another boot line, which puts a
-look before and behind each switch. Loaded into that supervisor, so it imports next to nothing.
+A writer is held there, or strikes from there.
+
+The product has no test code for it: a supervisor is started by another boot line. Loaded into that
+supervisor, so it imports next to nothing.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from orchestrator.tools.exec import supervisor_process
 from orchestrator.tools.exec.supervisor_process import main
 from orchestrator.tools.patch import writer
 
@@ -47,6 +50,12 @@ def deadly(descriptor: int, nth: int) -> None:
         signal.pause()
 
     _meet(nth, strike)
+    main(descriptor)
+
+
+def impatient(descriptor: int) -> None:
+    """A supervisor whose shims wait for another command for a moment only."""
+    supervisor_process._REST_S = 0.05
     main(descriptor)
 
 

@@ -1,7 +1,8 @@
-"""The fork that becomes the command: its session, limits, descriptors and confinement, then its exec.
+"""The start of a command: its session, cgroups, descriptors and confinement, then its exec.
 
-It never runs half confined: whatever fails before the exec ends the fork, and the shim
-hears what it was and the errno.
+A command that a wrapper confines, or nobody, is spawned. One that has to confine itself is a fork, which
+never runs half confined: whatever fails before the exec ends it, and the shim hears what it was and the
+errno.
 
 Or the fork that writes a patch, which needs no exec: what it runs is the product's own, so
 it goes without a sandbox and writes what was checked. Loaded into the supervisor: only light
@@ -17,11 +18,10 @@ import errno
 import fcntl
 import marshal
 import os
-import resource
 import signal
 
 from orchestrator.sandbox import confine, kernel
-from orchestrator.tools.exec.held_objects import enter_cgroup
+from orchestrator.tools.exec.held_objects import enter_cgroup, home_of
 from orchestrator.tools.patch import writer
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
@@ -34,6 +34,7 @@ IGNORED_SIGNALS = (
     *(signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGQUIT, signal.SIGTSTP),
     *(signal.SIGTTIN, signal.SIGTTOU, signal.SIGPIPE, signal.SIGUSR2, signal.SIGALRM),
 )
+_TAKEN_SIGNALS = (*IGNORED_SIGNALS, signal.SIGCHLD, KILL_SIGNAL)
 _SECCOMP_FD = 3
 _OPTIONS_FD = 4
 
@@ -41,17 +42,87 @@ _OPTIONS_FD = 4
 def start(
     spec: dict[str, Any], stdout: int, stderr: int, ruleset: int | None, cgroups: list[str]
 ) -> tuple[int, str]:
-    """Forks the command; its pid, or -1 and the line that says why it did not start."""
+    """Starts the command; its pid, or -1 and the line that says why it did not start."""
     program = _locate(spec["program"], spec["path"], spec["cwd"])
     if isinstance(program, int):
         return -1, f"failed program {program}"
+    ways = [(cgroup, home) for cgroup in cgroups if (home := home_of(cgroup)) is not None]
+    if len(ways) < len(cgroups) or ruleset is not None or not _confines_nothing(spec["confine"]):
+        return _fork(spec, program, (stdout, stderr, ruleset), cgroups)
+    return _spawn(spec, program, (stdout, stderr), ways)
+
+
+def _confines_nothing(confine: dict[str, Any]) -> bool:
+    """Whether the child itself has nothing to do before its exec: a wrapper confines, or nobody."""
+    return not confine["mounts"] and not confine["seccomp"] and confine["keep_capabilities"]
+
+
+def _spawn(
+    spec: dict[str, Any], program: str, outputs: tuple[int, int], cgroups: list[tuple[str, str]]
+) -> tuple[int, str]:
+    """Starts it without a copy of this process, which goes into the command's cgroups for the moment.
+
+    A fork copies the tables of all pages, and each page that either of the two then writes.
+    """
+    opened: list[int] = []
+    stage = "preparation"
+    try:
+        actions = _own_descriptors(spec, *outputs, opened)
+        stage = "cwd"
+        os.chdir(spec["cwd"])
+        stage = "preparation"
+        for cgroup, _ in cgroups:
+            enter_cgroup(cgroup)
+        stage = "program"
+        argv = spec["argv"]
+        return os.posix_spawn(
+            _locate_launcher(argv, program, spec),
+            argv,
+            spec["env"],
+            file_actions=actions,
+            setsid=True,
+            setsigdef=_TAKEN_SIGNALS,
+        ), ""
+    except (OSError, ValueError) as refused:
+        # What exec cannot even be asked, a NUL byte in a word, is a ValueError without an errno.
+        return -1, f"failed {stage} {getattr(refused, 'errno', None) or errno.EINVAL}"
+    finally:
+        for _, home in cgroups:
+            enter_cgroup(home)
+        os.chdir("/")
+        for descriptor in opened:
+            os.close(descriptor)
+
+
+def _own_descriptors(
+    spec: dict[str, Any], stdout: int, stderr: int, opened: list[int]
+) -> list[tuple[int, int, int]]:
+    """What is to be done for the command's descriptors; those that were opened for it go into `opened`."""
+    given = {0: stdout, 1: stdout, 2: stderr}
+    if not spec["tty"]:
+        given[0] = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        opened.append(given[0])
+    for number, make in ((_SECCOMP_FD, _filter_pipe), (_OPTIONS_FD, _memory_file)):
+        made = make(spec["seccomp_on_fd" if number == _SECCOMP_FD else "options_on_fd"])
+        if made is not None:
+            given[number] = made
+            opened.append(made)
+    return [(os.POSIX_SPAWN_DUP2, source, number) for number, source in given.items()]
+
+
+def _fork(
+    spec: dict[str, Any], program: str, descriptors: tuple[int, int, int | None], cgroups: list[str]
+) -> tuple[int, str]:
+    """Starts it by a fork of this process that confines itself."""
     news_in, news_out = os.pipe2(os.O_CLOEXEC)
     try:
         pid = os.fork()
     except OSError as refused:
+        os.close(news_in)
+        os.close(news_out)
         return -1, f"failed fork {refused.errno}"
     if pid == 0:
-        _become_command(spec, program, cgroups, (stdout, stderr, ruleset, news_out))
+        _become_command(spec, program, cgroups, (*descriptors, news_out))
     os.close(news_out)
     failure = os.read(news_in, 256).decode()
     os.close(news_in)
@@ -116,6 +187,13 @@ def _high(descriptor: int) -> int:
     return fcntl.fcntl(descriptor, fcntl.F_DUPFD_CLOEXEC, 10)
 
 
+def _lifted(descriptor: int) -> int:
+    """The descriptor above those numbers."""
+    lifted = _high(descriptor)
+    os.close(descriptor)
+    return lifted
+
+
 def _locate(program: str, path: str, cwd: str) -> str | int:
     """The program's file, found as execvp does it, or the errno that execvp would give.
 
@@ -142,15 +220,10 @@ def _locate_launcher(argv: list[str], program: str, spec: dict[str, Any]) -> str
 
 
 def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroups: list[str]) -> None:
-    """A session of its own, the limits, the three descriptors, the signals as a shell expects them."""
+    """A session of its own, the cgroups, the three descriptors, the signals as a shell expects them."""
     os.setsid()
     for cgroup in cgroups:
         enter_cgroup(cgroup)
-    if spec["rlimit_processes"] is not None:
-        resource.setrlimit(resource.RLIMIT_NPROC, (spec["rlimit_processes"],) * 2)
-    if spec["rlimit_data"] is not None:
-        _lower(resource.RLIMIT_DATA, spec["rlimit_data"])
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     filter_fd = _filter_pipe(spec["seccomp_on_fd"])
     options_fd = _memory_file(spec["options_on_fd"])
     os.dup2(stdout if spec["tty"] else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)
@@ -163,16 +236,10 @@ def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroups: list[str])
     _take_signals()
 
 
-def _lower(limit: int, value: int) -> None:
-    ceiling = resource.getrlimit(limit)[1]
-    wanted = value if ceiling == resource.RLIM_INFINITY else min(value, ceiling)
-    resource.setrlimit(limit, (wanted, wanted))
-
-
 def _take_signals() -> None:
     """Signals as a program expects them at its start."""
     signal.set_wakeup_fd(-1)
-    for number in (*IGNORED_SIGNALS, signal.SIGCHLD, KILL_SIGNAL):
+    for number in _TAKEN_SIGNALS:
         signal.signal(number, signal.SIG_DFL)
 
 
@@ -183,7 +250,7 @@ def _filter_pipe(program: bytes) -> int | None:
     reading, writing = os.pipe2(os.O_CLOEXEC)
     os.write(writing, program)
     os.close(writing)
-    return _high(reading)
+    return _lifted(reading)
 
 
 def _memory_file(content: bytes) -> int | None:
@@ -191,10 +258,10 @@ def _memory_file(content: bytes) -> int | None:
     if not content:
         return None
     descriptor = os.memfd_create("dendro-options", os.MFD_CLOEXEC)
-    with open(descriptor, "wb", closefd=False) as file:
-        file.write(content)
-    os.lseek(descriptor, 0, os.SEEK_SET)
-    return _high(descriptor)
+    written = 0
+    while written < len(content):
+        written += os.pwrite(descriptor, content[written:], written)
+    return _lifted(descriptor)
 
 
 # ── descendants ───────────────────────────────────────────────────────────────────────────────────

@@ -5,7 +5,7 @@ Loaded into the supervisor: only light imports.
 """
 
 # pathlib would add a third to what each fork copies.
-# ruff: noqa: PTH102, PTH106, PTH116, PTH123, PTH208
+# ruff: noqa: PTH102, PTH106, PTH110, PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 
@@ -42,6 +42,43 @@ def enter_cgroup(path: str) -> None:
         os.write(descriptor, b"0")
     finally:
         os.close(descriptor)
+
+
+_homes: dict[str, str | None] = {}
+
+
+def home_of(cgroup: str) -> str | None:
+    """The cgroup that this process is in beside one that it made, if it may come back to it from there."""
+    parent = os.path.dirname(cgroup)
+    if parent not in _homes:
+        _homes[parent] = _find_home(parent)
+    return _homes[parent]
+
+
+def _find_home(parent: str) -> str | None:
+    home = parent if os.path.exists(f"{parent}/tasks") else _leaf(parent)
+    if home is None:
+        return None
+    try:
+        # It is there, so this does nothing but ask.
+        enter_cgroup(home)
+    except OSError:
+        return None
+    return home
+
+
+def _leaf(parent: str) -> str | None:
+    """Version 2: this process is in the cgroup of those that it makes, or in one beside them."""
+    with suppress(OSError), open("/proc/self/cgroup") as file:
+        for line in file:
+            if line.startswith("0::/"):
+                own = line[3:-1].rstrip("/")
+                around, _, name = own.rpartition("/")
+                if parent.endswith(own):
+                    return parent
+                if parent.endswith(around):
+                    return f"{parent}/{name}"
+    return None
 
 
 def remove_cgroup(path: str, patience_s: float = 0.0) -> None:

@@ -82,10 +82,11 @@ class Running:
             self._loop.add_reader(descriptor, self._read_pipe, stream, descriptor)
         return theirs.detach(), opened[0], opened[1]
 
-    async def drain(self, quiet_s: float, grace_s: float) -> None:
+    async def drain(self, quiet_s: float, grace_s: float) -> bool:
         """Waits until both pipes are closed, or nothing came for `quiet_s`, or `grace_s` have passed.
 
-        A background process that outlives its parent may hold the pipes for ever.
+        A background process that outlives its parent may hold the pipes for ever. Returns whether they are
+        closed.
         """
         until = self._loop.time() + grace_s
         while self._pipes and (left := until - self._loop.time()) > 0:
@@ -95,7 +96,17 @@ class Running:
                 async with asyncio.timeout(min(quiet_s, left)):
                     await self._activity.wait()
             except TimeoutError:
-                return
+                return False
+        return not self._pipes
+
+    async def leaves(self, seconds: float) -> bool:
+        """Waits until no process of the command is left, for so long; whether it came to that."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.gone.wait()
+        except TimeoutError:
+            return False
+        return True
 
     def lose_shim(self, survivors: int = 0) -> None:
         """Records that the shim is gone, as the supervisor reported or since the supervisor is lost."""

@@ -68,6 +68,9 @@ OWN_SESSION = (os.path.realpath(sys.executable), "-I", "-S", "-c", _OWN_SESSION)
 _START_S = 10.0
 _CLOSE_S = 15.0
 _FORGET_S = 1.0
+_LEAVES_S = 0.05
+"""Time for which a command without outputs may still be on its way out: bubblewrap's own last process is,
+when its first one has told how the command ended."""
 _QUESTIONS = 5
 
 
@@ -334,19 +337,28 @@ class Supervisor:
         argv = (*OWN_SESSION, *command.argv) if command.tty else command.argv
         launch = launcher.launch(argv, command.env, command.cwd, command.confinement)
         descriptors = [] if launch.ruleset is None else [launch.ruleset]
-        self._hand_over(ident, running, self._spec(ident, command, launch), descriptors)
+        self._hand_over(
+            ident, running, self._spec(ident, command, launch), descriptors, self._rlimits(command)
+        )
 
     def _launch_writer(self, job: Job, ident: int, running: Running) -> None:
         self._hand_over(ident, running, {**_UNCONFINED, "job": job}, [])
 
-    def _hand_over(self, ident: int, running: Running, spec: dict[str, Any], descriptors: list[int]) -> None:
+    def _hand_over(
+        self,
+        ident: int,
+        running: Running,
+        spec: dict[str, Any],
+        descriptors: list[int],
+        rlimits: tuple[int | None, int | None] = (None, None),
+    ) -> None:
         """Sends everything in one message, so that no half of it can arrive. Closes the descriptors."""
         try:
             descriptors[:0] = running.open()
             descriptors.insert(0, _memory_file(marshal.dumps(spec)))
             claim = self._running[ident][0]
             self._send_deadline(claim)
-            self._send("run", ident, claim, descriptors=descriptors)
+            self._send("run", ident, claim, rlimits, descriptors=descriptors)
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -356,8 +368,9 @@ class Supervisor:
         try:
             await running.ended.wait()
             if not running.gone.is_set():
-                await running.drain(self._config.quiet_s, self._config.grace_s)
-                self._send("kill", ident)
+                closed = await running.drain(self._config.quiet_s, self._config.grace_s)
+                if not (closed and await running.leaves(_LEAVES_S)):
+                    self._send("kill", ident)
             await running.gone.wait()
         except asyncio.CancelledError:
             self._send("kill", ident)
@@ -380,7 +393,6 @@ class Supervisor:
             remove_cgroup(f"{parent}/dendro-{self.pid}-{ident}")
 
     def _spec(self, ident: int, command: Command, launch: Launch) -> dict[str, Any]:
-        limits, support = command.limits, self._config.support
         return {
             "program": command.argv[0],
             "argv": list(launch.argv),
@@ -399,12 +411,20 @@ class Supervisor:
                 "keep_capabilities": launch.keep_capabilities,
                 "seccomp": launch.seccomp,
             },
-            "cgroups": self._cgroups(ident, limits),
-            "rlimit_processes": None if support.pids_cgroup else self._allowance.rlimit(limits),
-            "rlimit_data": None if support.memory_cgroup else limits.memory_bytes,
+            "cgroups": self._cgroups(ident, command.limits),
         }
 
-    def _send(self, *message: str | float, descriptors: list[int] | None = None) -> None:
+    def _rlimits(self, command: Command) -> tuple[int | None, int | None]:
+        """Its limits of processes and of memory, where no cgroup counts them."""
+        limits, support = command.limits, self._config.support
+        return (
+            None if support.pids_cgroup else self._allowance.rlimit(limits),
+            None if support.memory_cgroup else limits.memory_bytes,
+        )
+
+    def _send(
+        self, *message: str | float | tuple[int | None, ...], descriptors: list[int] | None = None
+    ) -> None:
         data = marshal.dumps(message)
         try:
             socket.send_fds(self._socket, [data], descriptors or [], socket.MSG_NOSIGNAL)

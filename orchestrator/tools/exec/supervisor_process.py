@@ -1,6 +1,6 @@
-"""The supervisor's process: forks a shim per command, and ends commands when their claim has ended.
+"""The supervisor's process: has a shim for each command, and ends commands when their claim has ended.
 
-    worker ── SEQPACKET ── supervisor ── fork ── shim ── fork ── bwrap or command
+    worker ── SEQPACKET ── supervisor ── fork ── shim ── spawn ── bwrap or command
        └──────── per command: output pipes, channel ──┘
 
 Authority over life: the claim's deadline, on CLOCK_BOOTTIME, as the worker wrote it last. The
@@ -11,8 +11,11 @@ If a shim is killed by a command that is not confined, its orphans fall to the s
 a subreaper, which kills them. If the supervisor is killed, each shim gets PDEATHSIG and kills
 its command. Only both deaths at once, which takes an unconfined command, would leave orphans.
 
+A shim that has proved the end of its command takes the next one, of any claim: to fork this process costs
+more than all else that it does for a command.
+
 From the worker:
-    run, id, claim            with `Descriptors`
+    run, id, claim, limits    with `Descriptors`; the limits are those that a process can only lower
     extend, claim, deadline
     kill, id
     kill_claim, claim
@@ -24,7 +27,7 @@ To the worker:
     swept, id, survivors      a shim ended without proof; what it left behind was killed
     refused, id, errno        the claim has no right to run (0), or the fork failed
 
-Only light imports: the size of this process is what a command's start costs.
+Only light imports: the size of this process is what a shim's start costs.
 """
 
 from __future__ import annotations
@@ -33,9 +36,11 @@ import errno
 import gc
 import marshal
 import os
+import resource
 import select
 import signal
 import socket
+import struct
 import time
 from contextlib import suppress
 
@@ -60,7 +65,9 @@ from orchestrator.tools.exec.held_objects import (
 # ── shim ──────────────────────────────────────────────────────────────────────────────────────────
 # The shim: a forked process that starts a command, reaps it, and proves that no process of it is left.
 #
-# A patch that is being written has a shim as a command has.
+# A patch that is being written has a shim as a command has. One at a time: what is below a shim is of one
+# command. When nothing is left of that, the shim tells the supervisor (`_DONE`) and may get the next one;
+# a shim that was told to kill ends instead, so that no late signal meets another command.
 #
 # The shim is a subreaper, so processes that the command leaves behind become its children; when `waitpid`
 # says that there is no child, there is no descendant. The shim kills them all on a signal
@@ -80,11 +87,18 @@ TYPE_CHECKING = False  # typing's import costs the supervisor more than its own 
 if TYPE_CHECKING:
     from typing import Any
 
+    RLimits = tuple[int | None, int | None]
+    """Of processes and of memory; what is lowered cannot be raised, so a shim has them for good."""
+
 EXIT_TIMED_OUT = 124
 BURIED = b"b"
 """The word that the worker is dead and nothing of it runs."""
 KILL_PATIENCE_S = 5.0
 _RESCAN_S = 0.01
+_DONE, _LAST = b"d", b"l"
+"""From a shim: nothing is left of its command, and the worker was told; with `_LAST` the shim ends."""
+_NEXT = b"n"
+"""To a shim, with `Descriptors`: another command."""
 
 
 def shrug_off_signals() -> int:
@@ -115,13 +129,59 @@ class Descriptors:
         self.ruleset = ruleset
 
 
-def run_shim(supervisor_pid: int, given: Descriptors) -> int:
-    """Runs one command to its end and to the end of all its descendants; returns the shim's exit code."""
+def run_shim(supervisor_pid: int, orders: socket.socket, given: Descriptors, limits: RLimits) -> int:
+    """Runs commands one after the other, each to its end and to the end of all its descendants.
+
+    Until the supervisor closes `orders` or something is to be killed; returns the shim's exit code, which is
+    0 if nothing is left of any of them.
+    """
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, KILL_SIGNAL)
     wakeup = shrug_off_signals()
     if os.getppid() != supervisor_pid:
         return 0  # the supervisor died before the kernel was asked to tell of it
+    _lower_limits(*limits)
+    following: Descriptors | None = given
+    while following is not None:
+        survivors, killed = _see_through(following, wakeup)
+        if survivors:
+            return 1
+        with suppress(OSError):  # a supervisor that is gone tells of it by a signal
+            orders.send(_LAST if killed else _DONE, socket.MSG_NOSIGNAL)
+        following = None if killed else _next(orders, wakeup)
+    return 0
+
+
+def _lower_limits(processes: int | None, data: int | None) -> None:
+    """Sets what every process below is to have; a process cannot raise them again."""
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    if processes is not None:
+        resource.setrlimit(resource.RLIMIT_NPROC, (processes, processes))
+    if data is not None:
+        ceiling = resource.getrlimit(resource.RLIMIT_DATA)[1]
+        wanted = data if ceiling == resource.RLIM_INFINITY else min(data, ceiling)
+        resource.setrlimit(resource.RLIMIT_DATA, (wanted, wanted))
+
+
+def _next(orders: socket.socket, wakeup: int) -> Descriptors | None:
+    """Waits for another command; None if there is none to come."""
+    poll = select.poll()
+    poll.register(wakeup, select.POLLIN)
+    poll.register(orders, select.POLLIN)
+    while True:
+        ready = [descriptor for descriptor, _ in poll.poll()]
+        if wakeup in ready and KILL_SIGNAL in os.read(wakeup, 4096):
+            return None
+        if orders.fileno() in ready:
+            try:
+                data, descriptors = _receive(orders)
+            except OSError:
+                return None
+            return Descriptors(*descriptors) if data else None
+
+
+def _see_through(given: Descriptors, wakeup: int) -> tuple[int, bool]:
+    """Runs one command; the number of processes that cannot be killed, and whether something was to be."""
     spec = _read_spec(given.spec)
     held = [hold_placeholder(path) for path in spec["placeholders"]]
     unheld = [path for path, descriptor in held if descriptor < 0]
@@ -147,7 +207,8 @@ def run_shim(supervisor_pid: int, given: Descriptors) -> int:
             release_placeholder(path, descriptor)
     watch.report(f"gone {survivors}")
     watch.flush()
-    return 1 if survivors else 0
+    watch.close()
+    return survivors, watch.killed
 
 
 def _start(spec: dict[str, Any], given: Descriptors, cgroups: list[str]) -> tuple[int, str]:
@@ -193,6 +254,17 @@ class _Watch:
                 self._hang_up()
         self._unsent = ""
 
+    @property
+    def killed(self) -> bool:
+        """Whether it was told to kill, or the time was over."""
+        return self._killing_since is not None
+
+    def close(self) -> None:
+        """Lets go of the channel."""
+        if self._channel is not None:
+            self._channel.close()
+            self._channel = None
+
     def run(self) -> int:
         """Until no descendant is left; the number of those that cannot be killed, if there are any."""
         poll = select.poll()
@@ -215,9 +287,7 @@ class _Watch:
 
     def _hang_up(self) -> None:
         """The worker has closed its end, which it does by dying: the right to run ended with it."""
-        if self._channel is not None:
-            self._channel.close()
-            self._channel = None
+        self.close()
         self._begin_kill()
 
     def _begin_kill(self) -> None:
@@ -291,18 +361,67 @@ _ESCALATE_S = KILL_PATIENCE_S + 2.0
 _END_S = 10.0
 """Time for which the worker's end is waited for when its socket has ended; a lease is over by then."""
 _ALONE_S = 0.002
+_REST_S = 30.0
+"""Time for which a shim without a command is kept."""
+_MOST_RESTING = 8
+"""Shims without a command, each with about 2 MB of its own."""
 
 
 class _Shim:
     """A running shim, as the supervisor knows it."""
 
-    __slots__ = ("claim", "force_at", "ident")
+    __slots__ = ("claim", "force_at", "ident", "limits", "orders", "rests_until")
 
-    def __init__(self, ident: int, claim: str) -> None:
-        self.ident = ident
+    def __init__(
+        self,
+        ident: int,
+        claim: str,
+        limits: RLimits = (None, None),
+        orders: socket.socket | None = None,
+    ) -> None:
+        self.ident: int | None = ident
+        """Of its command; None while it has none."""
         self.claim = claim
+        self.limits = limits
+        self.orders = orders
+        """None of a shim that gets no other command."""
+        self.rests_until = 0.0
         self.force_at: float | None = None
         """The time at which a shim that got the kill signal and has not ended is killed itself."""
+
+    def hear(self) -> bool:
+        """Takes what it has said; whether it may get another command."""
+        if self.orders is None:
+            return False
+        try:
+            said = self.orders.recv(16, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return True
+        except OSError:
+            said = b""
+        if said:
+            self.ident, self.claim = None, ""
+        # One that was told to kill gets nothing more: the signal may be on its way.
+        return said == _DONE and self.force_at is None
+
+    def take(self, ident: int, claim: str, descriptors: list[int]) -> bool:
+        """Gives it another command; False if it has ended."""
+        assert self.orders is not None
+        rights = struct.pack(f"{len(descriptors)}i", *descriptors)
+        try:
+            self.orders.sendmsg(
+                [_NEXT], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)], socket.MSG_NOSIGNAL
+            )
+        except OSError:
+            return False
+        self.ident, self.claim = ident, claim
+        return True
+
+    def dismiss(self) -> None:
+        """Lets it end as soon as it has no command."""
+        if self.orders is not None:
+            self.orders.close()
+            self.orders = None
 
 
 class Burial:
@@ -329,7 +448,7 @@ class Burial:
 
 
 class _Supervisor:
-    __slots__ = ("_burial", "_deadlines", "_left", "_shims", "_timer", "_wakeup", "_worker")
+    __slots__ = ("_burial", "_deadlines", "_left", "_poll", "_shims", "_timer", "_wakeup", "_worker")
 
     def __init__(self, worker: socket.socket, burial: Burial | None = None) -> None:
         self._worker: socket.socket | None = worker
@@ -340,10 +459,11 @@ class _Supervisor:
         self._deadlines: dict[str, float] = {}
         self._timer = kernel.boottime_timer()
         self._wakeup = shrug_off_signals()
+        self._poll = select.poll()
 
     def serve(self) -> None:
         """Until the worker is gone and every shim with it."""
-        poll = select.poll()
+        poll = self._poll
         for descriptor in (self._worker, self._timer, self._wakeup):
             assert descriptor is not None
             poll.register(descriptor, select.POLLIN)
@@ -364,7 +484,9 @@ class _Supervisor:
                     self._reap()
                 elif descriptor == self._timer:
                     self._read_timer()
-                elif self._worker is not None and not self._serve_packet():
+                elif self._worker is None or descriptor != self._worker.fileno():
+                    self._hear_shim(descriptor)
+                elif not self._serve_packet():
                     poll.unregister(descriptor)
                     self._lose_worker()
             self._enforce()
@@ -389,8 +511,8 @@ class _Supervisor:
             return False
         kind, *arguments = marshal.loads(data)
         if kind == "run":
-            ident, claim = arguments
-            self._run(ident, claim, descriptors)
+            ident, claim, *limits = arguments
+            self._run(ident, claim, descriptors, *limits)
         elif kind == "extend":
             claim, deadline = arguments
             self._deadlines[claim] = deadline
@@ -404,26 +526,50 @@ class _Supervisor:
             self._kill(lambda shim: shim.claim == arguments[0])
         return True
 
-    def _run(self, ident: int, claim: str, descriptors: list[int]) -> None:
+    def _run(self, ident: int, claim: str, descriptors: list[int], limits: RLimits) -> None:
         if self._deadlines.get(claim, 0.0) <= _now():
             self._send(("refused", ident, 0))
         else:
-            self._fork_shim(ident, claim, descriptors)
+            self._give(ident, claim, descriptors, limits)
         for descriptor in descriptors:
             os.close(descriptor)
 
-    def _fork_shim(self, ident: int, claim: str, descriptors: list[int]) -> None:
+    def _give(self, ident: int, claim: str, descriptors: list[int], limits: RLimits) -> None:
+        """Gives a command to a shim that rests, the one that began to last, or to a new one."""
+        resting = [shim for shim in self._shims.values() if _rests(shim) and shim.limits == limits]
+        for shim in sorted(resting, key=lambda shim: -shim.rests_until):
+            if shim.take(ident, claim, descriptors):
+                return
+        self._fork_shim(ident, claim, descriptors, limits)
+
+    def _fork_shim(self, ident: int, claim: str, descriptors: list[int], limits: RLimits) -> None:
         supervisor_pid = os.getpid()
+        try:
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        except OSError as full:
+            self._send(("refused", ident, full.errno or errno.EMFILE))
+            return
         try:
             pid = os.fork()
         except OSError as full:
+            ours.close()
+            theirs.close()
             self._send(("refused", ident, full.errno or errno.EAGAIN))
             return
         if pid == 0:
-            self._become_shim(supervisor_pid, descriptors)
-        self._shims[pid] = _Shim(ident, claim)
+            ours.close()
+            self._become_shim(supervisor_pid, theirs, descriptors, limits)
+        theirs.close()
+        self._shims[pid] = _Shim(ident, claim, limits, ours)
+        self._poll.register(ours, select.POLLIN)
 
-    def _become_shim(self, supervisor_pid: int, descriptors: list[int]) -> None:
+    def _become_shim(
+        self,
+        supervisor_pid: int,
+        orders: socket.socket,
+        descriptors: list[int],
+        limits: RLimits,
+    ) -> None:
         """In the fork: lets go of what is the supervisor's and never returns."""
         code = 2
         try:
@@ -432,11 +578,30 @@ class _Supervisor:
             if self._burial is not None:
                 self._burial.close()
             os.close(self._timer)
-            code = run_shim(supervisor_pid, Descriptors(*descriptors))
+            for shim in self._shims.values():
+                shim.dismiss()
+            code = run_shim(supervisor_pid, orders, Descriptors(*descriptors), limits)
         except BaseException as broken:
             os.write(2, f"dendro supervisor: shim failed: {broken!r}\n".encode())
         finally:
             os._exit(code)
+
+    def _hear_shim(self, descriptor: int) -> None:
+        """A shim has said that nothing of its command is left, or it has ended."""
+        for shim in self._shims.values():
+            if shim.orders is not None and shim.orders.fileno() == descriptor:
+                shim.rests_until = _now() + _REST_S
+                if not shim.hear() or _rests(shim) and self._has_enough():
+                    self._dismiss(shim)
+                return
+
+    def _has_enough(self) -> bool:
+        return sum(map(_rests, self._shims.values())) > _MOST_RESTING
+
+    def _dismiss(self, shim: _Shim) -> None:
+        if shim.orders is not None:
+            self._poll.unregister(shim.orders)
+            shim.dismiss()
 
     def _kill(self, wanted: object) -> None:
         assert callable(wanted)
@@ -461,8 +626,14 @@ class _Supervisor:
             if pid == 0:
                 return
             shim = self._shims.pop(pid, None)
-            if shim is not None and status != 0:
+            if shim is None:
+                continue
+            shim.hear()
+            self._dismiss(shim)
+            if shim.ident is not None:
                 self._send(("swept", shim.ident, self._sweep()))
+            elif status != 0:
+                self._sweep()
 
     def _sweep(self) -> int:
         """Kills every descendant that no living shim holds; returns how many are left."""
@@ -530,6 +701,11 @@ class _Supervisor:
             self._kill(lambda shim, ended=claim: shim.claim == ended)
         upcoming = list(self._deadlines.values())
         for pid, shim in self._shims.items():
+            if _rests(shim):
+                if shim.rests_until <= now:
+                    self._dismiss(shim)
+                else:
+                    upcoming.append(shim.rests_until)
             if shim.force_at is None:
                 continue
             if shim.force_at <= now:
@@ -551,6 +727,10 @@ class _Supervisor:
             # A worker that is stopped or gone does not hear; its own end tells it the rest.
             with suppress(OSError):
                 self._worker.send(marshal.dumps(message), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+
+
+def _rests(shim: _Shim) -> bool:
+    return shim.ident is None and shim.orders is not None
 
 
 def _comes_to_its_end(descriptor: int, events: int, until: float) -> bool:

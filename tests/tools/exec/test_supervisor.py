@@ -2,10 +2,12 @@
 
 import asyncio
 import os
+import select
 import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,8 +17,10 @@ from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport
+from orchestrator.tools.exec.forked_command import IGNORED_SIGNALS, KILL_SIGNAL
 from orchestrator.tools.exec.running_command import KEPT_BYTES
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig, SupervisorLost
+from tests.supervisors import booting, impatient
 
 from .conftest import MakeCommand
 from .witness import Witness, marked
@@ -25,6 +29,9 @@ MARK = f"7{os.getpid()}"
 """A number of seconds to sleep that no other process sleeps: it is found in its command line."""
 LEAVE_BEHIND = f"setsid sh -c 'sh -c \"echo up > fifo; exec sleep {MARK}\" {MARK} &' & "
 """A grandchild in a session of its own, an orphan by the time that it says it is up."""
+MOST_RESTING = 8
+SHIM = "echo $PPID"
+"""Of a command that nothing confines."""
 
 pytestmark = pytest.mark.sandbox
 
@@ -299,19 +306,35 @@ async def test_fork_bomb_meets_its_limit_and_dies_whole(
     assert (await supervisor.run(command("true"), ignore)).exit_code == 0
 
 
+def children(pid: int) -> list[int]:
+    return [*map(int, Path("/proc", str(pid), "task", str(pid), "children").read_text().split())]
+
+
+def descriptors(pid: int) -> int:
+    return len(list(Path("/proc", str(pid), "fd").iterdir()))
+
+
+def have_ended(pidfds: list[int]) -> bool:
+    """Waits for the end of each."""
+    return all(select.select([pidfd], [], [], 20.0)[0] for pidfd in pidfds)
+
+
 async def test_two_hundred_commands_leave_no_zombie_and_no_descriptor(
     supervisor: Supervisor, command: MakeCommand, machine: SandboxSupport
 ) -> None:
     await supervisor.run(command("true"), ignore)
-    fds = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), supervisor.pid)]
+    (shim,) = children(supervisor.pid)
+    fds = [descriptors(pid) for pid in (os.getpid(), supervisor.pid, shim)]
     for _ in range(10):
         done = await asyncio.gather(*(supervisor.run(command("true"), ignore) for _ in range(20)))
         assert {finished.exit_code for finished in done} == {0}
-    await supervisor.run(command("true"), ignore)
-    after = [len(list(Path("/proc", str(pid), "fd").iterdir())) for pid in (os.getpid(), supervisor.pid)]
-    assert after == fds
-    children = Path("/proc", str(supervisor.pid), "task", str(supervisor.pid), "children").read_text()
-    assert len(children.split()) <= 1, "the last shim may be on its way out"
+    for _ in range(20):
+        await supervisor.run(command("true"), ignore)
+    left = children(supervisor.pid)
+    assert len(left) <= MOST_RESTING + 1, "the last shim may be on its way out"
+    assert descriptors(os.getpid()) == fds[0]
+    assert descriptors(supervisor.pid) <= fds[1] + MOST_RESTING
+    assert max(map(descriptors, left)) <= fds[2] + 4, "but for those of a command that has just ended"
     if machine.pids_cgroup is not None:
         assert list(Path(machine.pids_cgroup).glob(f"dendro-{supervisor.pid}-*")) == []
 
@@ -338,6 +361,136 @@ async def test_orphans_of_a_killed_shim_fall_to_the_supervisor(
     assert finished.error == "the command's shim was killed before it could report"
     assert marked(MARK) == []
     assert supervisor.alive
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_shim_that_has_proved_the_end_of_its_command_takes_one_of_another_claim(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    supervisor.extend("other", now() + 60)
+    shims = set()
+    for claim in ("claim", "other") * 4:
+        shims.add((await supervisor.run(command("sh", "-c", SHIM, claim=claim), ignore)).stdout)
+    # A command may be asked for before the supervisor has heard of the end of the one before.
+    assert len(shims) <= 2
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_command_that_kills_a_shim_which_had_others_before_ends_alone(
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
+) -> None:
+    supervisor.extend("other", now() + 60)
+    other = asyncio.create_task(supervisor.run(command("sh", "-c", "cat fifo", claim="other"), ignore))
+    for _ in range(3):
+        await supervisor.run(command("true"), ignore)
+    finished = await supervisor.run(command("sh", "-c", f"kill -9 $PPID; sleep {MARK}", MARK), ignore)
+    assert finished.error == "the command's shim was killed before it could report"
+    assert marked(MARK) == []
+    assert (await supervisor.run(command("sh", "-c", "exit 6"), ignore)).exit_code == 6
+    await asyncio.to_thread(fifo.write_text, "up\n")
+    assert (await other).stdout == b"up\n"
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_shim_that_was_to_kill_its_command_takes_no_other(
+    supervisor: Supervisor, command: MakeCommand, fifo: Path
+) -> None:
+    late = await supervisor.run(command("sh", "-c", f"{SHIM}; sleep 60", timeout_s=0.2), ignore)
+    assert late.timed_out
+    running = asyncio.create_task(
+        supervisor.run(command("sh", "-c", f"{SHIM}; echo up > fifo; sleep 60"), ignore)
+    )
+    await until_up(fifo)
+    await supervisor.kill("claim")
+    ended = await running
+    assert ended.killed
+    after = {(await supervisor.run(command("sh", "-c", SHIM), ignore)).stdout for _ in range(4)}
+    assert after & {late.stdout, ended.stdout} == set()
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_shims_without_a_command_end_with_their_supervisor(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    await asyncio.gather(*(supervisor.run(command("true"), ignore) for _ in range(3)))
+    resting = [os.pidfd_open(pid) for pid in children(supervisor.pid)]
+    os.kill(supervisor.pid, 9)
+    assert resting
+    assert have_ended(resting)
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_shims_without_a_command_end_after_some_time(
+    machine: SandboxSupport, command: MakeCommand
+) -> None:
+    with booting(impatient):
+        supervisor = await Supervisor.start(SupervisorConfig(machine))
+    try:
+        supervisor.extend("claim", now() + 60)
+        await supervisor.run(command("true"), ignore)
+        resting = [os.pidfd_open(pid) for pid in children(supervisor.pid)]
+        assert have_ended(resting)
+        assert (await supervisor.run(command("sh", "-c", "exit 6"), ignore)).exit_code == 6
+    finally:
+        await supervisor.close()
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_shim_that_was_killed_while_it_had_no_command_costs_none(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    await supervisor.run(command("true"), ignore)
+    for pid in children(supervisor.pid):
+        pidfd = os.pidfd_open(pid)
+        os.kill(pid, 9)
+        assert have_ended([pidfd])
+    assert (await supervisor.run(command("sh", "-c", "exit 6"), ignore)).exit_code == 6
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_command_has_the_limits_that_are_asked_for_it_whatever_the_ones_before_had(
+    machine: SandboxSupport, command: MakeCommand
+) -> None:
+    bare = await Supervisor.start(SupervisorConfig(replace(machine, memory_cgroup=None)))
+    try:
+        bare.extend("claim", now() + 60)
+        seen = []
+        for mib in (256, 512, 256, None, 512):
+            limits = Limits(memory_bytes=None if mib is None else mib << 20)
+            finished = await bare.run(command("bash", "-c", "ulimit -H -d; ulimit -c", limits=limits), ignore)
+            seen.append(finished.stdout.decode().split())
+    finally:
+        await bare.close()
+    assert seen == [[limit, "0"] for limit in ("262144", "524288", "262144", "unlimited", "524288")]
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_command_is_in_its_cgroups_from_its_beginning_and_its_shim_is_in_none_of_them(
+    supervisor: Supervisor, command: MakeCommand, machine: SandboxSupport
+) -> None:
+    if machine.pids_cgroup is None or machine.memory_cgroup is None:
+        pytest.skip("; ".join(machine.why))
+    limits = Limits(processes=100, memory_bytes=256 << 20)
+    for _ in range(2):
+        script = "cat /proc/$$/cgroup; echo; cat /proc/$PPID/cgroup"
+        finished = await supervisor.run(command("sh", "-c", script, limits=limits), ignore)
+        own, of_shim = finished.stdout.decode().split("\n\n")
+        assert own.count(f"dendro-{supervisor.pid}-") == len({machine.pids_cgroup, machine.memory_cgroup})
+        assert "dendro-" not in of_shim
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_command_starts_in_a_session_of_its_own_with_signals_as_programs_expect_them(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    script = "ps -o sid= -p $$; echo $$; grep -E '^Sig(Blk|Ign)' /proc/self/status"
+    session, pid, blocked, ignored = (await supervisor.run(command("sh", "-c", script), ignore)).stdout.split(
+        b"\n"
+    )[:4]
+    assert int(session) == int(pid)
+    assert int(blocked.split()[1], 16) == 0
+    of_shims = {*IGNORED_SIGNALS, KILL_SIGNAL, signal.SIGCHLD}
+    assert [number for number in of_shims if int(ignored.split()[1], 16) >> (number - 1) & 1] == []
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
