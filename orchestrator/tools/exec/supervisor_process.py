@@ -591,7 +591,7 @@ class _Supervisor:
         for shim in self._shims.values():
             if shim.orders is not None and shim.orders.fileno() == descriptor:
                 shim.rests_until = _now() + _REST_S
-                if not shim.hear() or _rests(shim) and self._has_enough():
+                if not shim.hear() or (_rests(shim) and self._has_enough()):
                     self._dismiss(shim)
                 return
 
