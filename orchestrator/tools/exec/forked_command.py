@@ -97,7 +97,7 @@ def _spawn(
 def _own_descriptors(
     spec: dict[str, Any], stdout: int, stderr: int, opened: list[int]
 ) -> list[tuple[int, int, int]]:
-    """The file actions that give the command its descriptors; those that were opened for it go into `opened`."""
+    """The file actions that give a command its descriptors; those that are made for it go into `opened`."""
     given = {0: stdout, 1: stdout, 2: stderr}
     if not spec["tty"]:
         given[0] = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
