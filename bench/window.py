@@ -20,12 +20,13 @@ import httpx
 import orjson
 from playwright.async_api import Browser, Page, async_playwright
 
+from bench import window_past
 from bench.door_clients import dendro, environ, go
 from bench.figures import Figure, at_most, spread
 from bench.fleet_index import fill
 from bench.lab import Fleet, Lab, fleet
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import connect
+from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.tables import RedisSettings
 
@@ -88,8 +89,13 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
                     await browser.close()
             else:
                 print(f"NO BROWSER: {CHROMIUM} is missing; the page itself is not measured", flush=True)
-            await _fill(lab, QUICK_TREES if quick else TREES)
+            async with _store(lab) as (broker, connection):
+                await fill(broker, connection, QUICK_TREES if quick else TREES, namespace="")
             figures += await _listed(served, QUICK_TREES if quick else TREES)
+            size = window_past.QUICK if quick else window_past.SIZE
+            async with _store(lab) as (broker, connection):
+                root = await window_past.fill(broker, connection, size)
+            figures += await window_past.measured(served.call, root, size)
     return figures
 
 
@@ -191,11 +197,12 @@ async def _answered(served: Served, page: Page, threads: list[str]) -> list[floa
     return [max(0, at[thread] - pressed[thread]) / 1000 for thread in threads]
 
 
-async def _fill(lab: Lab, count: int) -> None:
+@asynccontextmanager
+async def _store(lab: Lab) -> AsyncIterator[tuple[Broker, Connection]]:
     connection = connect(RedisSettings(url=lab.redis_url))
     broker = Broker(connection, BrokerConfig(), time.monotonic)
     try:
-        await fill(broker, connection, count, namespace="")
+        yield broker, connection
     finally:
         await broker.aclose()
 

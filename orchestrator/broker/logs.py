@@ -146,6 +146,22 @@ class Logs(Port):
         found = await self._page(self.keys.rollout(session), f"{after_seq}-0", count)
         return _decoded(self.keys.rollout(session), found, stored_entry)
 
+    async def read_rollouts(
+        self, asks: Sequence[tuple[SessionId, int, int]]
+    ) -> list[tuple[StoredEntry, ...] | None]:
+        """The same of several logs at once: each after an entry, so many; None where one is damaged."""
+        rows = [
+            ("XRANGE", self.keys.rollout(s), f"({after}-0", "+", "COUNT", count) for s, after, count in asks
+        ]
+        found = await self._connection.commands(rows) if rows else []
+        return [_if_whole(self.keys.rollout(ask[0]), one) for ask, one in zip(asks, found, strict=True)]
+
+    async def ends(self, sessions: Sequence[SessionId]) -> list[int]:
+        """Where the logs of sessions end; 0 for one that there is not."""
+        rows = [("HGET", self.keys.session(session), "seq") for session in sessions]
+        found = await self._connection.commands(rows) if rows else []
+        return [int(value or 0) for value in found]
+
     async def read_eq(
         self, session: SessionId, after_n: int = 0, count: int = 1_000
     ) -> tuple[StoredEvent, ...]:
@@ -231,6 +247,13 @@ def _decoded(
     except (KeyError, ValueError) as error:
         raise DamagedEntry(key, number_of(entry_id), error) from error
     return tuple(decoded)
+
+
+def _if_whole(key: str, found: Iterable[Fielded]) -> tuple[StoredEntry, ...] | None:
+    try:
+        return _decoded(key, found, stored_entry)
+    except DamagedEntry:
+        return None
 
 
 # ── shared reads ──────────────────────────────────────────────────────────────────────────────────

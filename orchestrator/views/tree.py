@@ -219,15 +219,20 @@ def _nearest(agent: Agent, known: Mapping[int, Agent]) -> int:
 
 def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
     """The facts in the last entries of a log; the newest of each kind counts."""
-    meta = head.summary
-    doing = Doing(seq=head.seq)
-    for stored in reversed(entries):
-        doing = _back_to(doing, stored)
+    meta, doing = head.summary, told_by(entries, head.seq)
     return replace(
         doing,
         since_ms=doing.since_ms or meta.get("updated_ms") or head.created_ms,
         tokens=doing.tokens or meta.get("blended_total") or 0,
     )
+
+
+def told_by(entries: Sequence[StoredEntry], seq: int) -> Doing:
+    """The same of the entries alone, up to entry `seq`."""
+    doing = Doing(seq=seq)
+    for stored in reversed(entries):
+        doing = _back_to(doing, stored)
+    return doing
 
 
 def _back_to(doing: Doing, stored: StoredEntry) -> Doing:

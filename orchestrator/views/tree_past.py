@@ -1,21 +1,25 @@
 """A tree as it was at an entry of its log: folded from there, with a view kept at each so many entries.
 
-The views are in this process's memory and nowhere else. They share their agents with each other: an agent
-is kept once for as many views as it stays the same in. What a tree's log does not tell (what an agent waited
-for, its last line, its tokens) is read from the sessions' logs as they were then; what no log tells is none.
+The views are packed, in this process's memory and nowhere else, and let go when nobody has asked for a while.
+What a tree's log does not tell (what an agent waited for, its last line, its tokens) is read from the
+sessions' logs as they were then; what no log tells is none.
 """
 
 from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Mapping, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
 from typing import Final, Literal, TypeAlias
 
+import orjson
+import zstandard
+
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import DamagedEntry, UnknownSession
+from orchestrator.broker.errors import DamagedEntry
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import Kind, line_ms, stored_kind
@@ -24,18 +28,29 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, fold_tree
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
-from orchestrator.views.tree import TAIL, Doing, TreeLine, doing_of, tree_line
+from orchestrator.views.tree import TAIL, Doing, TreeLine, told_by, tree_line
 
 RUNG: Final = 1_024
 """Entries between two views that are kept."""
-SLICE: Final = 128
+SLICE: Final = 64
 """Entries that are read and folded before others have their turn: a few milliseconds."""
 MOST_MARKS: Final = 2_000
 GAP_MS: Final = 300_000
 """A stretch without an entry that is drawn as a gap."""
 AT_ONCE: Final = 16
-MOST_LOOKED: Final = 64
+MOST_LOOKED: Final = 128
 """Agents of which a past view reads their own logs; of others it says what the tree's log does."""
+CLOSE: Final = 16
+"""Entries before a place that are read at first: mostly they tell all."""
+AHEAD: Final = 8
+"""Entries behind a place that is known to be reached: mostly the one that is looked for is among them."""
+MOST_NEAR: Final = 8
+MOST_GAPS: Final = 64
+"""The longest pauses that are drawn as gaps."""
+IDLE_S: Final = 600.0
+"""A past that nobody has asked for in this time is not kept."""
+MOST_PASTS: Final = 16
+_LEVEL: Final = 3
 
 MarkKind: TypeAlias = Literal["spawn", "end", "failure", "approval", "decision", "takeover", "budget"]
 _ENDED: Final = frozenset({"ready", "canceled", "idle"})
@@ -100,35 +115,121 @@ class PastTree:
     agents: tuple[PastAgent, ...]
 
 
+@record
+class _Look:
+    """What a session's own log told of it in a stretch of time."""
+
+    from_ms: int
+    """The time of its last entry then."""
+    until_ms: int
+    """Before this nothing else is told."""
+    seq: int
+    doing: Doing
+    at_work: bool | None
+
+    def covers(self, at_ms: int) -> bool:
+        return self.from_ms <= at_ms < self.until_ms
+
+
+@dataclass(slots=True)
+class _Own:
+    """The entries of a tree's log that a session wrote, and where its own log was at each."""
+
+    tree_seqs: array[int] = field(default_factory=lambda: array("q"))
+    seqs: array[int] = field(default_factory=lambda: array("q"))
+
+    def by(self, tree_seq: int) -> tuple[int, int]:
+        """The last of them up to an entry, and where the session's log was; zeros for none."""
+        found = bisect_right(self.tree_seqs, tree_seq) - 1
+        return (self.tree_seqs[found], self.seqs[found]) if found >= 0 else (0, 0)
+
+
 @dataclass(slots=True)
 class TreePast:
-    """The past of one tree, for all who look at it."""
+    """The past of one tree, for all who look at it.
+
+    Its log is read by a task of its own, a few milliseconds at a time.
+    """
 
     broker: Broker
     tree: TreeId
     _view: RegistryView = field(default_factory=RegistryView)
     """Behind the last entry that was read."""
-    _rungs: list[RegistryView] = field(default_factory=list)
-    """The views behind each `RUNG` entries."""
+    _rungs: list[bytes] = field(default_factory=list)
+    """The views behind each `RUNG` entries, packed."""
+    _near: dict[int, RegistryView] = field(default_factory=dict)
+    """The views that were asked for last, by their entries."""
     _times: array[int] = field(default_factory=lambda: array("q"))
+    """None is before the one in front of it, whatever a clock said."""
+    _last_ms: int = 0
+    """The last entry's time as it says it."""
+    _gaps: list[int] = field(default_factory=list)
+    """The entries that long pauses come before."""
+    _own: dict[str, _Own] = field(default_factory=dict)
+    _looks: dict[SessionId, _Look] = field(default_factory=dict)
     _marks: list[Mark] = field(default_factory=list)
     _dropped: bool = False
-    _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _end: int = 0
+    _task: asyncio.Task[None] | None = None
+    _waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
 
     @property
     def read(self) -> int:
         """The entries that were read."""
         return len(self._times)
 
-    async def read_on(self) -> None:
-        """Reads what was added to the log; all of it anew where Redis was put back."""
-        async with self._turn:
-            if self._times and not await self._is_there():
-                self._view, self._rungs, self._marks = RegistryView(), [], []
-                self._times, self._dropped = array("q"), False
-            while page := await self.broker.logs.read_tree(self.tree, self.read, self._slice):
-                self._take(page)
-                await asyncio.sleep(0)
+    @property
+    def end(self) -> int:
+        """The entries that the log had when it was looked at last."""
+        return max(self._end, self.read)
+
+    # ── reading ───────────────────────────────────────────────────────────────────────────────
+
+    async def read_on(self, patience_s: float | None = None) -> bool:
+        """Has what was added to the log read; all of it anew where Redis was put back.
+
+        Waits so long at most; whether all is read. The task goes on behind that.
+        """
+        while True:
+            task = self._reading()
+            await asyncio.wait({task}, timeout=patience_s)
+            if not task.cancelled():
+                return task.done() and task.result() is None
+
+    async def reach(self, seq: int) -> None:
+        """The same, until an entry is read, or all is."""
+        while True:
+            task = self._reading()
+            reached: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append((seq, reached))
+            await asyncio.wait({task, reached}, return_when=asyncio.FIRST_COMPLETED)
+            reached.cancel()
+            if not task.cancelled():
+                if task.done():
+                    task.result()
+                return
+
+    def stop(self) -> None:
+        """Reads no further, unless somebody waits for it."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def _reading(self) -> asyncio.Task[None]:
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._read_all())
+        return self._task
+
+    async def _read_all(self) -> None:
+        logs = self.broker.logs
+        if self._times and not await self._is_there():
+            self._forget()
+        last = await logs.read_tree_back(self.tree, None, 1)
+        self._end = last[0].tree_seq if last else 0
+        self._tell()
+        while page := await logs.read_tree(self.tree, self.read, self._slice):
+            self._take(page)
+            self._tell()
+            await asyncio.sleep(0)
 
     @property
     def _slice(self) -> int:
@@ -137,59 +238,87 @@ class TreePast:
 
     async def _is_there(self) -> bool:
         last = await self.broker.logs.read_tree(self.tree, self.read - 1, 1)
-        return bool(last) and last[0].at_ms == self._times[-1]
+        return bool(last) and last[0].at_ms == self._last_ms
+
+    def _forget(self) -> None:
+        self._view, self._rungs, self._near = RegistryView(), [], {}
+        self._times, self._gaps, self._own, self._looks = array("q"), [], {}, {}
+        self._marks, self._dropped = [], False
+
+    def _tell(self) -> None:
+        """Wakes those whose entries are read."""
+        for seq, reached in self._waiting:
+            if seq <= self.read and not reached.done():
+                reached.set_result(None)
+        self._waiting = [(seq, reached) for seq, reached in self._waiting if not reached.done()]
 
     def _take(self, page: Sequence[TreeEntry]) -> None:
         self._view = fold_tree(map(tree_fact, page), self._view)
-        self._times.extend(entry.at_ms for entry in page)
+        for entry in page:
+            self._note(entry)
         if self.read % RUNG == 0:
-            self._rungs.append(self._view)
-        self._marks += [mark for entry in page if (mark := mark_of(entry)) is not None]
+            self._rungs.append(packed(self._view))
         if len(self._marks) > MOST_MARKS:
             del self._marks[:-MOST_MARKS]
             self._dropped = True
 
+    def _note(self, entry: TreeEntry) -> None:
+        times, at_ms = self._times, entry.at_ms
+        if times and at_ms - times[-1] > GAP_MS:
+            self._gaps.append(self.read)
+        times.append(max(at_ms, times[-1]) if times else at_ms)
+        self._last_ms = at_ms
+        own = self._own.setdefault(entry.session, _Own())
+        own.tree_seqs.append(entry.tree_seq)
+        own.seqs.append(entry.seq)
+        mark = mark_of(entry)
+        if mark is not None:
+            self._marks.append(mark)
+
+    # ── as a line ─────────────────────────────────────────────────────────────────────────────
+
     def timeline(self, buckets: int) -> Timeline:
-        """The log as so many stretches at most; of those without an entry none is told."""
+        """What was read as so many stretches at most; of those without an entry none is told."""
         times = self._times
         if not times:
             return Timeline(0, 0, 0, (), (), (), more=False)
-        gaps, active_ms = list[tuple[int, int]](), 0
-        places = [(0, 0)]
-        """Of each entry: behind how many gaps it is, and behind how much time without them."""
-        for before, now in pairwise(times):
-            if now - before > GAP_MS:
-                gaps.append((before, now))
-            else:
-                active_ms += max(0, now - before)
-            places.append((len(gaps), active_ms))
-        found, last = list[list[int]](), (-1, -1)
-        splits = len(gaps) < buckets
-        width = active_ms // max(1, buckets - len(gaps) if splits else buckets) + 1
-        for seq, (behind, active) in enumerate(places, 1):
-            place = behind if splits else 0, active // width
-            if place != last:
-                found.append([seq, times[seq - 1], 0])
-                last = place
-            found[-1][2] += 1
-        bars = tuple(Bucket(*bar) for bar in found)
-        return Timeline(times[0], times[-1], self.read, bars, tuple(gaps), tuple(self._marks), self._dropped)
+        longest = sorted(self._gaps, key=lambda first: times[first - 1] - times[first])[:MOST_GAPS]
+        starts = [0, *sorted(longest)]
+        ends = [*starts[1:], self.read]
+        active_ms = sum(times[end - 1] - times[start] for start, end in zip(starts, ends, strict=True))
+        splits = len(longest) < buckets
+        width = active_ms // max(1, buckets - len(longest) if splits else buckets) + 1
+        bars, last, behind_ms = list[Bucket](), (-1, -1), 0
+        for part, (first, end) in enumerate(zip(starts, ends, strict=True)):
+            begin_ms, at = times[first] - behind_ms, first
+            while at < end:
+                number = (times[at] - begin_ms) // width
+                to = bisect_left(times, begin_ms + (number + 1) * width, at + 1, end)
+                place = part if splits else 0, number
+                if place == last:
+                    bars[-1] = replace(bars[-1], entries=bars[-1].entries + to - at)
+                else:
+                    bars.append(Bucket(at + 1, times[at], to - at))
+                at, last = to, place
+            behind_ms += times[end - 1] - times[first]
+        gaps = tuple((times[first - 1], times[first]) for first in starts[1:])
+        return Timeline(times[0], times[-1], self.read, tuple(bars), gaps, tuple(self._marks), self._dropped)
 
-    async def at(self, seq: int, root: SessionHead) -> PastTree:
+    # ── as it was ─────────────────────────────────────────────────────────────────────────────
+
+    async def at(self, seq: int) -> PastTree:
         """The tree behind an entry that was read; raises `ValueError` for any other."""
         if not 1 <= seq <= self.read:
             raise ValueError(f"the tree's log has entries 1 to {self.read}")
         at_ms, view = self._times[seq - 1], await self._view_at(seq)
-        named: list[tuple[int, SessionId, Agent | None]] = [(0, SessionId(self.tree), None)]
-        named += [(number, SessionId(agent.session), agent) for number, agent in sorted(view.agents.items())]
-        gate = asyncio.Semaphore(AT_ONCE)
-        looked = await asyncio.gather(
-            *(self._looked(session, at_ms, gate) for _, session, _ in named[:MOST_LOOKED])
-        )
-        looked += [(None, None, None)] * (len(named) - len(looked))
+        named: dict[SessionId, tuple[int, Agent | None]] = {SessionId(self.tree): (0, None)}
+        named |= {SessionId(agent.session): (number, agent) for number, agent in sorted(view.agents.items())}
+        looks = await self._looked(self._first(named, seq), seq, at_ms)
         agents = (
-            PastAgent(number, session, agent, *found)
-            for (number, session, agent), found in zip(named, looked, strict=True)
+            PastAgent(number, session, agent, look.seq, look.doing, look.at_work)
+            if (look := looks.get(session)) is not None
+            else PastAgent(number, session, agent)
+            for session, (number, agent) in named.items()
         )
         return PastTree(seq, at_ms, view, tuple(agents))
 
@@ -197,34 +326,183 @@ class TreePast:
         if seq == self.read:
             return self._view
         rung = seq // RUNG
-        view, after = self._rungs[rung - 1] if rung else RegistryView(), rung * RUNG
+        near = max((known for known in self._near if rung * RUNG <= known <= seq), default=0)
+        if near:
+            view, after = self._near[near], near
+        else:
+            view, after = unpacked(self._rungs[rung - 1]) if rung else RegistryView(), rung * RUNG
         entries = await self.broker.logs.read_tree(self.tree, after, seq - after) if seq > after else ()
-        return fold_tree(map(tree_fact, entries), view)
+        view = fold_tree(map(tree_fact, entries), view)
+        self._near.pop(seq, None)
+        self._near[seq] = view
+        if len(self._near) > MOST_NEAR:
+            del self._near[next(iter(self._near))]
+        return view
 
-    async def _looked(
-        self, session: SessionId, at_ms: int, gate: asyncio.Semaphore
-    ) -> tuple[int | None, Doing | None, bool | None]:
-        """Where a session's log was then, what its end told, and whether a task ran."""
+    def _first(self, named: Mapping[SessionId, tuple[int, Agent | None]], seq: int) -> list[SessionId]:
+        """The sessions whose own logs are looked at: the root's, those at work, those that changed last."""
+
+        def order(session: SessionId) -> tuple[bool, int]:
+            agent = named[session][1]
+            wrote = self._own.get(session)
+            return agent is not None and not agent.at_work, -(wrote.by(seq)[0] if wrote is not None else 0)
+
+        root, *others = named
+        return [root, *sorted(others, key=order)[: MOST_LOOKED - 1]]
+
+    async def _looked(self, sessions: Sequence[SessionId], seq: int, at_ms: int) -> Mapping[SessionId, _Look]:
+        """What the sessions' own logs told at a time; of those that left Redis for the archive nothing."""
+        found = {session: look for session in sessions if (look := self._looks.get(session)) is not None}
+        found = {session: look for session, look in found.items() if look.covers(at_ms)}
+        new = await looked(
+            self.broker.logs,
+            {session: self._by(session, seq) for session in sessions if session not in found},
+            at_ms,
+        )
+        self._looks |= new
+        return {**found, **new}
+
+    def _by(self, session: SessionId, seq: int) -> int:
+        return self._own[session].by(seq)[1] if session in self._own else 0
+
+
+class Pasts:
+    """The pasts that a process keeps for all who look back: each until nobody has asked for it in a while."""
+
+    def __init__(self, later: Callable[[float, Callable[[], None]], object] | None = None) -> None:
+        """`later` calls a function in so many seconds: the event loop's own, if none is given."""
+        self._later = later
+        self._pasts: dict[TreeId, TreePast] = {}
+        self._asked: dict[TreeId, int] = {}
+        """How often each was asked for."""
+
+    def of(self, broker: Broker, tree: TreeId) -> TreePast:
+        """A tree's past; the one that was asked for the longest time ago gives way to a new one."""
+        past = self._pasts.pop(tree, None) or TreePast(broker, tree)
+        if len(self._pasts) >= MOST_PASTS:
+            self._drop(next(iter(self._pasts)))
+        self._pasts[tree] = past
+        asked = self._asked[tree] = self._asked.get(tree, 0) + 1
+        later = self._later or asyncio.get_running_loop().call_later
+        later(IDLE_S, lambda: self._drop_if(tree, asked))
+        return past
+
+    def __len__(self) -> int:
+        return len(self._pasts)
+
+    def _drop_if(self, tree: TreeId, asked: int) -> None:
+        if self._asked.get(tree) == asked:
+            self._drop(tree)
+
+    def _drop(self, tree: TreeId) -> None:
+        self._asked.pop(tree, None)
+        self._pasts.pop(tree).stop()
+
+
+# ── packed views ──────────────────────────────────────────────────────────────────────────────────
+
+
+def packed(view: RegistryView) -> bytes:
+    """A view in a twentieth of its size."""
+    agents = [(agent.record, agent.read_turn, agent.pending, agent.marked) for agent in view.agents.values()]
+    return zstandard.compress(orjson.dumps((view.spawned, agents)), _LEVEL)
+
+
+def unpacked(data: bytes) -> RegistryView:
+    """The view again."""
+    spawned, rows = orjson.loads(zstandard.decompress(data))
+    agents = [Agent(record, read, (mail, urgent), marked) for record, read, (mail, urgent), marked in rows]
+    return RegistryView({agent.agent_id: agent for agent in agents}, spawned)
+
+
+# ── sessions' own logs ────────────────────────────────────────────────────────────────────────────
+
+
+async def looked(logs: Logs, sessions: Mapping[SessionId, int], at_ms: int) -> dict[SessionId, _Look]:
+    """What the logs of sessions told at a time, each of which was at some entry at least."""
+    ends = {session: end for session, end in zip(sessions, await logs.ends([*sessions]), strict=True) if end}
+    lows = {session: min(sessions[session], end) for session, end in ends.items()}
+    asks = [(session, max(0, low - CLOSE), min(low, CLOSE) + AHEAD) for session, low in lows.items()]
+    found = dict(zip(lows, await logs.read_rollouts(asks), strict=True))
+    gate = asyncio.Semaphore(AT_ONCE)
+    searches = [
+        _place(logs, session, (lows[session], end), found[session], at_ms, gate)
+        for session, end in ends.items()
+    ]
+    searched = zip(ends, await asyncio.gather(*searches), strict=True)
+    places = {session: place for session, place in searched if place is not None}
+    tails = {
+        session: tuple(entry for entry in found[session] or () if entry.seq <= place)
+        for session, (place, _) in places.items()
+    }
+    longer = [session for session, tail in tails.items() if not _tells(tail, places[session][0])]
+    asks = [(s, max(0, places[s][0] - TAIL), min(TAIL, places[s][0])) for s in longer]
+    tails |= {s: tail or () for s, tail in zip(longer, await logs.read_rollouts(asks), strict=True)}
+    told = dict[SessionId, _Look]()
+    for session, tail in tails.items():
+        place, until_ms = places[session]
+        try:
+            from_ms = line_ms(tail[-1].payload) if tail else 0
+            told[session] = _Look(from_ms, until_ms, place, told_by(tail, place), _works(tail))
+        except (ValueError, KeyError, TypeError):
+            continue
+    return told
+
+
+async def _place(
+    logs: Logs,
+    session: SessionId,
+    bounds: tuple[int, int],
+    entries: Sequence[StoredEntry] | None,
+    at_ms: int,
+    gate: asyncio.Semaphore,
+) -> tuple[int, int] | None:
+    """The last entry that is not later than a time, and when the next one was; None where it is not told."""
+    low, end = bounds
+    if not entries or entries[0].seq != max(0, low - CLOSE) + 1:
+        return None
+    try:
+        place = low
+        for entry in entries:
+            if entry.seq <= low:
+                continue
+            if (next_ms := line_ms(entry.payload)) > at_ms:
+                return place, next_ms
+            place = entry.seq
+        if place >= end:
+            # What comes next has not been written.
+            return place, at_ms + 1
         async with gate:
-            try:
-                return await self._end_then(session, at_ms)
-            except (UnknownSession, DamagedEntry, ValueError, KeyError, TypeError):
-                return None, None, None
+            return await _searched(logs, session, (place, end), at_ms)
+    except (DamagedEntry, ValueError):
+        return None
 
-    async def _end_then(self, session: SessionId, at_ms: int) -> tuple[int | None, Doing | None, bool | None]:
-        logs, head = self.broker.logs, await self.broker.logs.head(session)
-        if head is None:
-            return None, None, None
-        low, high = 0, head.seq
-        while low < high:
-            middle = (low + high + 1) // 2
-            found = await logs.read_rollout(session, middle - 1, 1)
-            if not found or found[0].seq != middle:
-                # It left Redis for the archive.
-                return None, None, None
-            low, high = (middle, high) if line_ms(found[0].payload) <= at_ms else (low, middle - 1)
-        entries = await logs.read_rollout(session, max(0, low - TAIL), min(TAIL, low)) if low else ()
-        return low, doing_of(entries, _without_summary(head)), _works(entries)
+
+async def _searched(
+    logs: Logs, session: SessionId, bounds: tuple[int, int], at_ms: int
+) -> tuple[int, int] | None:
+    (low, high), next_ms = bounds, at_ms + 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        found = await logs.read_rollout(session, middle - 1, 1)
+        if not found or found[0].seq != middle:
+            return None
+        if (middle_ms := line_ms(found[0].payload)) > at_ms:
+            high, next_ms = middle - 1, middle_ms
+        else:
+            low = middle
+    return low, next_ms
+
+
+def _tells(tail: Sequence[StoredEntry], place: int) -> bool:
+    """Whether these entries before a place tell all that there is to know, or are all that is looked at."""
+    if len(tail) >= min(place, TAIL):
+        return True
+    try:
+        doing = told_by(tail, place)
+    except (ValueError, KeyError, TypeError):
+        return True
+    return bool(doing.since_ms and doing.last and doing.tokens)
 
 
 async def place_then(found: LogSource, head: SessionHead, at_ms: int) -> int:
@@ -236,11 +514,6 @@ async def place_then(found: LogSource, head: SessionHead, at_ms: int) -> int:
         later = bool(there) and line_ms(there[0].payload) > at_ms
         low, high = (low, middle - 1) if later else (middle, high)
     return low
-
-
-def _without_summary(head: SessionHead) -> SessionHead:
-    """The head without what it says of the session's last rest, which may be later."""
-    return replace(head, meta=b"", created_ms=0)
 
 
 _BEGINS: Final = frozenset[Kind]({f.TaskBegun, f.RequestBegun})

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from typing import Any
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import fakeredis
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import BrokerConfig, Claimed, Committed
+from orchestrator.broker.records import BrokerConfig, Claimed, Committed, InboxDepth, TreeEntry
 from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, fold_tree
-from orchestrator.rollouts.tree_log import tree_log
+from orchestrator.rollouts.tree_log import tree_fact, tree_log
 from orchestrator.views import tree_past
-from orchestrator.views.tree_past import TreePast
+from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast
 from tests.broker.actors import session_id, step, working
 
 
@@ -95,16 +99,16 @@ async def test_tree_at_each_entry_is_the_fold_of_its_log_up_to_there(broker: Bro
     head = await broker.logs.head(held.claim.session)
     assert head is not None
     for seq in range(1, 10):
-        found = await past.at(seq, head)
+        found = await past.at(seq)
         assert facts(found.view) == facts(fold_tree(log[:seq]))
         assert found.tree_seq == seq
     for wrong in (0, 10):
         with pytest.raises(ValueError, match="entries 1 to 9"):
-            await past.at(wrong, head)
+            await past.at(wrong)
     more = told(1, "deleted", "idle", session_id(), held.claim.session)
     await broker.commits.commit(step(at, held.claim, "more", tree_events=(more,)))
     await past.read_on()
-    assert facts((await past.at(10, head)).view) == facts(fold_tree(await tree_log(broker, tree)))
+    assert facts((await past.at(10)).view) == facts(fold_tree(await tree_log(broker, tree)))
 
 
 async def test_root_s_line_and_place_are_those_of_then(
@@ -115,10 +119,10 @@ async def test_root_s_line_and_place_are_those_of_then(
     await past.read_on()
     head = await broker.logs.head(held.claim.session)
     assert head is not None
-    last = (await past.at(6, head)).agents[0]
+    last = (await past.at(6)).agents[0]
     assert (last.seq, last.doing and last.doing.last) == (6, "ready 2")
     # Entries of one moment are told apart by no clock: the last of them counts.
-    third = (await past.at(3, head)).agents[0]
+    third = (await past.at(3)).agents[0]
     assert third.seq in range(3, 7)
 
 
@@ -172,3 +176,164 @@ async def test_past_is_read_anew_where_redis_was_put_back(broker: Broker) -> Non
         await broker.command("XDEL", broker.keys.tree(tree), f"{number}-0")
     await past.read_on()
     assert past.read == 2
+
+
+# ── logs of any kind, read from a list ────────────────────────────────────────────────────────────
+
+
+class Listed:
+    """A tree's log in a list, and sessions without a log of their own."""
+
+    def __init__(self, entries: Sequence[TreeEntry]) -> None:
+        self.entries = list(entries)
+        self.gate, self.after = asyncio.Event(), 0
+        """Holds back the pages behind an entry."""
+        self.gate.set()
+
+    async def read_tree(self, tree: TreeId, after: int = 0, count: int = 1_000) -> tuple[TreeEntry, ...]:
+        if after >= self.after:
+            await self.gate.wait()
+        return tuple(self.entries[after : after + count])
+
+    async def read_tree_back(self, tree: TreeId, before: None, count: int) -> tuple[TreeEntry, ...]:
+        return tuple(self.entries[-count:][::-1])
+
+    async def ends(self, sessions: Sequence[SessionId]) -> list[int]:
+        return [0 for _ in sessions]
+
+    async def read_rollouts(self, asks: Sequence[object]) -> list[tuple[()]]:
+        return [() for _ in asks]
+
+
+def past_of(logs: Listed) -> TreePast:
+    return TreePast(cast(Broker, SimpleNamespace(logs=logs)), TreeId("t"))
+
+
+def entry(seq: int, message: dict[str, Any], about: dict[str, Any], *depths: InboxDepth) -> TreeEntry:
+    payload = orjson.dumps({"id": "", "msg": {"type": "subagent_lifecycle", **message}})
+    session = SessionId(f"s{seq % 3}")
+    return TreeEntry(seq, payload, session, seq, b"", depths, seq * 10, orjson.dumps(about))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(("record", "record", "record", "read", "marked", "deleted", "said")),
+        st.integers(0, 5),
+        st.sampled_from(("queued", "running", "ready", "failed", "canceled")),
+        st.integers(0, 2),
+        st.booleans(),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def written(steps: Sequence[tuple[str, int, str, int, bool]]) -> list[TreeEntry]:
+    """A tree's log in which agents are born, change, are read, marked and deleted, and get mail."""
+    found = list[TreeEntry]()
+    for seq, (kind, number, status, turn, mail) in enumerate(steps, 1):
+        depths = (InboxDepth(SessionId(f"s{number}"), turn, seq),) if mail else ()
+        message: dict[str, Any] = {"event": "status", "agent_id": number}
+        about: dict[str, Any] = {kind: turn, "agent_id": number}
+        match kind:
+            case "record":
+                event = "created" if turn == 0 else "status"
+                record = {"agent_id": number, "session_id": f"s{number}", "parent_agent_id": None}
+                more = {"agent_path": f"0/{number}", "status": status, "turn": turn, "label": "l\u202e"}
+                message, about = {"event": event, "status": status}, {"record": {**record, **more}}
+            case "deleted":
+                message["event"] = "deleted"
+            case "said":
+                about = {}
+        found.append(entry(seq, message, about, *depths))
+    return found
+
+
+@given(steps=STEPS, order=st.randoms(use_true_random=False), rung=st.integers(1, 7))
+@settings(max_examples=40, deadline=None)
+def test_tree_at_every_entry_of_any_log_is_the_fold_up_to_there(steps: Any, order: Any, rung: int) -> None:
+    log = written(steps)
+    seqs = list(range(1, len(log) + 1)) * 2
+    order.shuffle(seqs)
+
+    async def looks_back() -> None:
+        past = past_of(Listed(log))
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(tree_past, "RUNG", rung)
+            assert await past.read_on()
+            for seq in seqs:
+                assert (await past.at(seq)).view == fold_tree(map(tree_fact, log[:seq])), seq
+
+    asyncio.run(looks_back())
+
+
+async def test_long_log_is_told_as_far_as_it_is_read_and_a_place_waits_for_its_own_entry_alone() -> None:
+    logs = Listed([entry(seq, {"event": "status", "agent_id": 1}, {}) for seq in range(1, 11)])
+    past, first, seen = past_of(logs), asyncio.Event(), asyncio.Event()
+    logs.gate = first
+    assert not await past.read_on(0)
+    assert (past.read, past.end, past.timeline(4).tree_seq) == (0, 10, 0)
+    third = asyncio.create_task(past.reach(3))
+    logs.gate, logs.after = seen, 3
+    first.set()
+    await third
+    assert past.read < 10
+    assert (await past.at(3)).tree_seq == 3
+    assert not await past.read_on(0)
+    assert past.timeline(4).tree_seq == past.read
+    past.stop()
+    seen.set()
+    assert await past.read_on(), "who waits is not left alone by a reading that was stopped"
+    assert (past.read, past.end) == (10, 10)
+
+
+async def test_reading_that_fails_is_told_and_tried_again() -> None:
+    logs = Listed([entry(1, {"event": "status"}, {})])
+    past, whole = past_of(logs), logs.read_tree
+
+    async def away(*_: object, **__: object) -> tuple[TreeEntry, ...]:
+        raise ConnectionError("away")
+
+    cast(Any, logs).read_tree = away
+    for asks in (past.read_on(), past.reach(1)):
+        with pytest.raises(ConnectionError):
+            await asks
+    cast(Any, logs).read_tree = whole
+    assert await past.read_on()
+
+
+async def test_past_that_nobody_asks_for_is_let_go_and_so_is_the_oldest_of_many() -> None:
+    calls = list[tuple[float, Callable[[], None]]]()
+    pasts = Pasts(lambda delay_s, call: calls.append((delay_s, call)))
+    broker = cast(Broker, SimpleNamespace(logs=Listed([])))
+    first = pasts.of(broker, TreeId("first"))
+    assert pasts.of(broker, TreeId("first")) is first
+    assert [delay_s for delay_s, _ in calls] == [IDLE_S, IDLE_S]
+    calls[0][1]()
+    assert len(pasts) == 1, "it was asked for since"
+    calls[1][1]()
+    assert len(pasts) == 0
+    again = pasts.of(broker, TreeId("first"))
+    assert again is not first
+    for number in range(MOST_PASTS):
+        pasts.of(broker, TreeId(f"t{number}"))
+    assert len(pasts) == MOST_PASTS
+    assert pasts.of(broker, TreeId("first")) is not again
+    for _, call in calls:
+        call()
+    assert len(pasts) == 0
+
+
+async def test_of_very_many_pauses_the_longest_are_gaps() -> None:
+    pauses = 3 * MOST_GAPS
+    logs, at_ms = list[TreeEntry](), 0
+    for seq in range(1, pauses + 1):
+        at_ms += 400_000 + seq * 1_000
+        logs.append(TreeEntry(seq, b'{"id":"","msg":{"type":"x"}}', SessionId("s"), seq, b"", (), at_ms))
+    past = past_of(Listed(logs))
+    await past.read_on()
+    found = past.timeline(400)
+    assert len(found.gaps) == MOST_GAPS
+    assert min(to - begin for begin, to in found.gaps) == 400_000 + (pauses - MOST_GAPS + 1) * 1_000
+    assert sum(bar.entries for bar in found.buckets) == pauses
+    assert [bar.seq for bar in found.buckets] == sorted(bar.seq for bar in found.buckets)

@@ -30,7 +30,7 @@ from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status, title_of
 from orchestrator.views.spend import USUAL_DAYS, SpendRow, spend_of
 from orchestrator.views.tree import AgentPicture, Doing, TreePicture, TreeReader, tree_line
-from orchestrator.views.tree_past import PastAgent, PastTree, TreePast
+from orchestrator.views.tree_past import PastAgent, Pasts, PastTree, TreePast
 from orchestrator.views.view_errors import ViewError
 from orchestrator.views.workers import SeenWorker, workers_of
 
@@ -48,8 +48,9 @@ MOST_LOG = 200
 MOST_AMOUNT = 1 << 53
 MOST_READERS = 64
 """Trees whose logs' ends are kept at hand."""
-MOST_PASTS = 16
 MOST_BUCKETS = 400
+PATIENCE_S = 0.25
+"""A timeline whose log takes longer to be read is told as far as it is."""
 STATS_S = 5.0
 IDLE_S = 600.0
 """A fleet that nobody has asked for in this time is not kept."""
@@ -71,7 +72,7 @@ class _AtHand:
     def __init__(self) -> None:
         self.fleets: dict[str, tuple[Fleet, float]] = {}
         self.readers: dict[str, TreeReader] = {}
-        self.pasts: dict[str, tuple[TreePast, float]] = {}
+        self.pasts = Pasts()
         self.stats: dict[str, tuple[float, JsonObject]] = {}
 
 
@@ -217,9 +218,10 @@ async def tree_read(door: Door, params: TreeRead) -> Result:
     """The agents of a tree, its budgets and limits, as they are now; or the agents as they were."""
     head = await _root(door, params.tree_id)
     if params.at is not None:
-        past = await _past(door, head)
+        past = _past(door, head)
+        await past.reach(params.at)
         try:
-            return past_json(head, await past.at(params.at, head))
+            return past_json(head, await past.at(params.at))
         except ValueError as error:
             raise bad_params(f"at: {error}") from None
     picture = await reader_of(door.ports.found.broker, head.tree).picture()
@@ -400,19 +402,9 @@ def _registered(agent: Agent | None) -> JsonObject:
     }
 
 
-async def _past(door: Door, head: SessionHead) -> TreePast:
-    """The tree's past up to now, which the process keeps for all; one that nobody asks for is let go."""
-    broker, now_s = door.ports.found.broker, time.monotonic()
-    pasts = _at_hand(broker).pasts
-    for tree, (_, used_s) in tuple(pasts.items()):
-        if now_s - used_s > IDLE_S:
-            del pasts[tree]
-    past = pasts[head.tree][0] if head.tree in pasts else TreePast(broker, head.tree)
-    if len(pasts) >= MOST_PASTS and head.tree not in pasts:
-        del pasts[min(pasts, key=lambda tree: pasts[tree][1])]
-    pasts[head.tree] = past, now_s
-    await past.read_on()
-    return past
+def _past(door: Door, head: SessionHead) -> TreePast:
+    broker = door.ports.found.broker
+    return _at_hand(broker).pasts.of(broker, head.tree)
 
 
 class TreeTimeline(Params):
@@ -423,9 +415,14 @@ class TreeTimeline(Params):
 
 
 async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
-    """A tree's log as bars, with its long pauses, and marks where something began, ended or was decided."""
+    """A tree's log as bars, with its long pauses, and marks where something began, ended or was decided.
+
+    A long log that nobody has looked at lately is told as far as it is read, with `reading`: ask again.
+    """
     head = await _root(door, params.tree_id)
-    found = (await _past(door, head)).timeline(params.buckets)
+    past = _past(door, head)
+    whole = await past.read_on(PATIENCE_S)
+    found = past.timeline(params.buckets)
     return {
         "firstAtMs": found.first_ms,
         "lastAtMs": found.last_ms,
@@ -444,6 +441,7 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
             for mark in found.marks
         ],
         "more": found.more,
+        "reading": None if whole else {"read": past.read, "of": past.end},
     }
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import SessionHead, TreeEntry
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.core.state import Process, State
@@ -284,19 +284,22 @@ TreePlace = Annotated[int, Field(ge=1, le=1 << 53)]
 """Dendro's own: an entry of the log of a thread's tree. What came later than it is left out."""
 
 
-async def time_of(door: Door, head: SessionHead, at: int) -> int:
-    """When an entry of the log of a thread's tree was written; raises `RpcError` for one that it has not."""
+async def tree_entry_at(door: Door, head: SessionHead, at: int) -> TreeEntry:
+    """An entry of the log of a thread's tree; raises `RpcError` for one that it has not."""
     page = await door.ports.found.broker.logs.read_tree_back(head.tree, at + 1, 1)
     if not page or page[0].tree_seq != at:
         raise bad_params(f"at: the log of the tree has no entry {at}")
-    return page[0].at_ms
+    return page[0]
 
 
 async def as_it_was(door: Door, head: SessionHead, at: int | None) -> SessionHead:
     """A thread's head with its log cut behind the last entry that is not later than one of its tree's log."""
     if at is None:
         return head
-    return replace(head, seq=await place_then(door.ports.found, head, await time_of(door, head, at)))
+    entry = await tree_entry_at(door, head, at)
+    # What the thread itself wrote there was in its log, whatever its clock said.
+    own = entry.seq if entry.session == head.session else 0
+    return replace(head, seq=max(own, await place_then(door.ports.found, head, entry.at_ms)))
 
 
 def fits(data: list[JsonObject]) -> bool:

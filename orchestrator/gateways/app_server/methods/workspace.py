@@ -11,7 +11,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, Params, Result
-from orchestrator.gateways.app_server.methods.threads import time_of
+from orchestrator.gateways.app_server.methods.threads import tree_entry_at
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.bounds import PATH_BYTES
 from orchestrator.views.view_errors import ViewError
@@ -115,7 +115,7 @@ async def _moments(door: Door, head: SessionHead, past: FolderPast, params: Betw
             return before, past.at(params.to)
     except ViewError as error:
         raise bad_params(str(error)) from None
-    at_ms = await time_of(door, head, params.at)
+    at_ms = (await tree_entry_at(door, head, params.at)).at_ms
     then = [moment for moment in past.moments if moment.at_ms <= at_ms]
     return (before, then[-1]) if then else (past.base, past.base)
 
