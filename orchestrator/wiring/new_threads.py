@@ -55,7 +55,7 @@ from orchestrator.settings.overrides import of_object
 from orchestrator.settings.sources import in_work_tree
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.views.view_errors import ViewError
-from orchestrator.wiring.deployment import chain_key, session_pool
+from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.new_sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.person_sign_in import credential_store, sign_in
@@ -367,7 +367,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         write_settings=SavedSettings(found.settings, sources).write,
         read_settings=partial(asyncio.to_thread, _saved, offered, remembering),
         verify=partial(_verified, found),
-        keyed=chain_key(found.settings) is not None,
+        key_id=found.settings.chain.key_id if found.secret else "",
         folder_diffs=cache(lambda: _folder_diffs(found)),
         server_id=uuid.uuid4().hex,
         features=sorted(

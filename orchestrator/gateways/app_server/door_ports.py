@@ -138,8 +138,8 @@ class Ports:
     """Compares snapshots of portable folders, for all who ask this process; made when first asked for."""
     verify: Callable[[TreeId], Awaitable[tuple[Sequence[SessionHead], Sequence[Report]]]] | None = None
     """Verifies all logs of a tree: its sessions as they were seen, and what was found."""
-    keyed: bool = False
-    """Whether chains are keyed here."""
+    key_id: str = ""
+    """The id of the key of chains; empty where they are not keyed."""
     server_id: str = ""
     """Names this process: another one after a restart."""
     features: Sequence[str] = ()

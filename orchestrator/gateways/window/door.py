@@ -10,11 +10,11 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import orjson
 from starlette.requests import ClientDisconnect, Request
@@ -40,6 +40,7 @@ from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.bearer_tokens import KEY, NotSignedIn, Windows
 from orchestrator.gateways.principals import NotPermitted, Principal
 from orchestrator.gateways.submit import OpRefused
+from orchestrator.gateways.window.export import MOST_AT_ONCE, export_of
 from orchestrator.gateways.window.feeds import TOPICS, Feeds
 from orchestrator.gateways.window.pages import KEPT, File, Pages
 from orchestrator.gateways.window.stream import (
@@ -67,6 +68,7 @@ SECURE_COOKIE: Final = "__Host-dendro"
 KEY_HEADER: Final = "dendro-key"
 API: Final = "/api/"
 STREAM: Final = "/api/stream"
+EXPORT: Final = "/api/export"
 LOOK_S: Final = 0.5
 """Between two looks whether Redis is there, while a request waits."""
 AWAY_S: Final = 3.0
@@ -89,6 +91,10 @@ class Refused(Exception):
         self.message = message
         self.code = code
         self.headers = headers or {}
+
+
+class Ended(Refused):
+    """The token of a request that is served has ended."""
 
 
 MOST_WRONG: Final = 10
@@ -144,6 +150,8 @@ class Window:
         self.headers = pages.headers
         self.feeds = Feeds(given.ports)
         self._leaving = asyncio.Event()
+        self._exports = 0
+        """Those that are under way."""
 
     def leave(self) -> None:
         """Ends all streams."""
@@ -154,6 +162,9 @@ class Window:
         try:
             if scope["path"] == STREAM and request.method == "GET":
                 await self._stream(request, send)
+                return
+            if scope["path"] == EXPORT and request.method == "POST":
+                await self._export(request, send)
                 return
             answer = await self._answer(request)
         except Refused as refused:
@@ -180,9 +191,7 @@ class Window:
     async def _api(self, request: Request, name: str) -> Response:
         if request.method != "POST":
             raise Refused(HTTPStatus.METHOD_NOT_ALLOWED, "only POST", headers={"allow": "POST"})
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json is expected")
-        _check_site(request)
+        _check_json(request)
         if name == "login":
             return await self._login(request)
         seen = await self._seen(request)
@@ -194,13 +203,17 @@ class Window:
         async def serving() -> None:
             told.value = await self._called(name, method, seen.principal, given)
 
+        await self._while_it_counts(seen.principal, serving())
+        return _json(told.value)
+
+    async def _while_it_counts(self, principal: Principal, serving: Coroutine[Any, Any, None]) -> None:
+        """Serves as long as the principal's token counts; raises `Ended` where that ends before."""
         try:
-            await self._given.watch.serve(seen.principal, serving())
+            await self._given.watch.serve(principal, serving)
         except Crowded as error:
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), Code.OVERLOADED) from None
         except Revoked as error:
-            raise Refused(HTTPStatus.UNAUTHORIZED, str(error)) from None
-        return _json(told.value)
+            raise Ended(HTTPStatus.UNAUTHORIZED, str(error)) from None
 
     # ── who asks ──────────────────────────────────────────────────────────────────────────────
 
@@ -301,12 +314,8 @@ class Window:
             await send({"type": "http.response.start", "status": 200, "headers": headers})
             await self._told(request, seen.principal, asked, send)
 
-        try:
-            await self._given.watch.serve(seen.principal, serving())
-        except Crowded as error:
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), Code.OVERLOADED) from None
-        except Revoked:
-            pass
+        with suppress(Ended):
+            await self._while_it_counts(seen.principal, serving())
         with suppress(RuntimeError):
             # The answer may be over already: a window that was dropped gets no end.
             await send({"type": "http.response.body", "body": b""})
@@ -372,6 +381,52 @@ class Window:
             self._given.threads.leave(session, seat)
 
         return leave
+
+    # ── export ────────────────────────────────────────────────────────────────────────────────
+
+    async def _export(self, request: Request, send: Send) -> None:
+        """Sends a log as a file; one that breaks off, for whatever reason, ends its connection."""
+        _check_json(request)
+        seen = await self._seen(request)
+        given = await _body(request, MOST_BODY)
+        ports = self._given.ports
+        try:
+            export = await self._patiently(export_of(ports, seen.principal, given))
+        except (RpcError, BrokerError, NotPermitted) as error:
+            raise refused_by(error) from None
+        if self._exports >= MOST_AT_ONCE:
+            text = f"{MOST_AT_ONCE} logs are exported at this gateway: wait for one to end"
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, Code.OVERLOADED, {"retry-after": "10"})
+        headers = [
+            (b"content-type", b"application/x-ndjson"),
+            (b"content-disposition", f'attachment; filename="{export.name}"'.encode()),
+            (b"cache-control", b"no-store"),
+        ]
+
+        async def serving() -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            async with aclosing(export.lines(ports)) as lines:
+                async for piece in lines:
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
+            await send({"type": "http.response.body", "body": b""})
+
+        self._exports += 1
+        sending = asyncio.create_task(self._while_it_counts(seen.principal, serving()))
+        ends = (sending, asyncio.create_task(_left(request)), asyncio.create_task(self._leaving.wait()))
+        try:
+            await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            self._exports -= 1
+            for task in ends:
+                task.cancel()
+            await asyncio.gather(*ends, return_exceptions=True)
+        fault = None if sending.cancelled() else sending.exception()
+        if isinstance(fault, Refused) and not isinstance(fault, Ended):
+            raise fault
+        if fault is not None and not isinstance(fault, Ended):
+            log.error("an export broke off", exc_info=fault)
+        if fault is not None or sending.cancelled():
+            request.scope["state"]["abort"]()
 
     async def _patiently(self, work: Awaitable[T]) -> T:
         """Waits for some work as long as Redis answers; raises `Refused` where it does not."""
@@ -521,6 +576,13 @@ async def _body(request: Request, most: int) -> JsonValue:
 
 def _bad(why: str) -> Refused:
     return Refused(HTTPStatus.BAD_REQUEST, f"Invalid params: {why}", Code.BAD_PARAMS)
+
+
+def _check_json(request: Request) -> None:
+    """Raises `Refused` for a call that is no JSON, or that another site's page makes."""
+    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+        raise Refused(HTTPStatus.UNSUPPORTED_MEDIA_TYPE, "Content-Type: application/json is expected")
+    _check_site(request)
 
 
 def _check_site(request: Request) -> None:

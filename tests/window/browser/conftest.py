@@ -100,12 +100,17 @@ class Deployment:
 
     def asks(self, script: str, name: str = "") -> str:
         """A new session whose model follows a script of `scripts.py`; its thread's id."""
+        thread = self.begins(name)
+        self.say(thread, script)
+        return thread
+
+    def begins(self, name: str = "") -> str:
+        """A new session in which nothing is said yet; its thread's id."""
         thread = str(
             self.call("thread/start", {**UNTRUSTED, "cwd": str(self.served.machine.folder)})["thread"]["id"]
         )
         if name:
             self.call("thread/name/set", {"threadId": thread, "name": name})
-        self.say(thread, script)
         return thread
 
     def until_at_rest(self, thread: str) -> None:

@@ -74,7 +74,7 @@ async def tree_verify(door: Door, params: TreeVerify) -> Result:
             if known is not None and known[0] == await _now(door, known[0]):
                 return known[1]
             heads, reports = await door.ports.verify(root.tree)
-            told = _told(door.ports.keyed, heads, reports)
+            told = _told(bool(door.ports.key_id), heads, reports)
             kept.keep(root.tree, _ends(heads), told)
             return told
     except TimeoutError:

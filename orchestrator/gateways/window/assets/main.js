@@ -8,6 +8,7 @@ import { clock, Glyph, go, html, Key, Link, PAGES, place, span, title, Words } f
 import { bind, overlay } from "./keys.js";
 import * as needs from "./needs.js";
 import * as trees from "./trees.js";
+import * as calls from "./calls.js";
 
 // A code in the address is used once, and must not stay in the history: it is taken out before anything else.
 const code = new URLSearchParams(location.hash.slice(1)).get("c");
@@ -18,7 +19,7 @@ if (code) history.replaceState(null, "", location.pathname + location.search);
 const icon = document.querySelector("link[rel=icon]");
 const NAMES = { needs: "", fleet: "Fleet · ", tree: "Tree · ", workers: "Workers · ", spend: "Spend · " };
 effect(() => {
-  const waiting = session.value.state === "in" ? needs.count.value : 0;
+  const waiting = calls.count.value;
   document.title = `${waiting ? `(${waiting}) ` : ""}${NAMES[place.value.page] ?? ""}Dendro`;
   const file = new URL(waiting ? "icon-dot.svg" : "icon.svg", import.meta.url).href;
   if (icon.href !== file) icon.href = file;
@@ -111,6 +112,7 @@ function load(file) {
 
 const OVERLAYS = {
   palette: ["Find or do", later("./overlays.js", "Palette")], keys: ["Keys", later("./overlays.js", "Keys")], settings: ["Settings", later("./overlays.js", "Settings")],
+  stop: ["Interrupt all", later("./treeacts.js", "InterruptAll")], about: ["This tree", later("./treeacts.js", "TreeMenu")],
   tree: ["New tree", later("./fleet.js", "NewTree")], budget: ["Add to the budget", later("./tree.js", "AddBudget")], cancel: ["Cancel", later("./tree.js", "Cancel")], fork: ["Fork from here", later("./past.js", "Fork")],
 };
 function Overlay() {
@@ -170,7 +172,7 @@ async function start() {
     setTimeout(start, Math.min(10_000, 500 * 2 ** tries));
   }
 }
-effect(() => { if (session.value.state === "in") { needs.begin(); trees.begin(); } else overlay.value = ""; });
+effect(() => { if (session.value.state === "in") { needs.begin(); trees.begin(); calls.begin(); } else overlay.value = ""; });
 effect(() => { if (session.value.state === "in" || session.value.state === "out") queueMicrotask(() => {
   if (performance.getEntriesByName("window-ready").length) return;
   performance.mark("window-ready");

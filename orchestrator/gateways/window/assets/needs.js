@@ -18,7 +18,8 @@ const taken = new Map(); // key → its answer, while it is held back or on its 
 const chosen = signal(null), marked = signal(new Set());
 const guarded = signal(false); // a row has moved under the selection just now
 const seen = signal(new Set()); // what was shown to its end
-const loaded = signal(false), failed = signal("");
+export const loaded = signal(false);
+const failed = signal("");
 export const history = signal(null);
 export const count = computed(() => order.value.filter((key) => !rows.get(key)?.value.gone).length);
 

@@ -4,6 +4,7 @@ import { api, session, signOut } from "./store.js";
 import { plain } from "./text.js";
 import { agentName, Glyph, go, html, Key, PAGES, phone, place, scheme, STATES, title, Words } from "./parts.js";
 import { overlay, setSingleKeys, singleKeys, TABLE } from "./keys.js";
+import * as calls from "./calls.js";
 import * as needs from "./needs.js";
 import * as trees from "./trees.js";
 
@@ -12,6 +13,7 @@ export function Settings({ close }) {
   const who = session.value;
   return html`<div class="settings" data-testid="settings"><h3>${plain(who.who ?? "", 60)}</h3><p class="faint">${plain([who.scope, who.namespace, who.version && `Dendro ${who.version}`].filter(Boolean).join(" · "), 120)}</p>
     <fieldset><legend>Colours</legend>${["system", "light", "dark"].map((one) => html`<label key=${one} class="chip ${scheme.value === one ? "on" : ""}"><input type="radio" name="scheme" class="hidden" checked=${scheme.value === one} onChange=${() => { scheme.value = one; }} />${one}</label>`)}</fieldset>
+    <${calls.Settings} />
     <label class="row"><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act (Allow by “a”)</label>
     ${who.scope === "read" ? html`<p class="faint">You may read. Who may answer signs in with a code of <code>dendro token code --scope approve</code>.</p>` : null}
     <footer><button onClick=${() => { close(); signOut(); }} data-testid="sign-out">Sign out</button><button class="quiet" onClick=${() => { overlay.value = "keys"; }}>Keys</button>${phone.value ? html`<button class="quiet" onClick=${() => { close(); go("/workers"); }}>Workers</button><button class="quiet" onClick=${() => { close(); go("/spend"); }}>Spend</button>` : null}<span class="grow" /><button onClick=${close}>Close</button></footer></div>`;

@@ -1,7 +1,7 @@
 // Spend: what the days, models, people and trees of this namespace have cost, as a picture, a table, and a file.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
-import { api, notice, onSignedOut } from "./store.js";
+import { api, notice, onSignedOut, saveAs } from "./store.js";
 import { plain } from "./text.js";
 import { dollars, html, Link, place, quantity, scheme, short, title, Words } from "./parts.js";
 
@@ -124,9 +124,7 @@ async function save(days) {
   try {
     const { data, from, to } = await api("spend/list", { days, by: ["day", "model", "who"] });
     const rows = [["day", "model", "who", "cost_micro", "tokens", "requests"], ...data.map((row) => [row.day, row.model ?? "", row.who ?? "", row.costMicro, row.tokens, row.requests])];
-    const address = URL.createObjectURL(new Blob([rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("")], { type: "text/csv;charset=utf-8" }));
-    Object.assign(document.createElement("a"), { href: address, download: `dendro-spend-${from}-${to}.csv` }).click();
-    setTimeout(() => URL.revokeObjectURL(address), 10_000);
+    saveAs(new Blob([rows.map((row) => `${row.map(cell).join(",")}\r\n`).join("")], { type: "text/csv;charset=utf-8" }), `dendro-spend-${from}-${to}.csv`);
   } catch (error) { notice(`no file was made: ${error.message}`, { bad: true }); }
 }
 

@@ -44,6 +44,27 @@ export async function api(method, params = {}, more = {}) {
   throw new Refused(answer.status, code, message, data);
 }
 
+// Saves what a route answers as a file of the name that it gives. Throws `Refused`, also where it breaks off.
+export async function download(route, params) {
+  let answer, content;
+  try {
+    answer = await fetch(`/api/${route}`, { method: "POST", headers: headers(), body: JSON.stringify(params) });
+    if (answer.ok) content = await answer.blob();
+  } catch { throw new Refused(0, 0, "the server does not answer, or the file broke off"); }
+  if (!answer.ok) {
+    const { code = 0, message = `the server answered ${answer.status}` } = (await answer.json().catch(() => null))?.error ?? {};
+    if (answer.status === 401) signedOut(message);
+    throw new Refused(answer.status, code, message);
+  }
+  const name = /filename="([\w.-]+)"/.exec(answer.headers.get("content-disposition") ?? "")?.[1] ?? "dendro.jsonl";
+  saveAs(content, name);
+}
+export function saveAs(content, name) {
+  const address = URL.createObjectURL(content);
+  Object.assign(document.createElement("a"), { href: address, download: name }).click();
+  setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
 // ── signing in and out ───────────────────────────────────────────────────────────────────────────
 
 const channel = new BroadcastChannel("dendro");
@@ -112,6 +133,7 @@ const heard = new Map(); // topic → the functions of this tab that hear it
 const opened = new Set(); // called when the stream begins, or begins anew: what is not pushed whole is read again
 const tab = crypto.randomUUID();
 const wants = new Map(); // tab → its topics, known to all tabs, used by the one that reads
+export const isLeading = () => leads;
 let leads = false, reading = null, cursors = new Map(), tries = 0, retry = 0;
 
 // Hears a topic; the answer ends that. `onEvent` gets each event's JSON.
