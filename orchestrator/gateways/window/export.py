@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Annotated, Final
 
 from pydantic import Field, ValidationError
@@ -42,7 +42,7 @@ class Export:
         """The file's name."""
         return f"{'session' if self.full else 'rollout'}-{self.head.session}.jsonl"
 
-    async def lines(self, ports: Ports) -> AsyncIterator[bytes]:
+    async def lines(self, ports: Ports) -> AsyncGenerator[bytes, None]:
         """The file as it is read; raises `RolloutError` if the log is not all there."""
         if self.full:
             yield header_of(self.head, ports.key_id).encode(ports.found.secret) + b"\n"
