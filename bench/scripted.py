@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -16,7 +17,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import BudgetPart, Claimed, CommitRequest, Committed, Release
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Exec
-from orchestrator.core.commit_parts import TreePart
+from orchestrator.core.commit_parts import NewEvent, TreePart
 from orchestrator.core.decide import decide
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
@@ -155,6 +156,10 @@ class Hand:
         assert isinstance(answer, Committed)
         self._last_commit = answer.last_commit
         assert answer.released == (release != "keep")
+
+    async def emit(self, events: Sequence[NewEvent]) -> None:
+        """Tells events that belong to no commit."""
+        await self._broker.commits.emit(self._claimed.claim, events)
 
     async def snapshot(self, seq: int, state: bytes) -> Any:
         return await self._broker.commits.snapshot(self._claimed.claim, seq, state)

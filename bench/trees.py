@@ -22,7 +22,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
 from orchestrator.wiring.deployment import session_pool
 
-_WIDE = ("max_active_subagents=2000", "agents.max_spawned=2000", "model_context_window=100000000")
+WIDE = ("max_active_subagents=2000", "agents.max_spawned=2000", "model_context_window=100000000")
 """Limits raised, and a window that a thousand results fit in: nothing is compacted."""
 _SAMPLE = 60
 _TREE = 100
@@ -37,10 +37,10 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
     found: list[Figure] = []
     async with fleet(lab, "slow-trees") as running:
         found += await _handover(running, rounds)
-    async with fleet(lab, "trees", *_WIDE) as running:
+    async with fleet(lab, "trees", *WIDE) as running:
         found += await _wide(running, wide)
         found += await _rebuilt(running, lived)
-    async with fleet(lab, "trees", "approval_policy=untrusted", *_WIDE) as running:
+    async with fleet(lab, "trees", "approval_policy=untrusted", *WIDE) as running:
         found += await _parked(running, parked)
     return found
 

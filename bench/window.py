@@ -25,6 +25,8 @@ from bench.door_clients import dendro, environ, go
 from bench.figures import Figure, at_most, spread
 from bench.fleet_index import fill
 from bench.lab import Fleet, Lab, fleet
+from bench.trees import WIDE
+from bench.window_scale import crowd, scale
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
@@ -63,6 +65,7 @@ class Served:
     url: str
     code: str
     program: httpx.AsyncClient
+    pid: int
 
     async def call(self, method: str, **params: Any) -> dict[str, Any]:
         """A method's result."""
@@ -76,7 +79,7 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
     """Measures with one gateway, one worker and one browser."""
     scenario = lab.folder / "asks.json"
     scenario.write_bytes(orjson.dumps(ASKS))
-    async with fleet(lab, str(scenario)) as running:
+    async with fleet(lab, str(scenario), *WIDE) as running:
         running.hire(8)
         async with _served(running) as served:
             figures = []
@@ -85,10 +88,11 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
                     browser = await playwright.chromium.launch(
                         executable_path=CHROMIUM, args=["--no-sandbox"]
                     )
-                    figures += await _seen(served, browser, QUICK if quick else REQUESTS)
+                    figures += await _seen(running, served, browser, quick)
                     await browser.close()
             else:
                 print(f"NO BROWSER: {CHROMIUM} is missing; the page itself is not measured", flush=True)
+            figures += await crowd(running, served.url, dict(served.program.headers), served.pid)
             async with _store(lab) as (broker, connection):
                 await fill(broker, connection, QUICK_TREES if quick else TREES, namespace="")
             figures += await _listed(served, QUICK_TREES if quick else TREES)
@@ -115,7 +119,7 @@ async def _served(running: Fleet) -> AsyncIterator[Served]:
         token = await _dendro(running, "token", "new", "bench", "--scope", "admin")
         headers = {"Authorization": f"Bearer {token}"}
         async with httpx.AsyncClient(base_url=said[1], headers=headers, timeout=60) as program:
-            yield Served(said[1], said[2], program)
+            yield Served(said[1], said[2], program, process.pid)
     finally:
         process.terminate()
         await process.wait()
@@ -133,7 +137,8 @@ async def _dendro(running: Fleet, *words: str) -> str:
     return told.decode().split()[0]
 
 
-async def _seen(served: Served, browser: Browser, count: int) -> list[Figure]:
+async def _seen(running: Fleet, served: Served, browser: Browser, quick: bool) -> list[Figure]:
+    count = QUICK if quick else REQUESTS
     # The policy lets no expression be evaluated, which is how Playwright waits for one.
     context = await browser.new_context(viewport={"width": 1440, "height": 900}, bypass_csp=True)
     page = await context.new_page()
@@ -150,11 +155,15 @@ async def _seen(served: Served, browser: Browser, count: int) -> list[Figure]:
     seen = await page.evaluate("window.seen")
     rows = [(at - opened) / 1000 for at, opened in seen.values()]
     answered = await _answered(served, page, threads)
+    await page.close()
+    at_scale = await scale(running, served.url, context, quick)
+    await context.close()
     return [
         Figure("window: start to the queue drawn", min(starts), "ms", at_most(500), note=f"best of {STARTS}"),
         Figure("&emsp;bytes over the wire", max(sizes) / 1000, "kB", at_most(100), note="with fonts"),
         spread("window: a request opened → its row", rows, at_most(150, p99=500), f"{count} sessions"),
         spread("window: key → answer in the log", answered, at_most(100), "allowed by `a`, one by one"),
+        *at_scale,
     ]
 
 

@@ -2,13 +2,18 @@
 
 They come from the npm registry as published, by `npm pack`, and are kept unchanged, so that a checkout
 and a wheel need neither npm nor a network. The manifest beside them has version, licence and SHA-256 of each.
+
+Of the fonts a page gets a part at first: the characters of English and of its own words, in the weights that
+it uses, cut by fontTools. A page that shows any other character loads the whole font.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import os
 import subprocess
+import sys
 import tarfile
 import tempfile
 from collections.abc import Iterator
@@ -30,12 +35,42 @@ SOURCES = {
     "@fontsource-variable/geist-mono@5.3.0": {"geist-mono.woff2": "files/geist-mono-latin-wght-normal.woff2"},
 }
 """The files that are kept of each package, by the names under which they are kept."""
+PARTS = VENDOR.parent / "assets" / "fonts"
+TOOLS = ("fonttools==4.68.0", "brotli==1.2.1")
+CHARACTERS = (
+    "U+20-7E,U+A0,U+AB,U+B0,U+B1,U+B7,U+BB,U+D7,U+2013,U+2014,U+2018,U+2019,U+201C,U+201D,U+2022,U+2026,"
+    "U+2039,U+203A,U+2190-2193,U+2197,U+2212"
+)
+"""Those of the fonts' first parts, as the style sheet names them (`unicode-range`)."""
+FEATURES = "kern,liga,calt,tnum,ccmp,locl,mark"
+WEIGHTS = "wght=400:700"
 
 
 def fetch(folder: Path = VENDOR) -> None:
     """Writes all files and the manifest."""
     packages = [_package(name, files, folder) for name, files in SOURCES.items()]
-    (folder / MANIFEST.name).write_text(json.dumps({"packages": packages}, indent=2) + "\n")
+    told = {"packages": packages, "parts": _parts(folder)}
+    (folder / MANIFEST.name).write_text(json.dumps(told, indent=2) + "\n")
+
+
+def _parts(folder: Path) -> dict[str, Any]:
+    """Cuts the first parts of the fonts; the tools for that live as long as this does."""
+    PARTS.mkdir(exist_ok=True)
+    found = {}
+    with tempfile.TemporaryDirectory() as place:
+        pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"]
+        subprocess.run([*pip, "--target", place, *TOOLS], check=True)
+        tool, environ = [sys.executable, "-m", "fontTools"], {**os.environ, "PYTHONPATH": place}
+        for font in sorted(folder.glob("*.woff2")):
+            few, part = Path(place) / font.name, PARTS / font.name
+            wanted = [f"--unicodes={CHARACTERS}", f"--layout-features={FEATURES}", "--flavor=woff2"]
+            for words in (
+                ["subset", str(font), *wanted, f"--output-file={few}"],
+                ["varLib.instancer", "-q", "--no-recalc-timestamp", str(few), WEIGHTS, "-o", str(part)],
+            ):
+                subprocess.run([*tool, *words], env=environ, check=True)
+            found[part.name] = {"of": font.name, "sha256": hashlib.sha256(part.read_bytes()).hexdigest()}
+    return found
 
 
 def _package(name: str, files: dict[str, str], folder: Path) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 
-from tests.window_vendor import MANIFEST, SOURCES, VENDOR
+from tests.window_vendor import CHARACTERS, MANIFEST, PARTS, SOURCES, VENDOR
 
 LICENCES = {"MIT", "Apache-2.0", "OFL-1.1"}
 
@@ -32,6 +32,18 @@ def test_each_vendored_file_is_unchanged_since_it_was_fetched() -> None:
 def test_the_manifest_says_what_the_tool_would_fetch() -> None:
     assert [f"{one['name']}@{one['version']}" for one in _packages()] == list(SOURCES)
     assert {str(one["licence"]) for one in _packages()} == LICENCES
+
+
+def test_each_first_part_of_a_font_is_as_it_was_cut_and_the_style_sheet_names_its_characters() -> None:
+    parts = json.loads(MANIFEST.read_text())["parts"]
+    there = {file.name: hashlib.sha256(file.read_bytes()).hexdigest() for file in PARTS.iterdir()}
+    assert there == {name: one["sha256"] for name, one in parts.items()}
+    assert {one["of"] for one in parts.values()} == {file.name for file in VENDOR.glob("*.woff2")}
+    styles = (PARTS.parent / "window.css").read_text()
+    for name in parts:
+        face = re.search(rf"@font-face {{[^}}]*url\(fonts/{name}\)[^}}]*unicode-range: ([^;]*);", styles)
+        assert face is not None
+        assert face[1].replace(" ", "") == CHARACTERS, name
 
 
 def test_each_vendored_package_has_its_licence_beside_it() -> None:

@@ -115,6 +115,7 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         {"items": [{"call": "subagent_await", "args": {}}]},
         {"items": [{"text": "The scout is back."}]},
     ],
+    "many words": [{"items": [{"text": f"Message {n} of many. " + "More words. " * n} for n in range(90)]}],
     "echo": [{"items": [{"text": "Words **for you**."}]}],
 }
 SCENARIO = {

@@ -20,6 +20,8 @@ class Talk {
     this.order = signal([]);
     this.pages = []; // from the oldest: `count` ids of the order, the cursors that go on `older` and `newer`; behind them, what was told
     this.behind = signal(false); // whether the newest items are not kept
+    this.underway = new Map(); // id → signal of an item that has begun: no list has it before its end
+    this.reads = new Set(); // for each reading of the newest page: the ids that were told meanwhile
     this.turn = signal(null); // the turn that runs
     this.queue = signal([]);
     this.error = signal("");
@@ -42,26 +44,28 @@ class Talk {
     return { items: sortDirection === "desc" ? items.reverse() : items, older: older ?? null, newer: newer ?? null, more: Boolean(nextCursor) };
   }
   // Reads the newest page; what is there stays, and is renewed.
-  async read() {
+  async read(anew = false) {
+    const meanwhile = new Set();
+    this.reads.add(meanwhile);
     try {
       const [{ items, older, newer }, turns] = await Promise.all([
         this.page("desc"), api("thread/turns/list", { threadId: this.thread, limit: 1, itemsView: "notLoaded" }),
       ]);
-      const ids = items.map((item) => item.id), known = this.order.peek(), at = known.indexOf(ids[0]);
+      const ids = items.map((item) => item.id), known = this.order.peek(), at = anew ? -1 : known.indexOf(ids[0]);
       // What stands before the page is kept where the page joins it, and dropped where there is a gap; who reads
-      // far above is left there.
+      // far above is left there. Behind the page stands what was told while it came.
+      const behind = [...meanwhile].filter((id) => !ids.includes(id) && this.items.has(id));
       if (at >= 0) {
         while (this.paged() > at) this.pages.pop();
         this.behind.value = false;
         this.take(items);
-        const last = known.indexOf(ids.at(-1));
-        // Behind the page stands what was told while it came.
-        this.keep([...known.slice(0, at), ...ids, ...(last < 0 ? [] : known.slice(last + 1))]);
-      } else if (!this.behind.peek() && (ids.length || !known.length)) {
+        this.keep([...known.slice(0, at), ...ids, ...behind]);
+      } else if (anew || !this.behind.peek()) {
         this.older = older;
         this.pages = ids.length ? [{ count: ids.length, older, newer }] : [];
+        this.behind.value = false;
         this.take(items);
-        this.keep(ids);
+        this.keep([...ids, ...behind]);
       }
       const [turn] = turns.data;
       this.turn.value = turn?.status === "inProgress" ? turn.id : null;
@@ -70,12 +74,13 @@ class Talk {
       this.loaded.value = true;
       this.readQueue();
     } catch (error) { this.error.value = error.message; }
+    this.reads.delete(meanwhile);
   }
-  readAnew() { this.pages = []; this.behind.value = false; this.keep([]); return this.read(); }
   paged() { return this.pages.reduce((sum, page) => sum + page.count, 0); }
   take(items) { items.forEach((item) => this.put(item)); }
-  // These ids are the order from now on; the texts of others are let go.
+  // These ids are the order from now on, and what is under way behind them; the texts of others are let go.
   keep(ids) {
+    if (!this.behind.peek()) for (const [id, item] of this.underway) if (!ids.includes(id)) { this.items.set(id, item); ids = [...ids, id]; }
     const kept = new Set(ids);
     for (const id of this.items.keys()) if (!kept.has(id)) this.items.delete(id);
     this.order.value = ids;
@@ -149,28 +154,30 @@ class Talk {
   }
 
   on({ type, method, params }) {
-    if (type === "reset") { this.readAnew(); return; }
+    if (type === "reset") { this.underway.clear(); this.read(true); return; }
     switch (method) {
       case "turn/started": this.turn.value = params.turn.id; this.fault.value = ""; return;
-      case "turn/completed": this.turn.value = null; this.fault.value = params.turn.status === "failed" ? params.turn.error?.message ?? "" : ""; return;
+      case "turn/completed": this.turn.value = null; this.underway.clear(); this.fault.value = params.turn.status === "failed" ? params.turn.error?.message ?? "" : ""; return;
       case "item/started": case "item/completed": {
         const { item } = params, known = this.items.has(item.id);
-        if (this.behind.peek() && !known) return;
-        this.put(item);
-        if (known) return;
+        const begins = method === "item/started", kept = known || !this.behind.peek();
+        if (kept) this.put(item);
+        if (begins) this.underway.set(item.id, this.items.get(item.id) ?? signal(item)); else this.underway.delete(item.id);
+        for (const read of this.reads) read.add(item.id);
+        if (!kept || known) return;
         this.order.value = [...this.order.peek(), item.id];
         if (this.order.peek().length > MOST_ITEMS) { if (this.atEnd.current) this.dropOldest(); else this.dropNewest(); }
         return;
       }
       case "thread/queue/changed": this.readQueue(); return;
-      case "thread/reverted": this.readAnew(); return;
+      case "thread/reverted": this.underway.clear(); this.read(true); return;
       case "error": if (!params.willRetry) this.fault.value = params.error?.message ?? ""; return;
       default: if (method?.endsWith("elta")) this.grow(method, params);
     }
   }
   // A piece of a text that is being written.
   grow(method, { itemId, delta, summaryIndex, contentIndex }) {
-    const found = this.items.get(itemId), item = found?.peek();
+    const found = this.items.get(itemId) ?? this.underway.get(itemId), item = found?.peek();
     if (!item || typeof delta !== "string") return;
     if (method === "item/commandExecution/outputDelta") found.value = { ...item, aggregatedOutput: (item.aggregatedOutput ?? "") + delta };
     else if (method.startsWith("item/reasoning/")) {
@@ -288,12 +295,17 @@ export function Conversation({ agent, name, facts, link, back }) {
     if (!atEnd.current && known.current.length && order.length > known.current.length && last !== known.current.last) setBelow((n) => n + 1);
     known.current = { length: order.length, last };
   }, [order]);
+  const readOn = (box) => {
+    if (box.scrollTop < AHEAD && talk.older) talk.readOlder();
+    if (talk.behind.peek() && box.scrollHeight - box.scrollTop - box.clientHeight < AHEAD) talk.readNewer();
+  };
+  // Also where what came is too low to scroll in.
+  useEffect(() => { if (root.current && talk.loaded.peek()) readOn(root.current); }, [order]);
   const onScroll = (event) => {
     const box = event.currentTarget;
     atEnd.current = box.scrollHeight - box.scrollTop - box.clientHeight < NEAR;
     if (atEnd.current && below) setBelow(0);
-    if (box.scrollTop < AHEAD && talk.older) talk.readOlder();
-    if (talk.behind.peek() && box.scrollHeight - box.scrollTop - box.clientHeight < AHEAD) talk.readNewer();
+    readOn(box);
   };
   const busy = talk.turn.value !== null;
   return html`<section class="talk" aria-label="Conversation" data-testid="conversation">${back}
@@ -306,7 +318,7 @@ export function Conversation({ agent, name, facts, link, back }) {
       ${asks.map((key) => html`<${InPlace} key=${key} id=${key} />`)}
       ${own.map((one) => html`<${Own} key=${one.id} one=${one} />`)}</div>
     </div></div>
-    ${below || talk.behind.value ? html`<button class="newer" onClick=${() => { atEnd.current = true; if (talk.behind.peek()) talk.readAnew(); root.current.scrollTop = root.current.scrollHeight; setBelow(0); }}>${below ? quantity(below, "new item") : "Newest"} ↓</button>` : null}
+    ${below || talk.behind.value ? html`<button class="newer" onClick=${() => { atEnd.current = true; if (talk.behind.peek()) talk.read(true); root.current.scrollTop = root.current.scrollHeight; setBelow(0); }}>${below ? quantity(below, "new item") : "Newest"} ↓</button>` : null}
     ${may("submit") ? html`<${Composer} talk=${talk} to=${agent.agentId === undefined ? plain(name, 60) : `${plain(name, 60)} (agent ${agent.agentId})`} key=${thread} />` : null}
   </section>`;
 }

@@ -6,7 +6,8 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { html } from "./parts.js";
 
-const BESIDE = 400, PLACES = 50; // px drawn above and below what is in view; lists whose places are kept
+const BESIDE = 400, PADDING = 30; // px: what is drawn above and below the view; what a box may have above its first row
+const PLACES = 50; // lists whose places are kept
 
 // The heights of rows in their order; those that nobody has drawn yet have the usual one.
 class Heights {
@@ -76,7 +77,7 @@ export function Rows({ keys, Row, more, box, usual, chosen = null, end = null, n
     return [heights.find(Math.max(0, top - BESIDE)), Math.min(keys.length, heights.find(Math.max(0, top + high + BESIDE)) + 1)];
   };
   const keep = () => {
-    const top = box.current.scrollTop - start() + above, inside = top >= 0 && top < heights.total, n = inside ? heights.find(top) : 0;
+    const top = box.current.scrollTop - start() + above, inside = top > -PADDING && top < heights.total, n = inside ? heights.find(Math.max(0, top)) : 0;
     state.anchor = inside ? { key: keys[n], over: top - heights.top(n) } : null;
     if (name === null) return;
     places.delete(name);
