@@ -117,7 +117,7 @@ class PastTree:
 
 @record
 class _Look:
-    """What a session's own log told of it in a stretch of time."""
+    """A session's own log as it told of it in a stretch of time."""
 
     from_ms: int
     """The time of its last entry then."""
@@ -278,7 +278,7 @@ class TreePast:
     # ── as a line ─────────────────────────────────────────────────────────────────────────────
 
     def timeline(self, buckets: int) -> Timeline:
-        """What was read as so many stretches at most; of those without an entry none is told."""
+        """The entries that were read as so many stretches at most; of those without an entry none is told."""
         times = self._times
         if not times:
             return Timeline(0, 0, 0, (), (), (), more=False)
@@ -351,19 +351,23 @@ class TreePast:
         return [root, *sorted(others, key=order)[: MOST_LOOKED - 1]]
 
     async def _looked(self, sessions: Sequence[SessionId], seq: int, at_ms: int) -> Mapping[SessionId, _Look]:
-        """What the sessions' own logs told at a time; of those that left Redis for the archive nothing."""
-        found = {session: look for session in sessions if (look := self._looks.get(session)) is not None}
-        found = {session: look for session, look in found.items() if look.covers(at_ms)}
-        new = await looked(
-            self.broker.logs,
-            {session: self._by(session, seq) for session in sessions if session not in found},
-            at_ms,
-        )
+        """The sessions' own logs as they told at a time; one that is in the archive tells nothing."""
+        lows = {session: self._low(session, seq) for session in sessions}
+        found = dict[SessionId, _Look]()
+        for session, (low, exactly) in lows.items():
+            look = self._looks.get(session)
+            if look is not None and look.covers(at_ms) and (look.seq == low if exactly else look.seq >= low):
+                found[session] = look
+        new = await looked(self.broker.logs, {s: low for s, low in lows.items() if s not in found}, at_ms)
         self._looks |= new
         return {**found, **new}
 
-    def _by(self, session: SessionId, seq: int) -> int:
-        return self._own[session].by(seq)[1] if session in self._own else 0
+    def _low(self, session: SessionId, seq: int) -> tuple[int, bool]:
+        """An entry that a session's log had at least at one of the tree's, and whether exactly that one."""
+        if session not in self._own:
+            return 0, False
+        tree_seq, own = self._own[session].by(seq)
+        return own, tree_seq == seq
 
 
 class Pasts:
@@ -418,16 +422,20 @@ def unpacked(data: bytes) -> RegistryView:
 # ── sessions' own logs ────────────────────────────────────────────────────────────────────────────
 
 
-async def looked(logs: Logs, sessions: Mapping[SessionId, int], at_ms: int) -> dict[SessionId, _Look]:
-    """What the logs of sessions told at a time, each of which was at some entry at least."""
+async def looked(
+    logs: Logs, sessions: Mapping[SessionId, tuple[int, bool]], at_ms: int
+) -> dict[SessionId, _Look]:
+    """The logs of sessions as they told at a time, when each was at an entry at least, or exactly there."""
     ends = {session: end for session, end in zip(sessions, await logs.ends([*sessions]), strict=True) if end}
-    lows = {session: min(sessions[session], end) for session, end in ends.items()}
+    lows = {session: min(sessions[session][0], end) for session, end in ends.items()}
     asks = [(session, max(0, low - CLOSE), min(low, CLOSE) + AHEAD) for session, low in lows.items()]
     found = dict(zip(lows, await logs.read_rollouts(asks), strict=True))
     gate = asyncio.Semaphore(AT_ONCE)
     searches = [
-        _place(logs, session, (lows[session], end), found[session], at_ms, gate)
-        for session, end in ends.items()
+        _place(
+            logs, session, (low, low if sessions[session][1] else ends[session]), found[session], at_ms, gate
+        )
+        for session, low in lows.items()
     ]
     searched = zip(ends, await asyncio.gather(*searches), strict=True)
     places = {session: place for session, place in searched if place is not None}
@@ -466,7 +474,7 @@ async def _place(
         for entry in entries:
             if entry.seq <= low:
                 continue
-            if (next_ms := line_ms(entry.payload)) > at_ms:
+            if (next_ms := line_ms(entry.payload)) > at_ms or entry.seq > end:
                 return place, next_ms
             place = entry.seq
         if place >= end:

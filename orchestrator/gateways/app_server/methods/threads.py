@@ -297,9 +297,10 @@ async def as_it_was(door: Door, head: SessionHead, at: int | None) -> SessionHea
     if at is None:
         return head
     entry = await tree_entry_at(door, head, at)
-    # What the thread itself wrote there was in its log, whatever its clock said.
-    own = entry.seq if entry.session == head.session else 0
-    return replace(head, seq=max(own, await place_then(door.ports.found, head, entry.at_ms)))
+    if entry.session == head.session:
+        # It is the thread's own, and names its place, which no clock could tell from others of that moment.
+        return replace(head, seq=min(entry.seq, head.seq))
+    return replace(head, seq=await place_then(door.ports.found, head, entry.at_ms))
 
 
 def fits(data: list[JsonObject]) -> bool:
