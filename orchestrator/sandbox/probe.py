@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from orchestrator.sandbox import landlock, seccomp
-from orchestrator.sandbox.bubblewrap import Bubblewrap, Mounted
+from orchestrator.sandbox.bubblewrap import COVERED_CONTROLS, Bubblewrap, Mounted
 from orchestrator.sandbox.landlock import Landlock
 from orchestrator.sandbox.launch import Launcher, Unconfined
 from orchestrator.sandbox.limits import find_memory_cgroup, find_pids_cgroup
@@ -27,6 +27,11 @@ Preference = Literal["auto", "bubblewrap", "landlock"]
 _TRIAL_S = 10.0
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
 
+_BUBBLEWRAP_TRIAL = """
+( : > "$0" ) 2>/dev/null && exit 1
+for control; do [ -w "/proc/$control" ] && exit 1; done
+exit 0
+"""
 _LANDLOCK_TRIAL = """
 import os, sys
 sys.path.insert(0, sys.argv[1])
@@ -134,7 +139,7 @@ def _probe_bubblewrap() -> tuple[str | None, str]:
     with tempfile.TemporaryDirectory(prefix="dendro-probe-") as folder:
         launcher = Bubblewrap(path, platform.machine(), as_root=os.geteuid() == 0)
         trial = Confinement(mode="read-only", cwd=Path("/"))
-        argv = ("/bin/sh", "-c", '! ( : > "$0" ) 2>/dev/null', f"{folder}/written")
+        argv = ("/bin/sh", "-c", _BUBBLEWRAP_TRIAL, f"{folder}/written", *COVERED_CONTROLS)
         return _try_bubblewrap(path, launcher, trial, argv)
 
 

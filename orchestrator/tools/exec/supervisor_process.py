@@ -363,7 +363,7 @@ _END_S = 10.0
 _ALONE_S = 0.002
 _REST_S = 30.0
 """Time for which a shim without a command is kept."""
-_MOST_RESTING = 8
+_MOST_RESTING = 4
 """Shims without a command, each with about 2 MB of its own."""
 
 

@@ -29,7 +29,7 @@ MARK = f"7{os.getpid()}"
 """A number of seconds to sleep that no other process sleeps: it is found in its command line."""
 LEAVE_BEHIND = f"setsid sh -c 'sh -c \"echo up > fifo; exec sleep {MARK}\" {MARK} &' & "
 """A grandchild in a session of its own, an orphan by the time that it says it is up."""
-MOST_RESTING = 8
+MOST_RESTING = 4
 SHIM = "echo $PPID"
 """Of a command that nothing confines."""
 
