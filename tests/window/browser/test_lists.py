@@ -57,6 +57,21 @@ def test_a_long_conversation_draws_what_is_in_view_and_leads_to_any_item(visitor
     linked = page.locator(f"[data-item-id='{read}']")
     expect(linked).to_be_in_viewport()
     expect(linked).to_have_class(re.compile(r"\bat\b"))
+    # Words are found wherever they were said: the browser's own search sees what is drawn alone.
+    page.goto(f"{visitor.deployment.url}/tree/{thread}")
+    expect(item(page, "Message 89 of many")).to_be_in_viewport()
+    page.keyboard.press("Control+f")
+    page.keyboard.type("message 3 OF many")
+    find, shown = page.get_by_test_id("find"), page.locator(".item.at")
+    for said in ("2 of 2", "1 of 2"):
+        page.keyboard.press("Enter")
+        expect(find).to_contain_text(said)
+        expect(shown).to_be_in_viewport()
+        expect(shown).to_contain_text("Message 3 of many")
+    page.keyboard.press("Enter")
+    expect(find).to_contain_text("no more")
+    page.keyboard.press("Escape")
+    expect(page.get_by_test_id("find")).to_have_count(0)
 
 
 def centre(box: Locator) -> tuple[float, float]:

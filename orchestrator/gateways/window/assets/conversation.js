@@ -6,6 +6,8 @@ import { plain, visible } from "./text.js";
 import { Item } from "./items.js";
 import { Glyph, html, Key, place, quantity } from "./parts.js";
 import { requestsOf, InPlace } from "./needs.js";
+import { Find } from "./find.js";
+import { bind } from "./keys.js";
 import { Rows } from "./rows.js";
 
 const PAGE = 60, MOST_PAGE = 200, MOST_ITEMS = 5000, HELD_MS = 5000, NEAR = 80, AHEAD = 1200;
@@ -136,13 +138,21 @@ class Talk {
     if (ids.length - gone > MOST_ITEMS) { gone = ids.length - MOST_PAGE; this.older = ASK; }
     if (gone) this.keep(ids.slice(gone));
   }
+  // Reads back until an item is as it should be; its id, or null at the beginning, or where no more are kept.
+  async lookBack(wanted) {
+    while (this.older && this.order.peek().length < MOST_ITEMS) {
+      const [first] = this.order.peek();
+      await this.readOlder(MOST_PAGE);
+      const ids = this.order.peek(), fresh = ids.slice(0, Math.max(0, ids.indexOf(first)));
+      if (!fresh.length && this.older) return null;
+      const found = fresh.findLast((id) => wanted(this.items.get(id).peek()));
+      if (found) return found;
+    }
+    return null;
+  }
   // Reads back until an item is there, as far as items are kept.
   async reach(id) {
-    while (!this.items.has(id) && this.older && this.order.peek().length < MOST_ITEMS) {
-      const before = this.order.peek().length;
-      await this.readOlder(MOST_PAGE);
-      if (this.order.peek().length === before && this.older) return;
-    }
+    if (!this.items.has(id)) await this.lookBack((item) => item.id === id);
     if (!this.items.has(id)) notice("The item of this address is not here: it is older, or of another agent.", { key: "item" });
   }
   async readQueue() {
@@ -295,6 +305,9 @@ export function Conversation({ agent, name, facts, link, back }) {
     if (!atEnd.current && known.current.length && order.length > known.current.length && last !== known.current.last) setBelow((n) => n + 1);
     known.current = { length: order.length, last };
   }, [order]);
+  const [finding, setFinding] = useState(false), leaveFind = () => { setFinding(false); root.current?.focus(); };
+  // Pressed again in its box, the key is the browser's own.
+  useLayoutEffect(() => bind({ "$mod+f": (event) => { if (event.target.closest?.(".finding")) return; event.preventDefault(); setFinding(true); document.querySelector(".finding input")?.select(); } }), []);
   const readOn = (box) => {
     if (box.scrollTop < AHEAD && talk.older) talk.readOlder();
     if (talk.behind.peek() && box.scrollHeight - box.scrollTop - box.clientHeight < AHEAD) talk.readNewer();
@@ -310,6 +323,7 @@ export function Conversation({ agent, name, facts, link, back }) {
   const busy = talk.turn.value !== null;
   return html`<section class="talk" aria-label="Conversation" data-testid="conversation">${back}
     <header><${Glyph} state=${agent.state} /><b class="clip">${visible(name, { breaks: false })}</b><span class="faint clip">${facts}</span><span class="grow" />${may("submit") ? html`${busy ? html`<button class="mini" data-testid="interrupt" onClick=${() => interrupt(thread)}>Interrupt <${Key} k="i" /></button>` : null}<button class="mini" onClick=${focusComposer}>Message <${Key} k="m" /></button>` : null}</header>
+    ${finding ? html`<${Find} talk=${talk} close=${leaveFind} />` : null}
     <div class="items" ref=${root} onScroll=${onScroll} tabindex="0" role="feed" aria-label="Items" aria-busy=${!talk.loaded.value}><div class="column">
       ${talk.error.value && !talk.loaded.value ? html`<p class="error">This conversation cannot be read: ${plain(talk.error.value)}. <button class="quiet" onClick=${() => talk.read()}>Try again</button></p>` : null}
       ${talk.loaded.value && !order.length ? html`<p class="faint">Nothing has been said here yet.</p>` : null}

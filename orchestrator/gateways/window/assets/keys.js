@@ -28,7 +28,7 @@ export function bind(acts) {
 
 export const TABLE = [
   ["Go", [["g n", "Needs you"], ["g f", "Fleet"], ["g w", "Workers"], ["g s", "Spend"], ["⌘K", "Find or do"], ["?", "keys"], ["Esc", "back, close"]]],
-  ["In lists", [["j k", "down, up"], ["⏎", "open"], ["x", "select what is alike"], ["/", "filter"]]],
+  ["In lists", [["j k", "down, up"], ["⏎", "open"], ["x", "select what is alike"], ["/", "filter"], ["⌘F", "find in a conversation"]]],
   ["Answers", [["a", "allow, approve"], ["s", "allow for the session"], ["d", "deny, reject"], ["i", "deny and stop"], ["r", "reply, answer"], ["z", "take back, within 5 s"]]],
   ["Tree", [["m", "message"], ["i", "interrupt"], ["c", "cancel…"], ["e", "rename"], ["n", "new tree (Fleet)"]]],
   ["Time", [["← →", "a mark back, on"], ["⇧← ⇧→", "an entry back, on"], ["Home", "the first entry"], ["End", "now"], ["=", "hold, compare"]]],
