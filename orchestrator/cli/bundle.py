@@ -258,7 +258,7 @@ def _facts(report: BundleReport, *, trusted: bool) -> Iterator[str]:
     sessions = sum(bool(log.session) for log in manifest.logs)
     entries = sum(log.size for log in manifest.logs)
     holds = "proved" if not report.findings else "stated"
-    covered = ", all of them under receipts" if report.receipts.present and not report.uncovered else ""
+    covered = ", all of them under receipts" if report.receipts.read and not report.uncovered else ""
     logs = f"{counted(sessions, 'session')} and the tree's log: {counted(entries, 'entry')}"
     yield f"logs       {logs} under the roots of the manifest{covered} ({holds})"
     if keys := sorted({log.key_id for log in manifest.logs if log.key_id}):

@@ -30,6 +30,7 @@ from orchestrator.rollouts.bundle_form import (
     MOST_UNEXPLAINED,
     NOTE,
     BadForm,
+    File,
     KeyTwice,
     Line,
     LogLine,
@@ -37,6 +38,7 @@ from orchestrator.rollouts.bundle_form import (
     NewerFormat,
     child_of,
     conversation,
+    is_canonical,
     leaf,
     log_member,
     note_text,
@@ -158,7 +160,6 @@ class _Check:
         self._texts: dict[str, set[int]] = {}
         self._packs: dict[str, set[int]] = {}
         """Texts and packs that entries name, with the lengths that they say."""
-        self._inherited: set[str] = set()
         self._named_by_tree: set[str] = set()
         self._sessions: frozenset[str] = frozenset()
         self._left_out: frozenset[str] = frozenset()
@@ -421,16 +422,18 @@ class _Check:
     def _inherited_text(self, reference: Mapping[str, Any]) -> str | None:
         digest = str(reference.get("$blob"))
         name = f"texts/{digest}"
-        if digest in self._inherited or name not in self._members.members:
+        if name not in self._unread:
             return None
-        self._inherited.add(digest)
         if self._members.members[name].bytes > MOST_TEXT_BYTES:
             self._report.notes.append(f"the conversation {digest[:16]}… is too long to look into")
             return None
         try:
-            return b"".join(self._members.chunks(name)).decode("utf-8", "surrogatepass")
-        except (BadContainer, UnicodeDecodeError):
-            return None  # That the text is another is a finding of its own.
+            return b"".join(self._read(name)).decode("utf-8", "surrogatepass")
+        except BadContainer as error:
+            self.find(error.code, name, str(error))
+        except UnicodeDecodeError:
+            self.find("text-changed", name, "it is no conversation")
+        return None
 
     def _answer(self, place: str, log: LogLine, payload: Mapping[str, Any]) -> None:
         report, people = self._report, self._trust.people if self._trust is not None else {}
@@ -516,7 +519,7 @@ class _Check:
                     "text-changed", f"texts/{digest}", "it is called redacted, and nothing was redacted"
                 )
             if told.state == "here":
-                self._check_content("text", f"texts/{digest}", digest, told.bytes)
+                self._check_content("text", f"texts/{digest}", digest, told.bytes, manifest)
 
     def _check_packs(self, manifest: Manifest) -> None:
         for digest, told in sorted(manifest.packs.items()):
@@ -529,27 +532,18 @@ class _Check:
                     "pack-changed", f"packs/{digest}.pack", "the entries that name it say another length"
                 )
             if told.state == "here":
-                self._check_content("pack", f"packs/{digest}.pack", digest, told.bytes)
+                self._check_content("pack", f"packs/{digest}.pack", digest, told.bytes, manifest)
 
-    def _check_content(self, kind: str, name: str, digest: str, size: int) -> None:
-        if name not in self._members.members:
-            return
-        hash, length = sha256(), 0
-        try:
-            for chunk in self._read(name):
-                hash.update(chunk)
-                length += len(chunk)
-        except BadContainer as error:
-            self.find(error.code, name, str(error))
-            return
-        if (hash.hexdigest(), length) != (digest, size):
+    def _check_content(self, kind: str, name: str, digest: str, size: int, manifest: Manifest) -> None:
+        """The file is held against the manifest when it is read: here its name against the manifest."""
+        if manifest.files.get(name, File(digest, size)) != File(digest, size):
             self.find(f"{kind}-changed", name, "it is not what its name says")
 
     # ── receipts ──────────────────────────────────────────────────────────────────────────────
 
     def _check_receipts(self, manifest: Manifest) -> None:
         receipts = self._report.receipts
-        if not receipts.present:
+        if not receipts.read:
             return
         sizes = {log.id: log.size for log in manifest.logs}
         for id, found in sorted(receipts.logs.items()):
@@ -629,7 +623,7 @@ class _LogWalk:
     def _entry(self, line: Line, text: str) -> None:
         try:
             value = orjson.loads(text)
-            sound = orjson.dumps(value) == text.encode()
+            sound = is_canonical(text.encode(), value)
         except orjson.JSONDecodeError:
             sound = False
         if not sound:
@@ -703,11 +697,11 @@ class _Chains:
     """The chain values of sessions' entries, by session and number: in memory, and beyond that in a file."""
 
     def __init__(self) -> None:
-        self._file = tempfile.SpooledTemporaryFile(max_size=_CHAINS_HELD)  # noqa: SIM115
         self._places: dict[str, tuple[int, int]] = {}
         self._end = 0
 
     def __enter__(self) -> _Chains:
+        self._file = tempfile.SpooledTemporaryFile(max_size=_CHAINS_HELD)
         return self
 
     def __exit__(self, *_: object) -> None:

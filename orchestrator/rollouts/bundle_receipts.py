@@ -176,6 +176,8 @@ class Receipts:
     """The receipts of a bundle, as far as they hold without its logs."""
 
     present: bool = False
+    read: bool = False
+    """Whether the register could be read to its end."""
     whole: bool = False
     logs: dict[str, LogReceipts] = field(default_factory=dict)
     size: int = 0
@@ -209,8 +211,10 @@ class ReceiptReader:
                 self._find("receipts", "receipts/", "there are none, and the trust file asks for them")
             return found
         self._read_notes(origin)
-        if REGISTER not in self._names or not self._notes:
+        if REGISTER not in self._names or not any(map(CHECKPOINT.fullmatch, self._names)):
             self._find("receipts", "receipts/", "a register and a checkpoint of it belong together")
+            return found
+        if not self._notes:
             return found
         found.size = max(self._notes)
         earlier = self._earlier(origin)
@@ -326,6 +330,7 @@ class ReceiptReader:
         except (BadForm, BadContainer, UnicodeEncodeError) as error:
             self._find("register", f"{REGISTER}:{number}", str(error))
             return
+        self._found.read = True
         self._found.until_ms, self._found.whole = last_ms, kind != "chosen"
         if kind == "chosen":
             if self._trust is not None and self._trust.quorum and not self._trust.chosen:
