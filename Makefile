@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash machines growth pictures sim mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures sim mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -75,6 +75,10 @@ demo: $(VENV)/.ready
 
 bench: setup
 	$(BIN)/python -m bench
+
+# A deployment under load for ten minutes, and some minutes more until nothing is left of it; MINUTES and AGENTS change it.
+soak: setup
+	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --page docs/proof/soak.md
 
 crash: setup
 	$(BIN)/python -m tests.crash

@@ -1,8 +1,9 @@
 """The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT`.
 
-SCRIPT is a behaviour's name, a scenario file, `questions` (`questions`), or `trees` or `slow-trees`
-(`tree_script`). `GET /marks` tells when each request of a session was seen and when its last byte was given
-to the kernel, on CLOCK_MONOTONIC, which all processes share. Ends with its standard input.
+SCRIPT is a behaviour's name, a scenario file, `questions` (`questions`), `trees` or `slow-trees`
+(`tree_script`), or `soak` (`proof.soak_script`). `GET /marks` tells when each request of a session was seen
+and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all processes share. Ends with its
+standard input.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bench.questions import QuestionScript
 from bench.tree_script import TreeScript
 from orchestrator.stub import Scenario, Script, behaviour, build_app
+from proof.soak_script import SoakScript
 
 
 class Watched:
@@ -56,6 +58,8 @@ def _script(name: str) -> Script:
         return TreeScript(slow=name.startswith("slow"))
     if name == "questions":
         return QuestionScript()
+    if name == "soak":
+        return SoakScript()
     return Scenario.read(Path(name)) if name.endswith(".json") else behaviour(name)
 
 

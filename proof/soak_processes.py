@@ -1,0 +1,126 @@
+"""Processes of a soak: `python -m proof.soak_processes upkeep [LEAK] KEY=VALUE…`.
+
+The upkeep of a deployment, by its own jobs, whose day is a minute: what they wait for is in the settings, and
+how often they look is here. A LEAK is what the soak has to find, planted beside the product. Ends with its
+standard input.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import uvloop
+
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.storage import Storage
+from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring.deployment import chain_key, deployment, redis_url
+from workers.upkeep import Context, archive, look, reap, retain, seal, timers, upkeep_of, verify
+
+LOOK_S = 2.0
+VERIFIES = 15
+"""Every so many looks some chains are verified."""
+JOBS: dict[str, Callable[[Context, str], Awaitable[object]]] = {
+    "seal": seal,
+    "archive": archive,
+    "reap": reap,
+}
+
+
+class AtOnce:
+    """In the place of the queue: a job is done when it is put there."""
+
+    def __init__(self) -> None:
+        self.ctx: Context = {"redis": self}
+
+    async def enqueue_job(self, job: str, subject: str, **_: object) -> None:
+        await JOBS[job](self.ctx, subject)
+
+
+async def _upkeep(settings: Settings, url: str, leak: str) -> None:
+    key = chain_key(settings)
+    secret = key.secret if key else b""
+    async with deployment(settings, url, kind="upkeep") as opened:
+        storage = Storage(
+            opened.broker, opened.blobs, Archive.at(settings.upkeep.archive_url, secret), secret
+        )
+        queue = AtOnce()
+        queue.ctx["upkeep"] = upkeep_of(settings, storage, url)
+        leaking = asyncio.ensure_future(LEAKS[leak](settings, opened.broker)) if leak else None
+        print("ready", flush=True)
+        ended = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
+        looks = 0
+        while not ended.done():
+            for job in (timers, look, retain, *((verify,) if looks % VERIFIES == 0 else ())):
+                await job(queue.ctx)
+            looks += 1
+            with suppress(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(ended), LOOK_S)
+        if leaking is not None:
+            leaking.cancel()
+
+
+# ── leaks ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+async def _memory(settings: Settings, broker: Any) -> None:
+    kept = []
+    while True:
+        kept.append(os.urandom(1 << 18))
+        await asyncio.sleep(1)
+
+
+async def _descriptors(settings: Settings, broker: Any) -> None:
+    while True:
+        os.open(os.devnull, os.O_RDONLY)
+        await asyncio.sleep(2)
+
+
+async def _keys(settings: Settings, broker: Any) -> None:
+    number = 0
+    while True:
+        number += 1
+        await broker.command("SET", broker.keys.of_shard(0, f"leaked:{number}"), 1)
+        await asyncio.sleep(0.5)
+
+
+async def _files(settings: Settings, broker: Any) -> None:
+    number = 0
+    while True:
+        number += 1
+        (Path(os.environ["HOME"]) / f"leaked-{number}").touch()
+        await asyncio.sleep(0.5)
+
+
+async def _processes(settings: Settings, broker: Any) -> None:
+    while True:
+        os.posix_spawn("/bin/true", ["true"], {})  # noqa: ASYNC221  it is there at once, and nobody waits for it
+        await asyncio.sleep(2)
+
+
+LEAKS: dict[str, Callable[[Settings, Any], Awaitable[None]]] = {
+    "memory": _memory,
+    "descriptors": _descriptors,
+    "keys": _keys,
+    "files": _files,
+    "processes": _processes,
+}
+
+
+def main(kind: str, given: Sequence[str]) -> None:
+    """Runs the process of that kind."""
+    assert kind == "upkeep", kind
+    leak = given[0] if given and given[0] in LEAKS else ""
+    settings = load_settings(SettingsSources.of_process(overrides=[one for one in given if "=" in one]))
+    with redis_url(settings) as url:
+        uvloop.run(_upkeep(settings, url, leak))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2:])
