@@ -652,6 +652,12 @@ class SessionHead:
         return orjson.loads(self.meta) if self.meta else {}
 
     @property
+    def title(self) -> str:
+        """The name that people gave it, as soon as they have; else its first words."""
+        meta = self.summary
+        return str(self.name or meta.get("name") or meta.get("title") or "")
+
+    @property
     def has_unread(self) -> bool:
         """Whether it was handed something that no worker has read yet."""
         return self.sq_tip != self.cursor

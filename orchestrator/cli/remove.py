@@ -129,10 +129,8 @@ def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
     from orchestrator.terminal.text import one_line
     from orchestrator.views.find import short_id
 
-    meta = root.summary
-    called = meta.get("name") or meta.get("title")
     agents = f" and its {counted(len(members) - 1, 'agent')}" if len(members) > 1 else ""
-    return short_id(root.session) + (f" ({one_line(called)})" if called else "") + agents
+    return short_id(root.session) + (f" ({one_line(root.title)})" if root.title else "") + agents
 
 
 async def _end(found: Opened, root: SessionHead) -> None:

@@ -260,7 +260,7 @@ async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
         Needed(
             asked=one,
             tree=shorts[SessionId(one.tree)],
-            title=_title(_meta(heads.get(SessionId(one.tree)))),
+            title=root.title if (root := heads.get(SessionId(one.tree))) is not None else "",
             label=_label(agents[one.tree].get(one.agent_id)),
             folder=str(_meta(heads.get(one.session)).get("cwd") or ""),
         )
@@ -270,10 +270,6 @@ async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
 
 def _meta(head: SessionHead | None) -> Mapping[str, Any]:
     return {} if head is None else head.summary
-
-
-def _title(meta: Mapping[str, Any]) -> str:
-    return str(meta.get("name") or meta.get("title") or "")
 
 
 def _label(agent: Agent | None) -> str:

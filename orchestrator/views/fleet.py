@@ -335,7 +335,7 @@ class Fleet:
         """The words of a tree in which a text is looked for, without capitals."""
         if root not in self._words:
             head = self._heads[root]
-            said = (title_of(head), str(head.summary.get("cwd") or ""), head.labels.who)
+            said = (head.title, str(head.summary.get("cwd") or ""), head.labels.who)
             self._words[root] = "\n".join(said).casefold()
         return self._words[root]
 
@@ -466,9 +466,3 @@ def _state_by_hash(head: SessionHead) -> State:
         return "waiting"
     # Most trees of a list are at rest: their JSON is read for those alone that may have failed.
     return "failed" if b"failed" in head.meta and head.summary.get("outcome") == "failed" else "idle"
-
-
-def title_of(head: SessionHead) -> str:
-    """The name that people gave a session, or its first words."""
-    meta = head.summary
-    return str(head.name or meta.get("name") or meta.get("title") or "")

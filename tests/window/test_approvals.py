@@ -69,6 +69,22 @@ async def test_request_is_listed_with_all_that_a_person_has_to_know(site: Site) 
     assert (await browser.call("approval/list"))["data"] == []
 
 
+async def test_a_new_name_stands_in_the_queue_and_in_the_fleet_before_the_session_rests(site: Site) -> None:
+    browser = await site.signed_in()
+    session = await asking(site.harness)
+    async with working(site.harness), browser.stream("needs", "fleet") as stream:
+        await opened(stream, session)
+        await browser.call("thread/name/set", {"threadId": session, "name": "Renamed while it asks"})
+        await stream.until(
+            lambda told: (
+                told.topic == "fleet" and any(row["title"] == "Renamed while it asks" for row in rows(told))
+            )
+        )
+        (listed,) = (await browser.call("approval/list"))["data"]
+        assert listed["title"] == "Renamed while it asks"
+        await answered(browser, session, decision="decline")
+
+
 async def test_first_answer_counts_and_the_second_learns_whose_it_was(site: Site) -> None:
     ana, jo = await site.signed_in(name="ana"), await site.signed_in(name="jo")
     session = await asking(site.harness)

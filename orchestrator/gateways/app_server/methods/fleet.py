@@ -27,7 +27,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.tree_log import tree_log
-from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status, title_of
+from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status
 from orchestrator.views.spend import USUAL_DAYS, SpendRow, spend_of
 from orchestrator.views.tree import AgentPicture, Doing, TreePicture, TreeReader, tree_line
 from orchestrator.views.tree_past import PastAgent, Pasts, PastTree, TreePast
@@ -157,7 +157,7 @@ def tree_row(row: TreeRow) -> JsonObject:
     cost = account.used.cost
     return {
         "treeId": head.tree,
-        "title": title_of(head)[:MOST_SHOWN],
+        "title": head.title[:MOST_SHOWN],
         "state": row.state,
         "agents": {
             "total": max(1, sum(by_state.values())),
@@ -252,7 +252,7 @@ def tree_json(head: SessionHead, picture: TreePicture) -> JsonObject:
         "treeId": head.tree,
         "treeSeq": registry.tree_seq,
         "atMs": picture.now_ms,
-        "title": title_of(head)[:MOST_SHOWN],
+        "title": head.title[:MOST_SHOWN],
         "state": _agent_state(root) if root is not None else "idle",
         "agents": [agent_json(agents[number]) for number in sorted(agents)],
         "budget": {
@@ -338,7 +338,7 @@ def past_json(head: SessionHead, past: PastTree) -> JsonObject:
         "treeId": head.tree,
         "treeSeq": past.tree_seq,
         "atMs": past.at_ms,
-        "title": title_of(head)[:MOST_SHOWN],
+        "title": head.title[:MOST_SHOWN],
         "state": agents[0]["state"],
         "agents": agents,
         "budget": None,
