@@ -20,6 +20,7 @@ from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.model.prompt import ItemDone, ModelEvent, Prompt
 from sim.agent_messages import LogOf, letter_is_true, output_is_true
 from sim.grammar import Grammar
+from sim.grammar_givers import works_for
 from sim.grammar_terms import (
     BRIDGE,
     CALLS,
@@ -69,6 +70,8 @@ class Conversations:
         self._begun: defaultdict[str, list[Asked]] = defaultdict(list)
         self._letters: list[Mapping[str, Any]] = []
         """Messages that were put into a log, and not held against their senders' logs yet."""
+        self._made: list[tuple[str, Entry]] = []
+        """Sessions, and the facts that they began with, not held against the logs above them yet."""
         self._plain: dict[int, tuple[Item, bool]] = {}
         """Items by their identity, and whether all their texts stand in them."""
         self._said: dict[str, Said] = {}
@@ -83,6 +86,8 @@ class Conversations:
                 output_is_true(entry.payload, grammar)
             if entry.type == DENDRO and entry.payload["kind"] == "mail":
                 self._letters.append(entry.payload["mail"])
+            if entry.type == DENDRO and entry.payload["kind"] == "configured":
+                self._made.append((session, entry))
             if entry.type != DENDRO or grammar.task is None:
                 return
             fact, task = entry.payload, grammar.task
@@ -101,6 +106,10 @@ class Conversations:
         letters, self._letters = self._letters, []
         for mail in letters:
             letter_is_true(mail, log_of)
+        made, self._made = self._made, []
+        for session, configured in made:
+            if parent := configured.payload["session"].get("parent_session"):
+                works_for(session, configured, log_of(parent))
 
     def asked(self, prompt: Prompt) -> None:
         """A request reaches the model; raises `Wrong` if no log has begun one like it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core import evolve, history, modes
-from orchestrator.core.decide import ops, task
+from orchestrator.core.decide import call, ops, task
 from sim.mutant import Mutant, lua, swapped, text
 
 _USED = "if outcome.moves then index_move(KEYS[15], known, session, now) end"
@@ -15,6 +15,33 @@ DEFECTS = (
         "input that was to wait behind the running turn stops it",
         text(ops, "_queue", "if turn.replaces:", "if True:"),
         "asks",
+    ),
+    Mutant(
+        "answer is of who gave the task",
+        "the log says of an approval that the one who gave the task has decided it, whoever did",
+        text(call, "resolve", "by=draft.sender)", "by=draft.state.behalf)"),
+        "approvals",
+    ),
+    Mutant(
+        "stop names nobody",
+        "the log does not say who stopped a task of which something runs",
+        text(
+            task,
+            "stop",
+            "        draft.add(f.Stopping(reason, by, draft.sender))\n        return",
+            "        draft.add(f.Stopping(reason, by))\n        return",
+        ),
+    ),
+    Mutant(
+        "agents work for the first person",
+        "agents of a second person's task are told to work for the first one",
+        text(
+            evolve,
+            "_task_begun",
+            "if fact.by is not None:",
+            "if fact.by is not None and state.extras.behalf is None:",
+        ),
+        "letters",
     ),
     Mutant(
         "another turn is meant",
@@ -47,8 +74,8 @@ DEFECTS = (
         text(
             ops,
             "inject",
-            "draft.add(f.Steered(command.id, item) if running else e.item(item))",
-            "draft.add(*([f.Steered(command.id, item)] if running else []), e.item(item))",
+            "draft.add(f.Steered(command.id, item, draft.sender))",
+            "draft.add(f.Steered(command.id, item, draft.sender), e.item(item))",
         ),
         "queues",
     ),

@@ -184,7 +184,7 @@ DEFECTS = (
         text(
             call,
             "_end",
-            "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))",
+            "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret, by=draft.sender))",
             "pass",
         ),
         "asks",

@@ -21,6 +21,7 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.logs import SharedReads
 from orchestrator.core.birth import Birth
 from orchestrator.core.ids import TreeId, new_session_id
+from orchestrator.core.sender import Via
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.client_connection import AppServer, Connection
@@ -324,7 +325,7 @@ class SimGateway:
     def _now_ms(self) -> int:
         return int((EPOCH_S + self.site.loop.time()) * 1000)
 
-    def _client(self, principal: Principal) -> Client:
+    def _client(self, principal: Principal, via: Via) -> Client:
         self._clients += 1
         may = Permissions(principal, Policies(self._policy, MODE, FOLDER))
         ports = ClientPorts(
@@ -336,8 +337,8 @@ class SimGateway:
             events=self._reads,
             messages=self._messages,
         )
-        checked = permits(self._found, may)
-        return Client(ports, f"{self.name}-{self._clients}", principal.name, principal.namespace, checked)
+        checked, by = permits(self._found, may), principal.sender(via)
+        return Client(ports, f"{self.name}-{self._clients}", by.who, principal.namespace, checked, by)
 
     async def _create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
         """A session with the workload's settings: the settings' files are the machine's."""

@@ -18,6 +18,7 @@ from orchestrator.core.state import State
 from sim.folded import told, told_of_task
 from sim.grammar_beside import BesideGrammar, settings_beside
 from sim.grammar_folders import FolderGrammar
+from sim.grammar_givers import GiverGrammar
 from sim.grammar_processes import ProcessGrammar
 from sim.grammar_terms import (
     ADDED,
@@ -41,10 +42,9 @@ from sim.grammar_terms import (
     text_of,
 )
 from sim.grammar_told import ToldGrammar
-from sim.grammar_tree import TreeGrammar
 
 
-class Grammar(BesideGrammar, ToldGrammar, TreeGrammar, ProcessGrammar, FolderGrammar):
+class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGrammar):
     """A session's log, held against the order of its tasks and requests."""
 
     def __init__(self) -> None:
@@ -63,6 +63,7 @@ class Grammar(BesideGrammar, ToldGrammar, TreeGrammar, ProcessGrammar, FolderGra
             check(fits(entry), f"{what} is to follow, and {named(entry)} does")
         self.is_told(entry, epoch)
         if entry.type == DENDRO:
+            self._is_given(entry.payload)
             rule = self._rules.get(entry.payload["kind"])
             if rule is not None:
                 rule(entry.payload, entry, epoch)

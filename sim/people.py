@@ -27,6 +27,7 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import LimitChange, Submit
 from orchestrator.core.birth import Birth, ForkedFrom, taken_facts
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.client import Client, ClientPorts
@@ -107,7 +108,8 @@ class _OldClient(Client):
 
     def _request(self, session: SessionId, submission: Submission) -> Submit:
         payload = encode_submission(submission)
-        return Submit(session, self.client_id, submission.id, payload, sender=self.who)
+        by = self.by.encoded() if self.by is not None else b""
+        return Submit(session, self.client_id, submission.id, payload, sender=self.who, by=by)
 
 
 class Person(Answering):
@@ -144,9 +146,10 @@ class Person(Answering):
             restore=lambda session: restore_session(storage, session),
             chain_key=site.knobs.chain_key,
         )
-        self._client = Client(ports, f"client-{name}", name)
-        self._old_client = _OldClient(ports, f"old-client-{name}", name)
-        self._second_client = Client(ports, f"second-client-{name}", name)
+        by = Sender(name, scope="admin", via="cli", token="machine")
+        self._client = Client(ports, f"client-{name}", name, by=by)
+        self._old_client = _OldClient(ports, f"old-client-{name}", name, by=by)
+        self._second_client = Client(ports, f"second-client-{name}", name, by=by)
 
     def does(self, habit: Any, name: str) -> asyncio.Task[Any]:
         """Starts something that this person does."""

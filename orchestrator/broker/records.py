@@ -321,6 +321,8 @@ class SqEntry:
     at_ms: int
     generation: int = 0
     interrupt: bool = False
+    by: bytes = b""
+    """The sender of a submission as the door knew them, as JSON; empty from who says nothing of it."""
 
     @property
     def place(self) -> str:
@@ -400,6 +402,8 @@ class Submit:
     kind: str = "submission"
     sender: str = ""
     secret: bytes = field(default=b"", repr=False)
+    by: bytes = b""
+    """The sender as the door knew them, as JSON."""
 
 
 @record

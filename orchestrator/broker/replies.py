@@ -429,6 +429,7 @@ def sq_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> SqEntry:
         at_ms=int(fields[b"t"]),
         generation=int(fields[b"g"]),
         interrupt=fields[b"i"] == b"1",
+        by=fields.get(b"a", b""),
     )
 
 

@@ -175,6 +175,7 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
         kind=submit.kind,
         payload=submit.payload,
         sender=submit.sender,
+        by=submit.by,
         max_entries=config.sq_max_entries,
         max_bytes=config.sq_max_bytes,
         keep=config.seen_keep,

@@ -61,7 +61,7 @@ async def _logs(
     from orchestrator.requests import TO_PEOPLE, request_of
     from orchestrator.terminal.live import JsonView, LiveView
     from orchestrator.terminal.streams import ctrl_c
-    from orchestrator.views.event_text import visible
+    from orchestrator.views.event_text import GIVEN, visible
     from orchestrator.views.find import addressed, labels
     from orchestrator.views.past import everything, page_before, with_messages
 
@@ -71,7 +71,8 @@ async def _logs(
         target = await addressed(found, *whom)
         if isinstance(view, LiveView):
             view.know(await labels(found, target.tree))
-        page = await page_before(found, target.head, which[0], everything if json else visible, which[1])
+        shows = everything if json else lambda message: visible(message) or message["type"] == GIVEN
+        page = await page_before(found, target.head, which[0], shows, which[1])
 
         def show(event: Event) -> None:
             view.event(event)

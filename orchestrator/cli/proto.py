@@ -77,7 +77,7 @@ async def _serve(
     from orchestrator.wiring.open_deployment import new_session, portable_session
 
     async with opened(settings, insists=True, kind="gateway") as found:
-        client, cursor = found.client(), BEGINNING
+        client, cursor = found.client(via="proto"), BEGINNING
         if workspace is not None:
             session = await portable_session(found, client, workspace)
         elif origin.is_new:

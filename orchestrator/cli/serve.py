@@ -338,7 +338,7 @@ async def _serve_tools(invocation: Invocation, settings: Settings, worker: Compa
     from orchestrator.wiring.new_sessions import VERSION
 
     async with opened(settings, insists=True, kind="gateway") as found:
-        client = found.client(namespace=HOME_NAMESPACE)
+        client = found.client(namespace=HOME_NAMESPACE, via="mcp-server")
         folder = Path(settings.session_defaults.cwd)
         asked = AskedSessions(found, invocation.sources, client, folder)
         door = McpDoor(Deployment(found.broker, client, asked.create, VERSION))

@@ -283,6 +283,8 @@ class Said(_Said, total=False):
     """The sender has paid a slot of the tree, in case the message starts the receiver."""
     watchdog: bool
     person: str
+    by: JsonObject
+    """The person as the root's door knew them."""
 
 
 class MessagePayload(Envelope, Said):
@@ -328,16 +330,26 @@ class EndedPayload(Envelope):
     born_in: str
 
 
-class CancelPayload(Envelope):
-    """A `cancel`."""
-
+class _Cancel(Envelope):
     reason: str
 
 
-class InterruptPayload(TypedDict):
+class CancelPayload(_Cancel, total=False):
+    """A `cancel`."""
+
+    by: JsonObject
+    """The person who asked for it, as the root's door knew them."""
+
+
+class _Interrupt(TypedDict):
+    at_ms: int
+
+
+class InterruptPayload(_Interrupt, total=False):
     """An `interrupt`."""
 
-    at_ms: int
+    by: JsonObject
+    """The person who asked for it, as the root's door knew them."""
 
 
 class GonePayload(TypedDict):
@@ -365,6 +377,8 @@ class AnswerPayload(_Answer, total=False):
     response: JsonObject | None
     secret: str
     shown: JsonObject
+    by: JsonObject
+    """The sender, as the root's door knew them."""
 
 
 ToParent: TypeAlias = StatusPayload | CompletionPayload | EndedPayload

@@ -18,6 +18,7 @@ from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS, Item,
 from orchestrator.core.ids import SessionId
 from orchestrator.core.lines import MetaLine, given
 from orchestrator.core.modes import task_settings
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol import events as ev
@@ -50,6 +51,7 @@ class Birth:
     """The first snapshot of a portable folder, where the store has one already."""
     warnings: tuple[str, ...] = ()
     """Words for people about what the session begins without."""
+    by: Sender | None = None
 
 
 def first_entries(birth: Birth) -> tuple[Entry, ...]:
@@ -75,7 +77,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
         )
     return (
         e.line(meta),
-        e.fact(f.Configured(settings, facts, export_mac=True)),
+        e.fact(f.Configured(settings, facts, export_mac=True, by=birth.by)),
         *((e.fact(birth.folder),) if birth.folder is not None else ()),
         session_configured("", facts, settings, history=birth.history, forked_from=given(parent)),
         *_left_out(birth.folder),

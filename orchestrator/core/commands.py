@@ -13,6 +13,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.packs import FileCounts, Pack
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Price, Served
@@ -208,6 +209,8 @@ class Submitted:
     client: str = ""
     who: str = ""
     """The sender of the op, for the record of an answer."""
+    by: Sender | None = None
+    """The same as the door knew them; None from an older door, or from who wrote into the queue directly."""
     seq: int = 0
     """The session's `seq` when the op was submitted."""
     below: tuple[PendingBelow, ...] = ()

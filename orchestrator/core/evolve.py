@@ -242,8 +242,8 @@ def _queued(
     queue: tuple[Queued, ...], fact: f.InputQueued | f.QueueOrdered | f.QueuedEdited
 ) -> tuple[Queued, ...]:
     match fact:
-        case f.InputQueued(id, turn, client):
-            return (*queue, Queued(id, turn, client))
+        case f.InputQueued(id, turn, client, by):
+            return (*queue, Queued(id, turn, client, by))
         case f.QueueOrdered(ids):
             return _ordered(queue, ids)
         case f.QueuedEdited(id, items):
@@ -600,6 +600,8 @@ def _task_begun(state: State, fact: f.TaskBegun) -> State:
     # Two clients may use one id: a task takes the first of its name, not everybody's input.
     place = next((at for at, waiting in enumerate(state.queue) if waiting.id == task.id), len(state.queue))
     queue = (*state.queue[:place], *state.queue[place + 1 :])
+    if fact.by is not None:
+        state = state.with_extras(behalf=fact.by)
     tokens = state.tokens
     if tokens is not None and fact.task == "review":
         # Its window is empty: the one that the session's conversation fills is put back with its end.

@@ -15,11 +15,15 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.client_tools import ClientTools
-from orchestrator.core.forms import LIST, form, reader_of, writer_of
+from orchestrator.core.forms import LIST, Form, form, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.sender import Sender, sender_of, sender_wire
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+
+SENDER: Mapping[str, Form] = form(read=sender_of, write=sender_wire)
+"""The form of a field that names a sender, or nobody."""
 
 
 @record
@@ -315,6 +319,8 @@ class SessionFacts:
     """The tools that the client of a root brings along."""
     imported_from: str | None = None
     """The file that the session was imported from, as its machine names it; None for a session of no file."""
+    behalf: Sender | None = None
+    """The one who gave the task of the root in which the agent was made, or the agent above it."""
 
     @classmethod
     def of(cls, wire: JsonMapping) -> SessionFacts:
@@ -328,6 +334,8 @@ class SessionFacts:
             given["portable"] = read_portable(given["portable"])
         if given.get("client_tools"):
             given["client_tools"] = ClientTools.of(given["client_tools"])
+        if "behalf" in given:
+            given["behalf"] = sender_of(given["behalf"])
         return cls(**{**given, **{name: given[name] or None for name in FACTS_EMPTY if name in given}})
 
     def wire(self) -> JsonObject:
@@ -336,6 +344,7 @@ class SessionFacts:
         plain["portable"] = portable_wire(self.portable)
         plain["client_tools"] = self.client_tools.wire() if self.client_tools else None
         plain["tree_rules"] = self.tree_rules.wire()
+        plain["behalf"] = sender_wire(self.behalf)
         plain |= {name: "" for name in FACTS_EMPTY if plain[name] is None}
         return {name: value for name, value in plain.items() if value != USUAL_FACTS.get(name, _STATED)}
 
@@ -364,6 +373,7 @@ USUAL_FACTS: Mapping[str, bool | None] = {
     "portable": None,
     "client_tools": None,
     "imported_from": None,
+    "behalf": None,
 }
 """Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
 _STATED = object()

@@ -23,6 +23,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.lines import encode_line, read_meta
 from orchestrator.core.secrets import SecretAnswer
+from orchestrator.core.sender import sender_of, sender_wire
 from orchestrator.core.settings import FACTS_EMPTY, NEW_SETTINGS, USUAL_FACTS, SessionFacts, TurnSettings
 from orchestrator.core.state import (
     NO_EXTRAS,
@@ -51,8 +52,9 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 
 R = TypeVar("R")
 
-SAME_SNAPSHOTS = frozenset({4, 5, 6, CORE_VERSION})
-"""The versions whose snapshots are what a fold of today gives: they lack look-ups, modes and questions."""
+SAME_SNAPSHOTS = frozenset({4, 5, 6, 7, CORE_VERSION})
+"""The versions whose snapshots are what a fold of today gives: they lack look-ups, modes, questions and
+senders."""
 
 
 def encode(state: State) -> bytes:
@@ -127,10 +129,12 @@ class _Waiting:
     id: str
     op: JsonMapping
     client: str
+    by: JsonMapping | None
 
 
 def _waiting(queued: Queued) -> _Waiting:
-    return _Waiting(queued.id, queued.turn.wire(), queued.client or "")
+    waiting = _Waiting(queued.id, queued.turn.wire(), queued.client or "", sender_wire(queued.by))
+    return _stated(waiting, {"by": None})
 
 
 @record
@@ -265,7 +269,7 @@ def _plain(wire: JsonObject, cls: type, skip: frozenset[str], empty: tuple[str, 
 
 
 def _queued(wire: JsonObject) -> Queued:
-    return Queued(wire["id"], UserTurn.of(wire["op"]), wire["client"] or None)
+    return Queued(wire["id"], UserTurn.of(wire["op"]), wire["client"] or None, sender_of(wire.get("by")))
 
 
 def _mark(mark: Sequence[JsonValue]) -> tuple[str, int]:

@@ -50,7 +50,8 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.lines import NO_META, MetaLine, given
 from orchestrator.core.secrets import SecretAnswer
-from orchestrator.core.settings import Rules, SessionFacts, TurnSettings
+from orchestrator.core.sender import Sender
+from orchestrator.core.settings import SENDER, Rules, SessionFacts, TurnSettings
 from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.core.tree import AgentStatus, TreeView
 from orchestrator.core.user_turns import Outcome, Purpose, StopReason, TaskKind, UserTurn
@@ -136,6 +137,8 @@ class SessionExtras:
     """The approved plan that the next task of a person is shown."""
     earlier_turns: tuple[str, ...] = field(default=(), metadata=LIST)
     """The response ids of turns that compactions summed up, oldest first: the log still has what was said."""
+    behalf: Sender | None = field(default=None, metadata=SENDER)
+    """The one who gave the last task that somebody gave."""
 
 
 NO_EXTRAS = SessionExtras()
@@ -402,6 +405,7 @@ class Queued:
     id: SubmissionId
     turn: UserTurn
     client: str | None
+    by: Sender | None = None
 
 
 @record
@@ -491,6 +495,11 @@ class State:
     def earlier_turns(self) -> tuple[str, ...]:
         """The response ids of turns before compactions, oldest first: what was said then is in the log."""
         return self.extras.earlier_turns
+
+    @property
+    def behalf(self) -> Sender | None:
+        """The one for whom the session works: its agents, and theirs, work for the same one."""
+        return self.facts.behalf or self.extras.behalf
 
     @property
     def told_folders(self) -> tuple[str, ...]:

@@ -26,6 +26,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, fold_tree, projected
 from orchestrator.demo.machines import DemoWorker, LocalMachine, machine_at
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.principals import machine_user
 from orchestrator.private_files import make_folder, open_file
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -133,7 +134,7 @@ class Play:
 
     def __init__(self, opened: Deployment, workers: Sequence[DemoWorker], view: DemoView) -> None:
         ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
-        self._client = Client(ports, f"demo-{os.getpid()}", "the demo")
+        self._client = Client(ports, f"demo-{os.getpid()}", "the demo", by=machine_user().sender("demo"))
         self._broker: Broker = opened.broker
         self._workers = workers
         self._view = view

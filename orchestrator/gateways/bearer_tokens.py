@@ -325,9 +325,8 @@ def principal_of(claims: Mapping[str, Any], token: str) -> Principal:
         raise BadIssuerToken(f"its {WORKSPACE} is none of {', '.join(WORKSPACE_KINDS)}")
     # No name of a token, and no user of a machine, begins so.
     name = f"openid:{subject}"
-    return Principal(
-        f"{namespace}/{name}" if namespace else name, namespace, _scope(claims), token, workspace
-    )
+    named, issued = f"{namespace}/{name}" if namespace else name, f"{claims.get('iss', '')}|{subject}"
+    return Principal(named, namespace, _scope(claims), token, workspace, issued)
 
 
 def _scope(claims: Mapping[str, Any]) -> Scope:

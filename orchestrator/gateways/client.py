@@ -41,6 +41,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId
 from orchestrator.core.registry import first_limits
 from orchestrator.core.secrets import MOST_SECRET_BYTES, SET_APART, set_apart
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import NO_HISTORY, HistoryHead
 from orchestrator.gateways.bursts import Burst, Messages, bursts_of, for_tenant
 from orchestrator.gateways.permissions import Permits
@@ -57,6 +58,8 @@ from orchestrator.views.turns.log_events import told_by
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0
 RESTORES = 3
+MOST_STATED = 100
+"""Characters of a program's name for itself that the log keeps."""
 
 GAP_TEXTS = {
     "trimmed": "events between were not kept: what follows is read from the log, without its deltas",
@@ -104,14 +107,17 @@ class Client:
         who: str = "",
         namespace: str | None = None,
         permits: Permits | None = None,
+        by: Sender | None = None,
     ) -> None:
         """`namespace`: the only one whose sessions there are for this client; None: it sees every session.
 
-        `permits`: the check of each submission; None: all are permitted.
+        `permits`: the check of each submission; None: all are permitted. `by`: `who`, as the door knows them;
+        the log has it of each submission, and of each session that the client makes.
         """
         self._ports = ports
         self.client_id = client_id
         self.who = who
+        self.by = by
         self.namespace = namespace
         self._permits = permits
         self._proof_key = b""
@@ -121,6 +127,11 @@ class Client:
         other = copy(self)
         other.client_id = client_id
         return other
+
+    def calling_itself(self, name: str) -> None:
+        """Notes the name that the program at the other end has given itself."""
+        if self.by is not None:
+            self.by = replace(self.by, stated_name=name[:MOST_STATED])
 
     def keeps(self, op: Op) -> bool:
         """Whether an op is to be submitted at all: without a history, a prompt for it is dropped here."""
@@ -174,6 +185,7 @@ class Client:
 
     def _born(self, birth: Birth, session: SessionId, tree: TreeId, blobs: dict[str, bytes]) -> NewSession:
         """The first entries as the broker takes them; their large texts are added to `blobs`."""
+        birth = replace(birth, by=self.by)
         secret = self._ports.chain_key.secret if self._ports.chain_key else b""
         writer = LogWriter(self._ports.random_bytes, secret)
         log = tuple(encode_entry(entry, birth.at_ms, blobs) for entry in first_entries(birth))
@@ -209,7 +221,8 @@ class Client:
 
     def _request(self, session: SessionId, submission: Submission) -> Submit:
         payload = encode_submission(submission)
-        plain = Submit(session, self.client_id, submission.id, payload, sender=self.who)
+        by = self.by.encoded() if self.by is not None else b""
+        plain = Submit(session, self.client_id, submission.id, payload, sender=self.who, by=by)
         if not (isinstance(submission.op, UserInputAnswer) and submission.op.response.answers):
             return plain
         self._proof_key = self._proof_key or self._ports.random_bytes(16)

@@ -13,6 +13,7 @@ from enum import IntEnum
 from typing import Literal, TypeAlias, get_args
 
 from orchestrator.core.frozen import record
+from orchestrator.core.sender import MACHINE, Sender, Via
 
 HOME_NAMESPACE = ""
 """The namespace of the machine's user: of all sessions that no token's holder has made."""
@@ -66,6 +67,8 @@ class Principal:
     """The id of the token that it came with; empty for the machine's user."""
     workspace: WorkspaceKind | None = None
     """The kind of folder where it does not choose one itself; None: as the gateway's settings say."""
+    subject: str = ""
+    """The same one beyond this deployment: `uid:<number>@<host>`, or an issuer and its subject."""
 
     @property
     def is_tenant(self) -> bool:
@@ -76,6 +79,11 @@ class Principal:
     def sees_machine(self) -> bool:
         """Whether files, commands and addresses of the machine are shown to it."""
         return not self.is_tenant and self.may(Scope.APPROVE)
+
+    def sender(self, via: Via) -> Sender:
+        """The sender of what it hands in at a door."""
+        token = self.token or MACHINE
+        return Sender(self.name, self.namespace, self.scope.word, via, token, self.subject)
 
     def may(self, scope: Scope) -> bool:
         """Whether its rights reach so far."""
@@ -92,7 +100,7 @@ class Principal:
 
 def machine_user() -> Principal:
     """The user of this process, with all rights over the sessions of this machine's user."""
-    return Principal(user_name())
+    return Principal(user_name(), subject=f"uid:{os.getuid()}@{socket.gethostname()}")
 
 
 def user_name() -> str:

@@ -93,7 +93,7 @@ class SqEqDoor:
     async def _session(
         self, stream: SocketStream, rest: bytes, first: FirstLine, principal: Principal
     ) -> None:
-        client = self._ports.client(principal)
+        client = self._ports.client(principal, "sq-eq")
         if first.client is not None:
             client.client_id = _client_id(principal, first.client)
         attached = await self._attached(client, principal, first)

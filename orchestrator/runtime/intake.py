@@ -29,6 +29,7 @@ from orchestrator.core.entries import published_event, published_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.secrets import SET_APART, put_back, secret_name
+from orchestrator.core.sender import decoded
 from orchestrator.core.state import Process, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import encode_submission, parse_submission, short_id
@@ -64,7 +65,8 @@ def command_of(entry: SqEntry) -> c.Command | Note:
         submission = parse_submission(entry.payload)
     except MalformedSubmission as error:
         return Note((_unread(entry, error),))
-    return c.Submitted(submission.id, submission.op, entry.client, entry.sender, entry.seq)
+    sender = decoded(entry.by)
+    return c.Submitted(submission.id, submission.op, entry.client, entry.sender, sender, entry.seq)
 
 
 def _unread(entry: SqEntry, error: Exception) -> e.Entry:

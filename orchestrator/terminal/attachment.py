@@ -52,7 +52,7 @@ class Attachment:
     @property
     def client(self) -> Client:
         if self._client is None:
-            self._client = self.found.client()
+            self._client = self.found.client(via="terminal")
         return self._client
 
     async def run(self) -> None:

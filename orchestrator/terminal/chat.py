@@ -335,7 +335,7 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
         editor = Editor(settings.home / "history", tuple(WORDS), settings.host.environ.get("TERM"))
         editor.bar = lambda: IDLE
         async with opened(settings, view.note, insists=True) as found:
-            client = found.client()
+            client = found.client(via="terminal")
             if opening.origin.is_new:
                 first = await first_line(editor, view)
                 if first is None:

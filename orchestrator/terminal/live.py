@@ -47,9 +47,11 @@ from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import (
+    GIVEN,
     client_call_text,
     client_result_text,
     finding_text,
+    given_line,
     lifecycle_text,
     mcp_call_text,
     mcp_result_text,
@@ -134,6 +136,8 @@ class Live:
             return
         if event.type == MAIL:
             self.line(_hung(message_line(event.msg)), "magenta")
+        elif event.type == GIVEN:
+            self.line(_hung(given_line(event.msg)), "dim")
         elif event.kind is e.TurnAborted:
             # The reason may be one of a newer version.
             self.line(_hung(f"the turn was {event.msg['reason']}"), "yellow")

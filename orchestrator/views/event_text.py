@@ -9,6 +9,7 @@ from typing import assert_never
 import orjson
 
 from orchestrator.core.entries import EventKind, event_kind, read_event
+from orchestrator.core.sender import MACHINE
 from orchestrator.protocol import events as e
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus
 from orchestrator.protocol.items import InputImage
@@ -42,6 +43,19 @@ SILENT = frozenset[EventKind](
 """Events that a person is shown nothing of."""
 
 
+GIVEN = "given_by"
+"""The views' own event at the entry of a task, or of words that joined it: who gave them, as the door knew
+them."""
+
+
+def given_line(message: JsonMapping) -> str:
+    """The sender of something, in one line."""
+    token = message["token"]
+    proof = "this machine's user" if token == MACHINE else f"token {token}, {message['scope']}"
+    named = f", by a client that calls itself {message['stated_name']}" if message.get("stated_name") else ""
+    return f"from {message['who']} ({proof}) through {message['via']}{named}"
+
+
 def whole_or_note(text: LargeText) -> str:
     """The text; a note where only its reference is at hand."""
     return text if isinstance(text, str) else "[a long text]"
@@ -69,8 +83,10 @@ def lifecycle_text(told: e.SubagentLifecycle) -> str:
 
 
 def visible(message: JsonMapping) -> bool:
-    """Whether a person is shown anything of an event."""
+    """Whether a person who follows a session is shown anything of an event."""
     kind = event_kind(message)
+    if message.get("type") == GIVEN:
+        return False
     if kind not in _LOOKED_INTO:
         return kind not in SILENT
     match read_event(message):

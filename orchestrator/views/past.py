@@ -31,6 +31,7 @@ from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.requests import TO_PEOPLE
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.event import Event
+from orchestrator.views.event_text import GIVEN
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -156,14 +157,27 @@ async def _event_of(found: LogSource, head: SessionHead, stored: StoredEntry, sh
             return Event(entry.id, dict(entry.payload))
         texts = await found.large_texts(head.tree, references(entry.payload))
         return Event(entry.id, resolve(dict(entry.payload), texts.get))
-    if kind not in HOLD_MESSAGES and kind is not f.Answered:
+    if kind not in HOLD_MESSAGES and kind not in _WITH_SENDER:
         return None
     fact = f.decode(decode_entry(stored.payload).payload)
+    if isinstance(fact, f.TaskBegun | f.Steered):
+        return _given(fact, shows)
     if isinstance(fact, f.Answered):
         # A decision on what the root itself had asked; one that was sent on names its agent.
         return _answered(head, fact) if head.agent_id == ROOT and fact.agent_id is None else None
     message = await message_in(found, head, fact)
     return Event("", message) if message is not None and shows(message) else None
+
+
+_WITH_SENDER = frozenset({f.Answered, f.TaskBegun, f.Steered})
+
+
+def _given(fact: f.TaskBegun | f.Steered, shows: Shows) -> Event | None:
+    """The sender of the task, or of words that joined it; None where the log does not say it."""
+    if fact.by is None:
+        return None
+    message = {"type": GIVEN, "what": fact.kind, **fact.by.wire()}
+    return Event(fact.id, message) if shows(message) else None
 
 
 def _answered(head: SessionHead, answer: f.Answered) -> Event:

@@ -21,6 +21,7 @@ from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
+from orchestrator.core.sender import Via
 from orchestrator.gateways.app_server.door_ports import (
     BadSetting,
     Born,
@@ -343,10 +344,10 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
     remembering = replace(sources, in_work_tree=repositories.in_work_tree)
     makes = NewThreads(found, remembering, repositories)
 
-    def client(principal: Principal) -> Client:
+    def client(principal: Principal, via: Via) -> Client:
         folder = str(tenants_folder(found.settings, sources))
         checked = permits(found, permissions_of(found.settings, principal, folder))
-        return found.client(principal.name, principal.namespace, checked)
+        return found.client(principal.sender(via), principal.namespace, checked)
 
     offered = offer(found.settings)
     return Ports(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.sender import Sender, Via
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import require_private
 from orchestrator.wiring.deployment import Deployment, ProcessKind, chain_key, deployment, redis_url
@@ -125,13 +126,20 @@ class Opened:
             found[digest] = None if content is None else content.decode("utf-8", "surrogatepass")
         return {digest: text for digest, text in found.items() if text is not None}
 
-    def client(self, who: str = "", namespace: str | None = None, permits: Permits | None = None) -> Client:
-        """A new client, in the name of this process's user, or of another one that a door knows.
+    def client(
+        self,
+        by: Sender | None = None,
+        namespace: str | None = None,
+        permits: Permits | None = None,
+        *,
+        via: Via = "cli",
+    ) -> Client:
+        """A new client of this process's user at the door `via`, or of another sender that a door knows.
 
         With a namespace there are no sessions but those of it.
         """
         from orchestrator.gateways.client import Client, ClientPorts
-        from orchestrator.gateways.principals import user_name
+        from orchestrator.gateways.principals import machine_user
 
         ports = ClientPorts(
             self.broker,
@@ -144,7 +152,8 @@ class Opened:
             events=self.events,
             messages=self.messages,
         )
-        return Client(ports, str(uuid.uuid4()), who or user_name(), namespace, permits)
+        by = by or machine_user().sender(via)
+        return Client(ports, str(uuid.uuid4()), by.who, namespace, permits, by)
 
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""

@@ -57,6 +57,7 @@ class Entry:
     sender: bytes = b""
     generation: bytes = b"0"
     lane: bytes = b"0"
+    by: bytes = b""
 
 
 def enqueued(sight: Sight, session: Fields, sq: bytes, entry: Entry) -> int:
@@ -75,6 +76,7 @@ def enqueued(sight: Sight, session: Fields, sq: bytes, entry: Entry) -> int:
             b"b": written(total),
             b"g": entry.generation,
             b"i": entry.lane,
+            **({b"a": entry.by} if entry.by else {}),
         },
     )
     session[b"sq"], session[b"sq_total"] = written(n), written(total + len(entry.payload))

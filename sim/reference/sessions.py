@@ -99,7 +99,7 @@ def unstored(sight: Sight, texts: Sequence[bytes]) -> Reply | None:
 
 def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     key, sq, seen, seen_at, agents = keys[:5]
-    name, pool_name, tree, client, submission, digest, kind, payload, sender = given.words(9)
+    name, pool_name, tree, client, submission, digest, kind, payload, sender, by = given.words(10)
     most_entries, most_bytes, keep, keep_ms = (given.number() for _ in range(4))
     apart = (given.word(), given.word(), given.number(), given.number()) if given.number() else None
     pool, session = Pool.at(pool_name, keys, 5), sight.hash(key)
@@ -120,7 +120,7 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     sight.tells_followers(keys[9], keys[10])
     if apart is not None and not _set_apart(sight.hash(keys[11]), *apart[:3]):
         return [b"SECRETS", apart[2]]
-    n = enqueued(sight, session, sq, Entry(kind, payload, client, submission, sender))
+    n = enqueued(sight, session, sq, Entry(kind, payload, client, submission, sender, by=by))
     is_remembered(sight, seen, seen_at, client + b"|" + submission, n, digest)
     _forgets(sight, seen, seen_at, keep, keep_ms)
     is_woken(sight, pool, name, agents, quarantined == b"1")

@@ -17,6 +17,7 @@ from orchestrator.core.calls import Phase
 from orchestrator.core.entries import DENDRO, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.packs import FileCounts, FolderChange, Pack, read_change, write_change
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import FACTS_EMPTY, PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Queued, State, Task
 from orchestrator.core.tree import Child, Mail, Watchdog
@@ -82,7 +83,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "agent_ids": st.lists(numbers, max_size=3).map(tuple),
     "answered_ms": numbers,
     "baselines": objects.filter(bool),
-    "by": st.none() | st.text(min_size=1, max_size=8),
+    "by": st.none() | st.builds(Sender, words, words, words, words, words, words, words),
     "call_ids": st.lists(words, max_size=3).map(tuple),
     "changes": objects,
     "child": st.builds(Child, numbers, words, words, words, numbers, label=st.none() | words),
@@ -115,6 +116,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "sent": objects,
     "sandboxed": st.just(False),
     "served": st.just(False),
+    "sender": st.none() | st.builds(Sender, words, words, words, words, words),
     "session": st.builds(SessionFacts, words, words, numbers, words),
     "settings": settings,
     "snapshot": objects,
@@ -170,6 +172,8 @@ def facts(draw: st.DrawFn) -> f.Fact:
 def _value(cls: type[f.Fact], name: str) -> st.SearchStrategy[Any]:
     if cls is f.InputQueued and name == "turn":
         return turns
+    if cls in (f.Closing, f.Stopping) and name == "by":
+        return st.text(min_size=1, max_size=8)
     if cls.of == "workspace" and name in OF_FOLDERS:
         return OF_FOLDERS[name]
     return BY_NAME.get(name, words)

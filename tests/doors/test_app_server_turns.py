@@ -18,6 +18,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.sender import Via
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.door_ports import Born, NewThread, Ports
@@ -69,10 +70,10 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
         return Born(head, settings)
 
-    def client(principal: Principal) -> Client:
-        checked = permits(found, Permissions(principal, FREE))
+    def client(principal: Principal, via: Via) -> Client:
+        checked, by = permits(found, Permissions(principal, FREE)), principal.sender(via)
         return Client(
-            person, f"door-{time.monotonic_ns()}", principal.name, principal.namespace, permits=checked
+            person, f"door-{time.monotonic_ns()}", by.who, principal.namespace, permits=checked, by=by
         )
 
     found = cast(Any, Source(harness.broker, person.texts))

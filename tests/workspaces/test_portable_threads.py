@@ -63,12 +63,12 @@ def with_workspace(settings: Settings, kind: str) -> Settings:
 
 async def start(makes: NewThreads, who: Principal, cwd: Path | str | None = None, **wish: Any) -> Born:
     """A thread of a client that cannot choose."""
-    client = makes.found.client(who.name, who.namespace)
+    client = makes.found.client(who.sender("app-server"), who.namespace)
     return await makes.create(client, who, NewThread(None if cwd is None else str(cwd), **wish))
 
 
 async def create(makes: NewThreads, who: Principal, **wish: Any) -> Born:
-    client = makes.found.client(who.name, who.namespace)
+    client = makes.found.client(who.sender("app-server"), who.namespace)
     return await makes.create(client, who, NewThread(workspace=WorkspaceSource(**wish)))
 
 
@@ -254,6 +254,6 @@ def test_thread_start_takes_the_same_words_and_refuses_others_by_name() -> None:
 async def test_client_with_a_folder_that_cannot_be_is_told_why(
     makes: NewThreads, cwd: str, said: str
 ) -> None:
-    client = makes.found.client(ANN.name, ANN.namespace)
+    client = makes.found.client(ANN.sender("app-server"), ANN.namespace)
     with pytest.raises(BadSetting, match=said):
         await makes.create(client, ANN, NewThread(cwd=cwd))

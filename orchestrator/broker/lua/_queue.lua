@@ -21,12 +21,15 @@ local function has_room(box, bytes, max_entries, max_bytes)
   return entries < max_entries and held + bytes <= max_bytes
 end
 
--- entry: {kind, payload, client, submission, sender, generation, lane}
+-- entry: {kind, payload, client, submission, sender, generation, lane, by}
 local function enqueue(box, entry, now)
   box.n = box.n + 1
-  redis.call('XADD', box.sq, text(box.n) .. '-0',
-    'k', entry.kind, 'p', entry.payload, 'c', entry.client, 'u', entry.submission, 'f', entry.sender,
-    'q', box.seq, 't', text(now), 'b', text(box.total), 'g', entry.generation or '0', 'i', entry.lane or '0')
+  local fields = {'k', entry.kind, 'p', entry.payload, 'c', entry.client, 'u', entry.submission, 'f', entry.sender,
+    'q', box.seq, 't', text(now), 'b', text(box.total), 'g', entry.generation or '0', 'i', entry.lane or '0'}
+  if entry.by and entry.by ~= '' then
+    fields[#fields + 1], fields[#fields + 2] = 'a', entry.by
+  end
+  redis.call('XADD', box.sq, text(box.n) .. '-0', unpack(fields))
   box.total = box.total + #entry.payload
   return box.n
 end

@@ -1,5 +1,5 @@
 -- uses: base fleet wake queue
--- takes: session pool_name tree client submission digest kind payload sender max_entries# max_bytes# keep# keep_ms#
+-- takes: session pool_name tree client submission digest kind payload sender by max_entries# max_bytes# keep# keep_ms#
 -- takes: apart[name value most# ttl_ms#]
 -- gives: OK DUP n# owner quarantined? now# | CONFLICT | FULL entries# bytes~ | SECRETS most# | ARCHIVED | UNKNOWN
 -- gives: MOVED tree pool
@@ -59,7 +59,8 @@ if KEYS[12] then
   redis.call('HSET', KEYS[12], name, value)
   redis.call('PEXPIRE', KEYS[12], text(ttl_ms))
 end
-local n = enqueue(box, {kind = kind, payload = payload, client = client, submission = submission, sender = sender}, now)
+local entry = {kind = kind, payload = payload, client = client, submission = submission, sender = sender, by = by}
+local n = enqueue(box, entry, now)
 save_box(box)
 redis.call('HSET', KEYS[3], id, text(n) .. ':' .. digest)
 redis.call('ZADD', KEYS[4], text(now), id)

@@ -101,6 +101,7 @@ def decide(state: State, command: c.Command, moment: c.Moment) -> Decision:
     draft = Draft(state, moment)
     try:
         _apply(draft, command)
+        draft.sender = None
         advance(draft)
     except DoesNotFit as error:
         raise IllegalCommand(type(command).__name__, state.status, str(error)) from error
@@ -110,6 +111,7 @@ def decide(state: State, command: c.Command, moment: c.Moment) -> Decision:
 def _apply(draft: Draft, command: c.Command) -> None:
     match command:
         case c.Submitted():
+            draft.sender = command.by
             submitted(draft, command)
         case (
             c.BeginRequest()

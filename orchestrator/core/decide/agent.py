@@ -677,7 +677,9 @@ def flag_and_notify(
 ) -> None:
     """Sets the flag, which holds from this commit on; the message makes the agent stop what runs."""
     opening = envelope(draft.state, draft.moment.at_ms)
-    payload: CancelPayload = {**opening, "reason": reason}
+    payload: CancelPayload = {"from": opening["from"], "at_ms": opening["at_ms"], "reason": reason}
+    if draft.sender is not None:
+        payload["by"] = draft.sender.wire()
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"
     draft.tree.send(session, "cancel", payload, key, interrupt=True)
     draft.tree.note(cancel_flag(agent_id), "1")

@@ -429,6 +429,7 @@ def _child_session(
         born_in=draft.task.id,
         helper_call=helper_call,
         imported_from=None,
+        behalf=draft.state.behalf,
     )
     copied = copy_for(draft.state, spec)
     if copied is None:
@@ -710,6 +711,8 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
         draft.add(e.error(command.id, text))
         return
     said: Said = {"prompt": op.text, "person": command.who or command.client}
+    if draft.sender is not None:
+        said["by"] = draft.sender.wire()
     content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **said}
     key = key_of_person(command.client, command.id)
     draft.tree.send(target.session, "message", content, key, op.interrupt)
@@ -753,8 +756,10 @@ def interrupt_below(draft: Draft, key: str) -> None:
     """
     for child in draft.state.tree.children.values():
         if child.status != "canceled":
-            told, when = f"{key}:{child.agent_id}", InterruptPayload(at_ms=draft.moment.at_ms)
-            draft.tree.send(child.session, "interrupt", when, told, interrupt=True)
+            told, asked = f"{key}:{child.agent_id}", InterruptPayload(at_ms=draft.moment.at_ms)
+            if draft.sender is not None:
+                asked["by"] = draft.sender.wire()
+            draft.tree.send(child.session, "interrupt", asked, told, interrupt=True)
 
 
 # ── wait ──────────────────────────────────────────────────────────────────────────────────────────

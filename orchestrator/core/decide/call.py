@@ -363,6 +363,8 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
         "who": by,
         "sandboxed": asked.sandboxed,
     }
+    if draft.sender is not None:
+        payload["by"] = draft.sender.wire()
     if secret:
         payload["secret"] = secret
         if asked.secret:
@@ -375,7 +377,8 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
     draft.tree.send(asked.session, "answer", payload, key)
     at_ms, (decision, digest) = draft.moment.at_ms, reply.said
     digest = "" if secret else digest
-    draft.add(f.Answered(asked.call_id, asked.turn, decision, by, at_ms, asked.agent_id, digest))
+    answer = f.Answered(asked.call_id, asked.turn, decision, by, at_ms, asked.agent_id, digest)
+    draft.add(replace(answer, by=draft.sender))
     return bool(secret)
 
 
@@ -536,7 +539,7 @@ def resolve(
     Raises `DoesNotAnswer` before anything is written for a decision that does not fit the call.
     """
     remembered = _remembered(draft, call, decision)
-    answer = f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms)
+    answer = f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms, by=draft.sender)
     if shown is not None:
         text, surface, since_ms = shown.text, shown.surface, shown.opened_ms
         answer = replace(answer, shown=text, surface=surface, opened_ms=since_ms)
@@ -643,7 +646,7 @@ def _end(
     draft: Draft, call: Call, end: Settled, digest: str, who: str, client: str = "", secret: str = ""
 ) -> None:
     turn, said = draft.task.id, (end.decision, who, draft.moment.at_ms)
-    draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret))
+    draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret, by=draft.sender))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     resolved(draft, call.call_id, end.decision, who, client, digest=digest)

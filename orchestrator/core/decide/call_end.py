@@ -144,7 +144,7 @@ def decide_elicitation(draft: Draft, asked: Elicitation, decision: str, who: str
     """Hands a decision on to the server that waits for it."""
     digest, key = digest_of(response_of(decision)), CallId(asked.id)
     draft.add(
-        f.Answered(key, draft.task.id, decision, who, draft.moment.at_ms, digest=digest),
+        f.Answered(key, draft.task.id, decision, who, draft.moment.at_ms, digest=digest, by=draft.sender),
         f.ElicitationClosed(asked.id, decision),
     )
     draft.close_approval(asked.id)

@@ -30,6 +30,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, message_text, searched
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import task_settings
+from orchestrator.core.sender import Sender
 from orchestrator.core.state import State, Task, check
 from orchestrator.core.tree import AgentRecord, cancel_flags
 from orchestrator.core.user_turns import Outcome, completed_item, publishes_items, user_item
@@ -134,6 +135,7 @@ class Draft:
         "export",
         "moment",
         "over",
+        "sender",
         "state",
         "tree",
     )
@@ -143,6 +145,8 @@ class Draft:
         """The state that the command met."""
         self.state = state
         self.over: TaskOver | None = None
+        self.sender: Sender | None = None
+        """The one who asked for what is being decided; None where nobody did."""
         self.moment = moment
         self.export = False
         self.budget_wait = False

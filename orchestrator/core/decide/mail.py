@@ -22,6 +22,7 @@ from orchestrator.core.decide.call import routed_answer
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.decide.task import stop
 from orchestrator.core.ids import AgentId
+from orchestrator.core.sender import sender_of
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
 from orchestrator.core.workspace import read_offer
 from orchestrator.protocol.agents import LifecycleChange
@@ -31,6 +32,7 @@ from orchestrator.protocol.wire import JsonMapping
 
 def mail_arrived(draft: Draft, command: MailArrived) -> None:
     """Decides one message, in the order of the queue."""
+    draft.sender = sender_of(command.payload.get("by"))
     match command.kind:
         case "message":
             _message(draft, command)

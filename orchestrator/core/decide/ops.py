@@ -31,6 +31,7 @@ from orchestrator.core.decide.task import (
 from orchestrator.core.decide.task import fault as unfit
 from orchestrator.core.history import INJECTED, Item
 from orchestrator.core.modes import mode_fault, settings_named
+from orchestrator.core.sender import sender_wire
 from orchestrator.core.state import MOST_EARLIER, PendingLookUp, Queued, State
 from orchestrator.core.user_turns import UserTurn, fault, input_messages, items_fault, user_message_event
 from orchestrator.protocol import events as ev
@@ -184,7 +185,7 @@ def _configure(draft: Draft, command: Submitted, op: ops.ConfigureSession) -> No
     stop(draft, "replaced", command.id)
     change_settings(draft, settings_named(op) or {})
     if op.base_instructions is not None:
-        draft.add(f.Instructed(op.base_instructions))
+        draft.add(f.Instructed(op.base_instructions, draft.sender))
     if op.user_instructions:
         draft.add(e.item(instructions_item(op.user_instructions, replacing=True)))
     state = draft.state
@@ -220,7 +221,7 @@ def _set_name(draft: Draft, command: Submitted, name: str) -> None:
         error(draft, command.id, message)
     else:
         told = ev.ThreadNameUpdated(thread_id=draft.state.facts.session_id, thread_name=shown)
-        draft.add(f.Named(shown), e.event(command.id, told))
+        draft.add(f.Named(shown, draft.sender), e.event(command.id, told))
 
 
 def _get_path(draft: Draft, command: Submitted) -> None:
@@ -233,7 +234,7 @@ def _get_path(draft: Draft, command: Submitted) -> None:
 def _shutdown(draft: Draft, command: Submitted) -> None:
     if draft.state.closing:
         return
-    draft.add(f.Closing(command.id))
+    draft.add(f.Closing(command.id, draft.sender))
     cancel_children(draft, "the session above was closed")
     stop_processes(draft)
     stop(draft, "interrupted", command.id)
@@ -315,7 +316,7 @@ def user_turn(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     if _steers(draft, turn):
         _steer(draft, command, turn)
     elif _is_free(draft) and not earlier:
-        begin_task(draft, Queued(command.id, turn, command.client or None))
+        begin_task(draft, Queued(command.id, turn, command.client or None, draft.sender))
     else:
         _queue(draft, command, turn)
 
@@ -381,7 +382,7 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     bring_settings(draft, turn)
     _accepted(draft, command, turn, Delivered.STEERED)
     for message in input_messages(turn.items):
-        draft.add(f.Steered(command.id, message))
+        draft.add(f.Steered(command.id, message, draft.sender))
     draft.event(user_message_event(turn.items, turn.client_id))
     publish_input(draft, turn.items)
 
@@ -391,7 +392,7 @@ def _queue(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     if not turn.replaces and len(draft.state.queue) >= MOST_QUEUED:
         _error(draft, command, f"not taken: {MOST_QUEUED} inputs wait for the session; {SEND_AGAIN}")
         return
-    draft.add(f.InputQueued(command.id, turn, command.client or None))
+    draft.add(f.InputQueued(command.id, turn, command.client or None, draft.sender))
     _accepted(draft, command, turn, Delivered.QUEUED)
     if turn.replaces:
         stop(draft, "replaced", command.id)
@@ -424,7 +425,10 @@ def inject(draft: Draft, command: Submitted, op: ops.InjectItems) -> None:
     running = draft.state.task is not None
     for message in op.items:
         item: Item = {**written(message), INJECTED: True}
-        draft.add(f.Steered(command.id, item) if running else e.item(item))
+        if running:
+            draft.add(f.Steered(command.id, item, draft.sender))
+        else:
+            draft.add(e.item({**item, INJECTED: sender_wire(draft.sender) or True}))
     draft.add(e.event(command.id, ev.ItemsInjected(count=len(op.items))))
 
 
@@ -518,7 +522,7 @@ def update_queued(draft: Draft, command: Submitted, op: ops.UpdateQueued) -> Non
         read = command.items
         items = read if read is not None else tuple(item.model_dump(mode="json") for item in op.items)
         told = ev.QueueChanged(waiting=len(draft.state.queue))
-        draft.add(f.QueuedEdited(found.id, items), e.event(command.id, told))
+        draft.add(f.QueuedEdited(found.id, items, draft.sender), e.event(command.id, told))
 
 
 def _none_waits(id: str) -> str:
@@ -540,7 +544,9 @@ def reorder_queue(draft: Draft, command: Submitted, op: ops.ReorderQueue) -> Non
 
 
 def _order(draft: Draft, command: Submitted, ids: Sequence[SubmissionId]) -> None:
-    draft.add(f.QueueOrdered(tuple(ids)), e.event(command.id, ev.QueueChanged(waiting=len(ids))))
+    draft.add(
+        f.QueueOrdered(tuple(ids), draft.sender), e.event(command.id, ev.QueueChanged(waiting=len(ids)))
+    )
 
 
 # ── lookup ────────────────────────────────────────────────────────────────────────────────────────
@@ -575,7 +581,7 @@ def ask(draft: Draft, command: Submitted, op: LookUpOp) -> None:
     if why is not None:
         draft.add(e.error(command.id, why))
         return
-    draft.add(f.LookUpAsked(command.id, written(op), command.client or None, command.who))
+    draft.add(f.LookUpAsked(command.id, written(op), command.client or None, command.who, draft.sender))
 
 
 def _lookup_refusal(draft: Draft, op: LookUpOp) -> str | None:

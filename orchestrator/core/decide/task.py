@@ -94,6 +94,7 @@ def start_next(draft: Draft) -> None:
             _look_for_turn(draft, state.queue[0])
             return
         begin_task(draft, state.queue[0])
+        draft.sender = None
         # A compaction that has nothing to do is over at once.
         start_next(draft)
     elif _mail_begins(draft):
@@ -150,7 +151,7 @@ def _look_for_turn(draft: Draft, waiting: Queued) -> None:
     """Lets the input wait for the conversation that it goes on from; nothing else begins before it."""
     asked = ops.UserInput(items=(), last_response_id=waiting.turn.bookmark)
     if draft.state.lookup(f"{waiting.client or ''}|{waiting.id}") is None:
-        draft.add(f.LookUpAsked(waiting.id, written(asked), waiting.client, ""))
+        draft.add(f.LookUpAsked(waiting.id, written(asked), waiting.client, "", waiting.by))
 
 
 def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None:
@@ -158,6 +159,8 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
 
     `past` is the state at the turn that it goes on from, if a compaction lies between.
     """
+    # It may begin because another one's task was stopped.
+    draft.sender = waiting.by
     turn = waiting.turn
     if turn.bookmark:
         if past is None and bookmarked(draft.state, turn.bookmark) is None:
@@ -170,7 +173,8 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
         kind = "shell"
         # Not the settings of a mode: that is about what the model does.
         settings, command = draft.state.settings, turn.op.command
-        _task_begins(draft, f.TaskBegun(waiting.id, kind, settings, client=waiting.client, command=command))
+        begun = f.TaskBegun(waiting.id, kind, settings, client=waiting.client, command=command)
+        _task_begins(draft, begun)
     elif (branch := beginning(draft, turn.op)) is not None:
         kind = branch.kind
         _branch_begins(draft, waiting, branch)
@@ -185,16 +189,18 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
     if kind == "compact" and nothing_said(draft.state.history) and not draft.state.queue:
         draft.event(ev.WarningEvent(message=NOTHING_TO_COMPACT))
         complete(draft, None)
-    if (by := _replacing(draft.state)) is not None:
+    if (stopping := _replacing(draft.state)) is not None:
         # More input came while this one waited: the seeds' rule holds for it as well,
         # new input aborts the task that it meets. Its message stays in the history. One
         # task a decision: a long queue begun at once would not fit into a commit.
-        draft.add(f.Stopping("replaced", by))
+        draft.add(stopping)
 
 
-def _replacing(state: State) -> SubmissionId | None:
-    """The first of the inputs that wait, if one of them is to stop what runs."""
-    return state.queue[0].id if any(waiting.turn.replaces for waiting in state.queue) else None
+def _replacing(state: State) -> f.Stopping | None:
+    """The stop of what runs for the first of the inputs that wait, if one of them asks for it."""
+    if not any(waiting.turn.replaces for waiting in state.queue):
+        return None
+    return f.Stopping("replaced", state.queue[0].id, state.queue[0].by)
 
 
 def _takes_plan(state: State, waiting: Queued) -> bool:
@@ -218,15 +224,16 @@ def _left_meanwhile(draft: Draft, waiting: Queued) -> None:
         f"turn {waiting.turn.bookmark} was left by input that came before: nothing was said to the model; "
         "say it again, to a turn that is still there"
     )
-    if (by := _replacing(draft.state)) is not None:
+    if (stopping := _replacing(draft.state)) is not None:
         # As of all that waits, one task a decision begins.
-        draft.add(e.error(waiting.id, why), f.Stopping("replaced", by))
+        draft.add(e.error(waiting.id, why), stopping)
     else:
         fail(draft, why)
 
 
 def begin_failing(draft: Draft, waiting: Queued) -> None:
     """Begins the task of input that cannot be served: what was said does not join the conversation."""
+    draft.sender = waiting.by
     settings = task_settings(draft.state.settings)
     _task_begins(draft, f.TaskBegun(waiting.id, "user", settings, client=waiting.client))
 
@@ -234,7 +241,7 @@ def begin_failing(draft: Draft, waiting: Queued) -> None:
 def _task_begins(draft: Draft, begun: f.TaskBegun) -> None:
     settings = begun.settings
     draft.add(
-        begun,
+        replace(begun, by=draft.sender),
         e.event(
             begun.id,
             ev.task_started(settings.context_window, mode_kind(settings)),
@@ -266,7 +273,7 @@ def _put_back(draft: Draft, response_id: ResponseId, past: State) -> None:
     """Puts the conversation of before a compaction in; the model is told how the settings differ now."""
     content, _ = inherited_history(past.history, frozenset())
     texts, instructions = stored_texts(newest_texts(past)), standing_instructions(past.history)
-    draft.add(f.Rewound(response_id, 1, content, tuple(texts), tuple(instructions)))
+    draft.add(f.Rewound(response_id, 1, content, tuple(texts), tuple(instructions), draft.sender))
     if past.told_folders != draft.state.told_folders:
         draft.add(f.FoldersTold(past.told_folders))
     changed = context_told(task_settings(past.in_force), task_settings(draft.state.settings))
@@ -278,7 +285,7 @@ def cut_back(draft: Draft, response_id: ResponseId, length: int) -> None:
     """Drops the conversation behind `length`; the model is told anew of the settings in force."""
     dropped = islice(draft.state.history, length, None)
     lost = [item for item in dropped if is_context(item)]
-    draft.add(f.Rewound(response_id, length))
+    draft.add(f.Rewound(response_id, length, by=draft.sender))
     if any(message_text(item).startswith(INSTRUCTIONS_TAG) for item in lost):
         # Which folders the rest tells of is not known: they are looked at again when a task comes to them.
         draft.add(f.FoldersTold(()))
@@ -301,7 +308,7 @@ def change_settings(draft: Draft, changes: SettingsChanges) -> None:
     """New defaults from here on; the model is told of what it is shown, but not while a task has its own."""
     changes = _located(changes, draft.state.settings.cwd)
     before = task_settings(draft.state.settings)
-    draft.add(f.SettingsChanged(changes))
+    draft.add(f.SettingsChanged(changes, draft.sender))
     if draft.state.task is not None:
         return
     shown = context_change(before, task_settings(draft.state.settings), changes)
@@ -420,10 +427,10 @@ def stop(draft: Draft, reason: StopReason, by: str | None = None) -> None:
     if task.stopping:
         return
     if task.request is not None or task.running or draft.state.processes.stopping or _sets_up(draft):
-        draft.add(f.Stopping(reason, by))
+        draft.add(f.Stopping(reason, by, draft.sender))
         return
     if not _piece(task, BY_USER).last:
-        draft.add(f.Stopping(reason, by))
+        draft.add(f.Stopping(reason, by, draft.sender))
     _end(draft, reason, BY_USER)
 
 

@@ -52,7 +52,8 @@ from orchestrator.core.facts.workspace import (
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.sender import Sender
+from orchestrator.core.settings import SENDER, TurnSettings
 from orchestrator.core.tokens import Price, Served
 from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog
 from orchestrator.core.user_turns import Outcome, Purpose, StopReason, TaskKind
@@ -199,6 +200,8 @@ class TaskBegun:
     """The command that a person runs, where that is all of the task."""
     takes_plan: bool = False
     """Whether the plan that was approved last is shown to the task: it is gone with it."""
+    by: Sender | None = field(default=None, metadata=SENDER)
+    """The one who gave the task; None if no submission did, or an older version wrote."""
 
 
 @record
@@ -219,6 +222,7 @@ class Stopping:
     reason: StopReason
     by: str | None = field(default=None, metadata=EMPTY)
     """The submission, the call or the message that asked for the stop."""
+    sender: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -258,6 +262,7 @@ class Steered:
     of: ClassVar[Literal["task"]] = "task"
     id: SubmissionId
     item: JsonMapping
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record

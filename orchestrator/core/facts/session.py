@@ -9,7 +9,8 @@ from orchestrator.core.forms import ALWAYS, EMPTY, LIST, TEXT, form
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
-from orchestrator.core.settings import SessionFacts, SettingsChanges, TurnSettings
+from orchestrator.core.sender import Sender
+from orchestrator.core.settings import SENDER, SessionFacts, SettingsChanges, TurnSettings
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 from orchestrator.protocol.scalars import LargeText
@@ -26,6 +27,8 @@ class Configured:
     session: SessionFacts = field(metadata=form(read=SessionFacts.of, write=SessionFacts.wire))
     export_mac: bool = False
     """Whether every full export of the log bears a code on its first line; older logs do not say so."""
+    by: Sender | None = field(default=None, metadata=SENDER)
+    """The one who made a root; on whose behalf an agent works is among its facts."""
 
 
 @record
@@ -35,6 +38,7 @@ class SettingsChanged:
     kind: ClassVar[str] = "settings"
     of: ClassVar[Literal["session"]] = "session"
     changes: SettingsChanges
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -44,6 +48,7 @@ class Instructed:
     kind: ClassVar[str] = "instructed"
     of: ClassVar[Literal["session"]] = "session"
     base_instructions: str
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -53,6 +58,7 @@ class Named:
     kind: ClassVar[str] = "named"
     of: ClassVar[Literal["session"]] = "session"
     name: str
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -64,6 +70,7 @@ class InputQueued:
     id: SubmissionId
     turn: UserTurn = field(metadata=form("op", read=UserTurn.of, write=UserTurn.wire))
     client: str | None = field(metadata=EMPTY)
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -73,6 +80,7 @@ class QueueOrdered:
     kind: ClassVar[str] = "queue_ordered"
     of: ClassVar[Literal["session"]] = "session"
     ids: tuple[SubmissionId, ...] = field(metadata=LIST)
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -83,6 +91,7 @@ class QueuedEdited:
     of: ClassVar[Literal["session"]] = "session"
     id: SubmissionId
     items: tuple[Item, ...] = field(metadata=LIST)
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -92,6 +101,7 @@ class Closing:
     kind: ClassVar[str] = "closing"
     of: ClassVar[Literal["session"]] = "session"
     by: SubmissionId
+    sender: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record
@@ -146,6 +156,8 @@ class Answered:
     """Where they had it: a terminal, a client of a door."""
     opened_ms: int = 0
     """Since when, in Unix milliseconds."""
+    by: Sender | None = field(default=None, metadata=SENDER)
+    """The door's word for `who`; None where a timer decided, or an older version wrote."""
 
 
 @record
@@ -172,6 +184,7 @@ class Rewound:
     content: str | JsonObject | None = None
     user_texts: tuple[str, ...] = field(default=(), metadata=LIST)
     instructions: tuple[JsonMapping, ...] = field(default=(), metadata=LIST)
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 class ForkedAt(TypedDict):
@@ -209,6 +222,7 @@ class LookUpAsked:
     op: JsonMapping
     client: str | None = field(metadata=EMPTY)
     who: str
+    by: Sender | None = field(default=None, metadata=SENDER)
 
 
 @record

@@ -65,6 +65,9 @@ class Place(Protocol):
     principal: Principal
     client: Client
 
+    def new_client(self) -> Client:
+        """Another client of the connection."""
+
     def tell(self, line: Line) -> None:
         """Sends a line, or keeps it until a response is out."""
 
@@ -111,7 +114,7 @@ class Conversations:
     """Not the client that begins turns: a session does not tell others that one of its own answers."""
 
     def __post_init__(self) -> None:
-        self._answers = self.door.ports.client(self.door.principal)
+        self._answers = self.door.new_client()
 
     @property
     def full(self) -> bool:

@@ -15,6 +15,7 @@ from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
+from orchestrator.core.sender import Via
 from orchestrator.gateways.app_server.conversations import Conversations
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import Line, LiveThread, LiveThreads, Told
@@ -85,6 +86,8 @@ class Door:
     subscriptions: dict[SessionId, Subscription] = field(default_factory=dict)
     tells_read_states: bool = False
     """Whether the client has asked for a read state: such a one is told of changes."""
+    via: Via = "app-server"
+    _clients: list[Client] = field(default_factory=list)
     _left: set[SessionId] = field(default_factory=set)
     """Threads that the client has left: it hears them again when it asks for them."""
     _late: set[RequestId] = field(default_factory=set)
@@ -94,9 +97,23 @@ class Door:
     """Threads that were subscribed to since a request was begun which may fail."""
 
     def __post_init__(self) -> None:
-        self.client = self.ports.client(self.principal)
-        self.asks = Asks(self.ports.client(self.principal))
+        self.client = self.new_client()
+        self.asks = Asks(self.new_client())
         self.conversations = Conversations(self)
+
+    def new_client(self) -> Client:
+        """Another client of this connection, to which sessions tell what the first one did."""
+        client = self.ports.client(self.principal, self.via)
+        if self.info is not None:
+            client.calling_itself(self.info.name)
+        self._clients.append(client)
+        return client
+
+    def introduced(self, info: ClientInfo) -> None:
+        """Notes what the client says about itself."""
+        self.info = info
+        for client in self._clients:
+            client.calling_itself(info.name)
 
     # ── finding threads ───────────────────────────────────────────────────────────────────────
 

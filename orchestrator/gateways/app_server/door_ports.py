@@ -12,6 +12,7 @@ from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.client_tools import ClientTool
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId
+from orchestrator.core.sender import Via
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.pool_jobs import PoolJobs
@@ -104,7 +105,7 @@ class Ports:
     """The deployment as the doors of a process use it."""
 
     found: LogSource
-    client: Callable[[Principal], Client]
+    client: Callable[[Principal, Via], Client]
     create: Callable[[Client, Principal, NewThread], Awaitable[Born]]
     """Makes a root session; raises `BadSetting`, `NotPermitted`."""
     fork: Callable[[Client, Principal, ForkedFrom, NewThread], Awaitable[Born]]

@@ -200,6 +200,8 @@ class McpDoor:
             raise MCPError(code=sdk.INVALID_PARAMS, message=str(error)) from None
         except BadArguments as error:
             return refusal(str(error))
+        if (said := context.session.client_params) is not None:
+            self._client.calling_itself(said.client_info.name)
         try:
             return await self._carried_out(context, arguments)
         except (ViewError, NotPermitted, MalformedSubmission, BrokerError) as error:

@@ -284,7 +284,7 @@ class Window:
         """The result of a method; raises `Refused`."""
         ports = self._given.ports
         info = ClientInfo("dendro-window", ports.version, experimental=True)
-        door = Door(ports, self._given.threads, principal, Outbox(), info)
+        door = Door(ports, self._given.threads, principal, Outbox(), info, via="window")
         try:
             params = method.checked(name, principal, given, experimental=True)
             if getattr(params, "ephemeral", False):
@@ -364,7 +364,7 @@ class Window:
 
     async def _thread(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
         channel = LogChannel(asked.topic, stream.news)
-        client = self._given.ports.client(reader)
+        client = self._given.ports.client(reader, "window")
         head = await thread_head(client, asked.named)
         if head is None:
             raise no_rollout(asked.named)

@@ -358,7 +358,7 @@ async def workers(ports: Ports, namespace: str, named: str) -> AsyncIterator[Upd
 
 async def _a_tree(ports: Ports, reader: Principal, named: str) -> None:
     """Raises `NotThere` for what is no root of the reader's namespace."""
-    head = await thread_head(ports.client(reader), named)
+    head = await thread_head(ports.client(reader, "window"), named)
     if head is None or head.agent_id != ROOT:
         raise NotThere(f"no rollout found for thread id {named[:100]}")
 

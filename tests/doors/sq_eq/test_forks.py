@@ -116,7 +116,7 @@ async def test_client_forks_neither_a_session_of_another_namespace_nor_with_a_re
 ) -> None:
     monkeypatch.setitem(clients.TOKENS, "acme", Principal("acme/ci", "acme", Scope.ADMIN, "acme"))
 
-    def client(principal: Principal) -> Client:
+    def client(principal: Principal, via: str) -> Client:
         return Client(harness.client._ports, f"of-{principal.name}", principal.name, principal.namespace)
 
     async with gateway(ports_of(harness, client=client, fork=forks(harness))) as address:

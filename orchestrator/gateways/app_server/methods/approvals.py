@@ -228,7 +228,7 @@ async def approval_answer(door: Door, params: ApprovalAnswer) -> Result:
         if asked is not None
     ]
     # Another client than the connection's: a session does not tell that one of its own answers.
-    client = door.ports.client(door.principal)
+    client = door.new_client()
     done = {
         (decided.asked.session, decided.asked.call_id): decided
         for decided in await hand_in_all(client, found, handed)

@@ -45,14 +45,15 @@ async def initialize(door: Door, params: InitializeParams) -> Result:
         raise RpcError("Already initialized")
     asked = params.capabilities or Capabilities()
     client = params.client_info
-    door.info = ClientInfo(
+    info = ClientInfo(
         client.name[:NAME_CHARS],
         client.version[:NAME_CHARS],
         asked.experimental_api,
         frozenset(asked.opt_out_notification_methods or ()),
     )
+    door.introduced(info)
     home = NO_HOME if door.principal.is_tenant else door.ports.home
-    told = greeting(door.info.name, door.ports.version, home)
+    told = greeting(info.name, door.ports.version, home)
     if params.protocol_version is None:
         return told
     server = {

@@ -1,0 +1,77 @@
+"""Senders of ops, read a second time. Ids of people begin with their names: that is all that is believed.
+
+A fact that an op led to names the one who sent it, as the door knew them. Which op that was is told by the
+id in the fact, or by the input whose turn it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from orchestrator.core.entries import Entry
+from sim.grammar_terms import check
+from sim.grammar_tree import TreeGrammar
+
+NAMED = ("named", "instructed", "queue_ordered", "queue_edited", "lookup", "answer")
+"""Facts that only an op of somebody leads to; an answer may be a timer's as well."""
+TIMER = "timer"
+OWN = ("auto-", "spawn-")
+"""Tasks that no submission of a person began."""
+
+
+def sent_by(id: str, by: Mapping[str, Any] | None) -> None:
+    """Holds the sender of what an op led to against the op's id; raises `Wrong`."""
+    begin, dot, _ = id.partition(".")
+    owner = begin.rpartition(":")[2]
+    if id.startswith(OWN):
+        check(by is None, f"{id} is nobody's, and the log says {by}")
+    elif dot:
+        check(by is not None, f"{id} was sent by {owner}, and the log says by nobody")
+        assert by is not None
+        check(by["via"] != "cli" or by["who"] == owner, f"{id} was sent by {owner}, and the log says {by}")
+
+
+class GiverGrammar(TreeGrammar):
+    """Facts with the sender of their op."""
+
+    behalf: Mapping[str, Any] | None = None
+    """The one who gave the last task that somebody gave; of an agent: of the root's task that led to it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made_for: dict[str, Mapping[str, Any] | None] = {}
+        """For whom the agents work that were made here, by their sessions."""
+
+    def _is_given(self, fact: Mapping[str, Any]) -> None:
+        """Takes a fact with its sender; raises `Wrong` if it cannot be that one."""
+        kind, by = fact["kind"], fact.get("by")
+        if kind == "configured":
+            self.behalf = fact["session"].get("behalf")
+            check(by is not None or fact["session"]["agent_id"], "a session was made by nobody")
+        elif kind in ("task", "queued", "steered"):
+            sent_by(fact["id"], by)
+            if kind == "task" and not self.facts.get("behalf"):
+                self.behalf = by or self.behalf
+        elif kind in ("stopping", "closing"):
+            sent_by(str(fact.get("by") or ""), fact.get("sender"))
+        elif kind == "settings":
+            check(by is not None, "settings were changed by nobody")
+            if self.task is None and self.queue:
+                sent_by(self.queue[0], by)
+        elif kind == "child":
+            self.made_for[fact["child"]["session"]] = self.behalf
+        elif kind == "answer" and fact["who"] != TIMER:
+            check(
+                by is not None and by["who"] == fact["who"], f"{fact['who']} answered, and the log says {by}"
+            )
+        elif kind in NAMED and kind != "answer":
+            check(by is not None, f"{kind} is by nobody")
+
+
+def works_for(session: str, configured: Entry, parent: GiverGrammar | None) -> None:
+    """Holds for whom an agent works against the log of the one above it; raises `Wrong`."""
+    behalf = configured.payload["session"].get("behalf")
+    if parent is not None and session in parent.made_for:
+        wanted = parent.made_for[session]
+        check(behalf == wanted, f"an agent works for {behalf}, and the one above it for {wanted}")
