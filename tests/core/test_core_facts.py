@@ -20,6 +20,7 @@ from orchestrator.core.packs import FileCounts, FolderChange, Pack, read_change,
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import FACTS_EMPTY, PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import Queued, State, Task
+from orchestrator.core.tokens import Price, Served
 from orchestrator.core.tree import Child, Mail, Watchdog
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.core.workspace import Copied, Offer, write_offer
@@ -65,6 +66,7 @@ turns = st.one_of(
         items,
     ),
 )
+prices = st.floats(0, 1e6)
 packs = st.builds(Pack, words, words, numbers, st.booleans())
 works = works_of_calls(words, numbers, objects)
 BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
@@ -111,11 +113,13 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "overflow": st.just(True),
     "parent": objects,
     "phase": st.sampled_from(Phase),
+    "price": st.none() | st.builds(Price, numbers, prices, prices, prices),
     "reason": st.none() | st.text(min_size=1, max_size=8),
     "roots": st.lists(words, max_size=3).map(tuple),
     "sent": objects,
     "sandboxed": st.just(False),
     "served": st.just(False),
+    "served_by": st.none() | st.builds(Served, words, words, words, words),
     "sender": st.none() | st.builds(Sender, words, words, words, words, words),
     "session": st.builds(SessionFacts, words, words, numbers, words),
     "settings": settings,

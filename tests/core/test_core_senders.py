@@ -94,7 +94,7 @@ def test_message_of_a_person_to_an_agent_says_whose_it_is_and_the_task_that_it_b
     (mail,) = facts_of(child, f.MailReceived)
     assert sender_of(mail.mail.content["by"]) == BEN
     assert [fact.by for fact in facts_of(child, f.TaskBegun)] == [None, None]
-    assert "of-ci" not in str(child.shown)
+    assert "of-ci" not in str(child.shown())
 
 
 def test_interrupt_of_a_tree_is_of_its_sender_in_the_logs_below() -> None:

@@ -246,7 +246,7 @@ async def test_client_of_another_namespace_finds_no_thread_by_any_method(
 ) -> None:
     thread = await talked(peer, harness, "one")
 
-    def client(principal: Principal) -> Client:
+    def client(principal: Principal, via: str) -> Client:
         return Client(harness.client._ports, "tenant", principal.name, principal.namespace)
 
     tenant = Principal("eve", namespace="eve")

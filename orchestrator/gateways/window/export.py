@@ -64,7 +64,7 @@ async def export_of(ports: Ports, principal: Principal, given: JsonValue) -> Exp
         raise invalid(error) from None
     if wish.full:
         principal.require(Scope.ADMIN, _WHOLE)
-    head = await thread_head(ports.client(principal), wish.thread_id)
+    head = await thread_head(ports.client(principal, "window"), wish.thread_id)
     if head is None:
         raise no_rollout(wish.thread_id)
     return Export(head, wish.full)
