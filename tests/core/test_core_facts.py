@@ -153,6 +153,7 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
 }
 """Values of the fields that are no texts."""
 OF_FOLDERS: Mapping[str, st.SearchStrategy[Any]] = {
+    "by": st.none() | st.text(min_size=1, max_size=8),
     "parent": st.none() | st.text(min_size=1, max_size=8),
     "reason": words,
     "snapshot": st.text(min_size=1, max_size=8),
