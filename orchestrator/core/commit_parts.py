@@ -152,6 +152,8 @@ class TreeNote(TypedDict, total=False):
     """The epoch of the claim that took the agent over from a lost worker."""
     response: str
     """The identity of the response that settled an agent's questions."""
+    limits: Mapping[str, tuple[int | None, int]]
+    """Limits before (None: there was none) and behind a change; the script that raises them adds it."""
 
 
 @record

@@ -33,7 +33,7 @@ from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Asked, Decided, asked_of
 from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
-from orchestrator.views.tree import amount
+from orchestrator.views.tree import LIMITS_RAISED, amount
 from orchestrator.views.view_errors import ViewError
 
 PATIENCE_S = 10.0
@@ -155,7 +155,7 @@ async def raise_limits(found: LogSource, client: Client, registry: Registry, add
 
 def _change(tree: TreeId, add: Mapping[str, int], who: str, id: str) -> LimitChange:
     parts = ", ".join(f"{amount(name, value)} {name}" for name, value in add.items())
-    message = BackgroundEvent(message=f"{who} added to the tree's limits: {parts}")
+    message = BackgroundEvent(message=f"{who}{LIMITS_RAISED}{parts}")
     payload = encode_event(event("", message))
     return LimitChange(id, dict(add), TreeEvent((payload,), (SessionId(tree),)))
 

@@ -366,6 +366,8 @@ def tree_line(entry: TreeEntry) -> TreeLine:
 
 
 MICRO = 1_000_000
+LIMITS_RAISED = " added to the tree's limits: "
+"""Between the person and the amounts, in the event that tells of a change of limits."""
 
 
 def used_of(registry: Registry, kind: BudgetKind) -> str:

@@ -28,7 +28,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, fold_tree
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
-from orchestrator.views.tree import TAIL, Doing, TreeLine, told_by, tree_line
+from orchestrator.views.tree import LIMITS_RAISED, TAIL, Doing, TreeLine, told_by, tree_line
 
 RUNG: Final = 1_024
 """Entries between two views that are kept."""
@@ -113,6 +113,17 @@ class PastTree:
     at_ms: int
     view: RegistryView
     agents: tuple[PastAgent, ...]
+    limits: Mapping[str, int] | None = None
+    """None where a change since then does not say what was before it: it is of an earlier version."""
+
+    @property
+    def tokens(self) -> int | None:
+        """The tokens that the tree had used, as the agents' logs tell; None where one of them does not."""
+        used = [None if one.doing is None else one.doing.tokens for one in self.agents]
+        known = [tokens for tokens in used if tokens is not None]
+        # Those of an agent that was taken off the list are in no log that is looked at.
+        whole = len(known) == len(used) == self.view.spawned + 1
+        return sum(known) if whole else None
 
 
 @record
@@ -169,6 +180,8 @@ class TreePast:
     _looks: dict[SessionId, _Look] = field(default_factory=dict)
     _marks: list[Mark] = field(default_factory=list)
     _dropped: bool = False
+    _limits: list[tuple[int, Mapping[str, int | None] | None]] = field(default_factory=list)
+    """Entries that changed limits, with those before; None where an entry does not say."""
     _end: int = 0
     _task: asyncio.Task[None] | None = None
     _waiting: list[tuple[int, asyncio.Future[None]]] = field(default_factory=list)
@@ -243,7 +256,7 @@ class TreePast:
     def _forget(self) -> None:
         self._view, self._rungs, self._near = RegistryView(), [], {}
         self._times, self._gaps, self._own, self._looks = array("q"), [], {}, {}
-        self._marks, self._dropped = [], False
+        self._marks, self._dropped, self._limits = [], False, []
 
     def _tell(self) -> None:
         """Wakes those whose entries are read."""
@@ -272,8 +285,11 @@ class TreePast:
         own.tree_seqs.append(entry.tree_seq)
         own.seqs.append(entry.seq)
         mark = mark_of(entry)
-        if mark is not None:
-            self._marks.append(mark)
+        if mark is None:
+            return
+        self._marks.append(mark)
+        if mark.kind == "budget" and LIMITS_RAISED in mark.line.text:
+            self._limits.append((entry.tree_seq, _limits_before(entry)))
 
     # ── as a line ─────────────────────────────────────────────────────────────────────────────
 
@@ -306,8 +322,11 @@ class TreePast:
 
     # ── as it was ─────────────────────────────────────────────────────────────────────────────
 
-    async def at(self, seq: int) -> PastTree:
-        """The tree behind an entry that was read; raises `ValueError` for any other."""
+    async def at(self, seq: int, limits: Mapping[str, int] | None = None) -> PastTree:
+        """The tree behind an entry that was read; raises `ValueError` for any other.
+
+        `limits` are those behind the last entry that was read.
+        """
         if not 1 <= seq <= self.read:
             raise ValueError(f"the tree's log has entries 1 to {self.read}")
         at_ms, view = self._times[seq - 1], await self._view_at(seq)
@@ -320,7 +339,19 @@ class TreePast:
             else PastAgent(number, session, agent)
             for session, (number, agent) in named.items()
         )
-        return PastTree(seq, at_ms, view, tuple(agents))
+        return PastTree(seq, at_ms, view, tuple(agents), self._limits_at(seq, limits))
+
+    def _limits_at(self, seq: int, limits: Mapping[str, int] | None) -> Mapping[str, int] | None:
+        if limits is None:
+            return None
+        then: dict[str, int | None] = dict(limits)
+        for changed, before in reversed(self._limits):
+            if changed <= seq:
+                break
+            if before is None:
+                return None
+            then |= before
+        return {kind: limit for kind, limit in then.items() if limit is not None}
 
     async def _view_at(self, seq: int) -> RegistryView:
         if seq == self.read:
@@ -532,6 +563,12 @@ def _works(entries: Sequence[StoredEntry]) -> bool | None:
     """Whether a task ran at the end of these entries, as far as they tell."""
     kinds = (stored_kind(stored.payload) for stored in reversed(entries))
     return next((kind in _BEGINS for kind in kinds if kind in _BEGINS | _ENDS), None)
+
+
+def _limits_before(entry: TreeEntry) -> Mapping[str, int | None] | None:
+    """The limits that an entry changed, as they were; None for one of an earlier version, which says none."""
+    noted = (orjson.loads(entry.about) if entry.about else {}).get("limits")
+    return None if noted is None else {kind: before for kind, (before, _) in noted.items()}
 
 
 def mark_of(entry: TreeEntry) -> Mark | None:

@@ -115,17 +115,21 @@ def raise_limits(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     fresh, budget = b"raised:" + change not in tree, Budget(tree, sight.now)
     used = dict(zip(KINDS, budget.spent, strict=True)) | {b"wall": budget.wall}
     raised: dict[bytes, int] = {}
+    noted: list[bytes] = []
     for kind, more in adds:
         stored = tree.get(b"limit:" + kind)
         value = int(stored) if stored else used.get(kind) if fresh else None
         if value is not None:
             raised[kind] = max(0, value + int(more)) if fresh else value
+            was = written(int(stored)) if stored else b"null"
+            noted.append(b'"%s":[%s,%s]' % (kind, was, written(raised[kind])))
     limits = [word for pair in raised.items() for word in pair]
     if not fresh:
         return [b"DUP", sight.now, limits, 0]
     events, first = not_said_yet(events, tree), number(tree, b"tree_seq")
     for event in events:
         event.payload = woven(event.parts, None)
+        event.about = event.about or b'{"limits":{%s}}' % b",".join(noted)
     tree |= {b"raised:" + change: written(sight.now), b"tree_seq": written(first + len(events))}
     tree.update((b"limit:" + kind, written(value)) for kind, value in raised.items())
     for (name,) in forgotten:

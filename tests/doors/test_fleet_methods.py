@@ -251,20 +251,32 @@ async def test_tree_is_read_as_it_was_and_its_timeline_has_the_places(peer: Peer
     root = await talked(peer, harness, "one")
     empty = await peer.call("tree/timeline", {"treeId": root})
     assert (empty["treeSeq"], empty["buckets"], empty["marks"]) == (0, [], [])
-    for slots in (1, 2):
-        asked = {"treeId": root, "requestId": f"r{slots}", "add": {"slots": slots}}
-        await peer.call("budget/add", asked)
+    before = dict((await harness.broker.trees.registry(TreeId(root))).limits)
+    for number, add in enumerate(({"slots": 1}, {"tokens": 5_000}, {"slots": 2, "tokens": 100}), 1):
+        await peer.call("budget/add", {"treeId": root, "requestId": f"r{number}", "add": add})
     found = await peer.call("tree/timeline", {"treeId": root, "buckets": 10})
-    assert (found["treeSeq"], sum(bar["entries"] for bar in found["buckets"])) == (2, 2)
-    assert [(mark["seq"], mark["kind"]) for mark in found["marks"]] == [(1, "budget"), (2, "budget")]
+    assert (found["treeSeq"], sum(bar["entries"] for bar in found["buckets"])) == (3, 3)
+    assert [(mark["seq"], mark["kind"]) for mark in found["marks"]] == [(n, "budget") for n in (1, 2, 3)]
+    assert found["reading"] is None
+    now = dict((await harness.broker.trees.registry(TreeId(root))).limits)
+    used = now["tokens"] - 5_100
+    for at, slots, tokens in ((3, 3, now["tokens"]), (2, 1, now["tokens"] - 100)):
+        past = await peer.call("tree/read", {"treeId": root, "at": at})
+        assert past["limits"] == {**now, "slots": before["slots"] + slots, "tokens": tokens}
+        spent = past["agents"][0]["tokens"]
+        assert past["budget"]["tokens"] == {"spent": spent, "held": None, "limit": tokens, "guessed": None}
+        assert used > 0
+        assert spent > 0
     past = await peer.call("tree/read", {"treeId": root, "at": 1})
-    assert (past["treeSeq"], past["budget"], past["limits"]) == (1, None, None)
+    assert (past["treeSeq"], past["reading"]) == (1, None)
+    assert past["limits"] == {**before, "slots": before["slots"] + 1}, "there was no budget of tokens yet"
+    assert past["budget"] == {}
     (agent,) = past["agents"]
     head = await harness.broker.logs.head(SessionId(root))
     assert head is not None
     assert (agent["agentId"], agent["threadId"], agent["seq"], agent["state"]) == (0, root, head.seq, "idle")
-    code, text = await peer.refused("tree/read", {"treeId": root, "at": 3})
-    assert (code, "entries 1 to 2" in text) == (Code.BAD_PARAMS, True)
+    code, text = await peer.refused("tree/read", {"treeId": root, "at": 4})
+    assert (code, "entries 1 to 3" in text) == (Code.BAD_PARAMS, True)
     for wrong in ({"at": 0}, {"at": "now"}):
         assert (await peer.refused("tree/read", {"treeId": root, **wrong}))[0] == Code.BAD_PARAMS
 

@@ -22,6 +22,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, fold_tree
 from orchestrator.rollouts.tree_log import tree_fact, tree_log
 from orchestrator.views import tree_past
+from orchestrator.views.tree import LIMITS_RAISED
 from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast
 from tests.broker.actors import session_id, step, working
 
@@ -322,6 +323,22 @@ async def test_past_that_nobody_asks_for_is_let_go_and_so_is_the_oldest_of_many(
     for _, call in calls:
         call()
     assert len(pasts) == 0
+
+
+async def test_limits_before_a_change_of_an_earlier_version_are_not_known() -> None:
+    def change(seq: int, about: bytes) -> TreeEntry:
+        message = {"type": "background_event", "message": f"ana{LIMITS_RAISED}5 slots"}
+        payload = orjson.dumps({"id": "", "msg": message})
+        return TreeEntry(seq, payload, SessionId("s"), seq, b"", (), seq, about)
+
+    told = orjson.dumps({"limits": {"slots": [5, 10], "tokens": [None, 7]}})
+    past = past_of(Listed([change(1, b""), change(2, b""), change(3, told)]))
+    await past.read_on()
+    now = {"slots": 10, "tokens": 7, "spawned": 2}
+    assert (await past.at(3, now)).limits == now
+    assert (await past.at(2, now)).limits == {"slots": 5, "spawned": 2}
+    assert (await past.at(1, now)).limits is None
+    assert (await past.at(3)).limits is None, "nobody said which they are now"
 
 
 async def test_of_very_many_pauses_the_longest_are_gaps() -> None:

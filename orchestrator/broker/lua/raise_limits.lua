@@ -4,7 +4,8 @@
 --
 -- Moves limits of a tree and wakes whoever waits for room in its budgets. Once per change id. A budget
 -- that the tree did not have begins at what is used by now; a limit that is none and no budget's stays
--- none. Events that were said once at the old limit may be said again.
+-- none. Events that were said once at the old limit may be said again. Beside the event the tree's log gets the
+-- limits before (null: there was none) and behind: {"limits":{"tokens":[100,300]}}.
 --
 -- KEYS  1 agents hash   2 tree stream   3 timers zset   4 root's session hash   5 root's eq stream
 
@@ -16,13 +17,17 @@ if bad then return bad end
 local root = redis.call('HGET', KEYS[1], 'root')
 if not root then return {'UNKNOWN'} end
 local now = now_ms()
-local found, raised = {}, {}
+local found, raised, noted = {}, {}, {}
 local used = used_so_far(KEYS[1], now)
 local fresh = redis.call('HEXISTS', KEYS[1], 'raised:' .. change) == 0
 for _, row in ipairs(adds) do
-  local value = tonumber(redis.call('HGET', KEYS[1], 'limit:' .. row.kind) or '') or fresh and used[row.kind]
+  local was = tonumber(redis.call('HGET', KEYS[1], 'limit:' .. row.kind) or '')
+  local value = was or fresh and used[row.kind]
   if value then
-    if fresh then value = math.max(0, value + row.amount) end
+    if fresh then
+      value = math.max(0, value + row.amount)
+      noted[#noted + 1] = '"' .. row.kind .. '":[' .. (was and text(was) or 'null') .. ',' .. text(value) .. ']'
+    end
     raised[#raised + 1] = {kind = row.kind, limit = value}
     found[#found + 1] = row.kind
     found[#found + 1] = value
@@ -37,6 +42,7 @@ local told = {}
 events = unsaid(events, KEYS[1])
 for i, event in ipairs(events) do
   event.payload = woven(event.parts)
+  if event.about == '' then event.about = '{"limits":{' .. table.concat(noted, ',') .. '}}' end
   if #event.targets > 0 then told[#told + 1] = {payload = event.payload, tree_seq = tree_seq + i} end
 end
 local watched = #told > 0 and s.seq and s.archived ~= '1'

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from pydantic import Field
 
 from orchestrator.broker.notices import until
-from orchestrator.broker.records import AT_REST, SPEND_DAYS, SessionHead
+from orchestrator.broker.records import AT_REST, BUDGET_KINDS, SPEND_DAYS, SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
@@ -49,6 +49,7 @@ MOST_AMOUNT = 1 << 53
 MOST_READERS = 64
 """Trees whose logs' ends are kept at hand."""
 MOST_BUCKETS = 400
+SOON_S = 0.05
 PATIENCE_S = 0.25
 """A timeline whose log takes longer to be read is told as far as it is."""
 STATS_S = 5.0
@@ -218,10 +219,14 @@ async def tree_read(door: Door, params: TreeRead) -> Result:
     """The agents of a tree, its budgets and limits, as they are now; or the agents as they were."""
     head = await _root(door, params.tree_id)
     if params.at is not None:
+        registry = await door.ports.found.broker.trees.registry(head.tree)
         past = _past(door, head)
         await past.reach(params.at)
+        # The limits of now are followed back from the entry that they stand at.
+        whole = past.read >= registry.tree_seq or await past.read_on(SOON_S)
         try:
-            return past_json(head, await past.at(params.at))
+            then = await past.at(params.at, registry.limits if whole else None)
+            return {**past_json(head, then), "reading": _reading(past, whole=whole)}
         except ValueError as error:
             raise bad_params(f"at: {error}") from None
     picture = await reader_of(door.ports.found.broker, head.tree).picture()
@@ -341,10 +346,27 @@ def past_json(head: SessionHead, past: PastTree) -> JsonObject:
         "title": head.title[:MOST_SHOWN],
         "state": agents[0]["state"],
         "agents": agents,
-        "budget": None,
+        "budget": _budget_then(past),
         "counters": {"spawned": past.view.spawned, "slots": past.view.slots},
-        "limits": None,
+        "limits": None if past.limits is None else dict(past.limits),
     }
+
+
+def _budget_then(past: PastTree) -> JsonObject | None:
+    """The budgets' limits of then, and of what was spent the tokens, which the agents' logs tell."""
+    if past.limits is None:
+        return None
+    spent = {"tokens": past.tokens}
+    return {
+        kind: {"spent": spent.get(kind), "held": None, "limit": past.limits[kind], "guessed": None}
+        for kind in BUDGET_KINDS
+        if kind in past.limits
+    }
+
+
+def _reading(past: TreePast, *, whole: bool) -> JsonObject | None:
+    """How far a tree's log is read; None if all of it is."""
+    return None if whole else {"read": past.read, "of": past.end}
 
 
 _STANDINGS: Mapping[str, State] = {
@@ -441,7 +463,7 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
             for mark in found.marks
         ],
         "more": found.more,
-        "reading": None if whole else {"read": past.read, "of": past.end},
+        "reading": _reading(past, whole=whole),
     }
 
 

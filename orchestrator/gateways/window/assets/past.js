@@ -71,7 +71,8 @@ async function picture(tree, at) {
   const key = `${tree} ${at}`;
   const found = pictures.get(key) ?? await api("tree/read", { treeId: tree, at });
   pictures.delete(key);
-  pictures.set(key, found);
+  // What the server has not read yet is asked for again.
+  if (!found.reading) pictures.set(key, found);
   if (pictures.size > KEPT) pictures.delete(pictures.keys().next().value);
   return found;
 }
