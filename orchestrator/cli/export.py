@@ -109,7 +109,8 @@ def _output(file: str) -> Iterator[_Lines]:
 def import_(
     ctx: typer.Context,
     file: Annotated[
-        Path, typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An export or a rollout.")
+        Path,
+        typer.Argument(metavar="FILE", exists=True, dir_okay=False, help="An export, a rollout or a bundle."),
     ],
     pool: Annotated[
         str | None, typer.Option("--pool", metavar="POOL", help="Which workers may run it.")
@@ -125,8 +126,9 @@ def import_(
 
     A full export becomes a session in the same state under a new id, its
     chain made anew. Codex's rollout becomes an idle session with its
-    history and last settings. Nothing runs until somebody speaks to it, and a
-    file with one bad line makes no session at all.
+    history and last settings; of a bundle, the root of its tree becomes one
+    as from a full export. Nothing runs until somebody speaks to it, and a file
+    with one bad line makes no session at all.
 
     Whoever wrote a file may have written anything into it. So its policies
     count only as far as your own settings go, and in another folder than this
@@ -153,10 +155,14 @@ async def _import(
     """The new session, its plan, and the packs of its folder that this deployment's archive has not."""
     import os
     import time
+    from contextlib import ExitStack
 
     from orchestrator.cli.invocation import opened
     from orchestrator.core.frozen import replace
     from orchestrator.gateways.folder_facts import Workspace
+    from orchestrator.rollouts.bundle_export import OpenBundle
+    from orchestrator.rollouts.bundle_form import NewerFormat
+    from orchestrator.rollouts.bundle_members import BadContainer, is_bundle
     from orchestrator.rollouts.file_format import BadLine, read_rollout
     from orchestrator.rollouts.imports import Newcomer, plan_import, store
     from orchestrator.rollouts.log_errors import RolloutError
@@ -171,18 +177,24 @@ async def _import(
     bound = None if trust else partial(_bounded, birth.settings)
     newcomer = Newcomer(facts, birth.settings, VERSION, now_ms, bound)
     key, blobs = chain_key(settings), dict[str, bytes]()
-    try:
-        with file.open("rb") as lines:
+    with ExitStack() as stack:
+        try:
+            bundled = stack.enter_context(OpenBundle(file, key)) if is_bundle(file) else None
+            lines = bundled.lines() if bundled is not None else stack.enter_context(file.open("rb"))
             text = read_rollout(lines, blobs)
             plan = plan_import(text, newcomer, blobs, key, accept_old_header=accept_old_header)
-    except (BadLine, RolloutError) as error:
-        raise Fault(f"{file}: {error}; nothing was imported") from None
-    async with opened(settings) as found:
-        own = plan.facts
-        if plan.packs:
-            await found.broker.commits.announce(own.session_id)
-        lacking = await copied_to(found.packs(), own.tree_id, own.session_id, plan.packs)
-        return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
+        except (BadLine, RolloutError, NewerFormat, BadContainer) as error:
+            raise Fault(f"{file}: {error}; nothing was imported") from None
+        if bundled is not None and bundled.agents:
+            left = f"{counted(bundled.agents, 'agent')} of its tree stay in the bundle"
+            plan = replace(plan, notes=(*plan.notes, f"{left}: of the root alone a session is made"))
+        async with opened(settings) as found:
+            own = plan.facts
+            if plan.packs:
+                await found.broker.commits.announce(own.session_id)
+            given = (bundled.copy_pack,) if bundled is not None else ()
+            lacking = await copied_to(found.packs(), own.tree_id, own.session_id, plan.packs, *given)
+            return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
 
 
 def _bounded(own: TurnSettings, told: TurnSettings, portable: PortableFolder | None) -> TurnSettings:

@@ -123,10 +123,16 @@ def packs_of(moments: Iterable[Moment]) -> tuple[Pack, ...]:
     return tuple({pack.name: pack for moment in by_entry for pack in moment.packs}.values())
 
 
-async def copied_to(store: Packs, tree: TreeId, session: SessionId, packs: Sequence[Pack]) -> int:
+async def copied_to(
+    store: Packs,
+    tree: TreeId,
+    session: SessionId,
+    packs: Sequence[Pack],
+    given: Callable[[str, Path], bool] = lambda sha256, target: False,
+) -> int:
     """Stores packs of other sessions as this one's own; answers how many the store has not.
 
-    Raises `ArchiveUnavailable`.
+    `given` copies a pack that came with the session to a file. Raises `ArchiveUnavailable`.
     """
     lacking = 0
     with tempfile.TemporaryDirectory(prefix=".dendro-") as spool:
@@ -134,7 +140,8 @@ async def copied_to(store: Packs, tree: TreeId, session: SessionId, packs: Seque
         for pack in packs:
             try:
                 old = PackName.of(pack.name, TreeId(pack.name.partition("/")[0]))
-                await store.fetch(old, file, pack.bytes)
+                if not await asyncio.to_thread(given, pack.sha256, file):
+                    await store.fetch(old, file, pack.bytes)
                 await store.put(replace(old, tree=tree, session=session), file)
             except BrokenPack:
                 lacking += 1

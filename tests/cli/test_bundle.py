@@ -13,10 +13,16 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from orchestrator.rollouts.signed_notes import VerifierKey
 from tests.cli.machine import Machine
 from tests.cli.parked_tree import parked_tree
+from tests.rollouts.test_bundle_check import example
 
 pytestmark = pytest.mark.realredis
 NOWHERE = "unix:///nowhere/redis.sock"
 ORIGIN = "fleet.example/home"
+
+
+def stranger(path: Path) -> set[str]:
+    """The findings of the checker that has nothing of ours."""
+    return {code for code, *_ in example().Check(path).run()}
 
 
 def key_file(folder: Path) -> VerifierKey:
@@ -43,6 +49,14 @@ def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Mach
             found.run("bundle", found.root, "-o", "less.zip", "--withhold", f"{found.root}:9").returncode == 0
         )
         assert "findings   none" in found.says("bundle", "--open", "run.zip")
+        assert stranger(folder / "run.zip") == stranger(folder / "less.zip") == set()
+        imported = found.run("import", "run.zip", "--trust")
+        assert imported.returncode == 0, imported.stderr
+        assert "7 agents of its tree stay in the bundle" in imported.stderr
+        assert "entries follow" in found.says("verify", imported.stdout.strip())
+        refused = found.refused("import", "less.zip")
+        assert refused[0] == 1
+        assert "entry 9 has no text in it" in refused[1]
     alone = replace(found.machine, environ={**found.machine.environ, "DENDRO_REDIS_URL": NOWHERE})
     (folder / "trust.json").write_text(json.dumps({"log": [str(key)], "quorum": 0}))
     held = alone.run("verify", "run.zip", "--trust", "trust.json")

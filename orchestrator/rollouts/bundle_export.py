@@ -1,0 +1,82 @@
+"""A session's log in a bundle as the lines of a full export, so that what reads those reads bundles, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core.chain import ChainKey
+from orchestrator.core.counts import counted
+from orchestrator.rollouts.bundle_check import check_bundle
+from orchestrator.rollouts.bundle_form import HASH, MOST_TEXT_BYTES, Line, Manifest, log_member, read_line
+from orchestrator.rollouts.bundle_members import lines_of, open_members
+from orchestrator.rollouts.file_format import Header, full_line
+from orchestrator.rollouts.inherited_lines import LogLine
+from orchestrator.rollouts.log_errors import RolloutError
+
+
+class OpenBundle:
+    """A bundle as a source of its root's log; raises `RolloutError` for one that does not hold."""
+
+    def __init__(self, path: Path, key: ChainKey | None) -> None:
+        report = check_bundle(path, key=key)
+        if report.findings or report.manifest is None:
+            found = counted(len(report.findings) + report.more, "finding")
+            raise RolloutError(f"it does not hold: {found}, which `dendro verify` names")
+        self._manifest: Manifest = report.manifest
+        self._key = key
+        self._members = open_members(path)
+
+    def __enter__(self) -> OpenBundle:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._members.close()
+
+    @property
+    def agents(self) -> int:
+        """Sessions beside the root's, which are not read."""
+        return sum(bool(log.session) for log in self._manifest.logs) - 1
+
+    def lines(self) -> Iterator[bytes]:
+        """The full export of the tree's root."""
+        id = f"session:{self._manifest.tree}"
+        log = next((log for log in self._manifest.logs if log.id == id), None)
+        if log is None:
+            raise RolloutError("the root of its tree was left out of it")
+        keyed = self._key is not None and self._key.id == log.key_id
+        secret = self._key.secret if self._key is not None and keyed else b""
+        yield Header(log.session, "default", log.size, log.head, log.key_id).encode(secret) + b"\n"
+        for lines in lines_of(self._members.chunks(log_member(id))):
+            for data in lines:
+                yield self._exported(read_line(data, tree=False))
+
+    def _exported(self, line: Line) -> bytes:
+        if line.payload is None:
+            raise RolloutError(
+                f"entry {line.seq} has no text in it: what it did to the state is not known any more"
+            )
+        entry = StoredEntry(line.seq, line.epoch, line.payload.encode(), line.salt, line.chain)
+        return full_line(LogLine(entry), self._text)
+
+    def _text(self, digest: str) -> str | None:
+        member = self._members.members.get(f"texts/{digest}") if HASH.fullmatch(digest) else None
+        if member is None or member.bytes > MOST_TEXT_BYTES:
+            return None
+        return b"".join(self._members.chunks(member.name)).decode("utf-8", "surrogatepass")
+
+    def copy_pack(self, sha256: str, target: Path) -> bool:
+        """Copies a pack to a new file of this user's; False if it is not here."""
+        from orchestrator.private_files import replacing
+
+        member = self._members.members.get(f"packs/{sha256}.pack") if HASH.fullmatch(sha256) else None
+        if member is None:
+            return False
+        with replacing(target) as out:
+            for chunk in self._members.chunks(member.name):
+                out.write(chunk)
+        return True
