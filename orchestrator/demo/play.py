@@ -11,6 +11,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import time
 from collections.abc import Coroutine, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -473,6 +474,19 @@ class Stage:
         return subprocess.run(
             [*self.dendro, *words], env=environ, cwd=self.workspace, capture_output=True, text=True
         )
+
+
+def check_by_example(stage: Stage, environ: dict[str, str], example: Path, bundle: str) -> Shown:
+    """Checks a bundle by the checker for strangers, which has nothing of Dendro's."""
+    done = subprocess.run(
+        [sys.executable, "-I", str(example), bundle],
+        env=environ,
+        cwd=stage.workspace,
+        capture_output=True,
+        text=True,
+    )
+    told = f"python examples/{example.name} {bundle}"
+    return Shown(told, done.stdout + done.stderr, done.returncode != 0)
 
 
 @record

@@ -43,6 +43,7 @@ from orchestrator.demo.play import (
     Statement,
     Story,
     both_alive,
+    check_by_example,
     claims,
     clone,
     environ,
@@ -114,6 +115,7 @@ async def _demo(console: Console, stage: Stage, repository: Path | None) -> int:
             shown = [] if here.shared else _shown(stage, environment, story, console.is_terminal)
             held = await claims(found, story, stage.workspace, shown)
         shown.append(_run(stage, environment, ("replay", story.root)))
+        shown += _bundled(stage, environment, story)
     return _summary(console, stage, story, held, shown)
 
 
@@ -150,6 +152,16 @@ def _shown(stage: Stage, environ: dict[str, str], story: Story, colours: bool) -
     # They read the log and the packs, and one alone writes, into the clone: in any order they say the same.
     with ThreadPoolExecutor(max_workers=len(asked)) as together:
         return list(together.map(partial(_run, stage, environ), asked))
+
+
+def _bundled(stage: Stage, environ: dict[str, str], story: Story) -> list[Shown]:
+    """The run as one file, checked by the program that strangers have; by Dendro where that is not here."""
+    file = os.path.relpath(stage.folder / "run.zip", stage.workspace)
+    made = _run(stage, environ, ("bundle", story.root, "-o", file))
+    example = Path(__file__).parents[2] / "examples" / "check_bundle.py"
+    if not example.is_file():
+        return [made, _run(stage, environ, ("verify", file))]
+    return [made, check_by_example(stage, environ, example, file)]
 
 
 def _run(stage: Stage, environ: dict[str, str], words: Sequence[str]) -> Shown:
