@@ -423,7 +423,7 @@ READ = {
     "orchestrator/terminal/chat.py": 1,
     "orchestrator/terminal/missing.py": 2,
     "orchestrator/tools/exec/forked_command.py": 3,
-    "orchestrator/tools/exec/held_objects.py": 6,
+    "orchestrator/tools/exec/held_objects.py": 7,
     "orchestrator/tools/exec/supervisor.py": 1,
     "orchestrator/tools/image_process.py": 2,
     "orchestrator/tools/images.py": 1,

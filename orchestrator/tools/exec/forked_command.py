@@ -21,12 +21,13 @@ import os
 import signal
 
 from orchestrator.sandbox import confine, kernel
-from orchestrator.tools.exec.held_objects import enter_cgroup, home_of
 from orchestrator.tools.patch import writer
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
     from typing import Any
+
+    from orchestrator.tools.exec.held_objects import Cgroup
 
 KILL_SIGNAL = signal.SIGUSR1
 """The signal that makes a shim kill everything; no terminal and no service manager sends it."""
@@ -40,16 +41,16 @@ _OPTIONS_FD = 4
 
 
 def start(
-    spec: dict[str, Any], stdout: int, stderr: int, ruleset: int | None, cgroups: list[str]
+    spec: dict[str, Any], stdout: int, stderr: int, ruleset: int | None, cgroups: list[Cgroup]
 ) -> tuple[int, str]:
     """Starts the command; its pid, or -1 and the line that says why it did not start."""
     program = _locate(spec["program"], spec["path"], spec["cwd"])
     if isinstance(program, int):
         return -1, f"failed program {program}"
-    ways = [(cgroup, home) for cgroup in cgroups if (home := home_of(cgroup)) is not None]
-    if len(ways) < len(cgroups) or ruleset is not None or not _confines_nothing(spec["confine"]):
+    comes_back = all(cgroup.has_way_back for cgroup in cgroups)
+    if not comes_back or ruleset is not None or not _confines_nothing(spec["confine"]):
         return _fork(spec, program, (stdout, stderr, ruleset), cgroups)
-    return _spawn(spec, program, (stdout, stderr), ways)
+    return _spawn(spec, program, (stdout, stderr), cgroups)
 
 
 def _confines_nothing(confine: dict[str, Any]) -> bool:
@@ -58,7 +59,7 @@ def _confines_nothing(confine: dict[str, Any]) -> bool:
 
 
 def _spawn(
-    spec: dict[str, Any], program: str, outputs: tuple[int, int], cgroups: list[tuple[str, str]]
+    spec: dict[str, Any], program: str, outputs: tuple[int, int], cgroups: list[Cgroup]
 ) -> tuple[int, str]:
     """Starts it without a copy of this process, which goes into the command's cgroups for the moment.
 
@@ -71,8 +72,8 @@ def _spawn(
         stage = "cwd"
         os.chdir(spec["cwd"])
         stage = "preparation"
-        for cgroup, _ in cgroups:
-            enter_cgroup(cgroup)
+        for cgroup in cgroups:
+            cgroup.enter()
         stage = "program"
         argv = spec["argv"]
         return os.posix_spawn(
@@ -87,8 +88,8 @@ def _spawn(
         # What exec cannot even be asked, a NUL byte in a word, is a ValueError without an errno.
         return -1, f"failed {stage} {getattr(refused, 'errno', None) or errno.EINVAL}"
     finally:
-        for _, home in cgroups:
-            enter_cgroup(home)
+        for cgroup in cgroups:
+            cgroup.leave()
         os.chdir("/")
         for descriptor in opened:
             os.close(descriptor)
@@ -111,7 +112,7 @@ def _own_descriptors(
 
 
 def _fork(
-    spec: dict[str, Any], program: str, descriptors: tuple[int, int, int | None], cgroups: list[str]
+    spec: dict[str, Any], program: str, descriptors: tuple[int, int, int | None], cgroups: list[Cgroup]
 ) -> tuple[int, str]:
     """Starts it by a fork of this process that confines itself."""
     news_in, news_out = os.pipe2(os.O_CLOEXEC)
@@ -157,7 +158,7 @@ def _become_writer(shim_pid: int, job: writer.Job, stdout: int) -> None:
 
 
 def _become_command(
-    spec: dict[str, Any], program: str, cgroups: list[str], descriptors: tuple[int, int, int | None, int]
+    spec: dict[str, Any], program: str, cgroups: list[Cgroup], descriptors: tuple[int, int, int | None, int]
 ) -> None:
     """In the fork: becomes the command, or reports why not and exits; never runs it half confined."""
     stdout, stderr, ruleset, news = (None if fd is None else _high(fd) for fd in descriptors)
@@ -219,11 +220,11 @@ def _locate_launcher(argv: list[str], program: str, spec: dict[str, Any]) -> str
     return program if argv[0] == spec["program"] else argv[0]
 
 
-def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroups: list[str]) -> None:
+def _prepare(spec: dict[str, Any], stdout: int, stderr: int, cgroups: list[Cgroup]) -> None:
     """A session of its own, the cgroups, the three descriptors, the signals as a shell expects them."""
     os.setsid()
     for cgroup in cgroups:
-        enter_cgroup(cgroup)
+        cgroup.enter()
     filter_fd = _filter_pipe(spec["seccomp_on_fd"])
     options_fd = _memory_file(spec["options_on_fd"])
     os.dup2(stdout if spec["tty"] else os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC), 0)

@@ -15,56 +15,134 @@ from contextlib import suppress
 
 from orchestrator.sandbox import kernel
 
-TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
+class Cgroup:
+    """A cgroup that a shim makes for its command, and keeps for its next ones.
 
-def make_cgroup(path: str, settings: Iterable[tuple[str, str]]) -> None:
-    """A cgroup with its limits, as far as it has their files; the command moves itself into it."""
-    os.mkdir(path)
-    for name, value in settings:
-        with suppress(FileNotFoundError), open(f"{path}/{name}", "r+") as file:
-            file.write(value)
-
-
-def enter_cgroup(path: str) -> None:
-    """Moves this thread there, which has to be the process's only one.
-
-    Not by `cgroup.procs` where there is `tasks` (version 1): moving a process waits until no thread of the
-    machine can still be on its way through a fork or an exec, some 10 ms.
+    Making and removing costs more than all else that is done with it.
     """
+
+    __slots__ = ("_entry", "_killed", "_kills", "_path", "_room", "_settings", "_usage", "_way_back")
+
+    def __init__(self, path: str, settings: list[tuple[str, str]]) -> None:
+        """Makes it, with its limits as far as it has their files."""
+        try:
+            os.mkdir(path)
+        except FileExistsError:
+            # Of a shim that was killed with its supervisor, whose numbers these two have now.
+            os.rmdir(path)
+            os.mkdir(path)
+        self._path = path
+        self._settings = settings
+        for name, value in settings:
+            with suppress(FileNotFoundError):
+                _write(f"{path}/{name}", value)
+        self._entry = _entry(path)
+        self._way_back = _way_back(os.path.dirname(path))
+        self._usage = _opened(f"{path}/memory.current", f"{path}/memory.usage_in_bytes")
+        self._kills = _opened(f"{path}/memory.events", f"{path}/memory.oom_control")
+        self._room = next((int(value) for name, value in settings if name == "memory.max"), 0)
+        self._killed = 0
+
+    @property
+    def has_way_back(self) -> bool:
+        """Whether a process that has entered it can go back to where it was."""
+        return self._way_back is not None
+
+    def enter(self) -> None:
+        """Moves this thread there, which has to be the process's only one."""
+        os.write(self._entry, b"0")
+
+    def leave(self) -> None:
+        """Moves this thread back."""
+        assert self._way_back is not None
+        os.write(self._way_back, b"0")
+
+    def is_fit(self, settings: list[tuple[str, str]]) -> bool:
+        """Whether another command may have it, which is to find all the memory that it is allowed.
+
+        Files in memory that a command has left, and pages of files that it has read, are counted there.
+        """
+        if settings != self._settings:
+            return False
+        used = 0 if self._usage is None else int(os.pread(self._usage, 32, 0))
+        return used <= min(_MOST_LEFT, self._room // 16)
+
+    def ran_out_of_memory(self) -> bool:
+        """Whether the kernel has killed a process of it for its memory, since this was asked last."""
+        before = self._killed
+        if self._kills is not None:
+            for line in os.pread(self._kills, 4096, 0).splitlines():
+                name, _, count = line.partition(b" ")
+                if name == b"oom_kill":
+                    self._killed = int(count)
+        return self._killed > before
+
+    def remove(self) -> None:
+        """Removes it, unless a survivor of another user is still in it."""
+        for descriptor in (self._entry, self._usage, self._kills):
+            if descriptor is not None:
+                os.close(descriptor)
+        remove_cgroup(self._path, kernel.COUNTED_STILL_S)
+
+
+_MOST_LEFT = 16 << 20
+"""Bytes that may be counted in a cgroup that the next command gets."""
+
+
+def _opened(*paths: str) -> int | None:
+    """The first of these files that there is, opened to be read."""
+    for path in paths:
+        with suppress(OSError):
+            return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    return None
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
     try:
-        descriptor = os.open(f"{path}/tasks", os.O_WRONLY | os.O_CLOEXEC)
-    except FileNotFoundError:
-        descriptor = os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
-    try:
-        os.write(descriptor, b"0")
+        os.write(descriptor, text.encode())
     finally:
         os.close(descriptor)
 
 
-_homes: dict[str, str | None] = {}
+def _entry(path: str) -> int:
+    """The file of a cgroup that moves who writes to it.
+
+    Not `cgroup.procs` where there is `tasks` (version 1): moving a process waits until no thread of the
+    machine can still be on its way through a fork or an exec, some 10 ms.
+    """
+    try:
+        return os.open(f"{path}/tasks", os.O_WRONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return os.open(f"{path}/cgroup.procs", os.O_WRONLY | os.O_CLOEXEC)
 
 
-def home_of(cgroup: str) -> str | None:
-    """The cgroup that this process is in beside one that it made, if it may come back to it from there."""
-    parent = os.path.dirname(cgroup)
-    if parent not in _homes:
-        _homes[parent] = _find_home(parent)
-    return _homes[parent]
+_ways_back: dict[str, int | None] = {}
 
 
-def _find_home(parent: str) -> str | None:
+def _way_back(parent: str) -> int | None:
+    """The way to the cgroup that this process is in beside those that it makes, if it may go it."""
+    if parent not in _ways_back:
+        _ways_back[parent] = _find_way_back(parent)
+    return _ways_back[parent]
+
+
+def _find_way_back(parent: str) -> int | None:
     home = parent if os.path.exists(f"{parent}/tasks") else _leaf(parent)
     if home is None:
         return None
     try:
-        # It is there, so this does nothing but ask.
-        enter_cgroup(home)
+        entry = _entry(home)
     except OSError:
         return None
-    return home
+    try:
+        # It is there, so this does nothing but ask.
+        os.write(entry, b"0")
+    except OSError:
+        os.close(entry)
+        return None
+    return entry
 
 
 def _leaf(parent: str) -> str | None:
@@ -100,15 +178,6 @@ def has_process_below(parent: str, prefix: str) -> bool:
     except OSError:
         return False
     return any(_has_process(f"{parent}/{name}") for name in names if name.startswith(prefix))
-
-
-def ran_out_of_memory(path: str) -> bool:
-    """Whether the kernel has killed a process of the cgroup for its memory."""
-    for name in ("memory.events", "memory.oom_control"):
-        with suppress(OSError), open(f"{path}/{name}") as file:
-            counted = dict(line.split() for line in file)
-            return counted.get("oom_kill", "0") != "0"
-    return False
 
 
 def hold_placeholder(path: str) -> tuple[str, int]:

@@ -337,9 +337,7 @@ class Supervisor:
         argv = (*OWN_SESSION, *command.argv) if command.tty else command.argv
         launch = launcher.launch(argv, command.env, command.cwd, command.confinement)
         descriptors = [] if launch.ruleset is None else [launch.ruleset]
-        self._hand_over(
-            ident, running, self._spec(ident, command, launch), descriptors, self._rlimits(command)
-        )
+        self._hand_over(ident, running, self._spec(command, launch), descriptors, self._rlimits(command))
 
     def _launch_writer(self, job: Job, ident: int, running: Running) -> None:
         self._hand_over(ident, running, {**_UNCONFINED, "job": job}, [])
@@ -379,20 +377,20 @@ class Supervisor:
         if running.exit is not None:
             await running.drain(self._config.quiet_s, self._config.quiet_s)
 
-    def _cgroups(self, ident: int, limits: Limits) -> list[tuple[str, list[tuple[str, str]]]]:
-        """The cgroups that hold the command, each with its settings; in version 2 they are one."""
+    def _cgroups(self, limits: Limits) -> list[tuple[str, list[tuple[str, str]]]]:
+        """Where the command gets its cgroups, each with its settings; in version 2 they are one."""
         support, made = self._config.support, dict[str, list[tuple[str, str]]]()
         if limits.processes is not None and support.pids_cgroup is not None:
             made.setdefault(support.pids_cgroup, []).append(("pids.max", str(limits.processes)))
         if limits.memory_bytes is not None and support.memory_cgroup is not None:
             made.setdefault(support.memory_cgroup, []).extend(memory_settings(limits.memory_bytes))
-        return [(f"{parent}/dendro-{self.pid}-{ident}", settings) for parent, settings in made.items()]
+        return [*made.items()]
 
-    def _sweep_cgroups(self, ident: int) -> None:
+    def _sweep_cgroups(self, shim: int) -> None:
         for parent in {self._config.support.pids_cgroup, self._config.support.memory_cgroup} - {None}:
-            remove_cgroup(f"{parent}/dendro-{self.pid}-{ident}")
+            remove_cgroup(f"{parent}/dendro-{self.pid}-{shim}")
 
-    def _spec(self, ident: int, command: Command, launch: Launch) -> dict[str, Any]:
+    def _spec(self, command: Command, launch: Launch) -> dict[str, Any]:
         return {
             "program": command.argv[0],
             "argv": list(launch.argv),
@@ -411,7 +409,7 @@ class Supervisor:
                 "keep_capabilities": launch.keep_capabilities,
                 "seccomp": launch.seccomp,
             },
-            "cgroups": self._cgroups(ident, command.limits),
+            "cgroups": self._cgroups(command.limits),
         }
 
     def _rlimits(self, command: Command) -> tuple[int | None, int | None]:
@@ -448,9 +446,9 @@ class Supervisor:
         match marshal.loads(data):
             case ("here",):
                 self._unanswered = 0
-            case ("swept", ident, survivors):
+            case ("swept", ident, survivors, shim):
+                self._sweep_cgroups(shim)
                 if entry := self._running.get(ident):
-                    self._sweep_cgroups(ident)
                     entry[1].lose_shim(survivors)
             case ("refused", ident, number):
                 if entry := self._running.get(ident):

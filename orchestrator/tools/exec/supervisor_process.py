@@ -24,7 +24,7 @@ From the worker:
 To the worker:
     ready
     here                      the answer to `ask`
-    swept, id, survivors      a shim ended without proof; what it left behind was killed
+    swept, id, survivors, pid a shim ended without proof; what it left behind was killed. 0 where it had none
     refused, id, errno        the claim has no right to run (0), or the fork failed
 
 Only light imports: the size of this process is what a shim's start costs.
@@ -54,12 +54,10 @@ from orchestrator.tools.exec.forked_command import (
     start_writer,
 )
 from orchestrator.tools.exec.held_objects import (
+    Cgroup,
     has_process_below,
     hold_placeholder,
-    make_cgroup,
-    ran_out_of_memory,
     release_placeholder,
-    remove_cgroup,
 )
 
 # ── shim ──────────────────────────────────────────────────────────────────────────────────────────
@@ -142,14 +140,24 @@ def run_shim(supervisor_pid: int, orders: socket.socket, given: Descriptors, lim
         return 0  # the supervisor died before the kernel was asked to tell of it
     _lower_limits(*limits)
     following: Descriptors | None = given
-    while following is not None:
-        survivors, killed = _see_through(following, wakeup)
-        if survivors:
-            return 1
-        with suppress(OSError):  # a supervisor that is gone tells of it by a signal
-            orders.send(_LAST if killed else _DONE, socket.MSG_NOSIGNAL)
-        following = None if killed else _next(orders, wakeup)
-    return 0
+    kept: dict[str, Cgroup] = {}
+    try:
+        while following is not None:
+            survivors, killed = _see_through(following, wakeup, kept, name_of_cgroups(supervisor_pid))
+            if survivors:
+                return 1
+            with suppress(OSError):  # a supervisor that is gone tells of it by a signal
+                orders.send(_LAST if killed else _DONE, socket.MSG_NOSIGNAL)
+            following = None if killed else _next(orders, wakeup)
+        return 0
+    finally:
+        for cgroup in kept.values():
+            cgroup.remove()
+
+
+def name_of_cgroups(supervisor_pid: int) -> str:
+    """The name of the cgroups of this shim."""
+    return f"dendro-{supervisor_pid}-{os.getpid()}"
 
 
 def _lower_limits(processes: int | None, data: int | None) -> None:
@@ -180,15 +188,13 @@ def _next(orders: socket.socket, wakeup: int) -> Descriptors | None:
             return Descriptors(*descriptors) if data else None
 
 
-def _see_through(given: Descriptors, wakeup: int) -> tuple[int, bool]:
+def _see_through(given: Descriptors, wakeup: int, kept: dict[str, Cgroup], name: str) -> tuple[int, bool]:
     """Runs one command; the number of processes that cannot be killed, and whether something was to be."""
     spec = _read_spec(given.spec)
     held = [hold_placeholder(path) for path in spec["placeholders"]]
     unheld = [path for path, descriptor in held if descriptor < 0]
     spec["confine"]["mounts"] = [mount for mount in spec["confine"]["mounts"] if mount[0] not in unheld]
-    cgroups = [path for path, _ in spec["cgroups"]]
-    for path, settings in spec["cgroups"]:
-        make_cgroup(path, settings)
+    cgroups = [_cgroup(kept, f"{parent}/{name}", settings) for parent, settings in spec["cgroups"]]
     try:
         main, failure = _start(spec, given, cgroups)
         for descriptor in (given.stdout, given.stderr, given.ruleset):
@@ -198,11 +204,9 @@ def _see_through(given: Descriptors, wakeup: int) -> tuple[int, bool]:
         if failure:
             watch.report(failure)
         survivors = watch.run()
-        if any(map(ran_out_of_memory, cgroups)):
+        if any(cgroup.ran_out_of_memory() for cgroup in cgroups):
             watch.report("memory")
     finally:
-        for path in cgroups:
-            remove_cgroup(path, kernel.COUNTED_STILL_S)
         for path, descriptor in held:
             release_placeholder(path, descriptor)
     watch.report(f"gone {survivors}")
@@ -211,7 +215,16 @@ def _see_through(given: Descriptors, wakeup: int) -> tuple[int, bool]:
     return survivors, watch.killed
 
 
-def _start(spec: dict[str, Any], given: Descriptors, cgroups: list[str]) -> tuple[int, str]:
+def _cgroup(kept: dict[str, Cgroup], path: str, settings: list[tuple[str, str]]) -> Cgroup:
+    """The cgroup of the command before, or a new one."""
+    if path in kept and not kept[path].is_fit(settings):
+        kept.pop(path).remove()
+    if path not in kept:
+        kept[path] = Cgroup(path, settings)
+    return kept[path]
+
+
+def _start(spec: dict[str, Any], given: Descriptors, cgroups: list[Cgroup]) -> tuple[int, str]:
     if "job" in spec:
         return start_writer(spec["job"], given.stdout)
     return start(spec, given.stdout, given.stderr, given.ruleset, cgroups)
@@ -630,10 +643,8 @@ class _Supervisor:
                 continue
             shim.hear()
             self._dismiss(shim)
-            if shim.ident is not None:
-                self._send(("swept", shim.ident, self._sweep()))
-            elif status != 0:
-                self._sweep()
+            if shim.ident is not None or status != 0:
+                self._send(("swept", shim.ident or 0, self._sweep(), pid))
 
     def _sweep(self) -> int:
         """Kills every descendant that no living shim holds; returns how many are left."""

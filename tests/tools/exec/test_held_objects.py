@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.exec.held_objects import enter_cgroup, remove_cgroup
+from orchestrator.tools.exec.held_objects import Cgroup, remove_cgroup
 
 
 @pytest.fixture
@@ -60,9 +60,67 @@ def test_worker_asks_once_for_a_cgroup_that_a_lost_shim_left(
     assert len(asked) == 1
 
 
-@pytest.mark.parametrize(("version", "file"), [(1, "tasks"), (2, "cgroup.procs")])
-def test_command_enters_a_cgroup_as_the_one_thread_that_it_is(cgroup: Path, version: int, file: str) -> None:
-    if version == 1:
-        (cgroup / "tasks").touch()
-    enter_cgroup(str(cgroup))
-    assert [it.name for it in cgroup.iterdir() if it.read_text() == "0"] == [file]
+@pytest.fixture(params=[1, 2])
+def kernel(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which cgroups are made, as the kernel makes them in each of its versions."""
+    version: int = request.param
+    entry, usage, kills = (
+        ("tasks", "memory.usage_in_bytes", "memory.oom_control")
+        if version == 1
+        else ("cgroup.procs", "memory.current", "memory.events")
+    )
+    real = os.mkdir
+
+    def mkdir(path: str) -> None:
+        real(path)
+        for name in (entry, "cgroup.procs", "pids.max"):
+            (Path(path) / name).touch()
+        (Path(path) / usage).write_text("4096\n")
+        (Path(path) / kills).write_text("oom 0\noom_kill 0\n")
+
+    monkeypatch.setattr(os, "mkdir", mkdir)
+    (tmp_path / entry).touch()
+    (tmp_path / "entry").symlink_to(entry)
+    return tmp_path
+
+
+SETTINGS = [("pids.max", "100"), ("memory.max", str(64 << 20))]
+
+
+def test_shim_enters_a_cgroup_as_the_one_thread_that_it_is_and_goes_back(kernel: Path) -> None:
+    entry = (kernel / "entry").readlink()
+    made = Cgroup(f"{kernel}/dendro-1-2", SETTINGS)
+    made.enter()
+    assert (kernel / "dendro-1-2" / entry).read_text() == "0"
+    assert (kernel / "dendro-1-2" / "pids.max").read_text() == "100"
+    assert made.has_way_back
+    asked = (kernel / entry).read_text()
+    made.leave()
+    assert (kernel / entry).read_text() == f"{asked}0"
+
+
+def test_cgroup_in_which_memory_is_left_is_not_for_another_command(kernel: Path) -> None:
+    made = Cgroup(f"{kernel}/dendro-1-2", SETTINGS)
+    assert made.is_fit(SETTINGS)
+    assert not made.is_fit([("pids.max", "50")])
+    usage = next((kernel / "dendro-1-2").glob("memory.*[ts]"))
+    usage.write_text(f"{(4 << 20) + 1}\n")
+    assert not made.is_fit(SETTINGS), "a sixteenth of what the command is allowed"
+
+
+def test_command_is_told_of_its_own_memory_alone(kernel: Path) -> None:
+    made = Cgroup(f"{kernel}/dendro-1-2", SETTINGS)
+    assert not made.ran_out_of_memory()
+    for kills in (kernel / "dendro-1-2").glob("memory.[eo]*"):
+        kills.write_text("oom 3\noom_kill 2\noom_kill_disable 0\n")
+    assert made.ran_out_of_memory()
+    assert not made.ran_out_of_memory()
+
+
+def test_cgroup_of_a_dead_shim_of_the_same_number_is_made_anew(kernel: Path) -> None:
+    left = kernel / "dendro-1-2"
+    Cgroup(str(left), SETTINGS)
+    for file in left.iterdir():
+        file.unlink()
+    Cgroup(str(left), SETTINGS).enter()
+    assert (left / "pids.max").read_text() == "100"

@@ -101,6 +101,9 @@ async def test_no_cgroup_is_left_behind(
 ) -> None:
     from pathlib import Path
 
-    await supervisor.run(command("true", limits=Limits(memory_bytes=LIMIT)), ignore)
+    for megabytes in (1, 1, 100, 1):
+        script = f"head -c {megabytes}000000 /dev/zero | tail -c 1 >/dev/null"
+        await supervisor.run(command("sh", "-c", script, limits=Limits(memory_bytes=LIMIT)), ignore)
+    await supervisor.close()
     assert counted.memory_cgroup is not None
     assert list(Path(counted.memory_cgroup).glob(f"dendro-{supervisor.pid}-*")) == []
