@@ -131,6 +131,7 @@ def main() -> None:
             _begun(deployment, name)
         deployment.asks("Move the reports", "Close the month in the ledger")
         tree = _begun(deployment, "Move billing to ledger v2")
+        deployment.call("budget/add", {"treeId": tree, "requestId": "first", "add": {"tokens": 1_000_000}})
         ran = user.run("run", "--portable", "Move the reports", "--json")
         changed = json.loads(ran.stdout.splitlines()[0])["msg"]["session_id"]
         playwright = stack.enter_context(sync_playwright())
@@ -179,7 +180,21 @@ def _desktop(browser: Browser, deployment: Deployment, tree: str) -> None:
         expect(page.get_by_test_id("agent")).to_have_count(4)
         expect(page.get_by_test_id("conversation")).to_contain_text("I divide the work")
         page.screenshot(path=FOLDER / f"tree-{scheme}.png")
+        _past(page, scheme)
         page.context.close()
+
+
+def _past(page: Page, scheme: str) -> None:
+    """The same tree as it was when its first agent had come to rest."""
+    slider = page.get_by_test_id("slider")
+    expect(slider).not_to_have_attribute("data-end", "")
+    page.keyboard.press("ArrowLeft")
+    while "has come to rest" not in page.get_by_test_id("slider-mark").inner_text():
+        page.keyboard.press("ArrowLeft")
+    at = slider.get_attribute("data-at") or ""
+    expect(page.get_by_test_id("past-banner")).to_have_attribute("data-drawn", at)
+    expect(page.get_by_test_id("conversation")).to_have_attribute("data-at", at)
+    page.screenshot(path=FOLDER / f"past-{scheme}.png")
 
 
 def _changes(browser: Browser, deployment: Deployment, tree: str) -> None:

@@ -1,6 +1,6 @@
 // Calls: how this browser tells of what needs a person, and of what is ready: not at all, by a badge, or by a notification.
 import { computed, effect, signal } from "@preact/signals";
-import { isLeading, may, notice, onSignedOut, session } from "./store.js";
+import { isLeading, notice, onSignedOut, session, signedInMay } from "./store.js";
 import { plain } from "./text.js";
 import { agentName, go, html, title } from "./parts.js";
 import * as needs from "./needs.js";
@@ -80,7 +80,7 @@ function onRequests() {
     const about = aboutRequest(one);
     if (known.has(about)) continue;
     known.add(about);
-    if (heard && may("approve") && wayOf("needs", one.treeId) === "call") calls.push([about, KINDS[one.kind] ?? "a request waits for you", one, `/?request=${encodeURIComponent(one.requestId)}`]);
+    if (heard && signedInMay("approve") && wayOf("needs", one.treeId) === "call") calls.push([about, KINDS[one.kind] ?? "a request waits for you", one, `/?request=${encodeURIComponent(one.requestId)}`]);
   }
   for (const about of shown.keys()) if (about.includes(" ") && !there.has(about)) end(about);
   if (known.size > MOST_KNOWN) for (const about of known) if (!there.has(about)) known.delete(about);

@@ -90,7 +90,7 @@ function Reasoning({ item }) {
 const COLLAB = { spawnAgent: "Began", sendInput: "Wrote to", interruptAgent: "Interrupted", wait: "Waits for", closeAgent: "Closed", listAgents: "Listed its agents" };
 function Collab({ item, link }) {
   const ids = item.receiverThreadIds ?? [];
-  return html`<div class="mark"><span>${COLLAB[item.tool] ?? plain(item.tool, 40)} ${ids.map((id, n) => html`${n ? ", " : ""}${link(id)}`)}${item.status === "failed" ? " (failed)" : ""}</span>${item.prompt ? html`<div class="letter"><${Prose} text=${item.prompt} /></div>` : null}</div>`;
+  return html`<div class="mark"><span>${COLLAB[item.tool] ?? plain(item.tool, 40)} ${ids.length || item.tool !== "wait" ? ids.map((id, n) => html`${n ? ", " : ""}${link(id)}`) : "agents"}${item.status === "failed" ? " (failed)" : ""}</span>${item.prompt ? html`<div class="letter"><${Prose} text=${item.prompt} /></div>` : null}</div>`;
 }
 function Called({ item, name, said: words }) {
   return html`<${Ran} item=${{ command: `${name} ${item.arguments === undefined || item.arguments === null ? "" : JSON.stringify(item.arguments)}`, status: item.status, durationMs: item.durationMs, aggregatedOutput: words }} />`;

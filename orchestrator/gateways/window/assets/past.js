@@ -193,6 +193,8 @@ export function Slider({ id, seq, then }) {
   const step = (key, entry) => { if (told?.treeSeq) goTo(stepped(told, place.peek().at, key, entry)); };
   const onKey = (event) => {
     if (!["ArrowLeft", "ArrowRight", "Home", "End"].includes(event.key) || event.altKey || event.ctrlKey || event.metaKey) return;
+    // Now, they scroll a conversation that has the focus, as anywhere.
+    if (place.peek().at === null && ["Home", "End"].includes(event.key) && event.target.closest?.(".items")) return;
     event.preventDefault();
     setPlays(false);
     step(event.key, event.shiftKey);
@@ -239,8 +241,8 @@ export function Slider({ id, seq, then }) {
       onKeyDown=${onKey} onPointerDown=${onPointer} onPointerMove=${onPointer} onPointerUp=${onPointer} onPointerCancel=${onPointer} onPointerLeave=${onPointer}>${shape ? html`<${Drawn} shape=${shape} marks=${told.marks} at=${at} x=${x} held=${held === null ? null : shape.xOf(held)} width=${width} />` : told && !told.treeSeq ? html`<span class="faint">Nothing has happened between agents yet.</span>` : line.error.value ? html`<span class="error">The log cannot be read: ${line.error.value}. <button class="quiet" onClick=${() => line.read()}>Try again</button></span>` : null}
       ${told?.reading ? html`<progress class="reading" max=${told.reading.of} value=${told.reading.read} aria-label="The log is read: entry ${told.reading.read} of ${told.reading.of}" data-testid="slider-reading"></progress>` : null}</div>
     ${mark && shape ? html`<${Tip} mark=${mark} x=${shape.xOf(mark.seq)} track=${track} />` : null}
-    <div class="place"><b>${shown}</b><small>${beside}</small></div>
-    <button class="chip ${at === null ? "on" : ""}" data-testid="live" aria-pressed=${at === null} onClick=${() => { setPlays(false); if (place.peek().at !== null) goTo(null); }}>Live</button>
+    ${told && !told.treeSeq ? null : html`<div class="place"><b>${shown}</b><small>${beside}</small></div>
+    <button class="chip ${at === null ? "on" : ""}" data-testid="live" aria-pressed=${at === null} onClick=${() => { setPlays(false); if (place.peek().at !== null) goTo(null); }}>Live</button>`}
   </section>`;
 }
 
@@ -278,6 +280,7 @@ export function Banner({ id, then }) {
   return html`<div class="banner" role="status" data-testid="past-banner" data-at=${at} data-drawn=${drawn ?? ""}>
     <span>${error?.at === at ? html`<span class="error">Entry ${count(at)} cannot be shown: ${error.text}.</span> <button class="quiet" onClick=${() => then.again()}>Try again</button>` : html`As it was at ${drawn === at ? html`<b>${moment(atMs)}</b>, ` : ""}entry ${count(at)}.${late ? html` <i>${reading ? `The log is read: ${count(reading.read)} of ${count(reading.of)} entries.` : "Comes…"}</i>` : phone.value ? null : html` <span class="more-words">What came later is not shown, and nothing can be answered here.</span>`}`}</span>
     <button class="quiet under" data-testid="back-to-now" onClick=${() => goTo(null)}>Back to now <${Key} k="End" /></button><span class="grow" />
+    ${phone.value || place.value.held !== null ? null : html`<button class="quiet" onClick=${hold}>Compare <${Key} k="=" /></button>`}
     ${signedInMay("submit") ? html`<button class="mini" data-testid="fork" disabled=${drawn !== at} onClick=${() => { overlay.value = "fork"; }}>Fork from here…</button>` : null}</div>`;
 }
 
@@ -320,7 +323,7 @@ export function PastTalk({ agent, at, name, facts, link, back }) {
   const asked = agent.state === "needs";
   return html`<section class="talk" aria-label="Conversation" data-testid="conversation" data-at=${found?.at ?? ""}>${back}
     <header><${Glyph} state=${agent.state ?? "unknown"} /><b class="clip">${visible(name, { breaks: false })}</b><span class="faint clip">${facts}</span></header>
-    <div class="items" ref=${box} onScroll=${onScroll} tabindex="0" role="group" aria-label="Items"><div class="column">
+    <div class="items" ref=${box} onScroll=${onScroll} tabindex="0" role="group" aria-label="Items"><div class="column then">
       ${why ? html`<p class="error">This conversation cannot be read: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
       ${found && !found.items.length ? html`<p class="faint">Nothing had been said here yet.</p>` : null}
       ${found?.items.map((item) => html`<article key=${item.id} class="item ${item.type}" data-testid="item" data-item-id=${item.id} data-type=${item.type}><${Item} item=${item} to=${name} link=${link} /></article>`)}
