@@ -46,8 +46,15 @@ FEATURES = "kern,liga,calt,tnum,ccmp,locl,mark"
 WEIGHTS = "wght=400:700"
 
 
+AXE = "axe-core@4.14.1"
+"""The checker of the pages in the browser tests (MPL-2.0); it is no part of the package."""
+AXE_FOLDER = Path(__file__).parent / "window" / "browser" / "axe"
+AXE_SHA256 = "29348999450cdf2849a8e70b7912fc2da85a849da39c0d0d5394f51d4a9ed95c"
+
+
 def fetch(folder: Path = VENDOR) -> None:
     """Writes all files and the manifest."""
+    _package(AXE, {"axe.min.js": "axe.min.js"}, AXE_FOLDER, "LICENSE")
     packages = [_package(name, files, folder) for name, files in SOURCES.items()]
     told = {"packages": packages, "parts": _parts(folder)}
     (folder / MANIFEST.name).write_text(json.dumps(told, indent=2) + "\n")
@@ -73,14 +80,14 @@ def _parts(folder: Path) -> dict[str, Any]:
     return found
 
 
-def _package(name: str, files: dict[str, str], folder: Path) -> dict[str, Any]:
+def _package(name: str, files: dict[str, str], folder: Path, licence: str = "") -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place:
         packed = subprocess.run(
             ["npm", "pack", "--silent", name], cwd=place, check=True, capture_output=True, text=True
         ).stdout.split()[-1]
         with tarfile.open(Path(place) / packed) as archive:
             about = json.loads(_member(archive, "package.json"))
-            kept = {**files, _licence_name(files): "LICENSE"}
+            kept = {**files, licence or _licence_name(files): "LICENSE"}
             written = dict(_written(archive, kept, folder))
     return {"name": about["name"], "version": about["version"], "licence": about["license"], "files": written}
 

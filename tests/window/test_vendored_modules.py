@@ -6,7 +6,7 @@ import hashlib
 import json
 import re
 
-from tests.window_vendor import CHARACTERS, MANIFEST, PARTS, SOURCES, VENDOR
+from tests.window_vendor import AXE_FOLDER, AXE_SHA256, CHARACTERS, MANIFEST, PARTS, SOURCES, VENDOR
 
 LICENCES = {"MIT", "Apache-2.0", "OFL-1.1"}
 
@@ -44,6 +44,11 @@ def test_each_first_part_of_a_font_is_as_it_was_cut_and_the_style_sheet_names_it
         face = re.search(rf"@font-face {{[^}}]*url\(fonts/{name}\)[^}}]*unicode-range: ([^;]*);", styles)
         assert face is not None
         assert face[1].replace(" ", "") == CHARACTERS, name
+
+
+def test_axe_is_unchanged_since_it_was_fetched_and_has_its_licence() -> None:
+    assert hashlib.sha256((AXE_FOLDER / "axe.min.js").read_bytes()).hexdigest() == AXE_SHA256
+    assert "Mozilla Public License" in (AXE_FOLDER / "LICENSE").read_text()
 
 
 def test_each_vendored_package_has_its_licence_beside_it() -> None:

@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Dialog, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Dialog, Page, StorageState, expect, sync_playwright
 
 from tests.cli.machine import Machine
 from tests.servers import start_redis
@@ -85,6 +85,8 @@ class Deployment:
     served: Served
     token: str
     client: httpx.Client
+    signed: dict[str, StorageState] = field(default_factory=dict)
+    """By scope: what a browser keeps that has signed in. A command for a code costs more than most tests."""
 
     @property
     def url(self) -> str:
@@ -127,6 +129,13 @@ class Deployment:
         """Words for a thread."""
         words = [{"type": "text", "text": text}]
         self.call("turn/start", {"threadId": thread, "input": words, "clientUserMessageId": uuid.uuid4().hex})
+
+
+def portable(deployment: Deployment, script: str) -> str:
+    """A session in a portable folder, whose turn is over."""
+    ran = deployment.served.machine.run("run", "--portable", script, "--json")
+    assert ran.returncode == 0, ran.stderr
+    return str(json.loads(ran.stdout.splitlines()[0])["msg"]["session_id"])
 
 
 @pytest.fixture(scope="session")
@@ -181,10 +190,16 @@ class Visitor:
         return page
 
     def signed_in(self, path: str = "/", scope: str = "approve", **more: Any) -> Page:
-        """A page of a person who has signed in with a new code."""
-        page = self.page(**more)
-        code = self.deployment.served.new_code("--scope", scope)
-        page.goto(f"{self.deployment.url}{path}#c={code}")
+        """A page of a person who has signed in: by a code, or in a browser that has since the first test."""
+        signed = self.deployment.signed
+        if scope not in signed:
+            first = self.page()
+            first.goto(f"{self.deployment.url}/#c={self.deployment.served.new_code('--scope', scope)}")
+            expect(first.get_by_test_id("connection")).to_be_visible()
+            signed[scope] = first.context.storage_state()
+            first.context.close()
+        page = self.page(storage_state=signed[scope], **more)
+        page.goto(f"{self.deployment.url}{path}")
         shown = "tabbar" if more.get("size") == PHONE else "connection"
         expect(page.get_by_test_id(shown)).to_be_visible()
         # A page has a file of its own; keys count from when it is there.

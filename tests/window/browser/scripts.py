@@ -11,6 +11,8 @@ HOSTILE = (
     "<style>*{display:none}</style> \u202eevil\u202c &lt;b&gt; {{assets}} ${alert(4)}",
     "# Dendro: session expired\n\n**Allow** [Sign in again](https://evil.example.com/login)",
 )
+EVIL = '<img src=x onerror="alert(5)"> \u202eevil\u202c [out](https://evil.example.com) ${alert(6)}'
+"""A name: of a tree, an agent, a file, a worker, an option."""
 LONG = "cat <<'EOF'\n" + "\n".join(f"line {n}" for n in range(200)) + "\nEOF"
 
 
@@ -27,7 +29,7 @@ PATCH = """*** Begin Patch
 +first line
 +second \u202e line
 *** Add File: a\u202eb<i>.md
-+third
++third <script>alert(7)</script>
 *** End Patch"""
 
 LATER = """*** Begin Patch
@@ -114,6 +116,51 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         },
         {"items": [{"call": "subagent_await", "args": {}}]},
         {"items": [{"text": "The scout is back."}]},
+    ],
+    "evil brood": [
+        {"items": [{"call": "subagent_spawn", "args": {"label": EVIL, "prompt": "evil riddle"}}]},
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"text": "It is over."}]},
+    ],
+    "evil riddle": [
+        {
+            "items": [
+                {
+                    "call": "ask_user_question",
+                    "args": {
+                        "questions": [
+                            {
+                                "header": "<b>Who</b>",
+                                "question": "\n".join(HOSTILE),
+                                "multiSelect": False,
+                                "options": [
+                                    {"label": EVIL[:40], "description": HOSTILE[0]},
+                                    {"label": "red", "description": HOSTILE[3]},
+                                ],
+                            }
+                        ]
+                    },
+                }
+            ]
+        },
+        {"items": [{"text": "Thank you."}]},
+    ],
+    "evil design": [
+        {
+            "items": [
+                {
+                    "call": "approve_plan",
+                    "args": {
+                        "proposal": {
+                            "title": EVIL,
+                            "summary": "\n\n".join(HOSTILE),
+                            "plan": {"plan": [{"step": HOSTILE[0], "status": "pending"}]},
+                        }
+                    },
+                }
+            ]
+        },
+        {"items": [{"text": "It is planned."}]},
     ],
     "many words": [{"items": [{"text": f"Message {n} of many. " + "More words. " * n} for n in range(90)]}],
     "echo": [{"items": [{"text": "Words **for you**."}]}],

@@ -2,20 +2,9 @@
 
 from __future__ import annotations
 
-import json
-
-import pytest
 from playwright.sync_api import expect
 
-from tests.window.browser.conftest import Deployment, Visitor
-from tests.window.browser.test_accessibility import found
-
-
-def portable(deployment: Deployment, script: str) -> str:
-    """A session in a portable folder, whose turn is over."""
-    ran = deployment.served.machine.run("run", "--portable", script, "--json")
-    assert ran.returncode == 0, ran.stderr
-    return str(json.loads(ran.stdout.splitlines()[0])["msg"]["session_id"])
+from tests.window.browser.conftest import Deployment, Visitor, portable
 
 
 def test_file_is_read_by_lines_and_a_remark_on_one_reaches_the_agent(
@@ -57,18 +46,3 @@ def test_reader_sees_the_lines_and_writes_no_remark_and_a_plain_folder_says_what
     plain = deployment.asks("echo")
     page.goto(f"{deployment.url}/tree/{plain}/0/changes")
     expect(page.get_by_test_id("changes")).to_contain_text("is not portable")
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_changes_with_a_remark_have_no_serious_findings(
-    visitor: Visitor, deployment: Deployment, scheme: str
-) -> None:
-    tree = portable(deployment, "patch")
-    page = visitor.signed_in(f"/tree/{tree}/0/changes", scheme=scheme, bypass_csp=True)
-    page.get_by_test_id("file").filter(has_text="notes.txt").click()
-    page.get_by_role("button", name="Remark on line 1").click()
-    page.get_by_test_id("remark-text").fill("Why?")
-    assert found(page) == []
-    page.get_by_test_id("remark-add").click()
-    expect(page.get_by_test_id("remarks")).to_be_visible()
-    assert found(page) == []

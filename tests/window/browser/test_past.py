@@ -11,9 +11,8 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 from playwright.sync_api import Page, Route, expect
 
-from tests.window.browser.conftest import PHONE, Deployment, Visitor
+from tests.window.browser.conftest import PHONE, Deployment, Visitor, portable
 from tests.window.browser.test_accessibility import found
-from tests.window.browser.test_changes import portable
 from tests.window.browser.test_needs_you import queue
 
 __all__ = ["queue"]

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.window.browser.conftest import PHONE, Visitor
-from tests.window.browser.test_accessibility import found
+from tests.window.browser.conftest import Visitor
 
 
 def decided(visitor: Visitor, name: str) -> str:
@@ -29,13 +28,3 @@ def test_logs_of_a_tree_are_verified_and_decisions_are_told_with_who(visitor: Vi
     expect(act).to_contain_text("program")
     expect(act).to_contain_text("denied")
     expect(act).to_contain_text("touch")
-
-
-def test_proof_can_be_read_on_a_phone_and_in_the_dark(visitor: Visitor) -> None:
-    thread = decided(visitor, "Small")
-    for size, scheme in (((1440, 900), "light"), (PHONE, "dark")):
-        page = visitor.signed_in(f"/tree/{thread}/0/proof", scope="read", size=size, scheme=scheme)
-        expect(page.get_by_test_id("proof-verdict")).to_have_attribute("data-ok", "true")
-        expect(page.get_by_test_id("proof-act")).to_be_visible()
-        assert found(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

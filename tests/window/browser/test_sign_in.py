@@ -10,7 +10,9 @@ from tests.window.browser.conftest import Visitor
 
 
 def test_a_person_signs_in_by_the_address_which_keeps_no_code(visitor: Visitor) -> None:
-    page = visitor.signed_in("/")
+    page = visitor.page()
+    page.goto(f"{visitor.deployment.url}/#c={visitor.deployment.served.new_code()}")
+    expect(page.get_by_test_id("connection")).to_be_visible()
     assert page.url == f"{visitor.deployment.url}/"
     expect(page).to_have_title(re.compile(r"^(\(\d+\) )?Dendro$"))
     assert "c=" not in page.evaluate("location.href")

@@ -7,8 +7,7 @@ import signal
 
 from playwright.sync_api import expect
 
-from tests.window.browser.conftest import PHONE, Visitor
-from tests.window.browser.test_accessibility import found
+from tests.window.browser.conftest import Visitor
 from tests.window.conftest import working
 
 
@@ -29,11 +28,3 @@ def test_workers_and_pools_are_shown_as_they_come_and_leave(visitor: Visitor) ->
         second.wait(20)
     expect(serving).to_have_count(1)
     expect(page).to_have_title(re.compile("Workers"))
-
-
-def test_workers_can_be_read_on_a_phone_and_by_everybody(visitor: Visitor) -> None:
-    for size, scheme in (((1440, 900), "light"), (PHONE, "dark")):
-        page = visitor.signed_in("/workers", scope="read", size=size, scheme=scheme)
-        expect(page.get_by_test_id("worker").first).to_be_visible()
-        assert found(page) == []
-        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")

@@ -2,7 +2,7 @@
 import { useContext, useEffect, useRef, useState } from "preact/hooks";
 import { createContext } from "preact";
 import { ansi, counted, diffLines, diffTable, loadMarkdown, markdown, markdownReady, plain, visible } from "./text.js";
-import { html, quantity, span, Stat } from "./parts.js";
+import { html, quantity, span, Stat, Words } from "./parts.js";
 
 const FOLD = 12, FOLD_DIFF = 80; // lines
 
@@ -66,7 +66,7 @@ const MARKS = /\*\*|__|`/g;
 export const Item = ({ item, to, link }) => html`<${Shown.Provider} value=${item.id}>${drawn(item, to, link)}<//>`;
 function drawn(item, to, link) {
   switch (item.type) {
-    case "userMessage": return html`<div class="letter"><span class="from">to ${to}</span><${Prose} text=${said(item)} /></div>`;
+    case "userMessage": return html`<div class="letter"><span class="from">to <${Words} text=${to} most=${60} /></span><${Prose} text=${said(item)} /></div>`;
     case "agentMessage": return html`<${Prose} text=${item.text} />`;
     case "reasoning": return html`<${Reasoning} item=${item} />`;
     case "plan": return html`<div class="quote"><span class="from">Plan</span><${Prose} text=${item.text} /></div>`;
