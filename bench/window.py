@@ -174,9 +174,12 @@ async def _started(served: Served, browser: Browser, state: Any) -> tuple[float,
     await page.goto(served.url)
     await page.wait_for_selector("[data-testid=needs-empty]")
     ready = await page.evaluate("performance.getEntriesByName('window-ready')[0].startTime")
+    # Without what comes while nothing else is to be done, for pages that nobody has opened.
     size = await page.evaluate(
-        "[...performance.getEntriesByType('resource'), ...performance.getEntriesByType('navigation')]"
-        ".filter((one) => !one.name.includes('/api/')).reduce((sum, one) => sum + one.transferSize, 0)"
+        "(() => { const [rest] = performance.getEntriesByName('window-rest');"
+        " return [...performance.getEntriesByType('resource'), ...performance.getEntriesByType('navigation')]"
+        ".filter((one) => !one.name.includes('/api/') && !(rest && one.startTime > rest.startTime))"
+        ".reduce((sum, one) => sum + one.transferSize, 0); })()"
     )
     await context.close()
     return float(ready), int(size)

@@ -139,10 +139,11 @@ class TreeReader:
         """The tree as it is now; raises `UnknownSession` if it is gone."""
         registry, fields = await self.broker.trees.projection(self.tree)
         known = projected(fields).agents
-        sessions = (SessionId(self.tree), *(SessionId(agent.session) for agent in known.values()))
-        gate = asyncio.Semaphore(AT_ONCE)
-        looks = await asyncio.gather(*(self._look(session, gate) for session in sessions))
-        found = [look for look in looks if look is not None]
+        sessions = [SessionId(self.tree), *(SessionId(agent.session) for agent in known.values())]
+        heads, gate = await self.broker.logs.heads(sessions), asyncio.Semaphore(AT_ONCE)
+        doings = await asyncio.gather(*(self._doing(head, gate) for head in heads if self._grew(head)))
+        self._doings |= {head.session: doing for head, doing in doings}
+        found = [(head, self._doings[head.session]) for head in heads]
         served = await self.broker.logs.serving([head for head, _ in found])
         used = {int(number): agent.used for number, agent in registry.agents.items()}
         agents = {
@@ -164,19 +165,14 @@ class TreeReader:
         told = sum(stored_kind(stored.payload) is e.SubagentLifecycle for stored in entries)
         return max(told, int(meta.get("children", 0)))
 
-    async def _look(self, session: SessionId, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing] | None:
-        async with gate:
-            head = await self.broker.logs.head(session)
-            return None if head is None else (head, await self._doing(head))
-
-    async def _doing(self, head: SessionHead) -> Doing:
+    def _grew(self, head: SessionHead) -> bool:
         known = self._doings.get(head.session)
-        if known is not None and known.seq == head.seq:
-            return known
-        entries = await self.broker.logs.read_rollout(head.session, max(0, head.seq - TAIL), TAIL)
-        doing = doing_of(entries, head)
-        self._doings[head.session] = doing
-        return doing
+        return known is None or known.seq != head.seq
+
+    async def _doing(self, head: SessionHead, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing]:
+        async with gate:
+            entries = await self.broker.logs.read_rollout(head.session, max(0, head.seq - TAIL), TAIL)
+        return head, doing_of(entries, head)
 
 
 def _drawn(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
@@ -376,9 +377,12 @@ class Looked:
     async def projection(self, tree: TreeId) -> Any:
         return picture(agent(0, None), agent(1, 0)).registry, self.fields
 
-    async def head(self, session: SessionId) -> SessionHead:
-        number = int(session[1:]) if session.startswith("s") else 0
-        return replace(head(self.seq[number]), session=session, agent_id=AgentId(number))
+    async def heads(self, sessions: Sequence[SessionId]) -> tuple[SessionHead, ...]:
+        numbers = [int(session[1:]) if session.startswith("s") else 0 for session in sessions]
+        return tuple(
+            replace(head(self.seq[number]), session=session, agent_id=AgentId(number))
+            for session, number in zip(sessions, numbers, strict=True)
+        )
 
     async def read_rollout(self, session: SessionId, after: int, count: int) -> list[StoredEntry]:
         self.reads += 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
 import json
 import re
@@ -55,6 +56,27 @@ def test_each_vendored_package_has_its_licence_beside_it() -> None:
     for package in _packages():
         licence = next(name for name in package["files"] if name.endswith(".LICENSE"))  # type: ignore[attr-defined]
         assert (VENDOR / licence).read_text().strip(), package["name"]
+
+
+def test_what_a_page_loads_at_its_start_is_small() -> None:
+    assets = VENDOR.parent / "assets"
+    page = (assets / "index.html").read_text()
+    imports = json.loads(re.search(r'importmap">(.*?)</script>', page, re.S)[1])["imports"]  # type: ignore[index]
+    found, left = {assets / "index.html", assets / "window.css", assets / "icon.svg"}, [assets / "main.js"]
+    while left:
+        script = left.pop()
+        found.add(script)
+        if script.parent == assets:
+            named = re.findall(r'^(?:import|export) .*?from "([^"]+)"', script.read_text(), re.M)
+            files = (
+                VENDOR / imports[name].split("/")[-1] if name in imports else assets / name for name in named
+            )
+            left += [file.resolve() for file in files if file.resolve() not in found]
+    sent = [len(gzip.compress(file.read_bytes(), 9)) for file in found]
+    fonts = [file.stat().st_size for file in PARTS.iterdir()]
+    # As a browser counts it: 300 bytes for the head of each answer.
+    assert sum(sent) + sum(fonts) + 300 * (len(sent) + len(fonts)) <= 100_000
+    assert not {"tree.js", "fleet.js", "markdown-it.mjs"} & {file.name for file in found}
 
 
 def test_the_page_names_vendored_modules_alone_and_all_of_them() -> None:

@@ -177,7 +177,7 @@ effect(() => { if (session.value.state === "in" || session.value.state === "out"
   if (performance.getEntriesByName("window-ready").length) return;
   performance.mark("window-ready");
   // The rest comes while nothing else is to be done: a page is there when it is asked for, also from a server that was replaced since.
-  (self.requestIdleCallback ?? setTimeout)(async () => { for (const file of parts.keys()) await load(file); });
+  (self.requestIdleCallback ?? setTimeout)(async () => { performance.mark("window-rest"); for (const file of parts.keys()) await load(file); });
 }); });
 render(html`<${Window} />`, document.getElementById("window"));
 start();
