@@ -6,6 +6,7 @@ CPU is exact to a clock tick (10 ms), so it is only ever shown as a share of a r
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,11 +53,13 @@ def _descendants(pid: int) -> list[int]:
 
 def _children(pid: int) -> list[int]:
     found: list[int] = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        try:
-            found += map(int, task.read_text().split())
-        except FileNotFoundError:
-            continue
+    try:
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            with suppress(FileNotFoundError, ProcessLookupError):
+                found += map(int, (task / "children").read_text().split())
+    except (FileNotFoundError, ProcessLookupError):
+        # It ended between two looks.
+        pass
     return found
 
 

@@ -31,7 +31,7 @@ from bench.lab import Fleet, Lab, fleet, lab
 from bench.machine import conditions
 from bench.parked import used_kib
 from bench.tree_script import merged, order
-from bench.turns import submit_turn, take_turns
+from bench.turns import submit_turn
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
@@ -155,11 +155,17 @@ async def probe(soak: Soak) -> None:
     """One session whose turns are timed: what a person would wait for."""
     session, number = await soak.running.session(), 0
     soak.roots.add(session)
-    while not soak.over:
-        (turn,) = await take_turns(soak.running, session, 1, number)
-        soak.probes.append((turn.completed - soak.began, turn.completed - turn.submitted))
-        number += 1
-        await asyncio.sleep(2.0)
+    async with aclosing(cast(Any, soak.running.client.follow(session))) as events:
+        while not soak.over:
+            number, began = number + 1, time.monotonic()
+            await submit_turn(soak.running, session, f"turn-{number}")
+            async with asyncio.timeout(PATIENCE_S):
+                # Its worker may be killed meanwhile: it goes on with another.
+                async for event in events:
+                    if event.type == "task_complete" and event.id == f"turn-{number}":
+                        break
+            soak.probes.append((began - soak.began, time.monotonic() - began))
+            await asyncio.sleep(2.0)
 
 
 async def churn(soak: Soak) -> None:

@@ -35,12 +35,21 @@ from orchestrator.views.event import Event
 from orchestrator.views.status import no_worker
 from orchestrator.views.tree import LIMITS_RAISED, amount
 from orchestrator.views.view_errors import ViewError
+from orchestrator.views.workers import serving_pools
 
 PATIENCE_S = 10.0
 """A worker answers within milliseconds, one that takes over within seconds."""
+UNSERVED_S = 1.0
+"""The same where no worker serves the session's pool: one may be starting just now."""
 POLL_S = 0.05
 AT_ONCE = 16
 """Answers that are handed in at the same time."""
+
+
+async def patience(found: LogSource, pools: Iterable[str]) -> float:
+    """The time for which an answer from sessions of these pools is waited for."""
+    served = await serving_pools(found.broker.claims)
+    return PATIENCE_S if served.intersection(pools) else UNSERVED_S
 
 
 class OpRefused(Exception):
@@ -262,7 +271,8 @@ async def hand_in_all(
                 told[place] = answer
         return len(told) == len(answers)
 
-    await client.until(list(dict.fromkeys(asked.session for asked, _ in answers)), all_told, PATIENCE_S)
+    sessions = list(dict.fromkeys(asked.session for asked, _ in answers))
+    await client.until(sessions, all_told, await patience(found, {asked.pool for asked, _ in answers}))
     return [_decided(client, *answers[place], told.get(place)) for place in range(len(answers))]
 
 

@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
-from orchestrator.gateways.submit import PATIENCE_S, submit_op
+from orchestrator.gateways.submit import patience, submit_op
 from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import ShutdownComplete, SubagentLifecycle
 from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
@@ -78,7 +78,8 @@ async def submit_end(found: Opened, target: Addressed, reason: str | None, timeo
                 return isinstance(told, ShutdownComplete)
 
     op: Op = CancelAgent(agent_id=target.agent_id, reason=reason) if target.agent_id else Shutdown()
-    await submit_op(found.client(), target.root, op, heard, min(timeout_s, PATIENCE_S))
+    most_s = await patience(found, [target.head.pool])
+    await submit_op(found.client(), target.root, op, heard, min(timeout_s, most_s))
 
 
 async def wait_for_ends(

@@ -11,6 +11,7 @@ import pytest
 
 from orchestrator.broker.records import Heard, PoolQueue
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, Pace, WorkerState, decoded, encoded
+from orchestrator.gateways.submit import PATIENCE_S, UNSERVED_S, patience
 from orchestrator.views.view_errors import ViewError
 from orchestrator.views.workers import SeenWorker, fleet_stats, named_worker, seen_workers
 
@@ -181,3 +182,27 @@ async def test_figures_of_a_pool_are_those_of_its_workers_that_take_sessions_and
     assert by_pool["parked"].parked == {"idle": 1}
     assert found.waiting == {"build-3": ["of cpu"]}
     assert (found.workers, found.silent, found.draining, found.looked) == (3, 1, 1, 6)
+
+
+@pytest.mark.parametrize(
+    ("heard", "waits"),
+    [
+        ([], UNSERVED_S),
+        ([Heard("w", encoded(STATE), NOW)], PATIENCE_S),
+        ([Heard("w", encoded(replace(STATE, pools=("gpu",))), NOW)], UNSERVED_S),
+        ([Heard("w", encoded(replace(STATE, draining=True)), NOW)], UNSERVED_S),
+        ([Heard("w", encoded(STATE), NOW - SILENT_MS - 1)], UNSERVED_S),
+    ],
+)
+async def test_person_waits_for_an_answer_only_where_a_worker_may_give_one(
+    heard: list[Heard], waits: float
+) -> None:
+    class Claims:
+        async def workers(self) -> list[Heard]:
+            return heard
+
+        async def server_ms(self) -> int:
+            return NOW
+
+    found = SimpleNamespace(broker=SimpleNamespace(claims=Claims()))
+    assert await patience(cast(Any, found), ["default"]) == waits
