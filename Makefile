@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures sim mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures sim stories mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -95,6 +95,10 @@ pictures: setup
 
 sim: setup
 	$(BIN)/python -m sim
+
+# What calm runs show, against what is kept of it.
+stories: setup
+	$(BIN)/python -m sim.stories
 
 mutation: setup
 	$(BIN)/python -m sim.mutation --sample 200 --seed 1 --resume

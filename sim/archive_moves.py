@@ -65,6 +65,8 @@ class ArchiveMoves:
         self._written_s: defaultdict[str, list[float]] = defaultdict(list)
         """When each session's log grew."""
         self._archived: set[str] = set()
+        self.by_people: set[str] = set()
+        """Trees that people have deleted, or begun to."""
         self._deleted: set[str] = set()
         """Every session that was ever deleted: Redis may go back to where it lives."""
         self._deleted_s: dict[str, float] = {}
@@ -175,7 +177,12 @@ class ArchiveMoves:
                 self._watch.broken("restored", f"{session} is restored without its text {digest[:8]}")
 
     def _is_deleted(self, session: str, seen: Seen) -> None:
-        """Whether it had come to rest long enough ago, a root by its end, and has nothing to do."""
+        """Whether it had come to rest long enough ago, a root by its end, and has nothing to do.
+
+        What a person deletes at a gateway need not rest.
+        """
+        if seen.tree in self.by_people:
+            return
         ended = seen.state.closed or session != seen.tree
         if seen.queue or seen.state.task is not None or not ended:
             owed = seen.queue or seen.state.task

@@ -67,6 +67,8 @@ def audit(world: Ended) -> None:
     """Breaks the simulation off at the first rule that does not hold at its end."""
     watch = world.site.watch
     for session, seen in watch.sessions.items():
+        if seen.tree in watch.archive_moves.by_people and not watch.fields(session):
+            continue
         _read_anew(world, session, seen)
         _submissions(world, session, seen)
         _calls(world, session, seen)

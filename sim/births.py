@@ -11,7 +11,6 @@ import tempfile
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from random import Random
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -56,7 +55,7 @@ class Founder(Person):
     """A client that makes sessions with a first folder."""
 
     def __init__(self, fixture: Fixture, facts: dict[str, Any], *, sleeps: float = SLEEPS) -> None:
-        rng = Random(fixture.rng.getrandbits(64))
+        rng = fixture.site.drawn(fixture.rng.getrandbits(64))
         super().__init__(fixture.site, f"p{len(fixture.people) + 1}", rng, fixture.diary)
         fixture.people.append(self)
         self._facts = facts

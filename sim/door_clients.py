@@ -6,6 +6,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -99,6 +100,7 @@ class DoorClient(ABC):
     async def _connected(self, gateway: SimGateway) -> None:
         self._note("comes to", gateway.name)
         wire = self._wire = self._opens(gateway)
+        wire.noted = partial(self._site.trace.heard, self.name)
         self._ears = self._hears(gateway)
         self._ears.has_read = lambda: wire.is_read
         over = asyncio.ensure_future(self._reads(wire, self._ears))

@@ -33,7 +33,8 @@ class Fixture:
     janitor: Person | None = None
 
     def person(self) -> Person:
-        person = Person(self.site, f"p{len(self.people) + 1}", Random(self.rng.getrandbits(64)), self.diary)
+        rng = self.site.drawn(self.rng.getrandbits(64))
+        person = Person(self.site, f"p{len(self.people) + 1}", rng, self.diary)
         self.people.append(person)
         return person
 
@@ -54,7 +55,8 @@ class Fixture:
     async def answer_all(self) -> None:
         """Answers all that waits for people: approvals, budgets, an end of trees where a watchdog barks."""
         if self.janitor is None:
-            self.janitor = Person(self.site, "janitor", Random(self.rng.getrandbits(64)), self.diary)
+            rng = self.site.drawn(self.rng.getrandbits(64))
+            self.janitor = Person(self.site, "janitor", rng, self.diary)
         janitor, told = self.janitor, []
         told += [janitor.settles(session, call, kind) for session, call, kind in self.open_requests()]
         told += [janitor.adds(tree, ENOUGH) for tree in self.trees_that(lambda state: state.tree.paused)]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -19,8 +19,11 @@ from unittest.mock import patch
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.logs import SharedReads
-from orchestrator.core.birth import Birth
-from orchestrator.core.ids import TreeId, new_session_id
+from orchestrator.broker.records import SessionHead
+from orchestrator.core.birth import Birth, ForkedFrom, taken_facts
+from orchestrator.core.client_tools import client_tools
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.sender import Via
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.tree import ROOT
@@ -28,12 +31,14 @@ from orchestrator.gateways.app_server.client_connection import AppServer, Connec
 from orchestrator.gateways.app_server.door_ports import Born, NewThread, Offer, Ports
 from orchestrator.gateways.bursts import Messages
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.gateways.fork import copy_texts
 from orchestrator.gateways.permissions import Permissions, Policies, permits
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch
 from orchestrator.gateways.wires.byte_wire import MESSAGE_LIMIT, STALL_S, CloseCode, TooSlow, WireClosed
 from orchestrator.instructions.skills import Skills
+from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.runtime.loader import restore_session
 from orchestrator.tables import SessionDefaults, ToolSettings
 from sim.accounts import MODEL_SETTINGS
@@ -44,6 +49,7 @@ from sim.machines import POOL, Clock, Site, storage_on
 
 MODE = {"mode": "danger-full-access"}
 FOLDER = "/sim"
+CLIENT_TOOL_MS = 5_000
 Serves = Callable[..., Coroutine[Any, Any, None]]
 
 
@@ -113,6 +119,8 @@ class SimWire:
         self.code: CloseCode | None = None
         """The reason for which the gateway has ended it."""
         self.closed = self._left = False
+        self.noted: Callable[[str, bytes], None] = lambda way, message: None
+        """Told of each message that the client has read (`<`) and written (`>`)."""
 
     # ── the gateway's side ────────────────────────────────────────────────────────────────────
 
@@ -165,6 +173,7 @@ class SimWire:
             await self._woken("client")
         message = self._read.popleft()
         if message is not None:
+            self.noted("<", message)
             self._unread -= len(message)
             self._loop.on(self._gateway.lane, self._wake, "room")
         return message
@@ -176,6 +185,7 @@ class SimWire:
 
     def write(self, message: bytes) -> None:
         """Sends a message to the gateway."""
+        self.noted(">", message)
         self._goes_up(message)
 
     def leave(self) -> None:
@@ -189,13 +199,16 @@ class SimWire:
 
     def _goes_up(self, message: bytes | None) -> None:
         self._up.append(message)
-        after = self._rng.uniform(0.0001, 0.002)
+        after = self._takes_s()
         self._loop.on(self._gateway.lane, self._arrives, self._up, self._received, "gateway", after=after)
 
     def _goes_down(self, message: bytes | None) -> None:
         self._down.append(message)
-        after = self._rng.uniform(0.0001, 0.002)
+        after = self._takes_s()
         self._loop.on(self._client, self._arrives, self._down, self._read, "client", after=after)
+
+    def _takes_s(self) -> float:
+        return 0.0 if self._gateway.site.network.instant else self._rng.uniform(0.0001, 0.002)
 
     def _arrives(self, way: deque[bytes | None], there: deque[bytes | None], who: str) -> None:
         there.append(way.popleft())
@@ -313,8 +326,8 @@ class SimGateway:
             found=self._found,
             client=self._client,
             create=self._create,
-            fork=_not_here,
-            delete=_not_here,
+            fork=self._fork,
+            delete=self._delete,
             home=Path(FOLDER),
             version="0",
             now_ms=self._now_ms,
@@ -340,23 +353,40 @@ class SimGateway:
         checked, by = permits(self._found, may), principal.sender(via)
         return Client(ports, f"{self.name}-{self._clients}", by.who, principal.namespace, checked, by)
 
-    async def _create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
-        """A session with the workload's settings: the settings' files are the machine's."""
+    async def _fork(self, client: Client, principal: Principal, source: ForkedFrom, wish: NewThread) -> Born:
+        """A session that goes on where another one stands, with that one's settings."""
+        session = self._new_id(principal)
+        own = SessionFacts(session, TreeId(session), ROOT, POOL)
+        facts, settings = taken_facts(source.state.facts, own, ()), source.state.settings
+        birth, tree = Birth(facts, settings, "0", self._now_ms(), source=source), facts.tree_id
+        await client.create(birth, copies=lambda: copy_texts(self._found, source, TreeId(tree)))
+        return Born(await self._head(client, session), settings)
+
+    async def _delete(self, members: Sequence[SessionHead]) -> None:
+        self.site.watch.archive_moves.by_people.update(str(head.tree) for head in members)
+        await delete_everywhere(self._storage, members)
+
+    def _new_id(self, principal: Principal) -> SessionId:
         shard = self.rng.randrange(self.site.config.shards)
         session = new_session_id(self._now_ms(), shard, self.rng.getrandbits(62))
         doors = self.site.watch.doors
         assert doors is not None
         doors.creates(session, principal)
-        facts = SessionFacts(session, TreeId(session), ROOT, POOL, **self._facts)
-        settings = TurnSettings(FOLDER, self._policy, MODE, "gpt-5")
         self.site.trace.note(self.name, "creates", session)
-        await client.create(Birth(facts, settings, "0", self._now_ms()))
+        return session
+
+    async def _head(self, client: Client, session: SessionId) -> SessionHead:
         head = await client.head(session)
         if head is None:
             # Redis has lost it since.
             raise UnknownSession(session)
-        return Born(head, settings)
+        return head
 
-
-async def _not_here(*given: Any) -> Any:
-    raise NotImplementedError
+    async def _create(self, client: Client, principal: Principal, wish: NewThread) -> Born:
+        """A session with the workload's settings: the settings' files are the machine's."""
+        session = self._new_id(principal)
+        facts = SessionFacts(session, TreeId(session), ROOT, POOL, **self._facts)
+        facts = replace(facts, client_tools=client_tools(wish.client, CLIENT_TOOL_MS, wish.tools))
+        settings = TurnSettings(FOLDER, self._policy, MODE, "gpt-5")
+        await client.create(Birth(facts, settings, "0", self._now_ms()))
+        return Born(await self._head(client, session), settings)

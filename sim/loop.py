@@ -20,9 +20,12 @@ from collections.abc import Callable, Collection, Coroutine, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
 from heapq import heapify, heappop, heappush
+from math import ceil
 from random import Random
 from typing import Any, cast
 
+TICKS = 65_536
+"""In a second, where time goes by whole ticks."""
 _LANE: ContextVar[Lane] = ContextVar("lane")
 
 
@@ -91,6 +94,11 @@ class SimLoop:
         self.failures: list[BaseException] = []
         """Of steps; a simulation without a defect has none."""
         self.steps = 0
+        self.first_ready = False
+        """Whether the lane goes next that has waited longest, and goes on until it has nothing to do.
+
+        Time then goes by whole ticks, so that sums of it are the same in whatever order they are made.
+        """
         self.thread_s: Callable[[], float] | None = None
         """How long it takes until a thread does what it was given, and until that is heard."""
 
@@ -100,14 +108,14 @@ class SimLoop:
         """Runs until `stop`, a failure, or so many steps; False if nothing is left that could ever run."""
         events._set_running_loop(cast(Any, self))
         awake, failures, random, steps = self._awake, self.failures, self._random, self.steps
-        self._stopped = False
+        self._stopped, first_ready = False, self.first_ready
         try:
             while not (self._stopped or failures) and steps <= most_steps:
                 while not awake:
                     if not self._pass_time():
                         return False
                 lanes = len(awake)
-                place = int(random() * lanes) if lanes > 1 else 0
+                place = int(random() * lanes) if lanes > 1 and not first_ready else 0
                 ready = awake[place].ready
                 step = ready.popleft()
                 if not ready:
@@ -159,6 +167,7 @@ class SimLoop:
 
     def skip(self, seconds: float, sleeping: Collection[Lane] = ()) -> None:
         """Time passes and nobody runs meanwhile; timers of lanes that sleep run that much later."""
+        seconds = _ticked(seconds) if self.first_ready else seconds
         self._now += seconds
         if sleeping:
             timers = [
@@ -241,7 +250,8 @@ class SimLoop:
         )
 
     def _schedule(self, delay: float, callback: Any, args: tuple[Any, ...], context: Context) -> Step:
-        step = Step(callback, args, context, self._now + delay if delay > 0.0 else self._now)
+        when = self._now + delay if delay > 0.0 else self._now
+        step = Step(callback, args, context, _ticked(when) if self.first_ready else when)
         if not self._closed:
             self._numbered += 1
             heappush(self._timers, (step.when_, self._numbered, step))
@@ -297,6 +307,10 @@ class SimLoop:
 
     def is_closed(self) -> bool:
         return self._closed
+
+
+def _ticked(seconds: float) -> float:
+    return ceil(seconds * TICKS) / TICKS
 
 
 @contextmanager

@@ -78,6 +78,8 @@ class Site:
     """Portable folders, as hosts and the store have them."""
     benches: bool
     """Whether workers do jobs of their pools."""
+    drawn: type[Random] = Random
+    """The kind of generator that a process draws from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ import argparse
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -50,6 +51,8 @@ from sim.defects_of_upkeep import DEFECTS as DEFECTS_OF_UPKEEP
 from sim.defects_of_views import DEFECTS as DEFECTS_OF_VIEWS
 from sim.foreign.trial import ROOT, commit
 from sim.mutant import Mutant
+from sim.stories.kept import difference, kept_runs, kept_stories
+from sim.stories.runs import stories as retell
 
 PAGE = ROOT / "docs" / "planted-defects.md"
 BEGIN, END = "<!-- planted defects: begin -->", "<!-- planted defects: end -->"
@@ -139,6 +142,25 @@ def tested(name: str, test: str) -> Found:
     code = pytest.main(["-q", "-n", "0", "-p", "no:randomly", "-p", "no:cacheprovider", test])
     seeds = 0 if code == pytest.ExitCode.TESTS_FAILED else None
     return Found(name, seeds, test, cpu_s=time.process_time() - began)
+
+
+def retold(name: str) -> Found:
+    """Plants one defect in this process, for good, and looks for it in the kept stories."""
+    began = time.process_time()
+    next(mutant for mutant in MUTANTS if mutant.name == name).plant()
+    ran = 0
+    for told in retell(kept_runs()):
+        ran += 1
+        kept = kept_stories(told.workload)[told.seed]
+        if (seen := difference(kept, told)) is not None:
+            cpu_s = time.process_time() - began
+            return Found(name, told.seed + 1, f"story: {seen.who}", told.workload, ran, cpu_s)
+    return Found(name, None, "", "", ran, time.process_time() - began)
+
+
+def _in_stories(mutant: Mutant) -> Hunt:
+    found: Found = yield partial(retold, mutant.name)
+    return found
 
 
 def holds(seed: int, workload: str) -> bool:
@@ -269,6 +291,8 @@ def main() -> int:
     ordered = sorted(chosen, key=lambda mutant: -lengths[mutant.name])
     found: list[Found] = []
     began = time.monotonic()
+    if given.stories:
+        return _tell_stories(ordered, given.processes)
     hunts = (hunted(one, known.get(one.name), given.seeds, checks=given.check) for one in ordered)
     for one in together(hunts, given.processes):
         found.append(one)
@@ -285,6 +309,19 @@ def main() -> int:
     return 1 if lost else 0
 
 
+def _tell_stories(mutants: Sequence[Mutant], processes: int) -> int:
+    """Tells what the kept stories find alone: of defects that seeds find, and of those that a test does."""
+    by_seeds, by_test = Counter[bool](), Counter[bool]()
+    of_test = {mutant.name for mutant in mutants if mutant.test}
+    for one in together((_in_stories(mutant) for mutant in mutants), processes):
+        told = f"{one.rule} of `{one.workload}`, seed {(one.seeds or 0) - 1}" if one.seeds else "NOT FOUND"
+        print(f"{one.name}: {told} ({one.ran} stories, {one.cpu_s:.1f} s)", flush=True)
+        (by_test if one.name in of_test else by_seeds)[one.seeds is not None] += 1
+    print(f"of {by_seeds.total()} that seeds find, stories find {by_seeds[True]}")
+    print(f"of {by_test.total()} that a test finds, stories find {by_test[True]}")
+    return 0
+
+
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         prog="python -m sim.mutants", description="Plants defects, looks for them and writes their rows."
@@ -292,6 +329,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("names", nargs="*", help="only these")
     parser.add_argument("--seeds", type=int, help="give up after so many; else by the page's counts")
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--stories", action="store_true", help="what the kept stories find alone, and leave the page as it is"
+    )
     parser.add_argument(
         "--check", action="store_true", help="begin with the seeds of the page, and leave the page as it is"
     )

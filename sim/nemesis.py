@@ -82,7 +82,7 @@ class Nemesis(Degradations, Rewinds):
         """Where a play asks for it."""
         self._double = double
         self._rng = rng
-        self._plan = plan
+        self.plan = plan
         self.weights = dict(KINDS)
         """How often each fault is chosen; a play may have faults that suit it."""
         self._started = 0
@@ -110,7 +110,7 @@ class Nemesis(Degradations, Rewinds):
         # An upgrade is on its way; at its end all are of one version.
         older = self.site.knobs.mixed and not self.calm.is_set() and self._rng.random() < 0.4
         core = CORE_VERSION - older
-        rng = Random(self._rng.getrandbits(64))
+        rng = self.site.drawn(self._rng.getrandbits(64))
         machine = Machine(self.site, f"w{self._started}", rng, pools, core)
         self.machines.append(machine)
         self.site.trace.note("nemesis", "starts", machine.name)
@@ -177,7 +177,7 @@ class Nemesis(Degradations, Rewinds):
             return
         while sum(one.alive and not one.draining for one in self.upkeep) < rules.processes:
             name = f"u{len(self.upkeep) + 1}"
-            rng = Random(self._rng.getrandbits(64))
+            rng = self.site.drawn(self._rng.getrandbits(64))
             self.upkeep.append(UpkeepProcess(self.site, name, rng, self._queue, rules))
             self.site.trace.note("nemesis", "starts", name)
 
@@ -189,9 +189,9 @@ class Nemesis(Degradations, Rewinds):
         """The whole plan, then peace."""
         if self.failover is not None:
             self.failover.mans = self.start_worker
-            self.failover.begins(self._plan.lasts_s)
-        for _ in range(self._plan.faults):
-            await asyncio.sleep(self._rng.expovariate(self._plan.faults / self._plan.lasts_s))
+            self.failover.begins(self.plan.lasts_s)
+        for _ in range(self.plan.faults):
+            await asyncio.sleep(self._rng.expovariate(self.plan.faults / self.plan.lasts_s))
             name = self._rng.choices(list(self.weights), list(self.weights.values()))[0]
             self.site.trace.note("nemesis", name)
             self.site.watch.reach.met("fault", name)
@@ -220,7 +220,7 @@ class Nemesis(Degradations, Rewinds):
         for machine in self.living:
             if machine.core < CORE_VERSION:
                 machine.drain()
-        while not self.deserted and self._manned() < self._plan.workers:
+        while not self.deserted and self._manned() < self.plan.workers:
             self.start_worker()
         self._start_upkeep()
         self.site.trace.note("nemesis", "peace")
@@ -245,7 +245,7 @@ class Nemesis(Degradations, Rewinds):
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 5.0))
 
     def _replace(self) -> None:
-        if self._manned() < self._plan.workers and not self.deserted:
+        if self._manned() < self.plan.workers and not self.deserted:
             self.start_worker()
         self._start_upkeep()
 
@@ -443,7 +443,7 @@ class Nemesis(Degradations, Rewinds):
             self.site.loop.on(self.lane, self._replace, after=self._rng.uniform(0.0, 3.0))
 
     async def _start(self) -> None:
-        if len(self.living) < self._plan.workers + 1 and not self.deserted:
+        if len(self.living) < self.plan.workers + 1 and not self.deserted:
             self.start_worker()
 
     async def _hints(self) -> None:

@@ -118,6 +118,8 @@ class Network:
         self.cut: dict[str, int] = {}
         """Machines that reach nobody now, each with the number of reasons."""
         self.refused = 0
+        self.instant = False
+        """Whether commands and answers take no time."""
         self.lost = 0
         """Commands whose sender was told that the connection broke."""
         self.wrote: Wrote = lambda name, args, reply: None
@@ -192,6 +194,8 @@ class Network:
         return "ok"
 
     def _delay(self) -> float:
+        if self.instant:
+            return 0.0
         random = self._rng.random
         if random() < self.faults.slow:
             return 0.001 + 0.399 * random()
@@ -208,7 +212,7 @@ class Network:
         if not self.up:
             self._lose(future)
             return
-        if sent.name == "XREAD":
+        if sent.name == "XREAD" and "BLOCK" in sent.args:
             self._block(sent, future)
             return
         self.commands += 1

@@ -196,7 +196,9 @@ class Replies:
             e.payload["changes"] for e in entries if e.type == DENDRO and e.payload["kind"] == "settings"
         ]
         for name in SETTINGS:
-            wanted = named.get(name)
+            # What a mode says of these counts in their place.
+            of_mode = name in ("model", "effort") and named.get("collaboration_mode")
+            wanted = None if of_mode else named.get(name)
             if (
                 wanted is not None
                 and wanted != known.get(name)

@@ -202,6 +202,11 @@ function command.HGETALL(key)
   return reply
 end
 
+function command.HLEN(key)
+  local hash = of('hash', key)
+  return hash and #hash.names or 0
+end
+
 function command.HKEYS(key)
   local hash, reply = of('hash', key), {}
   for i, name in ipairs(hash and names_of(hash) or {}) do reply[i] = name end

@@ -14,12 +14,18 @@ class Trace:
         self._now = now
         self.kept = True
         """Whether anybody will read it; else nothing is noted."""
+        self.heard: Callable[[str, str, bytes], None] = lambda client, way, message: None
+        """Told of each message of a client of a gateway, and which way it went."""
         self._rows: list[tuple[float, str, str, tuple[Any, ...]]] = []
 
     def note(self, who: str, what: str, *details: Any) -> None:
         """`what` is a word; details are values that print the same in every run."""
         if self.kept:
             self._rows.append((self._now(), who, what, details))
+
+    def rows(self) -> list[tuple[float, str, str, tuple[Any, ...]]]:
+        """Each event's time, lane, word and details."""
+        return self._rows
 
     def __len__(self) -> int:
         return len(self._rows)

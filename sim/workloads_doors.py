@@ -45,7 +45,7 @@ class Street:
     def opens(self) -> None:
         """Starts a gateway."""
         self._started += 1
-        rng = Random(self._rng.getrandbits(64))
+        rng = self._site.drawn(self._rng.getrandbits(64))
         gateway = SimGateway(self._site, f"g{self._started}", rng, self._facts, self._policy, self.tokens)
         self._gateways.append(gateway)
 

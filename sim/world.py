@@ -50,7 +50,7 @@ from sim.trace import Trace
 from sim.undecidable import Stumbled
 from sim.viewed import Viewed
 from sim.watch import QUARANTINED, Watch
-from sim.workloads import WORKLOADS, chosen
+from sim.workloads import WORKLOADS, Workload, chosen
 from workers.upkeep import log as upkeep_log
 
 LOGS = (log, upkeep_log, logging.getLogger("dendro.app_server"))
@@ -104,10 +104,17 @@ KEPT = frozenset(("files", "archives", "outages", "forks"))
 class World:
     """Everything of one seed. `run` may be called once."""
 
+    workloads: Mapping[str, Workload] = WORKLOADS
+    calm = False
+    """Whether nothing takes time on its way, and lanes go in the order in which they have something to do."""
+    drawn: type[Random] = Random
+    """The kind of generator that a process draws from."""
+
     def __init__(self, seed: int, double: Double, workload: str | None = None) -> None:
         self.seed = seed
         master = Random(f"dendro:{seed}")
         self.loop = SimLoop(Random(master.getrandbits(64)))
+        self.loop.first_ready = self.calm
         self.trace = Trace(self.loop.time)
         double.reset(self.loop.time)
         shards, page = master.choice((1, 1, 2)), master.choice((2, 32))
@@ -115,6 +122,7 @@ class World:
         config = BrokerConfig(shards=shards, watch_s=6.0, max_tries=100, page=page)
         config = replace(config, sq_max_entries=self.knobs.queue, quarantine_event=orjson.dumps(QUARANTINED))
         network = Network(self.loop, double, Random(master.getrandbits(64)), self.trace)
+        network.instant = self.calm
         ledger = Ledger(self.loop, self.trace)
         objects = SimObjects(self.loop.time)
         watch = Watch(
@@ -122,9 +130,10 @@ class World:
         )
         model = ModelScript(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
         model.heard, model.said = watch.asked, watch.conversations.said
-        self.workload = WORKLOADS[workload or chosen(seed, master)]
+        self.workload = self.workloads[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
-        self._fails_over = Random(f"dendro:{seed}:fails over").random() < self.workload.replicas
+        fails_over = Random(f"dendro:{seed}:fails over").random() < self.workload.replicas
+        self._fails_over = fails_over and not self.calm
         if self._fails_over:
             self.knobs = replace(self.knobs, confirmed=self.knobs.confirmed or 1.0)
         files = SimFiles(self.loop.time, Random(f"dendro:{seed}:files"))
@@ -152,9 +161,10 @@ class World:
             self.knobs,
             folders,
             self.workload.benches,
+            self.drawn,
         )
-        self._show_all(watch)
         self.double = double
+        self._show_all(watch)
         self.diary = Diary()
         self._set_faults(master)
         plan = Plan(
@@ -162,7 +172,8 @@ class World:
             lasts_s=max(self.workload.lasts_s, master.choice((8.0, 20.0, 40.0))),
             workers=master.choice((1, 2, 2, 3)),
         )
-        self.nemesis = Nemesis(self.site, double, Random(master.getrandbits(64)), plan)
+        self.nemesis = self._nemesis(Random(master.getrandbits(64)), plan)
+        plan = self.nemesis.plan
         if self.knobs.confirmed is not None:
             self._set_replicas(self.knobs.confirmed, failovers=plan.faults > 0)
         self.idle_time = IdleTime(self.site, lambda: self.nemesis.living, Random(master.getrandbits(64)))
@@ -170,6 +181,9 @@ class World:
         self._plan = plan
         self._master = master
         self._finished = False
+
+    def _nemesis(self, rng: Random, plan: Plan) -> Nemesis:
+        return Nemesis(self.site, self.double, rng, plan)
 
     def _lives(self, worker: str) -> bool:
         return any(machine.name == worker for machine in self.nemesis.living)
@@ -224,7 +238,7 @@ class World:
 
     def run(self, *, traced: bool = False) -> Outcome:
         """Runs the seed to its end, or to the first broken rule; `traced` tells the trace as well."""
-        watch, self.trace.kept = self.site.watch, traced
+        watch, self.trace.kept = self.site.watch, traced or self.calm
         with _errors_told(self), self.knobs.set(), packing(), numbered(self.seed), keeping(self.site.folders):
             try:
                 self.loop.start(Lane("director"), self._direct(), "director")
@@ -301,8 +315,7 @@ class World:
         fixture = Fixture(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
         await self.workload.play(fixture)
         await injecting
-        if self.views:
-            self.viewed.look()
+        await self._has_said_all(fixture)
         looks = int(REST_WITHIN_S / LOOK_S)
         resting = False
         while not resting:
@@ -312,8 +325,17 @@ class World:
             shown_s = self.loop.time() - SHOWN_WITHIN_S / 2
             resting = not self.site.watch.resting() and self.site.watch.written_s < shown_s
         self.site.watch.secrets.is_gone()
+        await self._is_at_rest(fixture)
         self._finished = True
         self.loop.stop()
+
+    async def _has_said_all(self, fixture: Fixture) -> None:
+        """People have said all that they have to say, and faults are over."""
+        if self.views:
+            self.viewed.look()
+
+    async def _is_at_rest(self, fixture: Fixture) -> None:
+        """Everything has come to rest."""
 
     async def _come_to_rest(self, fixture: Fixture, looks: int) -> int:
         """Until every session is at rest; how many looks are left of those that may be taken."""

@@ -88,6 +88,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--tests-s", type=float, default=120.0, help="of tests, for each; 0: none (default: %(default)s)"
     )
+    parser.add_argument(
+        "--stories", type=int, default=40, help="kept ones, for each; 0: none (default: %(default)s)"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one a core")
     parser.add_argument("--resume", action="store_true", help="keep the verdicts of these very sources")
     parser.add_argument(
@@ -97,8 +100,8 @@ def _arguments() -> argparse.Namespace:
         "--map",
         nargs="?",
         const="both",
-        choices=("seeds", "tests", "both"),
-        help="measure anew which seeds, which tests, or both come to which lines, and end",
+        choices=("seeds", "stories", "tests", "both"),
+        help="measure anew which seeds, kept stories, tests, or all come to which lines, and end",
     )
     parser.add_argument("--page", action="store_true", help="write the table into its page of docs")
     parser.add_argument(
@@ -114,9 +117,12 @@ def _arguments() -> argparse.Namespace:
 
 def _measure(folder: Path, which: str) -> None:
     """Makes the maps: two shares of seeds side by side, then those of tests."""
-    if which != "tests":
+    if which in ("seeds", "both"):
         _measure_seeds(folder)
-    if which != "seeds":
+    if which in ("stories", "both"):
+        words = [sys.executable, "-m", "sim.stories.choose", "--measure", "--kept", "--folder", str(folder)]
+        _side_by_side([words], [{}])
+    if which in ("tests", "both"):
         _measure_tests(folder)
 
 
@@ -156,7 +162,9 @@ def _side_by_side(commands: Sequence[Sequence[str]], variables: Sequence[dict[st
 
 def _tried(chosen: Sequence[Change], given: argparse.Namespace, kept: Kept) -> dict[str, Verdict]:
     seeds, tests = (Map.read(given.cache.glob(f"{kind}-*.json")) for kind in ("seeds", "tests"))
-    trials, reasons = Trials(seeds, tests, Bounds(seeds=given.seeds, tests_s=given.tests_s)), equivalents()
+    stories = Map.read(given.cache.glob("stories-*.json"))
+    bounds = Bounds(seeds=given.seeds, tests_s=given.tests_s, stories=given.stories)
+    trials, reasons = Trials(seeds, tests, bounds, stories), equivalents()
     verdicts: dict[str, Verdict] = {}
 
     def tried(change: Change) -> Verdict:
@@ -165,7 +173,7 @@ def _tried(chosen: Sequence[Change], given: argparse.Namespace, kept: Kept) -> d
         known = kept.now if given.resume else {}
         if given.survivors:
             known = {
-                **{id: one for id, one in kept.before.items() if one.by in ("simulator", "tests")},
+                **{id: one for id, one in kept.before.items() if one.by in ("simulator", "stories", "tests")},
                 **known,
             }
         return known.get(change.id) or trials.run(change, kept.before.get(change.id))

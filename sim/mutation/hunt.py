@@ -45,6 +45,8 @@ def _hunted(asked: dict[str, Any]) -> dict[str, Any]:
         from sim.campaign import stories
     except BaseException as error:
         return {"rule": "import", "seen": f"{type(error).__name__}: {error}"[:300], "run": 0}
+    if asked.get("stories"):
+        return _retold(asked)
     run = 0
     told: dict[str, Any] = {}
 
@@ -68,6 +70,29 @@ def _hunted(asked: dict[str, Any]) -> dict[str, Any]:
         if outcome.violation is not None:
             seen = outcome.violation.seen[:300]
             return {**told, "rule": outcome.violation.rule, "seen": seen, "run": run}
+    return {"rule": "", "run": run}
+
+
+def _retold(asked: dict[str, Any]) -> dict[str, Any]:
+    """The first kept story, of those that are named, that is another one."""
+    from sim.stories.kept import difference, kept_stories
+    from sim.stories.runs import stories
+
+    plan = [(workload, seed) for workload, seed in asked["plan"]]
+    kept = {workload: kept_stories(workload) for workload, _ in plan}
+    run, going = 0, stories(plan)
+    signal.signal(signal.SIGPROF, signal.SIG_DFL)
+    for workload, seed in plan:
+        told = {"workload": workload, "seed": seed}
+        run += 1
+        signal.setitimer(signal.ITIMER_PROF, SEED_CPU_S)
+        try:
+            story = next(going)
+        except Exception as error:
+            return {**told, "rule": "raises", "seen": f"{type(error).__name__}: {error}"[:300], "run": run}
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        if (seen := difference(kept[workload][seed], story)) is not None:
+            return {**told, "rule": "story", "who": seen.who, "seen": str(seen)[:2_000], "run": run}
     return {"rule": "", "run": run}
 
 

@@ -38,14 +38,14 @@ def seed_name(workload: str, seed: int) -> str:
 class Measuring:
     """Coverage of the product, from now on, under one context after the other."""
 
-    def __init__(self, out: Path) -> None:
+    def __init__(self, out: Path, *, branches: bool = False) -> None:
         import coverage
 
         self._out = out
         self._data = out.with_suffix(".coverage")
         self._data.unlink(missing_ok=True)
         self._coverage = coverage.Coverage(
-            data_file=str(self._data), source_pkgs=list(PRODUCT), config_file=False
+            data_file=str(self._data), source_pkgs=list(PRODUCT), config_file=False, branch=branches
         )
         self.scripts: dict[str, set[str]] = defaultdict(set)
         self.took_s: dict[str, float] = {}

@@ -143,25 +143,36 @@ def _function(path: str, text: str, line: int) -> str:
 
 
 def figures(chosen: Iterable[Meaning], verdicts: Mapping[str, Verdict]) -> str:
-    """By hand: how many were found by what; of those that seeds come to, the simulator's share."""
-    rows = ["| hand | defects | seeds come to | simulator | tests | survive | found | simulator, of those |"]
-    rows.append("|---|---|---|---|---|---|---|---|")
+    """By hand: how many were found by what, each by the first that is asked; rules, stories, tests.
+
+    Then the share of rules, and that of stories alone, of those that seeds and stories come to.
+    """
+    heads = (
+        *("hand", "defects", "seeds come to", "rules", "stories", "tests", "survive", "found"),
+        *("rules, of those", "stories come to", "stories alone", "stories, of those"),
+    )
+    rows = [f"| {' | '.join(heads)} |", f"|{'---|' * len(heads)}"]
     some = list(chosen)
     hands = sorted({one.hand for one in some})
     for hand in (*hands, *(["all"] if len(hands) > 1 else [])):
         theirs = [verdicts[one.change.id] for one in some if hand in (one.hand, "all")]
         run = [one for one in theirs if one.reached]
-        by = {kind: sum(one.by == kind for one in theirs) for kind in ("simulator", "tests", "")}
+        by = {kind: sum(one.by == kind for one in theirs) for kind in ("simulator", "stories", "tests", "")}
+        storied, alone_told = (
+            [one for one in theirs if one.storied],
+            sum(bool(one.story) for one in theirs),
+        )
         found, alone = 1 - by[""] / len(theirs), by["simulator"] / max(len(run), 1)
         cells = [
             hand,
             len(theirs),
             len(run),
-            by["simulator"],
-            by["tests"],
-            by[""],
+            *by.values(),
             f"{found:.0%}",
             f"{alone:.0%}",
+            len(storied),
+            alone_told,
+            f"{alone_told / max(len(storied), 1):.0%}",
         ]
         rows.append(f"| {' | '.join(str(cell) for cell in cells)} |")
     return "\n".join(rows)

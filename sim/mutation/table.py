@@ -15,8 +15,8 @@ SHORT = 90
 
 def figures(chosen: Sequence[Change], verdicts: Mapping[str, Verdict]) -> str:
     """How many were found, by what, in each scope and in all."""
-    rows = ["| | changes | equivalent | simulator | tests | survive | found | by the simulator |"]
-    rows.append("|---|---|---|---|---|---|---|---|")
+    rows = ["| | changes | equivalent | rules | stories | tests | survive | found | by rules or stories |"]
+    rows.append("|---|---|---|---|---|---|---|---|---|")
     folders = {
         name: tuple(f"orchestrator/{glob.partition('*')[0]}" for glob in globs)
         for name, globs in SCOPES.items()
@@ -30,10 +30,12 @@ def figures(chosen: Sequence[Change], verdicts: Mapping[str, Verdict]) -> str:
 
 def _row(name: str, some: Sequence[Verdict]) -> str:
     counts = {
-        by: sum(verdict.by == by for verdict in some) for by in ("equivalent", "simulator", "tests", "")
+        by: sum(verdict.by == by for verdict in some)
+        for by in ("equivalent", "simulator", "stories", "tests", "")
     }
     real = max(len(some) - counts["equivalent"], 1)
-    found, simulated = (counts["simulator"] + counts["tests"]) / real, counts["simulator"] / real
+    simulated = (counts["simulator"] + counts["stories"]) / real
+    found = simulated + counts["tests"] / real
     cells = [name, len(some), *counts.values(), f"{found:.1%}", f"{simulated:.1%}"]
     return f"| {' | '.join(str(cell) for cell in cells)} |"
 
@@ -69,6 +71,8 @@ def finder(verdict: Verdict) -> str:
         where = f"seed {verdict.seed}" if verdict.seed >= 0 else "at once"
         where += f" of `{verdict.workload}`" if verdict.workload else ""
         return f"`{verdict.what}`, {where}"
+    if verdict.by == "stories":
+        return f"story: {verdict.what}"
     if verdict.by == "tests":
         file, _, name = verdict.what.partition("::")
         return f"{Path(file).stem}: {name.partition('[')[0]}" if name else verdict.what

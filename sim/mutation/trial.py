@@ -26,6 +26,7 @@ from sim.mutation import overlay
 from sim.mutation.change import ROOT, Change
 from sim.mutation.maps import Map
 from sim.mutation.verdicts import Verdict
+from sim.stories.kept import kept_runs
 
 Seed = tuple[str, int]
 BESIDE = {
@@ -56,6 +57,8 @@ class Bounds:
     seeds: int = 300
     tests_s: float = 120.0
     """Of tests' own time, as it was measured; the shortest first."""
+    stories: int = 40
+    """Of the kept ones that come to the change; 0: none."""
     slowness: float = 6.0
     """How much longer than measured anything may take before it counts as never ending."""
 
@@ -63,20 +66,43 @@ class Bounds:
 class Trials:
     """Tries changes; may be called from several threads."""
 
-    def __init__(self, seeds: Map, tests: Map, bounds: Bounds) -> None:
+    def __init__(self, seeds: Map, tests: Map, bounds: Bounds, stories: Map | None = None) -> None:
         self._seeds, self._tests, self._bounds = seeds, tests, bounds
+        self._stories = stories
         self._holds: dict[str, bool] = {}
         self._lock = Lock()
 
     def run(self, change: Change, before: Verdict | None = None) -> Verdict:
         """The verdict; what found the change before is tried first."""
         began = time.monotonic()
-        verdict = self._hunted(change, before) or self._tested(change, before)
+        story, runs = self._retold(change)
+        verdict = self._hunted(change, before)
+        if verdict is None and story:
+            verdict = Verdict(change.id, "stories", story, seeds=len(self._planned(change)))
+        verdict = verdict or self._tested(change, before)
         if not verdict.by:
             seeds, tests = self._planned(change), self._chosen(change)
             verdict = Verdict(change.id, "", seeds=len(seeds), tests=len(tests))
         took_s = round(time.monotonic() - began, 1)
-        return replace(verdict, took_s=took_s, reached=bool(self._planned(change)))
+        reached = bool(self._planned(change))
+        return replace(verdict, took_s=took_s, reached=reached, story=story, storied=bool(runs))
+
+    # ── kept stories ──────────────────────────────────────────────────────────────────────────
+
+    def _retold(self, change: Change) -> tuple[str, list[Seed]]:
+        """The first kept story that is another one with the change, and the runs that come to it."""
+        if not self._bounds.stories:
+            return "", []
+        runs = list[Seed](kept_runs())
+        if self._stories is not None and self._stories.all:
+            there = set(self._stories.of(change))
+            runs = [run for run in runs if f"{run[0]}:{run[1]}" in there]
+        some = runs[: self._bounds.stories]
+        told = hunt(change, some, 60.0 + len(some) * 0.5 * self._bounds.slowness, stories=True)
+        if not (some and told["rule"]):
+            return "", runs
+        who = told.get("who") or told["rule"]
+        return f"{who} in {told.get('workload', '')}:{told.get('seed', -1)}", runs
 
     # ── the simulator ─────────────────────────────────────────────────────────────────────────
 
@@ -177,8 +203,12 @@ def _nice() -> None:
     os.nice(5)
 
 
-def hunt(change: Change | None, plan: Sequence[Seed], within_s: float) -> dict[str, Any]:
-    asked = {"module": "", "script": "", "source": "", "plan": list(plan), "cpu_s": within_s}
+def hunt(
+    change: Change | None, plan: Sequence[Seed], within_s: float, *, stories: bool = False
+) -> dict[str, Any]:
+    """Runs seeds, or compares kept stories, until one shows the change."""
+    asked: dict[str, Any] = {"stories": stories}
+    asked |= {"module": "", "script": "", "source": "", "plan": list(plan), "cpu_s": within_s}
     if change is not None:
         asked |= {"module": change.module, "script": change.script, "source": change.text()}
     words = [sys.executable, "-m", "sim.mutation.hunt"]

@@ -25,7 +25,7 @@ class Verdict:
 
     id: str
     by: str
-    """`simulator`, `tests`, `equivalent`, or '' for one that survives."""
+    """`simulator` (a rule), `stories`, `tests`, `equivalent`, or '' for one that survives."""
     what: str = ""
     """The broken rule, the failing test, the reason."""
     seen: str = ""
@@ -37,6 +37,10 @@ class Verdict:
     reached: bool = True
     """Whether a seed of the simulator comes to the change at all."""
     took_s: float = 0.0
+    story: str = ""
+    """The kept story that is another one with the change, whatever a rule found."""
+    storied: bool = False
+    """Whether the run of a kept story comes to the change."""
 
 
 def equivalents() -> dict[tuple[str, str, str, str, int], str]:

@@ -103,9 +103,15 @@ def test_figures_count_for_each_hand_what_found_its_defects(
     _patch(tmp_path, HEAD, FILE)
     (one,) = planted()
     by_rule = Verdict(one.change.id, "simulator", "told", seed=7, workload="tree")
-    assert "| hand | 1 | 1 | 1 | 0 | 0 | 100% | 100% |" in figures([one], {one.change.id: by_rule})
+    told = figures([one], {one.change.id: by_rule})
+    assert "| hand | 1 | 1 | 1 | 0 | 0 | 0 | 100% | 100% | 0 | 0 | 0% |" in told
+    by_story = Verdict(one.change.id, "stories", "log of p1s1 in tree:3", story="…", storied=True)
+    told = figures([one], {one.change.id: by_story})
+    assert "| hand | 1 | 1 | 0 | 1 | 0 | 0 | 100% | 0% | 1 | 1 | 100% |" in told
     survives = Verdict(one.change.id, "", tests=1, reached=False)
-    assert "| hand | 1 | 0 | 0 | 0 | 1 | 0% | 0% |" in figures([one], {one.change.id: survives})
+    told = figures([one], {one.change.id: survives})
+    assert "| hand | 1 | 0 | 0 | 0 | 0 | 1 | 0% | 0% | 0 | 0 | 0% |" in told
+    assert _row(one, by_story).endswith("| story: log of p1s1 in tree:3 |")
     assert _row(one, by_rule).endswith("| `told`, seed 7 of `tree` |")
     assert _row(one, survives).endswith("| **nothing** |")
     seeds_alone = Verdict(one.change.id, "", seeds=40)

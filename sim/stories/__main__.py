@@ -1,0 +1,118 @@
+"""`python -m sim.stories`: compares the kept stories with those of today.
+
+Who changed behaviour on purpose reads the differences, and keeps the new stories with `--renew`. Who did not
+has found a defect.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from itertools import chain
+from multiprocessing import get_context
+
+from sim.stories.kept import Difference, difference, keep, kept_runs, kept_stories
+from sim.stories.runs import Run, Told, stories
+from sim.stories.steady import steady
+
+BATCH = 4
+SHOWN = 12
+
+
+def main() -> int:
+    """Exit code 1 if a story is not the kept one, or is not steady."""
+    given = _arguments()
+    if given.show:
+        return _show(given.show[0], int(given.show[1]))
+    runs = [
+        run for run in kept_runs(slice_only=given.slice) if not given.workload or run[0] in given.workload
+    ]
+    if given.steady:
+        return _steady(runs)
+    began, cpu_s, found = time.monotonic(), 0.0, list[Difference]()
+    renewed: dict[Run, list[str]] = {}
+    kept = {workload: kept_stories(workload) for workload in {workload for workload, _ in runs}}
+    for told in _all(runs, given.processes):
+        cpu_s += told.cpu_s
+        seen = difference(kept[told.workload].get(told.seed, []), told)
+        found += [seen] if seen is not None else []
+        if not told.broken:
+            renewed[told.workload, told.seed] = told.lines
+    for one in found[:SHOWN]:
+        print(f"{one}\n")
+    took = f"{cpu_s:.1f} s of processor time, {time.monotonic() - began:.1f} s by the clock"
+    print(f"{len(runs)} stories: {len(found)} differ ({took})")
+    if found:
+        by_who = Counter(one.who.split()[0] for one in found)
+        print("seen first by: " + ", ".join(f"{who} {times}" for who, times in by_who.most_common()))
+    if given.renew:
+        _renew(renewed, {one.run[0] for one in found})
+        return 0
+    if found:
+        print("If that is meant, keep them with `python -m sim.stories --renew`; else it is a defect.")
+    return 1 if found else 0
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m sim.stories", description=__doc__)
+    parser.add_argument("--slice", action="store_true", help="only those of CI's slice")
+    parser.add_argument("--workload", action="append", help="only this one's; may be repeated")
+    parser.add_argument("--renew", action="store_true", help="keep those of today where they differ")
+    parser.add_argument(
+        "--steady", action="store_true", help="show that no story changes by more round trips and turns"
+    )
+    parser.add_argument("--show", nargs=2, metavar=("WORKLOAD", "SEED"), help="print the story of any run")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one a core")
+    return parser.parse_args()
+
+
+def _show(workload: str, seed: int) -> int:
+    told = next(stories([(workload, seed)]))
+    print("\n".join(told.lines))
+    if told.broken:
+        print(f"a rule was broken: {told.broken}")
+    return 1 if told.broken else 0
+
+
+def _all(runs: Sequence[Run], processes: int) -> Iterator[Told]:
+    batches = [runs[at : at + BATCH] for at in range(0, len(runs), BATCH)]
+    if processes == 1:
+        yield from stories(runs)
+        return
+    with ProcessPoolExecutor(processes, mp_context=get_context("fork")) as pool:
+        yield from chain.from_iterable(pool.map(_batch, batches))
+
+
+def _batch(runs: Sequence[Run]) -> list[Told]:
+    return list(stories(runs))
+
+
+def _renew(renewed: dict[Run, list[str]], workloads: set[str]) -> None:
+    """Writes the files of workloads in which a story differs; what was not asked for stays as it is."""
+    known: dict[Run, list[str]] = {}
+    for workload in workloads:
+        known |= {(workload, seed): lines for seed, lines in kept_stories(workload).items()}
+        known |= {run: lines for run, lines in renewed.items() if run[0] == workload}
+    listed = set(kept_runs())
+    keep({run: lines for run, lines in known.items() if run in listed})
+    print(f"kept anew: {', '.join(sorted(workloads)) or 'nothing'}")
+
+
+def _steady(runs: Sequence[Run]) -> int:
+    bad = 0
+    for run in runs:
+        _, _, shaken = steady(run)
+        if shaken:
+            bad += 1
+            print(f"{run[0]}, seed {run[1]}: {shaken}\n")
+    print(f"{len(runs)} stories: {bad} are not steady")
+    return 1 if bad else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
