@@ -258,6 +258,8 @@ async def test_tree_is_read_as_it_was_and_its_timeline_has_the_places(peer: Peer
     assert (found["treeSeq"], sum(bar["entries"] for bar in found["buckets"])) == (3, 3)
     assert [(mark["seq"], mark["kind"]) for mark in found["marks"]] == [(n, "budget") for n in (1, 2, 3)]
     assert found["reading"] is None
+    again = await peer.call("tree/timeline", {"treeId": root, "marksAfter": 2})
+    assert ([mark["seq"] for mark in again["marks"]], again["treeSeq"]) == ([3], 3)
     now = dict((await harness.broker.trees.registry(TreeId(root))).limits)
     used = now["tokens"] - 5_100
     for at, slots, tokens in ((3, 3, now["tokens"]), (2, 1, now["tokens"] - 100)):

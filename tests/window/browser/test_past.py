@@ -97,6 +97,9 @@ def test_tree_is_looked_at_as_it_was_by_keys_alone_and_nothing_is_written_there(
     expect(track).to_have_attribute("aria-valuetext", re.compile(r"entry 1 of \d"))
     track.press("End")
     expect(track).to_have_attribute("aria-valuetext", re.compile("^now"))
+    page.get_by_role("button", name="Play from mark to mark").click()
+    for seq in (born["seq"], asked["seq"], None):
+        shows(page, seq)
     (request,) = visitor.deployment.call("approval/list", {"treeId": tree})["data"]
     assert request["threadId"], "looking back has answered nothing"
 
@@ -190,7 +193,13 @@ def test_folder_is_shown_as_it_was_without_remarks(visitor: Visitor, deployment:
     file.filter(has_text="notes.txt").click()
     expect(page.get_by_test_id("changes")).to_contain_text("first line")
     expect(page.get_by_role("button", name="Remark on line 1")).to_have_count(0)
+    # Beside a place that is held stands what was changed since.
+    page.keyboard.press("=")
     page.keyboard.press("End")
+    expect(page.get_by_test_id("compare")).to_be_visible()
+    expect(file).to_have_count(1)
+    expect(page.get_by_test_id("changes")).to_contain_text("of later")
+    page.keyboard.press("=")
     expect(file).to_have_count(3)
 
 

@@ -434,6 +434,8 @@ class TreeTimeline(Params):
 
     tree_id: Id
     buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)] = MOST_BUCKETS
+    marks_after: Annotated[int, Field(ge=0, le=MOST_AMOUNT)] = 0
+    """Only marks behind this entry are told: who comes again knows the others."""
 
 
 async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
@@ -461,6 +463,7 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
                 **({"who": mark.line.who} if mark.line.who else {}),
             }
             for mark in found.marks
+            if mark.seq > params.marks_after
         ],
         "more": found.more,
         "reading": _reading(past, whole=whole),

@@ -3,8 +3,9 @@ import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { api, may, notice, onSignedOut } from "./store.js";
 import { plain, visible } from "./text.js";
-import { agentName, clock, html, Key, quantity, Stat, Words } from "./parts.js";
+import { agentName, clock, html, Key, place, quantity, Stat, Words } from "./parts.js";
 import { bind } from "./keys.js";
+import { picture } from "./past.js";
 
 const KINDS = { add: "new", delete: "deleted" }, MOST_REMARK = 4_000;
 // Remarks that were not sent yet, by thread: they outlive a look at another page.
@@ -21,12 +22,24 @@ export function remarkText(remarks) {
 }
 
 // `at` is the entry of the tree's log at whose time they are shown; null for now.
-export function Changes({ agent, at, seq }) {
-  const thread = agent.threadId, [found, setFound] = useState(null), [why, setWhy] = useState(""), [to, setTo] = useState(0), [path, setPath] = useState("");
+export function Changes({ tree, agent, at, seq }) {
+  const thread = agent.threadId, { held } = place.value, [found, setFound] = useState(null), [why, setWhy] = useState(""), [to, setTo] = useState(0), [path, setPath] = useState("");
   const remarks = remarksOf(thread), chosen = found?.files?.find((file) => file.path === path) ?? found?.files?.[0];
-  const read = () => api("workspace/changes", { threadId: thread, ...(at !== null ? { at } : to ? { to } : {}) }).then((told) => { setWhy(""); setFound(told); }, (error) => setWhy(error.message));
+  // Beside a place that is held they are those since then; a folder that was not recorded yet began empty.
+  const since = async () => (held === null ? null : (await picture(tree, held)).agents.find((one) => one.threadId === thread)?.seq || null);
+  const asked = useRef(0); // an answer to an earlier question is dropped
+  const read = async () => {
+    const number = ++asked.current, until = at !== null ? { at } : to ? { to } : {}, ask = (more) => api("workspace/changes", { threadId: thread, ...until, ...more });
+    try {
+      const from = await since();
+      const told = await (from ? ask({ from }).catch((error) => { if (error.status === 400) return ask({}); throw error; }) : ask({}));
+      if (number !== asked.current) return;
+      setWhy("");
+      setFound(told);
+    } catch (error) { if (number === asked.current) setWhy(error.message); }
+  };
   useEffect(() => { setFound(null); }, [thread]);
-  useEffect(() => { read(); }, [thread, to, at, seq]);
+  useEffect(() => { read(); }, [thread, to, at, held, seq]);
   const step = (by) => { const files = found?.files ?? [], at = files.indexOf(chosen); setPath(files[Math.min(files.length - 1, Math.max(0, at + by))]?.path ?? ""); };
   useLayoutEffect(() => bind({ "]": () => step(1), "[": () => step(-1), v: () => { const key = `${thread} ${chosen?.path}`, now = new Set(viewed.peek()); if (!now.delete(key)) now.add(key); viewed.value = now; } }), [found, path, thread]);
   const send = async () => {
@@ -46,13 +59,13 @@ export function Changes({ agent, at, seq }) {
       ${found.unsaved ? html`<p class="faint">The newest changes are on ${plain(found.unsaved, 60)} alone.</p>` : null}
       ${found.files.length ? html`<ul role="listbox" aria-label="Files" tabindex="0">${found.files.map((file) => html`<li key=${file.path} role="option" aria-selected=${file === chosen} class=${file === chosen ? "on" : ""} data-testid="file" data-path=${file.path} onClick=${() => setPath(file.path)}><span class="clip">${viewed.value.has(`${thread} ${file.path}`) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(file.path, { breaks: false })}</span><small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</li>`)}</ul>` : html`<p class="nothing">Nothing is changed ${to || at !== null ? "up to there" : "yet"}.</p>`}
       ${found.more ? html`<p class="faint">and ${quantity(found.more, "file")} more</p>` : null}<p class="faint keysline"><${Key} k="]" /> <${Key} k="[" /> file · <${Key} k="v" /> viewed</p></aside>
-    <div class="lines">${chosen ? html`<${Lines} key=${`${chosen.path} ${found.to}`} agent=${agent} file=${chosen} to=${found.to} remarks=${remarks} />` : null}
+    <div class="lines">${chosen ? html`<${Lines} key=${`${chosen.path} ${found.from} ${found.to}`} agent=${agent} file=${chosen} from=${found.from} to=${found.to} remarks=${remarks} />` : null}
     ${remarks.value.length && may("submit") ? html`<footer class="remarks" data-testid="remarks"><span>${quantity(remarks.value.length, "remark")} for ${agentName(agent)}</span><span class="grow" /><button class="quiet" onClick=${() => { remarks.value = []; }}>Discard</button><button class="primary" data-testid="remarks-send" onClick=${send}>Send</button></footer>` : null}</div></section>`;
 }
 
-function Lines({ agent, file, to, remarks }) {
+function Lines({ agent, file, from, to, remarks }) {
   const [diff, setDiff] = useState(null), [why, setWhy] = useState(""), [at, setAt] = useState(null);
-  const read = () => api("workspace/diff", { threadId: agent.threadId, path: file.path, to }).then((told) => { setWhy(""); setDiff(told); }, (error) => setWhy(error.message));
+  const read = () => api("workspace/diff", { threadId: agent.threadId, path: file.path, from, to }).then((told) => { setWhy(""); setDiff(told); }, (error) => setWhy(error.message));
   useEffect(() => { read(); }, []);
   if (why) return html`<p class="error">This file cannot be compared: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>`;
   if (!diff) return null;

@@ -7,7 +7,7 @@ import { Item } from "./items.js";
 import { agentName, clock, Glyph, go, html, Key, phone, place, quantity, short, span, STATES, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
 
-const BARS = 400, PITCH = 5, GAP = 46, LEAST = 6, NEAR = 6, KEPT = 64, PAGE = 60;
+const BARS = 400, MARKS = 2000, PITCH = 5, GAP = 46, LEAST = 6, NEAR = 6, KEPT = 64, PAGE = 60;
 const AGAIN_MS = 250, GROWN_MS = 1000, PLAY_MS = 900;
 const count = (n) => n.toLocaleString("en");
 // A time of another day says which.
@@ -46,8 +46,9 @@ class Line {
     if (this.reads) return;
     this.reads = true;
     try {
-      const told = await api("tree/timeline", { treeId: this.tree, buckets: BARS });
-      this.told.value = told;
+      const known = this.told.peek(), told = await api("tree/timeline", { treeId: this.tree, buckets: BARS, ...(known ? { marksAfter: known.treeSeq } : {}) });
+      if (known && told.treeSeq < known.treeSeq) { this.told.value = null; this.reads = false; this.read(); return; } // the log was put back
+      this.told.value = known ? { ...told, marks: [...known.marks, ...told.marks].slice(-MARKS), more: told.more || known.more } : told;
       this.error.value = "";
       if (told.reading) this.later(AGAIN_MS);
       else if (this.seq > told.treeSeq) this.later(GROWN_MS);
@@ -67,7 +68,7 @@ const lineOf = (tree) => { if (!lines.has(tree)) { if (lines.size > 3) lines.del
 // Trees as they were: what was asked for once does not change any more.
 const pictures = new Map();
 onSignedOut(() => { lines.forEach((line) => clearTimeout(line.timer)); lines.clear(); pictures.clear(); });
-async function picture(tree, at) {
+export async function picture(tree, at) {
   const key = `${tree} ${at}`;
   const found = pictures.get(key) ?? await api("tree/read", { treeId: tree, at });
   pictures.delete(key);
@@ -89,7 +90,7 @@ export class Then {
     this.wanted = at;
     if (this.asks || at === null) return;
     this.asks = true;
-    while (this.wanted !== null && this.wanted !== this.drawn.peek()) {
+    while (this.wanted !== null && (this.wanted !== this.drawn.peek() || this.stale)) {
       const asked = this.wanted;
       try {
         const { agents, ...head } = await picture(this.grown.id, asked);
@@ -97,6 +98,9 @@ export class Then {
         this.grown.on({ type: "all", data: agents, ...head });
         this.drawn.value = asked;
         this.error.value = null;
+        this.stale = false;
+        // What the server has to read yet is missing in it.
+        if (head.reading) setTimeout(() => { if (this.wanted === asked) { this.stale = true; this.want(asked); } }, GROWN_MS);
       } catch (error) {
         if (error.status === 404) this.grown.gone.value = true;
         if (this.wanted !== asked) continue;
