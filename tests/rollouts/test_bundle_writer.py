@@ -1,0 +1,171 @@
+"""The making of bundles: what is in them, what is kept back, and that equal logs give equal bytes."""
+
+from __future__ import annotations
+
+import io
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.blobs import INLINE_BYTES
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.tree import Child
+from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
+from orchestrator.rollouts.bundle_writer import Made, Order, read_selection, write_bundle
+from orchestrator.rollouts.log_errors import RolloutError
+from tests.rollouts.deployments import Kept, output, said
+from tests.rollouts.test_bundle_check import example
+
+pytestmark = pytest.mark.asyncio
+GONE = "01a20009-0000-7000-8000-000000000000"
+LARGE = "a large output " * INLINE_BYTES
+ORDER = Order("fleet.example/home", "2026-11-23T20:00:00.000Z", "dendro 0.2.0")
+
+
+async def bundled(
+    kept: Kept, session: SessionId, withhold: tuple[str, ...] = (), **more: Any
+) -> tuple[Made, bytes]:
+    """The bundle of a session's tree, and its bytes."""
+    out = io.BytesIO()
+    order = replace(ORDER, withhold=read_selection(withhold, str(session)), **more)
+    made = await write_bundle(kept, TreeId(session), out, order)
+    return made, out.getvalue()
+
+
+def held(data: bytes, folder: Path) -> BundleReport:
+    """The report on a bundle that holds, for both checkers."""
+    path = folder / "run.zip"
+    path.write_bytes(data)
+    report = check_bundle(path)
+    assert report.findings == []
+    assert example().Check(path).run() == []
+    return report
+
+
+async def test_bundle_has_the_log_as_it_is_stored_and_its_texts(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(said("go"), output(LARGE))
+    made, data = await bundled(kept, session)
+    report = held(data, tmp_path)
+    assert report.texts == {"here": 1}
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        lines = archive.read(f"logs/session-{session}.jsonl").splitlines()
+        [text] = [archive.read(name) for name in archive.namelist() if name.startswith("texts/")]
+    stored = await kept.broker.logs.read_rollout(session)
+    assert [orjson.loads(line)["p"].encode() for line in lines] == [entry.payload for entry in stored]
+    assert [orjson.loads(line)["salt"] for line in lines] == [entry.salt.hex() for entry in stored]
+    assert text.decode() == LARGE
+    head = await kept.head(session)
+    assert (made.entries, made.manifest.logs[0].head) == (head.seq, head.head)
+
+
+async def test_equal_logs_give_equal_bytes_but_for_the_time(kept: Kept) -> None:
+    session = await kept.has(said("go"), output(LARGE))
+    _, one = await bundled(kept, session)
+    assert (await bundled(kept, session))[1] == one
+    _, later = await bundled(kept, session, made_at="2026-11-24T20:00:00.000Z")
+    assert later != one
+    with zipfile.ZipFile(io.BytesIO(one)) as a, zipfile.ZipFile(io.BytesIO(later)) as b:
+        differ = [name for name in a.namelist() if a.read(name) != b.read(name)]
+    assert differ == ["manifest.json", "manifest.note"]
+
+
+async def test_withheld_entry_keeps_its_digest_and_gives_no_text_away(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(said("go"), output(LARGE), said("the password"))
+    last = (await kept.head(session)).seq
+    made, data = await bundled(kept, session, (f"{session}:{last - 1}-{last}",))
+    report = held(data, tmp_path)
+    assert (report.withheld, report.texts) == (2, {}), "the text that only a withheld entry names has no name"
+    assert made.manifest.withheld == ((f"session:{session}", last - 1), (f"session:{session}", last))
+    assert b"password" not in b"".join(zipfile.ZipFile(io.BytesIO(data)).read(n) for n in _names(data))
+    whole, _ = await bundled(kept, session)
+    assert whole.manifest.logs[0].root == made.manifest.logs[0].root
+
+
+def _names(data: bytes) -> list[str]:
+    return zipfile.ZipFile(io.BytesIO(data)).namelist()
+
+
+async def test_withheld_texts_are_declared_and_not_here(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(output(LARGE))
+    made, _ = await bundled(kept, session)
+    [digest] = made.manifest.texts
+    for wish in (f"text:{digest}", "texts"):
+        _, data = await bundled(kept, session, (wish,))
+        assert held(data, tmp_path).texts == {"withheld": 1}
+
+
+async def test_text_that_is_not_stored_any_more_is_declared_and_told(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(output(LARGE))
+    for key in await kept.redis.keys("*blob*"):
+        await kept.redis.delete(key)
+    made, data = await bundled(kept, session)
+    assert made.absent_texts == 1
+    assert held(data, tmp_path).texts == {"withheld": 1}
+
+
+async def test_data_of_a_person_that_looks_like_a_reference_breaks_no_bundle(
+    kept: Kept, tmp_path: Path
+) -> None:
+    fake = {"$blob": "ab" * 32, "bytes": -1}
+    other = {"$blob": "cd" * 32, "bytes": 5}
+    session = await kept.has(
+        e.item({"type": "function_call_output", "call_id": "c", "output": [fake, other]})
+    )
+    _, data = await bundled(kept, session)
+    assert held(data, tmp_path).texts == {"withheld": 1}
+
+
+@pytest.mark.parametrize(
+    ("wish", "why"),
+    [
+        ("{id}:2", "cannot be withheld"),
+        ("{id}:99", "has no entries 99 to 99"),
+        ("{id}:5-4", "has no entries 5 to 4"),
+        ("tree:1", "has no entries 1 to 1"),
+        ("{id}", "root of a tree cannot be left out"),
+        ("{other}", "no session"),
+        ("text:" + "ab" * 32, "no entry names the text"),
+        ("pack:" + "ab" * 32, "no entry names the pack"),
+        ("text:x", "is none of"),
+        ("pack", "is none of"),
+        ("", "is none of"),
+    ],
+)
+async def test_wish_that_nothing_answers_makes_no_bundle(kept: Kept, wish: str, why: str) -> None:
+    session = await kept.has(said("go"), said("on"))
+    with pytest.raises(RolloutError, match=why):
+        await bundled(kept, session, (wish.format(id=session, other=GONE),))
+
+
+async def test_agents_that_are_gone_are_left_out_by_name(kept: Kept, tmp_path: Path) -> None:
+    gone = GONE
+    child = Child(AgentId(1), SessionId(gone), "spawn", "idle", 1)
+    session = await kept.has(e.fact(f.ChildMade(child)))
+    made, data = await bundled(kept, session)
+    held(data, tmp_path)
+    assert made.manifest.left_out == (gone,)
+
+
+async def test_log_with_a_gap_makes_no_bundle(kept: Kept) -> None:
+    session = await kept.has(said("go"), said("on"))
+    await kept.redis.xdel(kept.broker.keys.rollout(session), "5-0")
+    with pytest.raises(RolloutError, match="is missing"):
+        await bundled(kept, session)
+
+
+async def test_ends_of_a_trees_logs_are_of_one_moment_also_of_one_born_meanwhile(kept: Kept) -> None:
+    root, born = await kept.has(said("go")), await kept.has(said("on"))
+    await kept.redis.hset(kept.broker.keys.agents(TreeId(root)), "s:1", born)
+    await kept.redis.hset(
+        kept.broker.keys.agents(TreeId(root)), "s:2", "01a20009-0000-7000-8000-000000000000"
+    )
+    last, heads = await kept.broker.trees.heads_at_once(TreeId(root))
+    assert last == 0
+    known = {head.session: (head.seq, head.head) for head in heads}
+    assert known == {id: (head.seq, head.head) for id in (root, born) for head in [await kept.head(id)]}
