@@ -36,3 +36,9 @@ def _cpu_model() -> str:
     lines = info.read_text().splitlines() if info.exists() else []
     named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
     return next(named, platform.machine())
+
+
+def peak_mib() -> float:
+    """The most memory that this process had. Not getrusage: that begins with the process that started it."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.partition("VmHWM:")[2].split()[0]) / 1024

@@ -1,4 +1,4 @@
-"""How fast a log becomes a state again, and what a resume costs when the history is long."""
+"""How fast a log becomes a state again, what a resume costs when the history is long, and a bundle of it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,9 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
         session = await running.session(pool=POOL)
         await _lived(running, session, turns)
         found = [await _fold(running, session), await _replay(running, session)]
-        return [*found, *await _resume(running, length)]
+        session = await running.session(pool=POOL)
+        found += await _resume(running, session, length)
+        return [*found, *_bundle(lab, session, length)]
 
 
 async def _lived(running: Fleet, session: SessionId, turns: int) -> Position:
@@ -91,8 +93,7 @@ async def _replay(running: Fleet, session: SessionId) -> Figure:
 # ── the long session ──────────────────────────────────────────────────────────────────────────
 
 
-async def _resume(running: Fleet, length: int) -> list[Figure]:
-    session = await running.session(pool=POOL)
+async def _resume(running: Fleet, session: SessionId, length: int) -> list[Figure]:
     items = await _long_session(running, session, length)
     told = orjson.loads(running.lab.run("bench.resume_process", session))
     assert told["seq"] == length
@@ -106,6 +107,39 @@ async def _resume(running: Fleet, length: int) -> list[Figure]:
             "MiB",
             at_most(256),
             note="a fresh process with the worker's modules",
+        ),
+    ]
+
+
+def _bundle(lab: Lab, session: SessionId, length: int) -> list[Figure]:
+    """The same log in a bundle, and the check of that, each in a fresh process."""
+    file = str(lab.folder / "run.zip")
+    made = orjson.loads(lab.run("bench.bundle_process", session, file))
+    assert made["entries"] == length
+    checked = orjson.loads(lab.run("bench.bundle_process", file))
+    assert (checked["entries"], checked["findings"]) == (length, 0)
+    mib = f"{checked['peak_mib']:.0f} MiB"
+    return [
+        Figure(
+            f"bundle of {length:,} entries",
+            made["mb"] / made["wall_s"],
+            "MB/s",
+            at_least(20),
+            note=f"{made['mb']:,.0f} MB of logs, from Redis into a ZIP",
+        ),
+        Figure(
+            "bundle: peak memory of the process",
+            made["peak_mib"],
+            "MiB",
+            at_most(100),
+            note="a fresh process with the modules of a command",
+        ),
+        Figure(
+            "verify of a bundle",
+            checked["entries"] / checked["wall_s"],
+            "entries/s",
+            at_least(50_000),
+            note=f"roots, chain, entries, without a server; the process has {mib} at its peak",
         ),
     ]
 

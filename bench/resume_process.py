@@ -8,13 +8,13 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 import orjson
 import uvloop
 
 import workers.turns  # noqa: F401  what a worker's process has loaded is part of its memory
+from bench.machine import peak_mib
 from orchestrator.core.ids import SessionId
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.ports import Ports
@@ -37,14 +37,8 @@ async def _resume(session: SessionId) -> dict[str, Any]:
         "seq": position.seq,
         "wall_s": wall_s,
         "snapshot_kib": len(snapshot) / 1024,
-        "peak_mib": _peak_mib(),
+        "peak_mib": peak_mib(),
     }
-
-
-def _peak_mib() -> float:
-    """Not getrusage: what it says begins with the process that started this one."""
-    status = Path("/proc/self/status").read_text()
-    return int(status.partition("VmHWM:")[2].split()[0]) / 1024
 
 
 if __name__ == "__main__":

@@ -39,7 +39,7 @@ BARE = {"s": 1, "e": 0, "c": HASH, "d": HASH}
 ENTRY = {"s": 1, "e": 0, "c": HASH, "salt": "(?:[0-9a-f]{32})?", "p": ANY}
 MOST_LINE, MOST_MEMBERS, MOST_BARE = 16 << 20, 100_000, 100_000
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, OverflowError)
-EMPTY, GENESIS = sha256(b"").digest(), bytes(32)
+FOLDERS, GENESIS = ("logs/", "texts/", "packs/", "receipts/"), bytes(32)
 Bad = type("Bad", (Exception,), {})  # not what the format says: a code, and why
 def cannot(why):
     print("check_bundle: it cannot be checked here:", why, file=sys.stderr)
@@ -77,7 +77,7 @@ def grow(peaks, size, leaf):  # a Merkle tree is the roots of its full parts, th
         leaf, size = node(peaks.pop(), leaf), size >> 1
     peaks.append(leaf)
 def root(peaks):
-    found = peaks[-1] if peaks else EMPTY
+    found = peaks[-1] if peaks else sha256(b"").digest()
     return functools.reduce(lambda right, left: node(left, right), peaks[-2::-1], found)
 def read_key(text):
     found = re.fullmatch(r"([^\s+]+)[+]([0-9a-f]{8})[+]([0-9A-Za-z+/]{44})", text)
@@ -115,7 +115,6 @@ def references(value, packs=False):  # the texts that a value names, or the pack
             yield one["$blob"], one["bytes"]
         elif type(one) in (dict, list):
             waiting += one.values() if type(one) is dict else one
-
 class Check:
     def __init__(self, path, keys=None):
         self.found, self.path, self.keys, self.zip, self.sizes = [], Path(path), keys, None, {}
@@ -142,14 +141,14 @@ class Check:
             if self.path.is_dir():
                 for path in self.path.rglob("*"):
                     name, mode = path.relative_to(self.path).as_posix(), path.lstat().st_mode
-                    if not (stat.S_ISDIR(mode) and name in ("logs", "texts", "packs", "receipts")):
+                    if not (stat.S_ISDIR(mode) and f"{name}/" in FOLDERS):
                         self.take(name, path.lstat().st_size, stat.S_ISREG(mode))
                 return
             with self.path.open("rb") as file:
                 file.seek(max(0, file.seek(0, 2) - (33 << 20)))
                 require(file.read().count(b"PK\x01\x02") <= MOST_MEMBERS, "container", "too many members")
             self.zip = zipfile.ZipFile(self.path)
-            for info in self.zip.infolist():
+            for info in (i for i in self.zip.infolist() if i.file_size or i.orig_filename not in FOLDERS):
                 plain = not info.flag_bits & 0x2041 and info.external_attr >> 28 in (0, 8)
                 self.take(info.orig_filename, info.file_size, plain and info.compress_type in (0, 8))
         except DAMAGED as error:

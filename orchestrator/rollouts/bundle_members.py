@@ -21,6 +21,7 @@ CHUNK = 1 << 20
 _DIRECTORY_BYTES = 32 << 20
 """Most bytes of a ZIP's directory: each member takes some 150."""
 _END, _END_64, _LOCATOR, _ENTRY = b"PK\x05\x06", b"PK\x06\x06", b"PK\x06\x07", b"PK\x01\x02"
+_FOLDERS = frozenset({"logs/", "texts/", "packs/", "receipts/"})
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -116,7 +117,9 @@ class _Zip:
             self._zip = self._opened()
             self._infos: dict[str, zipfile.ZipInfo] = {}
             for info in self._zip.infolist():
-                self._take(info)
+                # Programs that pack folders write an entry for each.
+                if info.orig_filename not in _FOLDERS or info.file_size:
+                    self._take(info)
         except BaseException:
             self._file.close()
             raise

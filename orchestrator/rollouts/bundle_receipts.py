@@ -60,8 +60,8 @@ class Trust:
 
     log: tuple[VerifierKey, ...] = ()
     witnesses: tuple[VerifierKey, ...] = ()
-    quorum: int = 1
-    """How many of the witnesses have to have signed; 0: receipts are not asked for."""
+    quorum: int | None = None
+    """How many of the witnesses have to have signed; 0: receipts are not asked for. None: one of those."""
     people: Mapping[str, VerifierKey] = field(default_factory=dict)
     checkpoint: Note | None = None
     """The auditor's own, from an earlier day."""
@@ -70,7 +70,12 @@ class Trust:
 
     @property
     def asks_receipts(self) -> bool:
-        return self.quorum > 0 or self.checkpoint is not None
+        return self.quorum != 0 or self.checkpoint is not None
+
+    @property
+    def needed(self) -> int:
+        """The witnesses that have to have signed."""
+        return min(1, len(self.witnesses)) if self.quorum is None else self.quorum
 
     @classmethod
     def read(cls, data: bytes) -> Trust:
@@ -85,16 +90,17 @@ class Trust:
             found = cls(
                 _keys(value.get("log", []), "log"),
                 _keys(value.get("witnesses", []), "witnesses"),
-                value.get("quorum", 1),
+                value.get("quorum"),
                 {name: _key(text, "people") for name, text in _object(value.get("people", {})).items()},
                 _note(value["checkpoint"]) if value.get("checkpoint") is not None else None,
                 value.get("chosen", False),
             )
         except (BadForm, BadNote) as error:
             raise BadTrust(str(error)) from None
-        if type(found.quorum) is not int or found.quorum < 0 or type(found.chosen) is not bool:
+        whole = found.quorum is None or (type(found.quorum) is int and found.quorum >= 0)
+        if not whole or type(found.chosen) is not bool:
             raise BadTrust("its quorum is a whole number, and chosen is true or false")
-        if found.quorum > len(found.witnesses) > 0:
+        if found.needed > len(found.witnesses):
             raise BadTrust(f"its quorum is {found.quorum}, of {len(found.witnesses)} witnesses")
         return found
 
@@ -287,8 +293,8 @@ class ReceiptReader:
             except BadNote as error:
                 self._find("witnesses", place, str(error))
         self._found.witnesses = signers
-        if signers < trust.quorum:
-            self._find("witnesses", place, f"{signers} of your witnesses signed it, {trust.quorum} have to")
+        if signers < trust.needed:
+            self._find("witnesses", place, f"{signers} of your witnesses signed it, {trust.needed} have to")
 
     # ── the register ──────────────────────────────────────────────────────────────────────────
 
@@ -333,7 +339,7 @@ class ReceiptReader:
         self._found.read = True
         self._found.until_ms, self._found.whole = last_ms, kind != "chosen"
         if kind == "chosen":
-            if self._trust is not None and self._trust.quorum and not self._trust.chosen:
+            if self._trust is not None and self._trust.needed and not self._trust.chosen:
                 self._find(
                     "chosen", REGISTER, "chosen receipts cannot show completeness, and you did not allow them"
                 )
@@ -386,7 +392,11 @@ class ReceiptReader:
         if CONSISTENCY in self._names:
             try:
                 for proof in _proofs(_whole(self._read(CONSISTENCY), MOST_LINE_BYTES)):
-                    shown.add(_tied(proof, points))
+                    if proof["to"] not in points:
+                        raise BadForm(f"there is no checkpoint of size {proof['to']}")
+                    # An earlier one may be somebody's who had it, and is not here.
+                    if proof["from"] in points:
+                        shown.add(_tied(proof, points))
             except (BadForm, BadContainer) as error:
                 self._find("consistency", CONSISTENCY, str(error))
                 return
@@ -400,8 +410,8 @@ class ReceiptReader:
 
 def _tied(proof: Mapping[str, Any], points: Mapping[int, Checkpoint]) -> tuple[int, int]:
     pair = proof["from"], proof["to"]
-    if any(size not in points for size in pair) or pair[0] >= pair[1]:
-        raise BadForm(f"it is about checkpoints that are not there: {pair[0]} and {pair[1]}")
+    if pair[0] >= pair[1]:
+        raise BadForm(f"no register continues {pair[0]} as {pair[1]}")
     before, after = points[pair[0]], points[pair[1]]
     if not is_consistent(before.size, before.root, after.size, after.root, _proof(proof["p"])):
         raise BadForm(f"the register of size {pair[1]} does not continue that of size {pair[0]}")

@@ -7,6 +7,7 @@ import json
 import random
 import re
 import struct
+import sys
 import tracemalloc
 import zipfile
 from collections.abc import Callable, Mapping
@@ -27,9 +28,9 @@ from tests.rollouts import bundles as b
 from tests.rollouts.bundles import AGENT, FORK, ROOT, Draft, Json, fact, plain_run, run, said
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "check_bundle.py"
-NEVER_FOUND = frozenset({"made", "by", "key_id", "receipts/consistency.json"})
-"""Fields of a manifest that whoever signs it may write as they like. Beside a whole register, proofs about
-its checkpoints show nothing more."""
+NEVER_FOUND = frozenset({"made", "by", "key_id", "receipts/consistency.json", "receipts/3.note"})
+"""Fields of a manifest that whoever signs it may write as they like. Beside a whole register, an earlier
+checkpoint and proofs about checkpoints show nothing more."""
 
 
 @cache
@@ -94,6 +95,12 @@ def test_checkers_take_the_same_folder_unpacked(tmp_path: Path) -> None:
     assert (
         codes(check_bundle(tmp_path / "run")) == stranger(tmp_path / "run", trusted=False) == {"member-name"}
     )
+
+
+def test_checkers_take_a_zip_that_has_its_folders_in_it(tmp_path: Path) -> None:
+    assert checked({"logs/": b"", "texts/": b"", **run().sealed()}, tmp_path) == set()
+    assert checked({"logs/": b"x", **run().sealed()}, tmp_path) == {"member-name"}
+    assert checked({"more/": b"", **run().sealed()}, tmp_path) == {"member-name"}
 
 
 def test_checkers_take_lines_that_escape_what_is_not_ascii(tmp_path: Path) -> None:
@@ -581,6 +588,20 @@ def test_chosen_receipts_are_taken_where_the_auditor_says_so(tmp_path: Path) -> 
     assert receipted(tmp_path, covered(chosen=True), chosen=True, checkpoint=before) == set()
 
 
+def test_auditor_who_names_no_witness_asks_for_receipts_all_the_same(tmp_path: Path) -> None:
+    path = tmp_path / "run.zip"
+    trust = Trust.read(json.dumps({"log": [str(b.OPERATOR.key)]}).encode())
+    assert codes(check_bundle(b.zipped(covered().sealed(), path), trust)) == set()
+    assert codes(check_bundle(b.zipped(run().sealed(), path), trust)) == {"receipts"}
+
+
+def test_checkpoint_between_others_that_was_taken_away_is_missed(tmp_path: Path) -> None:
+    for size, found in (("5", {"consistency"}), ("3", set())):
+        draft = covered()
+        draft.members = lambda members, size=size: members.pop(f"receipts/{size}.note")  # type: ignore[misc]
+        assert receipted(tmp_path, draft) == found, "of the first one somebody may have a copy"
+
+
 def test_receipts_that_were_taken_away_are_missed(tmp_path: Path) -> None:
     assert receipted(tmp_path, run()) == {"receipts"}
     draft = covered()
@@ -683,6 +704,7 @@ def test_times_that_fall_or_lie_behind_a_statement_are_found(tmp_path: Path) -> 
         b"[]",
         b'{"log":["x+00000000+AA"]}',
         b'{"quorum":true}',
+        b'{"quorum":1}',
         b'{"quorum":1.5}',
         b'{"logs":[]}',
         b'{"people":["ada"]}',
@@ -889,3 +911,10 @@ def test_each_rule_has_a_bundle_that_breaks_it() -> None:
     told |= {f"{kind}-{what}" for kind in ("text", "pack") for what in ("missing", "changed", "file")}
     tests = Path(__file__).read_text()
     assert {code for code in told if f'"{code}"' not in tests} == set()
+
+
+def test_example_for_strangers_is_short_and_has_nothing_of_ours() -> None:
+    source = EXAMPLE.read_text()
+    assert len(source.splitlines()) <= 350
+    imported = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
+    assert imported - sys.stdlib_module_names == {"cryptography"}
