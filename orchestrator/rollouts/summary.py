@@ -43,8 +43,11 @@ PREVIEW_CHARS = 200
 """More of the same words, for lists that have room for them."""
 
 
-def session_meta(position: Position, at_ms: int) -> bytes:
+def session_meta(position: Position, at_ms: int, *, rests: bool = True) -> bytes:
     """JSON: name, title, cwd, git, model, tokens, share of context left, the state's digest at its `seq`.
+
+    Without the digest if the session does not rest: it costs more than all else here, and the next summary
+    has another one.
 
     `children` counts those that its log tells of: an imported session has them, and its tree has not.
     """
@@ -69,7 +72,7 @@ def session_meta(position: Position, at_ms: int) -> bytes:
             "rollout_path": state.facts.rollout_path or "",
             **({"imported_from": source} if (source := state.facts.imported_from) else {}),
             "seq": position.seq,
-            "state_sha256": digest(state),
+            **({"state_sha256": digest(state)} if rests else {}),
             **_change(state.workspace.change),
             **({"children": len(state.tree.children)} if state.tree.children else {}),
             **({"processes": len(living)} if (living := state.processes.living) else {}),

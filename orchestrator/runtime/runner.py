@@ -96,7 +96,7 @@ class Runner:
         self._decisions = Decisions(context, self._arrivals, self._side_work)
         self._warned: set[tuple[str, int | None]] = set()
         self._summed_up: int | None = None
-        """The entry up to which this runner wrote the session's summary."""
+        """The entry up to which this runner wrote the session's summary, with the digest of its state."""
         self._fault_reported = False
         """Whether the log says already, or the next step does, that the rollout's file is not up to date."""
         self._lost = False
@@ -257,7 +257,7 @@ class Runner:
                 return self._turned_away(answer)
             self._observe(step, self._ports.monotonic() - began)
             self._committed(step, answer)
-            self._summed_up = step.position.seq if meta is not None else self._summed_up
+            self._summed_up = step.position.seq if release != "keep" else self._summed_up
             released = answer.released
         if snapshot_due and not await self._copies.snapshot():
             return self._turned_away(None)
@@ -274,7 +274,8 @@ class Runner:
 
     def _meta(self, step: Step, release: Release) -> bytes | None:
         changed = shown_anew(step.base.state, step.position.state)
-        return session_meta(step.position, step.at_ms) if release != "keep" or changed else None
+        rests = release != "keep"
+        return session_meta(step.position, step.at_ms, rests=rests) if rests or changed else None
 
     def _observe(self, step: Step, took_s: float) -> None:
         if self._ports.observer is not None:

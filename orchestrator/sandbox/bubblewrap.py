@@ -95,11 +95,11 @@ def _families(confinement: Confinement) -> seccomp.Families:
 
 
 def _set_environment(env: Mapping[str, str]) -> bytes:
-    words = [os.fsencode(word) for name, value in env.items() for word in ("--setenv", name, value)]
-    if any(b"\0" in word for word in words):
+    words = "".join([f"--setenv\0{name}\0{value}\0" for name, value in env.items()])
+    if words.count("\0") != 3 * len(env):
         # It would end the value, and what follows it would be an option: `--bind / /`.
         raise ValueError("a variable holds a NUL byte")
-    return b"".join(word + b"\0" for word in words)
+    return os.fsencode(words)
 
 
 def _root_options() -> list[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import struct
 from dataclasses import dataclass
+from functools import lru_cache
 
 AF_UNIX, AF_INET, AF_INET6, AF_NETLINK = 1, 2, 10, 16
 NETWORK = (AF_INET, AF_INET6, AF_NETLINK)
@@ -79,6 +80,7 @@ def known(machine: str) -> bool:
     return machine in _AUDIT_ARCH
 
 
+@lru_cache(maxsize=16)
 def program(machine: str, families: Families) -> bytes:
     """BPF that answers EPERM to the calls above and to sockets of other families."""
     if machine not in _AUDIT_ARCH:

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.summary import Position, session_meta, shown_anew, title
 from tests.core.driver import Session, op
 from tests.core.test_core_processes import keeping
@@ -70,3 +71,11 @@ def test_only_a_session_without_name_and_words_is_unspoken(named: bool) -> None:
     if named:
         session.submit(op("set_thread_name", name="mine"), "n1")
     assert meta(session).get("unspoken", False) is not named
+
+
+def test_summary_of_a_session_that_does_not_rest_has_no_digest_of_its_state() -> None:
+    session = Session()
+    place = Position(session.state, 9, bytes(32))
+    resting, busy = (orjson.loads(session_meta(place, 1_000, rests=rests)) for rests in (True, False))
+    assert resting.pop("state_sha256") == digest(session.state)
+    assert resting == busy

@@ -99,15 +99,6 @@ class Running:
                 return False
         return not self._pipes
 
-    async def leaves(self, seconds: float) -> bool:
-        """Waits until no process of the command is left, for so long; whether it came to that."""
-        try:
-            async with asyncio.timeout(seconds):
-                await self.gone.wait()
-        except TimeoutError:
-            return False
-        return True
-
     def lose_shim(self, survivors: int = 0) -> None:
         """Records that the shim is gone, as the supervisor reported or since the supervisor is lost."""
         self.survivors = survivors

@@ -363,17 +363,20 @@ class Supervisor:
 
     async def _see_through(self, ident: int, running: Running) -> None:
         """Waits for the end, then for the output; whatever is left then is killed."""
+        last: asyncio.TimerHandle | None = None
         try:
             await running.ended.wait()
             if not running.gone.is_set():
                 closed = await running.drain(self._config.quiet_s, self._config.grace_s)
-                if not (closed and await running.leaves(_LEAVES_S)):
-                    self._send("kill", ident)
+                last = self._loop.call_later(_LEAVES_S if closed else 0.0, self._send, "kill", ident)
             await running.gone.wait()
         except asyncio.CancelledError:
             self._send("kill", ident)
             await _insist(running.gone)
             raise
+        finally:
+            if last is not None:
+                last.cancel()
         if running.exit is not None:
             await running.drain(self._config.quiet_s, self._config.quiet_s)
 
