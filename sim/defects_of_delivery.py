@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from orchestrator.core import evolve, history, modes
 from orchestrator.core.decide import call, ops, task
+from orchestrator.runtime.step import Decisions
+from orchestrator.wiring.worker_parts import About
 from sim.mutant import Mutant, lua, swapped, text
 
 _USED = "if outcome.moves then index_move(KEYS[15], known, session, now) end"
@@ -21,6 +23,27 @@ DEFECTS = (
         "the log says of an approval that the one who gave the task has decided it, whoever did",
         text(call, "resolve", "by=draft.sender)", "by=draft.state.behalf)"),
         "approvals",
+    ),
+    Mutant(
+        "only the first claim names its worker",
+        "the log says which worker writes where it was the first one, and not behind a takeover",
+        text(
+            Decisions,
+            "__init__",
+            "self._opened = context.ports.about is None",
+            "self._opened = context.ports.about is None or context.claim.epoch > 1",
+        ),
+    ),
+    Mutant(
+        "texts that claims name are kept anew",
+        "each claim writes the texts of its settings and rules again, though the log has them",
+        text(Decisions, "_opening", "if sha not in state.extras.texts", ""),
+    ),
+    Mutant(
+        "worker names the rules of its start",
+        "a worker says of each session that the rules hold in it which it read first, whatever they are now",
+        text(About, "_of_rules", "if found is not self._read[0]:", "if self._read[0] is None:"),
+        test="tests/runtime/test_about_worker.py::test_worker_tells_the_rules_and_the_trust_of_this_moment",
     ),
     Mutant(
         "stop names nobody",

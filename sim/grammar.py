@@ -61,6 +61,7 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         if self._due:
             what, fits = self._due.pop(0)
             check(fits(entry), f"{what} is to follow, and {named(entry)} does")
+        self._begins_epoch(entry, epoch)
         self.is_told(entry, epoch)
         if entry.type == DENDRO:
             self._is_given(entry.payload)

@@ -6,11 +6,12 @@ id in the fact, or by the input whose turn it is.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping
 from typing import Any
 
-from orchestrator.core.entries import Entry
-from sim.grammar_terms import check
+from orchestrator.core.entries import DENDRO, Entry
+from sim.grammar_terms import check, named
 from sim.grammar_tree import TreeGrammar
 
 NAMED = ("named", "instructed", "queue_ordered", "queue_edited", "lookup", "answer")
@@ -42,6 +43,26 @@ class GiverGrammar(TreeGrammar):
         super().__init__()
         self.made_for: dict[str, Mapping[str, Any] | None] = {}
         """For whom the agents work that were made here, by their sessions."""
+        self.texts: set[str] = set()
+        self._named: set[str] = set()
+        self._epoch = 0
+
+    def _begins_epoch(self, entry: Entry, epoch: int) -> None:
+        """The first entry of each claim says who writes; texts that it names stand in the log."""
+        fact = entry.payload if entry.type == DENDRO else {}
+        if fact.get("kind") == "text":
+            check(fact["sha256"] not in self.texts, "a text is kept a second time")
+            check(_digest(fact["content"]) == fact["sha256"], "a text has another digest")
+            self.texts.add(fact["sha256"])
+            return
+        check(self._named <= self.texts, "a text that a claim names is not in the log")
+        if epoch != self._epoch and epoch:
+            check(fact.get("kind") == "claimed", f"epoch {epoch} begins with {named(entry)}")
+            self._named = {fact[name] for name in ("settings", "rules")}
+            check(fact["worker"].startswith(fact["machine"]), f"{fact['worker']} writes on {fact['machine']}")
+        else:
+            check(fact.get("kind") != "claimed", f"epoch {epoch} begins twice")
+        self._epoch = epoch
 
     def _is_given(self, fact: Mapping[str, Any]) -> None:
         """Takes a fact with its sender; raises `Wrong` if it cannot be that one."""
@@ -67,6 +88,10 @@ class GiverGrammar(TreeGrammar):
             )
         elif kind in NAMED and kind != "answer":
             check(by is not None, f"{kind} is by nobody")
+
+
+def _digest(content: str | Mapping[str, Any]) -> str:
+    return hashlib.sha256(content.encode()).hexdigest() if isinstance(content, str) else str(content["$blob"])
 
 
 def works_for(session: str, configured: Entry, parent: GiverGrammar | None) -> None:

@@ -7,6 +7,7 @@ a little too fast or too slow; nothing of the product may depend on that.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -22,14 +23,16 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core import CORE_VERSION
+from orchestrator.core.facts import Claimed
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
+from orchestrator.core.state import State
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.burial import bury_all
 from orchestrator.runtime.loader import restore_session
-from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.ports import AboutWorker, Ports
 from orchestrator.runtime.renewal import Leases, Report
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
@@ -191,6 +194,14 @@ async def _there(facts: SessionFacts, cwd: str) -> str | None:
     return None
 
 
+def _about(machine: str, state: State, worker: str) -> AboutWorker:
+    """The settings of a machine are its name and a long list; the rules are those of the session's mode."""
+    texts = [f"settings of {machine}\n{'-' * 5_000}", f"rules for {state.in_force.sandbox_policy['mode']}"]
+    kept = {hashlib.sha256(text.encode()).hexdigest(): text for text in texts}
+    settings, rules = kept
+    return AboutWorker(Claimed(worker, machine, "sim", "0", settings=settings, rules=rules), kept)
+
+
 class Process(ABC):
     """Lanes that live, stand still and die together."""
 
@@ -287,6 +298,7 @@ class Machine(Process):
             sleep=self.sleep,
             random_bytes=rng.randbytes,
             jitter=lambda: rng.uniform(0.9, 1.1),
+            about=partial(_about, name),
         )
         runner = RunnerConfig(
             rules=RULES,

@@ -31,6 +31,7 @@ from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.requests import TO_PEOPLE, call_id_of
 from orchestrator.views.approvals import needed, open_requests_of
 from orchestrator.views.event import Event
+from orchestrator.views.event_text import GIVEN
 from orchestrator.views.past import MAIL, everything, page_before
 from orchestrator.views.sessions import Filter, sessions_listed, trees_listed
 from orchestrator.views.thread_list import ListAsked, ListCursor, ThreadFilter, loaded, threads_page
@@ -334,7 +335,7 @@ class Viewed:
 
     def _lost_says(self, session: str, told: Mapping[str, Any], shown: dict[str, bytes]) -> None:
         """The end of a command that was lost with its worker has what clients had been shown of it."""
-        call_id = str(told.get("call_id"))
+        call_id = str(told.get("call_id") or told.get("who"))
         match told["type"]:
             case "exec_command_begin":
                 shown[call_id] = b""
@@ -362,7 +363,7 @@ class Viewed:
         limit = self._rng.choice((1, 4, 20))
         whole, paged = done(self._past_of(head, limit))
         self._same(head.session, f"its past by {limit}", paged, whole)
-        own = [(e.id, e.payload) for e in seen.entries if e.type == EVENT_MSG]
+        own = [(e.id, e.payload) for e in map(_as_shown, seen.entries) if e.type == EVENT_MSG]
         self._same(head.session, "its past", _of_its_own(whole), _of_its_own(own))
 
     async def _past_of(self, head: SessionHead, limit: int) -> tuple[list[Any], list[Any]]:
@@ -616,10 +617,18 @@ class Viewed:
             self._same(row["session_id"], "its label", row["label"], label)
 
 
+def _as_shown(entry: Entry) -> Entry:
+    """The entry as it is shown: a task, and words that join one, with their sender."""
+    fact = entry.payload
+    if entry.type != DENDRO or fact["kind"] not in ("task", "steered") or not fact.get("by"):
+        return entry
+    return Entry(EVENT_MSG, {"type": GIVEN, "what": fact["kind"], **fact["by"]}, fact["id"])
+
+
 def _of_its_own(events: Iterable[tuple[str, Mapping[str, Any]]]) -> list[tuple[str, str, Any]]:
     """The events that tell of a session itself, and of no agent and no letter."""
     return [
-        (id, told["type"], told.get("call_id"))
+        (id, told["type"], told.get("call_id") or told.get("who"))
         for id, told in events
         if told["type"] not in (MAIL, "subagent_lifecycle") and not ELSEWHERE & told.keys()
     ]

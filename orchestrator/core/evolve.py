@@ -23,6 +23,7 @@ from orchestrator.core.state import (
     ANSWERS_KEPT,
     MOST_EARLIER,
     MOST_PROCESSES,
+    MOST_TEXTS,
     Answer,
     Branch,
     Elicitation,
@@ -207,6 +208,8 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return _rewound(state, fact.length) if fact.content is None else _restored(state, fact)
         case f.FoldersTold(folders):
             return _folders_told(state, folders)
+        case f.TextKept(sha256):
+            return state.with_extras(texts=(*state.extras.texts, sha256)[-MOST_TEXTS:])
         case f.PlanPinned(plan):
             return state.with_extras(pinned_plan=PinnedPlan(plan, len(state.history)))
         case f.Forked(_, content, texts, instructions):

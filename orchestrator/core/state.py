@@ -71,6 +71,9 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject, tag_of
 MOST_EARLIER = 10_000
 """Turns before compactions that can be gone back to, the newest."""
 
+MOST_TEXTS = 64
+"""Texts by their SHA-256 that are kept in mind; one that fell out is written again when a fact names it."""
+
 HISTORY_OPS = frozenset({tag_of(ops.AddToHistory), tag_of(ops.GetHistoryEntryRequest)})
 
 
@@ -139,6 +142,8 @@ class SessionExtras:
     """The response ids of turns that compactions summed up, oldest first: the log still has what was said."""
     behalf: Sender | None = field(default=None, metadata=SENDER)
     """The one who gave the last task that somebody gave."""
+    texts: tuple[str, ...] = field(default=(), metadata=LIST)
+    """The SHA-256 of the newest texts that the log has for facts that name them."""
 
 
 NO_EXTRAS = SessionExtras()

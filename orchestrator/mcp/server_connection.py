@@ -173,6 +173,8 @@ class Connection:
     def __init__(self, settings: McpServerSettings, streams: OpenStreams, version: str) -> None:
         self.settings = settings
         self.tools: tuple[ServerTool, ...] = ()
+        self.server_version = ""
+        """As the server names it in its handshake; empty for one that has none."""
         self.stale = False
         """Whether the server has said that its tools changed since they were listed."""
         self._traffic = Traffic(settings.id)
@@ -287,7 +289,8 @@ class Connection:
 
     async def _begin(self, session: ClientSession) -> None:
         try:
-            await session.initialize()
+            begun = await session.initialize()
+            self.server_version = begun.server_info.version
         except MCPError as refused:
             if refused.code == sdk.CONNECTION_CLOSED:
                 raise

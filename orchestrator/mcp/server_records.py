@@ -110,6 +110,10 @@ class McpTools(Protocol):
         """The tools of the folder's servers, in the order in which models are offered them."""
         ...
 
+    def known(self, cwd: Path) -> Sequence[tuple[str, str, Sequence[ServerTool]]]:
+        """The folder's servers: name, version, and the tools that were listed last; it starts none."""
+        ...
+
     async def up(self, cwd: Path) -> Sequence[OfferedTool]:
         """The same, once the servers that did not run have started."""
         ...

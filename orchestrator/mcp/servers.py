@@ -229,6 +229,15 @@ class Servers:
         folder = self._folders.get(cwd)
         return folder.offered if folder is not None else ()
 
+    def known(self, cwd: Path) -> Sequence[tuple[str, str, Sequence[ServerTool]]]:
+        """The folder's servers by their names, each with its version and its tools as they were listed last;
+        nothing is started for it."""
+        slots = self._folder(cwd).slots.items()
+        return [
+            (name, slot.connection.server_version if slot.connection else "", slot.tools)
+            for name, slot in slots
+        ]
+
     async def up(self, cwd: Path) -> Sequence[OfferedTool]:
         """The same, once the servers that did not run have started."""
         await asyncio.gather(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import field
 from typing import Any, Protocol
 
@@ -31,7 +31,7 @@ from orchestrator.core.commands import (
     ProcessEnd,
     SetupEnded,
 )
-from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.facts import Claimed, WorkspaceSaved
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Process, State
@@ -266,6 +266,14 @@ class Models(Protocol):
         ...
 
 
+@record
+class AboutWorker:
+    """A worker as the first entry of an epoch tells of it, and the texts that it names, by their SHA-256."""
+
+    told: Claimed
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
@@ -308,3 +316,5 @@ class Ports:
     """Hears of every step; None where nobody listens."""
     version: str = "0"
     """The program's version: the first line of a new session's rollout names it."""
+    about: Callable[[State, str], AboutWorker] | None = None
+    """Tells of the worker of this name, as it is now, in the session's folder; None: no entry says it."""

@@ -288,7 +288,7 @@ class Runner:
             )
 
     def _committed(self, step: Step, answer: Committed) -> None:
-        self._decisions.committed()
+        self._decisions.committed(step)
         self.reached = step.position.seq
         self._fault_reported = self._fault_reported and not step.export
         self._warn(answer)

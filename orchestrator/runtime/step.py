@@ -14,6 +14,7 @@ from orchestrator.core.commands import SetupBegins
 from orchestrator.core.commit_parts import COUNTED, TreePart
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.decide.draft import Decision, Note, noted
+from orchestrator.core.facts import TextKept
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import (
     AssessCall,
@@ -68,6 +69,8 @@ class Decisions:
         """The state that was last asked what it owes, and the answer."""
         self._rules_for: tuple[str, Rules] | None = None
         """The provider that was last asked for, and the rules with its retries."""
+        self._opened = context.ports.about is None
+        """Whether the log says which worker writes under this claim."""
         self._instead: c.Command | Note | None = None
         """The last substitute for a command that failed."""
 
@@ -77,8 +80,16 @@ class Decisions:
         self._arrived(step)
         await self._advance(step)
 
-    def committed(self) -> None:
+    def committed(self, step: Step) -> None:
         self._bisect.committed()
+        self._opened = self._opened or bool(step.entries)
+
+    def _opening(self, state: State) -> Note:
+        """The entries that begin what this claim writes: who writes it, and texts that the log lacks."""
+        assert self._ports.about is not None
+        about = self._ports.about(state, self._claim.worker)
+        texts = [TextKept(sha, text) for sha, text in about.texts.items() if sha not in state.extras.texts]
+        return Note((e.fact(about.told), *map(e.fact, texts)))
 
     def _arrived(self, step: Step) -> None:
         while self._arrivals.inbox and not self._full(step):
@@ -96,7 +107,12 @@ class Decisions:
             self._show(step, command)
             return
         try:
-            step.take(self._decision(step, command))
+            decision = self._decision(step, command)
+            if decision.entries and not step.entries and not self._opened:
+                step.take(self._noted(step, self._opening(step.position.state)))
+                # Again, behind the entries that begin the epoch: a rule may note where an entry stands.
+                decision = self._decision(step, command)
+            step.take(decision)
         except Exception as error:
             # A part of it may be in the step: nothing of that may be committed.
             raise Broken(error) from error

@@ -75,6 +75,22 @@ class SandboxSupport:
     memory_cgroup: str | None = None
 
 
+def in_force(support: SandboxSupport, prefer: Preference = "auto") -> tuple[str, str]:
+    """The mechanism that confines commands (or `none`), and its version, for which bubblewrap is started."""
+    if support.bubblewrap is not None and prefer != "landlock":
+        try:
+            done = subprocess.run(
+                [support.bubblewrap, "--version"], capture_output=True, text=True, timeout=2, env={}
+            )
+            return "bubblewrap", done.stdout.strip().rpartition(" ")[2][:MOST_VERSION]
+        except (OSError, ValueError, subprocess.TimeoutExpired):
+            return "bubblewrap", ""
+    return ("landlock", str(support.landlock_abi)) if support.landlock_abi else ("none", "")
+
+
+MOST_VERSION = 40
+
+
 class NoConfinement(RuntimeError):
     """The command must be confined and no mechanism works here; the message names the remedy."""
 

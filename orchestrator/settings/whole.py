@@ -5,9 +5,15 @@ Composes the tables of `orchestrator.tables`; says nothing of any single setting
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import field, fields
 from pathlib import Path
+from typing import Any, Final
+
+from pydantic import BaseModel
+from pydantic.fields import FieldInfo
 
 from orchestrator.core.frozen import record
 from orchestrator.settings.folder_trust import FolderConfig
@@ -31,6 +37,10 @@ from orchestrator.tables import (
     WorkerSettings,
     WorkspaceSettings,
 )
+
+HIDDEN: Final = "(hidden)"
+"""In the place of a value that is, or may hold, a secret."""
+_USER_OF_URL = re.compile(r"(?<=//)[^/@\s]+(?=@)")
 
 
 @record
@@ -91,3 +101,42 @@ class Settings:
 
     warnings: tuple[str, ...] = ()
     """Keys that no setting reads, and settings that deserve a second look: to be shown, never fatal."""
+
+    def without_secrets(self) -> str:
+        """All of it as JSON, readable and always the same; instead of secrets it says that they are set."""
+        tables = {spec.name: getattr(self, spec.name) for spec in fields(self) if spec.name not in _NOT_SET}
+        host = {"machine_id": self.host.machine_id, "search_path": self.host.search_path}
+        folder = self.folder_config
+        told = _told(tables) | {"host": host, "folder_config": str(folder.path) if folder else None}
+        return json.dumps(told, sort_keys=True, indent=1)
+
+
+_NOT_SET: Final = frozenset({"host", "folder_config", "warnings", "named"})
+
+
+def _told(value: Any) -> Any:
+    match value:
+        case BaseModel():
+            return {
+                name: _told_field(each, getattr(value, name))
+                for name, each in type(value).model_fields.items()
+            }
+        case Mapping():
+            return {str(name): _told(each) for name, each in value.items()}
+        case frozenset() | set():
+            return sorted(map(str, value))
+        case list() | tuple():
+            return [_told(each) for each in value]
+        case None | bool() | int() | float():
+            return value
+        case _:
+            return _USER_OF_URL.sub(HIDDEN, str(value))
+
+
+def _told_field(spec: FieldInfo, value: Any) -> Any:
+    if spec.repr:
+        return _told(value)
+    # Names say what was set; values of them may be secrets.
+    if isinstance(value, Mapping):
+        return dict.fromkeys(map(str, value), HIDDEN)
+    return HIDDEN if value else None

@@ -227,6 +227,21 @@ class RuleSet:
     def __add__(self, other: RuleSet) -> RuleSet:
         return RuleSet(self.rules + other.rules, self.problems + other.problems)
 
+    def text(self) -> str:
+        """All of it as JSON, always the same; empty where there is none."""
+        if not (self.rules or self.problems):
+            return ""
+        told = [
+            {
+                "pattern": [sorted(words) for words in rule.pattern],
+                "decision": rule.decision,
+                "justification": rule.justification,
+                "confined": rule.confined,
+            }
+            for rule in self.rules
+        ]
+        return json.dumps({"rules": told, "problems": self.problems}, sort_keys=True, indent=1)
+
 
 class CommandRules:
     """The rules of one worker."""

@@ -6,6 +6,7 @@ Knows what a session may be offered, not how servers are reached.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import secrets
 import shutil
@@ -42,7 +43,7 @@ from orchestrator.mcp.server_records import (
 )
 from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus, Tool
-from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.protocol.wire import JsonMapping, JsonObject, written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.trusted_files import find_named_program, named_environment, not_found
@@ -275,6 +276,14 @@ MOST_QUESTIONS = 8
 """Questions that one call may ask, and declined ones of which its end tells."""
 
 
+def _digest_of(tools: Sequence[ServerTool]) -> str:
+    """SHA-256 of the list of a server's tools, in the order of their names."""
+    told = [
+        [tool.name, tool.description, tool.parameters] for tool in sorted(tools, key=lambda tool: tool.name)
+    ]
+    return hashlib.sha256(orjson.dumps(told, default=dict, option=orjson.OPT_SORT_KEYS)).hexdigest()
+
+
 class McpToolbox:
     """The tools of a worker's MCP servers."""
 
@@ -301,6 +310,13 @@ class McpToolbox:
     def specs(self, state: State) -> Sequence[Mapping[str, Any]]:
         """The tools that the session's model is offered: always in one order, behind all others."""
         return [_spec(each) for each in self._servers.offered(_folder(state)) if _may_use(state, each.tool)]
+
+    def told(self, state: State) -> tuple[JsonMapping, ...]:
+        """The servers of the session's folder, as the first entry of an epoch has them."""
+        return tuple(
+            {"name": name, "version": version, "tools": _digest_of(tools) if tools else ""}
+            for name, version, tools in self._servers.known(_folder(state))
+        )
 
     async def listed(self, state: State) -> dict[str, Tool]:
         """All tools of the folder's servers by their full names, as their servers describe them."""

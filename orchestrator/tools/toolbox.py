@@ -9,7 +9,7 @@ from orchestrator.core.calls import Call, McpWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd, SetupEnded
 from orchestrator.core.state import Process, State, Task
 from orchestrator.protocol.mcp import Tool as McpTool
-from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 from orchestrator.tools import brought_tools
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
@@ -73,6 +73,10 @@ class Toolbox:
             self._rule_warnings.show(state, show)
         if self._mcp is not None:
             await self._mcp.prepare(state, show)
+
+    def servers(self, state: State) -> tuple[JsonMapping, ...]:
+        """The MCP servers of the session's folder: `name`, `version`, and the digest of their `tools`."""
+        return self._mcp.told(state) if self._mcp is not None else ()
 
     def release(self, session: str) -> None:
         """Lets go of what was made ready for the session."""

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
+import json
 import os
+import platform
 import socket
 import sys
 import time
@@ -11,7 +14,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from importlib import metadata
 from pathlib import Path
+from typing import Final
 from urllib.parse import unquote, urlsplit
 
 import orchestrator
@@ -21,7 +26,11 @@ from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim
 from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core import CORE_VERSION
+from orchestrator.core.facts import Claimed
+from orchestrator.core.frozen import replace as frozen_replace
 from orchestrator.core.settings import Rules
+from orchestrator.core.state import State
+from orchestrator.gateways.principals import machine_user
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.deletion import DeletedFiles, removing
@@ -31,7 +40,7 @@ from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files
 from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.logger import OutageFilter, log
-from orchestrator.runtime.ports import Ports
+from orchestrator.runtime.ports import AboutWorker, Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
 from orchestrator.runtime.request_costs import Accounting
@@ -41,8 +50,8 @@ from orchestrator.runtime.same_folder import RecentChecks
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.policy_paths import COPIES
-from orchestrator.sandbox.probe import SandboxSupport, probe
-from orchestrator.settings import Settings, TrustList
+from orchestrator.sandbox.probe import SandboxSupport, in_force, probe
+from orchestrator.settings import Settings, SettingsError, TrustList
 from orchestrator.settings.private_home import is_shared
 from orchestrator.tables import WorkerSettings
 from orchestrator.telemetry.observer import Observer, Observers
@@ -166,6 +175,7 @@ async def running_worker(
                 archive=kept,
                 restore=partial(restore_session, storage),
                 version=VERSION,
+                about=About(settings, tools, toolbox).of,
             )
             served = worker_pools(settings) if pools is None else pools
             bench = Workbench(Commands(tools, supervisor, settings.session_defaults.sandbox))
@@ -297,6 +307,85 @@ def _renewal(
     connect = partial(open_broker, settings, url, patience_s, outage, "worker")
     unanswered = observer.renewals_failed if observer is not None else None
     return Renewal(connect, worker, extend, report, confirm, unanswered, burial)
+
+
+# ── about ─────────────────────────────────────────────────────────────────────────────────────────
+# A worker, as the first entry of each epoch tells of it: what a later reader needs to know of the process
+# and of the person's files, as they were when it began to write.
+
+
+class About:
+    """A worker's word about itself, its settings, and the rules that hold in a session's folder."""
+
+    def __init__(self, settings: Settings, tools: ToolConfig, toolbox: Toolbox) -> None:
+        kind, version = in_force(tools.support, tools.sandbox.mechanism)
+        self._rules, self._trusted = tools.rules, TrustList(settings.home)
+        self._toolbox = toolbox
+        self._settings = settings.without_secrets()
+        self._always = Claimed(
+            worker="",
+            machine=socket.gethostname(),
+            user=machine_user().subject.partition("@")[0],
+            version=VERSION,
+            commit=own_commit(),
+            python=platform.python_version(),
+            sandbox={"kind": kind, "version": version},
+            settings=sha256_of(self._settings),
+        )
+        self._read: tuple[object, str, str] = (None, "", "")
+        """The rules that were asked for last, their text, and its digest."""
+
+    def of(self, state: State, worker: str) -> AboutWorker:
+        """For a session, now; reads the person's files again where they have changed."""
+        rules, rules_sha = self._of_rules(state)
+        trusted = self._of_trust()
+        told = frozen_replace(
+            self._always,
+            worker=worker,
+            rules=rules_sha,
+            trust=sha256_of(trusted),
+            mcp=self._toolbox.servers(state),
+        )
+        texts = {told.settings: self._settings, told.rules: rules, told.trust: trusted}
+        return AboutWorker(told, {sha: text for sha, text in texts.items() if sha})
+
+    def _of_rules(self, state: State) -> tuple[str, str]:
+        found = self._rules.of(Path(state.in_force.cwd))
+        if found is not self._read[0]:
+            text = found.text()
+            self._read = found, text, sha256_of(text)
+        return self._read[1], self._read[2]
+
+    def _of_trust(self) -> str:
+        try:
+            trusted = [{"path": str(each.path), "sha256": each.sha256} for each in self._trusted.entries()]
+        except SettingsError:
+            # Then nothing is trusted.
+            return ""
+        return json.dumps(trusted, indent=1) if trusted else ""
+
+
+def sha256_of(text: str) -> str:
+    """The hexadecimal digest; empty for no text."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest() if text else ""
+
+
+def own_commit() -> str:
+    """The commit that this program was installed from, or is checked out at; empty where nothing says it."""
+    with suppress(OSError, ValueError, LookupError, TypeError, metadata.PackageNotFoundError):
+        told = json.loads(metadata.distribution(DISTRIBUTION).read_text("direct_url.json") or "{}")
+        if commit := told.get("vcs_info", {}).get("commit_id"):
+            return str(commit)[:MOST_COMMIT]
+    git = Path(orchestrator.__file__).parent.parent / ".git"
+    with suppress(OSError, ValueError):
+        head = (git / "HEAD").read_text()[:MOST_HEAD].strip()
+        name = head.removeprefix("ref: ")
+        return (head if name == head else (git / name).read_text()[:MOST_HEAD].strip())[:MOST_COMMIT]
+    return ""
+
+
+DISTRIBUTION: Final = "dendro-orchestrator"
+MOST_COMMIT, MOST_HEAD = 64, 300
 
 
 # ── hidden paths ──────────────────────────────────────────────────────────────────────────────────

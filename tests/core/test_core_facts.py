@@ -103,6 +103,8 @@ BY_NAME: Mapping[str, st.SearchStrategy[Any]] = {
     "instructions": st.lists(objects, max_size=2).map(tuple),
     "keys": st.lists(words, max_size=3).map(tuple),
     "length": numbers,
+    "mcp": st.lists(objects, max_size=2).map(tuple),
+    "sandbox": objects,
     "mail": st.builds(Mail, words, words, numbers, st.booleans(), numbers, objects, objects),
     "n": numbers,
     "number": numbers,
@@ -177,6 +179,8 @@ def facts(draw: st.DrawFn) -> f.Fact:
 def _value(cls: type[f.Fact], name: str) -> st.SearchStrategy[Any]:
     if cls is f.InputQueued and name == "turn":
         return turns
+    if cls is f.Claimed and name == "settings":
+        return words
     if cls in (f.Closing, f.Stopping) and name == "by":
         return st.text(min_size=1, max_size=8)
     if cls.of == "workspace" and name in OF_FOLDERS:

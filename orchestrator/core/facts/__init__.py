@@ -12,6 +12,7 @@ from orchestrator.core.calls import CallWork, Phase, spec_of, work_of
 from orchestrator.core.facts.session import (
     Answered,
     ApprovedForSession,
+    Claimed,
     Closed,
     Closing,
     Configured,
@@ -30,6 +31,7 @@ from orchestrator.core.facts.session import (
     Rewound,
     SessionFact,
     SettingsChanged,
+    TextKept,
     TimerTaken,
 )
 from orchestrator.core.facts.workspace import (
@@ -577,6 +579,7 @@ __all__ = [
     "ChildChanged",
     "ChildMade",
     "ChildrenChanged",
+    "Claimed",
     "Closed",
     "Closing",
     "Configured",
@@ -626,6 +629,7 @@ __all__ = [
     "TaskBegun",
     "TaskEnded",
     "TaskFact",
+    "TextKept",
     "TimerTaken",
     "ToEnd",
     "ToldToEnd",
@@ -663,7 +667,9 @@ __all__ = [
 # anew from a fact: so a kind, or a field, of a newer version passes whole. A fact is a reading of it.
 
 
-Fact: TypeAlias = CallMoved | RequestFact | TaskFact | SessionFact | AgentFact | ProcessFact | WorkspaceFact
+Fact: TypeAlias = (
+    Claimed | CallMoved | RequestFact | TaskFact | SessionFact | AgentFact | ProcessFact | WorkspaceFact
+)
 Payload: TypeAlias = JsonMapping
 _Read = Callable[[Payload], Fact]
 _Write = Callable[[Fact], JsonObject]

@@ -245,6 +245,45 @@ class FoldersTold:
 
 
 @record
+class Claimed:
+    """The first entry of an epoch that has any: which worker writes it, and by what settings and rules.
+
+    `settings`, `rules` and `trust` are SHA-256 of texts, each of which a `text` of the log has.
+    """
+
+    kind: ClassVar[str] = "claimed"
+    of: ClassVar[Literal["nothing"]] = "nothing"
+    worker: str
+    machine: str
+    user: str
+    version: str
+    commit: str = ""
+    """The commit of the program, where it runs from a check-out or was installed from one."""
+    python: str = ""
+    sandbox: JsonMapping = field(default_factory=dict, metadata=ALWAYS)
+    """`kind` (`bubblewrap`, `landlock` or `none`) and `version`."""
+    settings: str = ""
+    """Of all settings in force, without secrets."""
+    rules: str = ""
+    """Of the rules about commands that hold in the session's folder."""
+    trust: str = ""
+    """Of the list of files that the person trusts."""
+    mcp: tuple[JsonMapping, ...] = field(default=(), metadata=LIST)
+    """The servers of the session's folder: `name`, `version`, and `tools`, the SHA-256 of their list; both
+    empty for one that has not started yet."""
+
+
+@record
+class TextKept:
+    """A text that facts name by its SHA-256, where the log has it for the first time."""
+
+    kind: ClassVar[str] = "text"
+    of: ClassVar[Literal["session"]] = "session"
+    sha256: str
+    content: str | JsonObject
+
+
+@record
 class PlanPinned:
     """A plan was approved: the next task of a person is shown it. It replaces an earlier one."""
 
@@ -273,4 +312,5 @@ SessionFact: TypeAlias = (
     | LookUpEnded
     | FoldersTold
     | PlanPinned
+    | TextKept
 )
