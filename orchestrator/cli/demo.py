@@ -17,6 +17,9 @@ def demo(
         typer.Argument(metavar="FOLDER", exists=True, file_okay=False, help="A repository to survey."),
     ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the demo's folder.")] = False,
+    window: Annotated[
+        bool, typer.Option("--window", help="Show it in the window, too, which stays until Ctrl-C.")
+    ] = False,
 ) -> None:
     """Shows a tree of agents that outlives a worker.
 
@@ -24,8 +27,9 @@ def demo(
 
     \b
     dendro demo
+    dendro demo --window
     dendro demo ~/src/project --keep
     """
     from orchestrator.terminal.demo_view import demo as play
 
-    raise typer.Exit(play(Invocation.of(ctx).settings(), DENDRO, repository, keep=keep))
+    raise typer.Exit(play(Invocation.of(ctx).settings(), DENDRO, repository, keep=keep, window=window))

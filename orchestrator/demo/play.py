@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import secrets
 import shutil
 import subprocess
@@ -54,8 +55,12 @@ OWN_FOLDERS = " Each of them has a folder of its own."
 WHOLE_S = 55.0
 REST_S = 10.0
 POLL_S = 0.05
+WINDOW_LINE = re.compile(r"window at (http://\S+)/#c=(\S+)")
 THINK_S = 1.0
 """The demo waits this long before it answers an approval, so that it is seen to be open."""
+SEEN_THINK_S, SEEN_WHOLE_S = 8.0, 120.0
+"""The same where people look on in the window: long enough to answer there."""
+LOOK_S = 0.3
 
 
 class DemoFailed(Exception):
@@ -133,12 +138,16 @@ class Story:
 class Play:
     """A run of the demo."""
 
-    def __init__(self, opened: Deployment, workers: Sequence[DemoWorker], view: DemoView) -> None:
+    def __init__(
+        self, opened: Deployment, workers: Sequence[DemoWorker], view: DemoView, *, seen: bool = False
+    ) -> None:
+        """`seen`: people look on in the window, and may answer before the demo does."""
         ports = ClientPorts(opened.broker, opened.texts, secrets.token_bytes)
         self._client = Client(ports, f"demo-{os.getpid()}", "the demo", by=machine_user().sender("demo"))
         self._broker: Broker = opened.broker
         self._workers = workers
         self._view = view
+        self._think_s, self._whole_s = (SEEN_THINK_S, SEEN_WHOLE_S) if seen else (THINK_S, WHOLE_S)
         self._tasks: set[asyncio.Task[None]] = set()
         self._over: asyncio.Future[None]
         self._sent = 0
@@ -153,9 +162,9 @@ class Play:
         self._start(self._view.draw(reader))
         await self._submit(ops.UserInput(items=(TextInput(text=prompt),)))
         try:
-            await asyncio.wait_for(asyncio.shield(self._over), WHOLE_S)
+            await asyncio.wait_for(asyncio.shield(self._over), self._whole_s)
         except TimeoutError:
-            raise DemoFailed(f"the tree was not finished after {WHOLE_S:.0f} s") from None
+            raise DemoFailed(f"the tree was not finished after {self._whole_s:.0f} s") from None
         finally:
             await self._at_rest()
             await self._stop()
@@ -230,15 +239,29 @@ class Play:
     def _asker(self, event: Event) -> str:
         return self.story.roles[event.msg.get("agent_id", 0)].who
 
+    async def _is_left(self, event: Event, call_id: str) -> bool:
+        """Waits for a while; whether nobody has answered by then."""
+        asker, until = (
+            self.story.roles[event.msg.get("agent_id", 0)].session,
+            time.monotonic() + self._think_s,
+        )
+        while (left_s := until - time.monotonic()) > 0:
+            await asyncio.sleep(min(left_s, LOOK_S))
+            if all(one.key != call_id for one in await self._broker.requests.approvals(asker)):
+                self._view.note(f"✓ agent {self._asker(event)} was answered in the window", "bold green")
+                return False
+        return True
+
     async def _answer(self, event: Event) -> None:
         """Answers a question at the root, by its first option."""
         who, request = self._asker(event), ChoicesRequest(event.msg)
         question = request.questions[0]
         asked, choice = question.question, question.labels[0]
         self._view.note(f"? agent {who} asks: {asked}", "bold yellow")
-        await asyncio.sleep(THINK_S)
-        await self._submit(request.replied({question.name: [choice]}))
         self.story.answered.append(asked)
+        if not await self._is_left(event, request.call_id):
+            return
+        await self._submit(request.replied({question.name: [choice]}))
         self._view.note(f"✓ agent {who} was told: {choice}", "bold green")
 
     async def _approve(self, event: Event) -> None:
@@ -246,9 +269,10 @@ class Play:
         who, request = self._asker(event), PlanDecisionRequest(event.msg)
         title = request.subject
         self._view.note(f"? agent {who} proposes a plan: {title}", "bold yellow")
-        await asyncio.sleep(THINK_S)
-        await self._submit(request.decided(ReviewDecision.APPROVED))
         self.story.planned.append(title)
+        if not await self._is_left(event, request.call_id):
+            return
+        await self._submit(request.decided(ReviewDecision.APPROVED))
         self._view.note(f"✓ the plan of agent {who} was approved", "bold green")
 
     async def _allow(self, event: Event) -> None:
@@ -256,9 +280,10 @@ class Play:
         who, request = self._asker(event), CommandRequest(event.msg)
         command = command_text(request.command)
         self._view.note(f"? agent {who} asks to run: {command}", "bold yellow")
-        await asyncio.sleep(THINK_S)
-        await self._submit(request.decided(ReviewDecision.APPROVED))
         self.story.allowed.append(command)
+        if not await self._is_left(event, request.call_id):
+            return
+        await self._submit(request.decided(ReviewDecision.APPROVED))
         self._view.note(f"✓ allowed for agent {who}, at the root", "bold green")
 
     # ── the death ─────────────────────────────────────────────────────────────────────────────
@@ -598,6 +623,21 @@ def worker(
 ) -> Iterator[DemoWorker]:
     with _process(["worker"], environ, stage, machine=machine) as process:
         yield DemoWorker(process, machine.name if machine else "")
+
+
+@contextmanager
+def window(environ: dict[str, str], stage: Stage) -> Iterator[tuple[str, str]]:
+    """`dendro window` beside the demo's workers: its address, and the code that signs in once."""
+    words = ["window", "--no-worker", "--listen", "http://127.0.0.1:0"]
+    with _process(words, environ, stage) as process:
+        until = time.monotonic() + START_S
+        while not (said := WINDOW_LINE.search((stage.folder / "window.log").read_text())):
+            if process.poll() is not None or time.monotonic() > until:
+                raise DemoFailed(
+                    "the window did not start; its log is window.log in the folder that --keep keeps"
+                )
+            time.sleep(POLL_S)
+        yield said[1], said[2]
 
 
 async def both_alive(opened: Deployment, workers: Sequence[DemoWorker]) -> None:

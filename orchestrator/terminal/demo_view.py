@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
+import signal
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
+from subprocess import CompletedProcess
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -51,6 +53,7 @@ from orchestrator.demo.play import (
     stub,
     worker,
 )
+from orchestrator.demo.play import window as served
 from orchestrator.gateways.folder_facts import look_at
 from orchestrator.protocol.events import (
     AgentMessage,
@@ -77,24 +80,41 @@ REPORT_LINES = 30
 
 
 def demo(
-    settings: Settings, dendro: Sequence[str], repository: Path | None = None, *, keep: bool = False
+    settings: Settings,
+    dendro: Sequence[str],
+    repository: Path | None = None,
+    *,
+    keep: bool = False,
+    window: bool = False,
 ) -> int:
-    """Runs the demo in a folder of its own, its workers by the command `dendro`; answers the exit code."""
+    """Runs the demo in a folder of its own, its workers by the command `dendro`; answers the exit code.
+
+    With `window` it is shown in the window as well, which stays until SIGINT or SIGTERM.
+    """
     console = Console(highlight=False)
     folder = Path(tempfile.mkdtemp(prefix="dendro-demo-"))
     try:
-        return asyncio.run(_demo(console, Stage(folder, settings, tuple(dendro)), repository))
+        return asyncio.run(_demo(console, Stage(folder, settings, tuple(dendro)), repository, window=window))
     except DemoFailed as failed:
         console.print(f"[bold red]The demo failed:[/] {escape(str(failed))}")
         return 1
     finally:
         if keep:
             console.print(f"Kept in {folder}")
+            _in_the_window(
+                console, f"DENDRO_HOME={folder}/home dendro window --no-worker", "look at this run"
+            )
         else:
             shutil.rmtree(folder, ignore_errors=True)
+            if not window:
+                _in_the_window(console, "dendro demo --window", "see it in the window, as it goes on")
 
 
-async def _demo(console: Console, stage: Stage, repository: Path | None) -> int:
+def _in_the_window(console: Console, command: str, what: str) -> None:
+    console.print(f"[dim]To {what}:[/] {escape(command)}", soft_wrap=True)
+
+
+async def _demo(console: Console, stage: Stage, repository: Path | None, *, window: bool) -> int:
     if source := clone(stage, repository or stage.outer.session_defaults.cwd):
         console.print(f"[dim]a clone of {escape(source)}[/]")
     here = site(stage)
@@ -108,15 +128,33 @@ async def _demo(console: Console, stage: Stage, repository: Path | None) -> int:
         places = here.machines or (None, None)
         workers = [stack.enter_context(worker(environment, stage, each)) for each in places]
         _introduce(console, base_url, here, workers)
+        if window:
+            address, code = stack.enter_context(served(environment, stage))
+            console.print(f"window at {address}/#c={code}", soft_wrap=True)
         async with deployment(settings, url) as opened:
             await both_alive(opened, workers)
             found = Opened(settings, opened)
-            story = await _play(console, found, stage, workers, own=not here.shared)
+            story = await _play(console, found, stage, workers, own=not here.shared, seen=window)
             shown = [] if here.shared else _shown(stage, environment, story, console.is_terminal)
             held = await claims(found, story, stage.workspace, shown)
         shown.append(_run(stage, environment, ("replay", story.root)))
         shown += _bundled(stage, environment, story)
+        if window:
+            exit_code = _summary(console, stage, story, held, shown)
+            await _told_to_end(console, stage.run(environment, "token", "code", "--at", address), story)
+            return exit_code
     return _summary(console, stage, story, held, shown)
+
+
+async def _told_to_end(console: Console, link: CompletedProcess[str], story: Story) -> None:
+    """Waits until a person has looked enough; `link` signs another browser in."""
+    told, loop = asyncio.Event(), asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, told.set)
+    again = f" Another browser: {link.stdout.strip()}" if link.returncode == 0 else ""
+    said = f"The window stays, with this run at /tree/{story.root}. Ctrl-C ends it.{again}"
+    console.print(said, soft_wrap=True)
+    await told.wait()
 
 
 def _introduce(console: Console, base_url: str, here: Site, workers: Sequence[DemoWorker]) -> None:
@@ -129,7 +167,13 @@ def _introduce(console: Console, base_url: str, here: Site, workers: Sequence[De
 
 
 async def _play(
-    console: Console, found: Opened, stage: Stage, workers: Sequence[DemoWorker], *, own: bool
+    console: Console,
+    found: Opened,
+    stage: Stage,
+    workers: Sequence[DemoWorker],
+    *,
+    own: bool,
+    seen: bool,
 ) -> Story:
     settings = found.settings
     if own:
@@ -139,7 +183,8 @@ async def _play(
         looked_at = look_at(stage.workspace, guide(settings))
         birth = new_birth(settings, looked_at, time.time_ns() // 1_000_000, os.urandom)
     with _view(console) as view:
-        return await Play(found.deployment, workers, view).run(birth, PROMPT + (OWN_FOLDERS if own else ""))
+        play = Play(found.deployment, workers, view, seen=seen)
+        return await play.run(birth, PROMPT + (OWN_FOLDERS if own else ""))
 
 
 def _shown(stage: Stage, environ: dict[str, str], story: Story, colours: bool) -> list[Shown]:
