@@ -167,7 +167,7 @@ def _spares_patches(real: Any) -> Any:
 
 
 def _wakes_first() -> None:
-    lua("submit", "wake_if_parked(session, pool, KEYS[5], box, held)", "")()
+    lua("submit", "wake_if_parked(session, pool, KEYS[5], box, held, now)", "")()
 
     def make(real: Any) -> Any:
         async def submit(self: Commits, given: Any) -> Any:
@@ -279,7 +279,7 @@ DEFECTS = (
     Mutant(
         "submission wakes nobody",
         "`submit` does not make a parked session due",
-        lua("submit", "wake_if_parked(session, pool, KEYS[5], box, held)", ""),
+        lua("submit", "wake_if_parked(session, pool, KEYS[5], box, held, now)", ""),
     ),
     Mutant(
         "wake-up before the write",
@@ -338,7 +338,7 @@ DEFECTS = (
     Mutant(
         "timer wakes nobody",
         "`fire` does not make a parked session due",
-        lua("fire", "wake_if_parked(session, pool, KEYS[5], box, held)", ""),
+        lua("fire", "wake_if_parked(session, pool, KEYS[5], box, held, now)", ""),
     ),
     Mutant(
         "timers without generation",

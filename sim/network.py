@@ -32,8 +32,8 @@ TOGETHER = "TOGETHER"
 
 QUIET = frozenset(
     {
-        *("look", "peek", "timers_due", "heartbeat"),
-        *("XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE", TOGETHER),
+        *("look", "peek", "timers_due", "heartbeat", "attend", "turn_away"),
+        *("XREAD", "XRANGE", "XREVRANGE", "HMGET", "XADD", "EXPIRE", "PEXPIRE", TOGETHER),
     }
 )
 """Not worth a line of the trace each time."""
@@ -158,6 +158,10 @@ class Network:
         if asked and (nothing := self._server(machine).idle_look(args)) is not None:
             self.commands += 1
             return nothing
+        if name == "PEXPIRE" and delivery == "ok" and self.refuses is None:
+            # The word of a worker each second that it goes on listening.
+            self.commands += 1
+            return self._server(machine).run(*args)
         loop, future = self._loop, self._loop.create_future()
         sent = Sent(machine, current_lane().name, name, args, delivery)
         if name == "renew":

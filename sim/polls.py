@@ -22,7 +22,7 @@ Answer = list[int | list[bytes]]
 
 def _look(store: Store, keys: Sequence[bytes], args: Sequence[bytes], now_ms: int) -> Answer | None:
     looked, every_ms = store.hash(keys[0]), int(args[0])
-    fresh = all(0 <= now_ms - int(looked.get(pool, 0)) < every_ms for pool in args[2:])
+    fresh = all(0 <= now_ms - int(looked.get(pool, 0)) < every_ms for pool in args[4:])
     return [now_ms, 0, [], []] if fresh else None
 
 

@@ -483,6 +483,10 @@ end
 
 -- With `MAXLEN [~|=] n` in front, or without.
 function command.XADD(key, ...)
+  if ... == 'NOMKSTREAM' then
+    if not found(key) then return false end
+    return command.XADD(key, select(2, ...))
+  end
   local id, second, third, fourth = ...
   local at, most = 1, nil
   if id == 'MAXLEN' then

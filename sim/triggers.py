@@ -9,7 +9,7 @@ from typing import Any
 from sim.machines import Process
 from sim.network import Sent
 
-IDLE = ("look", "peek", "timers_due", "heartbeat")
+IDLE = ("look", "peek", "timers_due", "heartbeat", "attend", "PEXPIRE")
 
 
 @dataclass(slots=True)

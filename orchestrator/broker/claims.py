@@ -7,7 +7,7 @@ notified.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -60,6 +60,7 @@ from orchestrator.core.ids import SessionId, TreeId
 if TYPE_CHECKING:
     from orchestrator.broker.replies import (
         AdmitWait,
+        AttendOk,
         ClaimLeft,
         ClaimOk,
         FireOk,
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
         ReleaseOk,
         RenewOk,
         TimersDue,
+        TurnAwayOk,
     )
     from orchestrator.broker.replies import Look as Looked
 
@@ -214,6 +216,7 @@ class Timers(Port):
                 tree=place.tree,
                 id=timer,
                 again_ms=again_ms,
+                near=self.keys.nearby,
             )
 
         try:
@@ -257,6 +260,10 @@ one that kills its workers behind a commit kills about as many as if each of the
 _WORKER_FORGOTTEN_MS = 86_400_000
 _LOOKED_MS = 500
 """Time for which a look that found nothing stands for the looks of other workers."""
+_NEAR_MS = 500
+"""Time for which a session is left to the worker that had it last and was told alone."""
+_ATTENDS_MS = 3_000
+"""Time after which a worker that says nothing is told of nothing alone any more: three of its looks."""
 _LOOKED_SHARDS = 256
 """Shards that one call looks at, where the server is one."""
 
@@ -280,19 +287,22 @@ class Claims(Timers, Admission):
         guess: SessionId | None = None,
         *,
         unfit: bool = False,
+        attends: bool = False,
+        alone: Collection[SessionId] = (),
     ) -> Claimed | None:
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
         `guess` is who that may be: a good one saves a poll, a bad one changes nothing. What is left to
         another machine is passed over, see `returns_in`; so is every portable session while this one is
-        `unfit` to make folders and others are not.
+        `unfit` to make folders and others are not. One that `attends` is told alone of what it had last;
+        of what it was told `alone` and may not take, the others are told.
         Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
         roomless = unfit and await self._machines.others_fit(pool, self.config.machine)
-        who = Claimant(pool, worker, claim_id, roomless)
+        who = Claimant(pool, worker, claim_id, roomless, attends=attends and bool(self.keys.nearby))
         if guess is not None:
-            found, certain = await self._claim_next(guess, who)
+            found, certain = await self._claim_next(guess, who, alone)
             if certain:
                 return found
         return await self._claim_first(shard, who)
@@ -301,9 +311,10 @@ class Claims(Timers, Admission):
         """Seconds until a session that is left to another machine is asked for again; None if none is."""
         return self._left.returns_in(pool, shard)
 
-    async def look(self, pools: Sequence[str]) -> Look:
+    async def look(self, pools: Sequence[str], worker: str = "") -> Look:
         """Looks where something waits for a worker of the pools, unless somebody has just found nothing.
 
+        With a `worker` it leaves to others what they alone were just told of.
         What a server that fails would have said is missing, and its error is among those of the look.
         """
         # A call reaches the keys of one slot in a cluster, and of as many shards elsewhere.
@@ -311,7 +322,7 @@ class Claims(Timers, Admission):
         every = range(self.config.shards)
         groups = [every[first : first + size] for first in every[::size]]
         looks = await asyncio.gather(
-            *(self._look(pools, shards) for shards in groups), return_exceptions=True
+            *(self._look(pools, shards, worker) for shards in groups), return_exceptions=True
         )
         found = Look()
         for look in looks:
@@ -323,7 +334,7 @@ class Claims(Timers, Admission):
                 raise look
         return found
 
-    async def _look(self, pools: Sequence[str], shards: Sequence[int]) -> Look:
+    async def _look(self, pools: Sequence[str], shards: Sequence[int], worker: str) -> Look:
         keys = [self.keys.looked(shards[0])]
         for shard in shards:
             keys.append(self.keys.timers(shard))
@@ -331,13 +342,17 @@ class Claims(Timers, Admission):
                 keys += self.keys.due(shard, pool), self.keys.leases(shard, pool)
         if CONTROL_SHARD in shards:
             keys += [self.keys.jobs(pool)[0] for pool in pools]
-        seen: Looked = (await self._run(call("look", keys, every_ms=_LOOKED_MS, pools=pools))).fields
+        near_ms = _NEAR_MS if worker and self.keys.nearby else 0
+        look = call("look", keys, every_ms=_LOOKED_MS, worker=worker, near_ms=near_ms, pools=pools)
+        seen: Looked = (await self._run(look)).fields
         for shard in shards:
             self._note_time(shard, seen["now"])
         claimable = tuple((pools[pool - 1], shards[shard - 1]) for shard, pool in seen["claimable"])
         return Look(claimable, tuple(shards[shard - 1] for shard in seen["timed"]), seen["jobs"])
 
-    async def _claim_next(self, guess: SessionId, who: Claimant) -> tuple[Claimed | None, bool]:
+    async def _claim_next(
+        self, guess: SessionId, who: Claimant, alone: Collection[SessionId]
+    ) -> tuple[Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
         for _ in range(_CANDIDATES):
             if guess in self._passed(guess, who):
@@ -345,6 +360,8 @@ class Claims(Timers, Admission):
             try:
                 reply = await self._ask(guess, who, "next")
                 found = self._claimed(reply, guess, who)
+                if guess in alone and reply.code in ("LEFT", "OLD"):
+                    await self.pass_on(who.pool, (guess,))
             except (UnknownSession, SessionArchived, Corrupt):
                 break
             named = _next_named(reply, guess)
@@ -465,6 +482,8 @@ class Claims(Timers, Admission):
             leave_ms=int(config.leave_s * 1000),
             roomless=who.roomless,
             passing=self._passed(session, who)[:MOST_PASSED],
+            near_ms=_NEAR_MS if who.attends else 0,
+            attends=who.attends,
         )
 
     def _claimed(self, reply: Reply, session: SessionId, who: Claimant) -> Claimed | None:
@@ -625,14 +644,57 @@ class Claims(Timers, Admission):
         reply = await self._run(call("drain", list(self.keys.workers()), worker=worker), worker)
         return reply.code == "OK"
 
+    async def attend(self, worker: str, pools: Sequence[str]) -> str:
+        """Says that the worker wants to be told alone of what becomes due; answers where that begins."""
+        attend = call("attend", self._ears(worker, pools), worker=worker, ttl_ms=_ATTENDS_MS)
+        done: AttendOk = self._heard(await self._run(attend, worker)).fields
+        return done["behind"]
+
+    async def turn_away(
+        self, worker: str, pools: Sequence[str], read: str
+    ) -> tuple[tuple[str, SessionId], ...]:
+        """Says that the worker has no room; answers what it was told behind the entry that it read last."""
+        turn_away = call("turn_away", self._ears(worker, pools), worker=worker, read=read)
+        done: TurnAwayOk = self._heard(await self._run(turn_away, worker)).fields
+        return tuple((pool, SessionId(session)) for session, pool in done["told"] if session)
+
+    def _ears(self, worker: str, pools: Sequence[str]) -> list[str]:
+        return [self.keys.near(worker), *map(self.keys.open, pools)]
+
+    def _heard(self, reply: Reply) -> Reply:
+        if reply.code != "OK":
+            raise reply.unexpected()
+        self._clock.note(reply.now)
+        return reply
+
+    async def attends(self, worker: str) -> bool:
+        """Says that the worker still wants to be told alone; False if it has to say so anew."""
+        return bool(await self._connection.command("PEXPIRE", self.keys.near(worker), _ATTENDS_MS))
+
+    async def pass_on(self, pool: str, sessions: Collection[SessionId]) -> None:
+        """Tells all workers of sessions that one alone was told of and cannot take."""
+        calls = [
+            call(
+                "pass_on",
+                [self.keys.session(session), *self.keys.pool(self.keys.shard_of(session), pool)],
+                session=session,
+                pool_name=pool,
+            )
+            for session in sessions
+        ]
+        replies = await self._connection.run_all(calls) if calls else []
+        for asked, reply in zip(calls, replies, strict=True):
+            self._clock.note(read_reply(asked, reply, str(asked.args[0])).now)
+
     async def wait_for_notices(
-        self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float
+        self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float, *, own: bool = True
     ) -> Notices:
         """Waits until something may be claimable in the pool or changed in a held session.
 
-        The first call gets no cursors and answers at once; each answer carries those of the next.
+        The first call gets no cursors and answers at once; each answer carries those of the next. `own`:
+        also for what this worker alone is told.
         """
-        return await self._listener.wait((pool, worker), cursors, timeout_s)
+        return await self._listener.wait((pool, worker if own else ""), cursors, timeout_s)
 
     async def unserved(self, pools: Sequence[str]) -> Unserved:
         """The sessions of some pools that wait for a worker, or whose worker was lost."""

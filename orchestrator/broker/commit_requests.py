@@ -136,7 +136,7 @@ def commit_call(
         approvals_open=request.approvals_open,
         approvals_close=request.approvals_close,
         texts=len(request.texts),
-        others=_others(config, request, shape) if _concerns_others(request) else None,
+        others=_others(keys, config, request, shape) if _concerns_others(request) else None,
     )
 
 
@@ -197,12 +197,13 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
         yield "ended_seq", request.ended_seq
 
 
-def _others(config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> dict[str, Any]:
+def _others(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> dict[str, Any]:
     """All that concerns other sessions than the step's own, and what the tree shares."""
     own, order = request.claim.pool, shape.order(request.claim.session)
     tree, budget = request.tree, request.budget
     reserved, wait = budget.reservation, budget.wait
     return {
+        "near": keys.nearby,
         "pools": shape.pools,
         "targets": [(target, shape.pool_index(place.pool, own)) for target, place in shape.places.items()],
         "mail": [

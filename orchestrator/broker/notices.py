@@ -31,18 +31,26 @@ class Listener:
         """In a cluster: reads that have no answer yet, by stream and cursor."""
 
     async def wait(self, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float) -> Notices:
-        """Waits for a notice in the pool's streams or the worker's own; `who` is (pool, worker)."""
+        """Waits for a notice in the pool's streams or the worker's own; `who` is (pool, worker).
+
+        Without a worker it waits for the pool's alone.
+        """
         pool, worker = who
         ready = {self._keys.ready(shard, pool): shard for shard in range(self._keys.shards)}
-        control, (_, jobs) = self._keys.control(worker), self._keys.jobs(pool)
-        streams = [*ready, control, jobs]
+        _, jobs = self._keys.jobs(pool)
+        control, near = self._keys.control(worker), self._keys.near(worker)
+        own = [control, near] if self._keys.nearby else [control]
+        streams = [*ready, jobs, *(own if worker else ())]
         if any(key not in cursors for key in streams):
             return Notices(tuple(ready.values()), (), await _tips(self._connection, streams))
         found = await self._read({key: cursors[key] for key in streams}, timeout_s)
         later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
         named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
         notified = dict.fromkeys(map(_session, found.get(control, ())))
-        return Notices(tuple(named), tuple(notified), later, named, jobs in found)
+        alone = tuple((notice[1][b"p"].decode(), _session(notice)) for notice in found.get(near, ()))
+        return Notices(
+            tuple(named), tuple(notified), later, named, jobs in found, tuple(one for one in alone if one[0])
+        )
 
     async def read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
         """Entries behind the cursors of some streams; waits for the first of them, unless for no time."""

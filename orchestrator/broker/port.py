@@ -45,7 +45,7 @@ class Deployment:
     def __init__(self, connection: Connection, config: BrokerConfig, monotonic: Callable[[], float]) -> None:
         self.config = config
         self.monotonic = monotonic
-        self.keys = Keys(config.prefix, config.shards)
+        self.keys = Keys(config.prefix, config.shards, connection.clustered)
         self.connection = connection
         self.clock = RedisClock(monotonic)
         self.places: dict[SessionId, Place] = {}

@@ -303,6 +303,8 @@ class Claimant:
     """It leaves portable sessions to others."""
     core: int | None = None
     """The core version of the claim, if it is not this process's."""
+    attends: bool = False
+    """It wants to be told alone of sessions that it had last."""
 
 
 @record
@@ -751,6 +753,8 @@ class Notices:
     """The session of each shard that the first notice named: worth a guess."""
     jobs: bool = True
     """Whether jobs may wait in the pool."""
+    alone: tuple[tuple[str, SessionId], ...] = ()
+    """Sessions of pools that became due, and of which no other worker was told."""
 
 
 @record

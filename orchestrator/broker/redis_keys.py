@@ -50,6 +50,10 @@ a tree live in one slot and a script may touch them together.
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
     {s0}:control:<worker>   stream  notify                       that worker       10 min after the last one
+    {s0}:near:<worker>      stream  attend turn_away submit      that worker       3 s after the last word
+                                    fire create commit
+    {s0}:open:<pool>        zset    attend turn_away submit      the same scripts  its members
+                                    fire create commit
     {s0}:job:<job>          hash    the scripts of jobs          its asker         its asker waits, then
                                                                                    a minute
     {s0}:jobs:<pool>        zset    offer_job; take_job and      workers, look     its members
@@ -94,6 +98,8 @@ The fields of a session's hash, by who writes them:
                                                      have it
     unsaved failed_on                                commit: whether that machine alone has the last changes,
                                                      and who could not make the folder
+    last due_ms                                      claim: who had it last, and wants to be told alone of it;
+                                                     submit fire commit: when it was; pass_on clears
     left_ms                                          claim: when others first left it to that machine
     abandoned                                        revoke: who gave these changes up; commit clears
     snapshot_seq                                     snapshot restore
@@ -120,6 +126,8 @@ class Keys:
 
     prefix: str
     shards: int
+    apart: bool = True
+    """Whether shards may be on several servers."""
 
     def topology(self) -> str:
         return f"{self.prefix}topology"
@@ -245,6 +253,19 @@ class Keys:
 
     def control(self, worker: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"control:{worker}")
+
+    @property
+    def nearby(self) -> str:
+        """The beginning of the names of `near` and `open`, for scripts that choose a worker; else empty."""
+        return "" if self.apart else self.of_shard(CONTROL_SHARD, "")
+
+    def near(self, worker: str) -> str:
+        """The notices of one worker alone; only where all shards are on one server."""
+        return self.of_shard(CONTROL_SHARD, f"near:{worker}")
+
+    def open(self, pool: str) -> str:
+        """The pool's workers that have room and want to be told alone, by how often they were told."""
+        return self.of_shard(CONTROL_SHARD, f"open:{pool}")
 
     def news(self, id: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"news:{id}")

@@ -60,6 +60,11 @@ class AdmitWait(TypedDict):
     now: int
 
 
+class AttendOk(TypedDict):
+    now: int
+    behind: str
+
+
 class ClaimOk(TypedDict):
     epoch: int
     tree: str
@@ -252,6 +257,11 @@ class SubmitMoved(TypedDict):
 class TakeJobOk(TypedDict):
     payload: bytes
     now: int
+
+
+class TurnAwayOk(TypedDict):
+    now: int
+    told: list[tuple[str, str]]
 
 
 class TimersDue(TypedDict):

@@ -142,6 +142,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
         ephemeral="1" if tree.labels.ephemeral else "",
         announced=tree.announced,
         texts=len(tree.texts),
+        near=keys.nearby,
     )
 
 
@@ -180,6 +181,7 @@ def submit_call(keys: Keys, config: BrokerConfig, submit: Submit, place: Place) 
         max_bytes=config.sq_max_bytes,
         keep=config.seen_keep,
         keep_ms=int(config.seen_keep_s * 1000),
+        near=keys.nearby,
         apart=apart,
     )
 

@@ -67,6 +67,10 @@ class Worker:
         self._returning: dict[tuple[str, int], asyncio.Task[None]] = {}
         """Polls to come, of shards in which a session was left to another machine."""
         self._backlog = False
+        self._alone: dict[str, set[SessionId]] = {}
+        """Sessions to claim of which no other worker was told, by pool."""
+        self._behind = ""
+        """The entry behind which this worker is told alone; empty while it does not want to be."""
         self._broken: BaseException | None = None
         self._reaper = Reaper(ports.broker, self.adopt, config.reap_grace_ms)
         self._jobs: JobServer | None = None
@@ -101,6 +105,7 @@ class Worker:
             chore.add_done_callback(self._chore_ended)
         try:
             await self._claim_until_drained()
+            await self._tell_others()
             await self._emptied()
         finally:
             chores += self._returning.values()
@@ -159,6 +164,7 @@ class Worker:
         while self._to_poll and not self._draining.is_set():
             if not self._room():
                 self._backlog = True
+                await self._turn_away()
                 return
             (pool, shard), guess = next(iter(self._to_poll.items()))
             # Taken off first: a notice that arrives meanwhile may be about something that the poll missed.
@@ -167,6 +173,28 @@ class Worker:
             self._return_to(pool, shard)
             if after is not None:
                 self._to_poll[pool, shard] = after
+            elif self._alone.get(pool):
+                shard_of = self._ports.broker.keys.shard_of
+                self._alone[pool] = {one for one in self._alone[pool] if shard_of(one) != shard}
+
+    async def _turn_away(self) -> None:
+        """Has all workers told of what this one alone was told of, and asks to be told alone no more."""
+        claims, read = self._ports.broker.claims, self._behind
+        if read:
+            self._behind = ""
+            self._add_alone(await claims.turn_away(self._config.name, self._config.pools, read))
+        for pool, sessions in list(self._alone.items()):
+            if sessions:
+                self._alone[pool] = set()
+                await claims.pass_on(pool, sessions)
+
+    async def _attend(self) -> None:
+        """Says that this worker wants to be told alone of what becomes due, while it has room for it."""
+        claims = self._ports.broker.claims
+        if not self._ports.broker.keys.nearby or not self._room():
+            return
+        if not self._behind or not await claims.attends(self._config.name):
+            self._behind = await claims.attend(self._config.name, self._config.pools)
 
     def _return_to(self, pool: str, shard: int) -> None:
         """Polls the shard again as soon as what was left there to another machine may be taken."""
@@ -197,11 +225,13 @@ class Worker:
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
         unfit = bool(self._unfit)
+        alone = self._alone.setdefault(pool, set())
         claimed = await self._ports.broker.claims.claim(
-            pool, self._config.name, claim_id, shard, guess, unfit=unfit
+            pool, self._config.name, claim_id, shard, guess, unfit=unfit, attends=True, alone=alone
         )
         if claimed is None:
             return None
+        alone.discard(claimed.claim.session)
         self._take(claimed, sent_at)
         return claimed.after
 
@@ -267,10 +297,15 @@ class Worker:
 
     async def _listen(self, pool: str) -> None:
         cursors: Any = {}
+        near = self._ports.broker.keys.near(self._config.name)
         while True:
+            behind = self._behind
+            if behind and near in cursors:
+                cursors = {**cursors, near: behind}
             try:
+                # What this worker alone is told is read beside the notices of its first pool.
                 notices = await self._ports.broker.claims.wait_for_notices(
-                    pool, self._config.name, cursors, 30.0
+                    pool, self._config.name, cursors, 30.0, own=pool == self._config.pools[0]
                 )
             except BrokerError as error:
                 log.warning("not listening: %s", error)
@@ -283,10 +318,33 @@ class Worker:
                 for shard in notices.shards:
                     self._to_poll[pool, shard] = self._to_poll.get((pool, shard)) or notices.named.get(shard)
                 self._poll_due.set()
+            if behind == self._behind and behind:
+                self._behind = notices.cursors.get(near, behind)
+            await self._hear_alone(notices.alone)
             for session in notices.notified:
                 for runner in self._runners.values():
                     if runner.claim.session == session:
                         runner.notify()
+
+    async def _hear_alone(self, told: Sequence[tuple[str, SessionId]]) -> None:
+        self._add_alone(told)
+        for pool, session in told:
+            place = (pool, self._ports.broker.keys.shard_of(session))
+            self._to_poll[place] = self._to_poll.get(place) or session
+        if told and self._draining.is_set():
+            await self._tell_others()
+        elif told:
+            self._poll_due.set()
+
+    def _add_alone(self, told: Sequence[tuple[str, SessionId]]) -> None:
+        for pool, session in told:
+            self._alone.setdefault(pool, set()).add(session)
+
+    async def _tell_others(self) -> None:
+        try:
+            await self._turn_away()
+        except BrokerError as error:
+            log.warning("others were not told of sessions that this worker cannot take: %s", error)
 
     async def _tick(self) -> None:
         while True:
@@ -308,13 +366,14 @@ class Worker:
         while True:
             await self._look()
             try:
+                await self._attend()
                 await self._reaper.poll()
             except BrokerError as error:
-                log.warning("cancels were not looked after: %s", error)
+                log.warning("neither was room told of, nor were cancels looked after: %s", error)
             await self._ports.sleep(POLL_S)
 
     async def _look(self) -> None:
-        found = await self._ports.broker.claims.look(self._config.pools)
+        found = await self._ports.broker.claims.look(self._config.pools, self._config.name)
         for error in found.errors:
             log.warning("not looked for work: %s", error)
         if found.jobs and self._jobs is not None:

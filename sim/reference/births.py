@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sim.reference.given import Given, written
-from sim.reference.queues import Entry, Pool, becomes_due, enqueued
+from sim.reference.queues import Entry, Pool, enqueued, wakes
 from sim.reference.sight import Fields, Sight
 
 NO_HEAD = bytes(32)
@@ -126,7 +126,7 @@ def new_session(sight: Sight, it: Birth, around: Around, labels: Labels) -> None
     sight.hash(agents)[b"s:" + it.agent_id] = it.session
     sight.zset(sessions)[it.session] = sight.now
     if it.submissions:
-        becomes_due(sight, it.pool, it.session, agents)
+        wakes(sight, it.pool, it.session, agents, session)
     else:
         sight.is_shown_anew(it.session)
 

@@ -30,6 +30,7 @@ STATEMENTS: Mapping[str, Statement] = {
         f.__name__: f
         for f in (
             sessions.announce,
+            sessions.attend,
             storage.archive,
             sessions.bury,
             sessions.claim,
@@ -42,6 +43,7 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.heartbeat,
             sessions.keep_secret,
             sessions.look,
+            sessions.pass_on,
             sessions.peek,
             storage.put_blob,
             sessions.release,
@@ -53,6 +55,7 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.snapshot,
             sessions.submit,
             sessions.timers_due,
+            sessions.turn_away,
         )
     },
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
@@ -108,9 +108,10 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
 
 
 def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
-    at = 22
+    at, near = 22, given.word()
+    step.pools[0] = replace(step.pools[0], near=near)
     for (name,) in given.rows(1):
-        step.pools.append(Pool.at(name, keys, at))
+        step.pools.append(Pool.at(name, keys, at, near))
         at += 4
     for session, pool in given.rows(2):
         key, sq, eq = keys[at : at + 3]
@@ -521,8 +522,7 @@ def _delivered(sight: Sight, step: Step, agents: bytes) -> list[bytes]:
     pokes: list[bytes] = []
     for target in step.targets[1:]:
         if target.mailed:
-            quarantined = target.hash_.get(b"quarantined") == b"1"
-            is_woken(sight, target.pool, target.session, agents, quarantined)
+            is_woken(sight, target.pool, target.session, agents, target.hash_)
             if target.session in sight.zset(target.pool.leases):
                 pokes += [target.session, holder(sight, target.pool, target.session, target.hash_)]
     return pokes

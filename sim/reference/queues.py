@@ -9,6 +9,7 @@ from sim.reference.given import number, written
 from sim.reference.sight import HINT, Fields, Sight
 
 HINTS_KEPT = 256
+ASKED_AT_ONCE = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,26 +21,66 @@ class Pool:
     leases: bytes
     ready: bytes
     clock: bytes
+    near: bytes = b""
+    """The beginning of the names of keys that are of no shard; empty where all workers are told."""
 
     @classmethod
-    def at(cls, name: bytes, keys: Sequence[bytes], first: int) -> Pool:
-        return cls(name, *keys[first : first + 4])
+    def at(cls, name: bytes, keys: Sequence[bytes], first: int, near: bytes = b"") -> Pool:
+        due, leases, ready, clock = keys[first : first + 4]
+        return cls(name, due, leases, ready, clock, near)
 
 
-def becomes_due(sight: Sight, pool: Pool, session: bytes, agents: bytes) -> None:
+def gets_turn(sight: Sight, pool: Pool, session: bytes, agents: bytes) -> None:
     """Trees take turns: one behind the tree's last turn, and behind where the pool is."""
     tree, turn = sight.hash(agents), b"turn:" + pool.name
     order = 1 + max(int(sight.text(pool.clock) or 0), number(tree, turn))
     sight.zset(pool.due)[session] = order
     tree[turn] = written(order)
-    sight.stream(pool.ready).add(HINT, {b"s": session}, HINTS_KEPT)
     sight.is_shown_anew(session)
 
 
-def is_woken(sight: Sight, pool: Pool, session: bytes, agents: bytes, quarantined: bool) -> None:
+def all_hear(sight: Sight, pool: Pool, session: bytes) -> None:
+    sight.stream(pool.ready).add(HINT, {b"s": session}, HINTS_KEPT)
+
+
+def becomes_due(sight: Sight, pool: Pool, session: bytes, agents: bytes) -> None:
+    """Every worker is told."""
+    gets_turn(sight, pool, session, agents)
+    all_hear(sight, pool, session)
+
+
+def wakes(sight: Sight, pool: Pool, session: bytes, agents: bytes, hash_: Fields) -> None:
+    """Tells one worker: who had it last, else who was told least often; all if nobody wants to be."""
+    gets_turn(sight, pool, session, agents)
+    last = hash_.get(b"last", b"")
+    if pool.near and last and _hears(sight, pool, session, last):
+        hash_[b"due_ms"] = written(sight.now)
+    elif not pool.near or not _one_hears(sight, pool, session):
+        all_hear(sight, pool, session)
+
+
+def _hears(sight: Sight, pool: Pool, session: bytes, worker: bytes) -> bool:
+    stream = sight.stream(sight.also(pool.near + b"near:" + worker))
+    if stream.length:
+        stream.add(HINT, {b"s": session, b"p": pool.name}, HINTS_KEPT)
+    return stream.length > 0
+
+
+def _one_hears(sight: Sight, pool: Pool, session: bytes) -> bool:
+    waiting = sight.zset(sight.also(pool.near + b"open:" + pool.name))
+    for worker in sorted(waiting, key=lambda one: (waiting[one], one))[:ASKED_AT_ONCE]:
+        if _hears(sight, pool, session, worker):
+            waiting[worker] += 1
+            return True
+        del waiting[worker]
+    return False
+
+
+def is_woken(sight: Sight, pool: Pool, session: bytes, agents: bytes, hash_: Fields) -> None:
     """Something was put into its queue: it is due, unless it is held, due already, or set aside."""
+    quarantined = hash_.get(b"quarantined") == b"1"
     if not quarantined and session not in sight.zset(pool.leases) and session not in sight.zset(pool.due):
-        becomes_due(sight, pool, session, agents)
+        wakes(sight, pool, session, agents, hash_)
 
 
 def holder(sight: Sight, pool: Pool, session: bytes, hash_: Fields) -> bytes:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
@@ -12,6 +12,7 @@ from sim.reference.lists import is_told_of_release, is_used, may_rest
 from sim.reference.queues import (
     Entry,
     Pool,
+    all_hear,
     becomes_due,
     enqueued,
     hash8,
@@ -19,12 +20,13 @@ from sim.reference.queues import (
     holder,
     is_woken,
 )
-from sim.reference.sight import Fields, Sight
+from sim.reference.sight import HINT, Fields, Sight
 from sim.reference.states import States
 
 Reply = list[Any]
 Keys = Sequence[bytes]
 FORGOTTEN_AT_ONCE = 16
+LOOKED_AT = 8
 
 
 def first_by_score(zset: dict[bytes, float], most: float | None = None) -> list[bytes]:
@@ -51,6 +53,7 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     it, summary = birth(given, [pool], keys, 6), given.rows(2)
     labels, announced = Labels(*given.words(4)), bool(given.number())
     texts = keys[16 : 16 + given.number()]
+    it = replace(it, pool=replace(pool, near=given.word()))
     known = sight.hash(keys[6]).get(b"created")
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
@@ -101,8 +104,9 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     key, sq, seen, seen_at, agents = keys[:5]
     name, pool_name, tree, client, submission, digest, kind, payload, sender, by = given.words(10)
     most_entries, most_bytes, keep, keep_ms = (given.number() for _ in range(4))
+    near = given.word()
     apart = (given.word(), given.word(), given.number(), given.number()) if given.number() else None
-    pool, session = Pool.at(pool_name, keys, 5), sight.hash(key)
+    pool, session = Pool.at(pool_name, keys, 5, near), sight.hash(key)
     if b"tree" not in session:
         return [b"UNKNOWN"]
     if (session[b"tree"], session[b"pool"]) != (tree, pool_name):
@@ -123,7 +127,7 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     n = enqueued(sight, session, sq, Entry(kind, payload, client, submission, sender, by=by))
     is_remembered(sight, seen, seen_at, client + b"|" + submission, n, digest)
     _forgets(sight, seen, seen_at, keep, keep_ms)
-    is_woken(sight, pool, name, agents, quarantined == b"1")
+    is_woken(sight, pool, name, agents, session)
     return [b"OK", n, held_by, quarantined, sight.now]
 
 
@@ -158,7 +162,8 @@ def _forgets(sight: Sight, seen: bytes, seen_at: bytes, keep: int, keep_ms: int)
 def fire(sight: Sight, keys: Keys, given: Given) -> Reply:
     timers, own_timers, key, sq, agents = keys[:5]
     name, pool_name, tree, timer = given.words(4)
-    again_ms, pool = given.number(), Pool.at(pool_name, keys, 5)
+    again_ms = given.number()
+    pool = Pool.at(pool_name, keys, 5, given.word())
     session, member = sight.hash(key), name + b":" + timer
     deadlines, set_ = sight.zset(timers), sight.hash(own_timers)
     if member not in deadlines or deadlines[member] > sight.now:
@@ -179,7 +184,7 @@ def fire(sight: Sight, keys: Keys, given: Given) -> Reply:
         deadlines[member] = sight.now + again_ms
     else:
         del deadlines[member], set_[timer]
-    is_woken(sight, pool, name, agents, session.get(b"quarantined") == b"1")
+    is_woken(sight, pool, name, agents, session)
     return [b"OK", n, int(generation), holder(sight, pool, name, session), sight.now]
 
 
@@ -214,6 +219,13 @@ class Affinity:
         return max(0, since + self.leave_ms - now)
 
 
+def is_anothers(sight: Sight, key: bytes, worker: bytes, near_ms: int) -> bool:
+    """Whether another worker alone was just told of a session."""
+    told = sight.hash(key)
+    fresh = 0 <= sight.now - number(told, b"due_ms") < near_ms
+    return fresh and told.get(b"last", b"") not in (b"", worker)
+
+
 def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     key, sq, eq, due_key, leases_key, clock = keys[:6]
     sight.tells_followers(*keys[6:])
@@ -224,6 +236,7 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     machine, gone, full = given.words(3)
     affinity = Affinity(machine, gone, full, given.number(), bool(given.number()))
     passing = {row[0] for row in given.rows(1)}
+    near_ms, attends = given.number(), given.word() == b"1"
     session, due, leases = sight.hash(key), sight.zset(due_key), sight.zset(leases_key)
     if b"tree" not in session:
         due.pop(name, None)
@@ -237,9 +250,15 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"OLD", number(session, b"min_core")]
     certain = min(sight.now, certain_ms)
 
+    def is_left(one: bytes) -> bool:
+        return is_anothers(sight, sight.also(key.removesuffix(name) + one), worker, near_ms)
+
     def comes_next() -> bytes:
-        in_turn = [*first_by_score(leases, certain), *first_by_score(due)]
-        return next((one for one in in_turn if one not in passing), b"")
+        expired = [one for one in first_by_score(leases, certain)[: len(passing) + 1] if one not in passing]
+        in_turn = first_by_score(due)[: len(passing) + 4]
+        return next((one for one in expired), b"") or next(
+            (one for one in in_turn if one not in passing and not is_left(one)), b""
+        )
 
     if (session.get(b"claim"), session.get(b"owner")) == (identity, worker):
         return claimed(sight, session, sq, page, comes_next())
@@ -248,6 +267,8 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     parked, archived = name not in due and name not in leases, session.get(b"archived") == b"1"
     if leases.get(name, 0) > certain or (parked and (whom != b"parked" or archived)):
         return [b"NONE"]
+    if name in due and not whom and is_left(name):
+        return [b"NONE", comes_next()]
     if archived:
         due.pop(name, None)
         leases.pop(name, None)
@@ -269,6 +290,8 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         sight.is_shown_anew(name)
         return [b"QUARANTINED"]
     session |= {b"owner": worker, b"claim": identity, b"tries": written(tries)}
+    if attends or b"last" in session:
+        session[b"last"] = worker if attends else b""
     session.pop(b"left_ms", None)
     leases[name] = sight.now + lease_ms
     if order is not None and order > int(sight.text(clock) or 0):
@@ -442,11 +465,45 @@ def snapshot(sight: Sight, keys: Keys, given: Given) -> Reply:
     return [b"OK", sight.now]
 
 
+def pass_on(sight: Sight, keys: Keys, given: Given) -> Reply:
+    name, pool = given.word(), Pool.at(given.word(), keys, 1)
+    if name not in sight.zset(pool.due):
+        return [b"NONE", sight.now]
+    sight.hash(keys[0]).pop(b"due_ms", None)
+    all_hear(sight, pool, name)
+    return [b"OK", sight.now]
+
+
+def attend(sight: Sight, keys: Keys, given: Given) -> Reply:
+    worker, ttl_ms, near = given.word(), given.number(), sight.stream(keys[0])
+    near.is_gone()
+    near.add(HINT, {b"s": b"", b"p": b""})
+    near.expires_us = sight.now_us + ttl_ms * 1000
+    for key in keys[1:]:
+        sight.zset(key).setdefault(worker, min(sight.zset(key).values(), default=0))
+    return [b"OK", sight.now, b"%d-0" % sight.now]
+
+
+def turn_away(sight: Sight, keys: Keys, given: Given) -> Reply:
+    worker, read = given.word(), _place(given.word())
+    behind = [entry for at, entry in sight.entries(keys[0], 0) if _place(at) > read]
+    sight.stream(keys[0]).is_gone()
+    for key in keys[1:]:
+        sight.zset(key).pop(worker, None)
+    return [b"OK", sight.now, [entry[name] for entry in behind for name in (b"s", b"p")]]
+
+
+def _place(entry: bytes) -> tuple[int, int]:
+    ms, n = entry.split(b"-")
+    return int(ms), int(n)
+
+
 # ── looking ───────────────────────────────────────────────────────────────────────────────────────
 
 
 def look(sight: Sight, keys: Keys, given: Given) -> Reply:
-    every_ms, pools, looked = given.number(), [name for (name,) in given.rows(1)], sight.hash(keys[0])
+    every_ms, worker, near_ms = given.number(), given.word(), given.number()
+    pools, looked = [name for (name,) in given.rows(1)], sight.hash(keys[0])
     asked = [at for at, pool in enumerate(pools) if not 0 <= sight.now - number(looked, pool) < every_ms]
     if not asked:
         return [sight.now, 0, [], []]
@@ -457,16 +514,26 @@ def look(sight: Sight, keys: Keys, given: Given) -> Reply:
     def passed(key: bytes) -> bool:
         return bool(first_by_score(sight.zset(key), sight.now))
 
+    def left(due: bytes, pool: bytes) -> list[bytes]:
+        """Those of the first that are due that are left to another worker."""
+        if not near_ms:
+            return []
+        sessions = due.removesuffix(b"due:" + pool) + b"session:"
+        first = first_by_score(sight.zset(due))[:LOOKED_AT]
+        return [one for one in first if is_anothers(sight, sight.also(sessions + one), worker, near_ms)]
+
     timed = [place for place, row in enumerate(shards, 1) if passed(row[0])]
-    claimable = []
+    claimable, waits = [], False
     for at in asked:
         for place, row in enumerate(shards, 1):
-            if sight.zset(row[1 + 2 * at]) or passed(row[2 + 2 * at]):
+            due, others = sight.zset(row[1 + 2 * at]), left(row[1 + 2 * at], pools[at])
+            if len(others) == LOOKED_AT or len(due) > len(others) or passed(row[2 + 2 * at]):
                 claimable += [place, at + 1]
-    waits = any(sight.zset(jobs[at]) for at in asked if jobs)
-    if not (claimable or timed or waits):
+            waits = waits or bool(others)
+    has_jobs = any(sight.zset(jobs[at]) for at in asked if jobs)
+    if not (claimable or timed or has_jobs or waits):
         looked.update((pools[at], written(sight.now)) for at in asked)
-    return [sight.now, int(waits), claimable, timed]
+    return [sight.now, int(has_jobs), claimable, timed]
 
 
 def peek(sight: Sight, keys: Keys, given: Given) -> Reply:

@@ -45,6 +45,7 @@ ZSETS = frozenset(
         b"to_archive",
         b"to_delete",
         b"deleted",
+        b"open",
     )
 )
 STREAMS = frozenset(
@@ -59,6 +60,7 @@ STREAMS = frozenset(
         b"released",
         b"changed",
         b"watched",
+        b"near",
         b"history",
     )
 )
@@ -107,13 +109,21 @@ class Sight:
         self._keys = list(dict.fromkeys(keys))
         self.now_us = now_us
         self.now = now_us // 1000
-        self._changes = store.changes(self._keys)
+        self._changes = list(store.changes(self._keys))
         self._before: dict[bytes, Any] = {key: self._read(key) for key in self._keys}
         self._after: dict[bytes, Any] = {}
         self.changed_in = b""
         """The stream in which the script tells what lists show otherwise; empty if it tells nobody."""
         self._until_us = {key: self._expiry(key) for key in self._keys if kind_of(key) in KEPT}
         """When such keys are to expire."""
+
+    def also(self, key: bytes) -> bytes:
+        """A key that the script names by itself: compared from here on, which is before the call."""
+        if key not in self._before:
+            self._keys.append(key)
+            self._changes += self._store.changes([key])
+            self._before[key] = self._read(key)
+        return key
 
     def _expiry(self, key: bytes) -> float | None:
         return self._store.until_us(key, self.now_us) or None

@@ -62,8 +62,8 @@ from tests.broker.actors import (
 )
 from tests.broker.conftest import ALL
 
-READ_ONLY = {"look", "peek", "timers_due", "registry", "serving", "rights"}
-SHRINKING = {"drop_texts", "delete", "settle_job"}
+READ_ONLY = {"look", "peek", "timers_due", "registry", "serving", "rights", "tree_heads"}
+SHRINKING = {"drop_texts", "delete", "settle_job", "turn_away", "pass_on"}
 """Scripts that only free memory: they run whole although the server is full."""
 
 DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob", "secrets"}
@@ -114,6 +114,8 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     await broker.claims.heartbeat("w1", b"state")
     await broker.claims.drain("w1")
     await broker.claims.look(["default", "other"])
+    await broker.claims.turn_away("w1", ["default"], await broker.claims.attend("w1", ["default"]))
+    await broker.claims.pass_on("default", [session])
     assert await missing_rights(connection, broker.keys) == ()
     for ticket in ("first", "second"):
         await broker.claims.admit("openai", ticket, 10, ProviderLimits(1, 10))
@@ -155,6 +157,7 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
     assert (await broker.trees.raise_limits(held.claim.tree, LimitChange("r1", {"tokens": 100}, told))).fresh
     assert (await broker.trees.registry(held.claim.tree)).limits == {"slots": 4, "tokens": 150}
     assert (await broker.logs.serving(await broker.logs.sessions())).keys() == {session, child.session}
+    await broker.trees.heads_at_once(held.claim.tree)
     await broker.claims.fire(SHARD)
     await broker.trees.revoke(session)
     await broker.claims.release(again.claim)

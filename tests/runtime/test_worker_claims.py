@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from orchestrator.broker import claims as claims_module
 from orchestrator.broker.worker_state import MachineFacts, WorkerState, decoded, encoded
+from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import PortableFolder
 from orchestrator.runtime import worker as worker_module
 from orchestrator.runtime.worker import Worker
@@ -133,6 +135,77 @@ async def test_worker_comes_back_for_what_it_left_to_another_machine(
         await harness.until(session, "task_complete")
     left = await broker.command("HGET", broker.keys.session(session), "left_ms")
     assert left is None
+
+
+@pytest.fixture
+def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look once, when they start, and others leave to a worker for long what it was told alone."""
+    monkeypatch.setattr(worker_module, "POLL_S", 3600.0)
+    monkeypatch.setattr(claims_module, "_NEAR_MS", 600_000)
+
+
+@pytest.mark.usefixtures("without_looks")
+async def test_session_comes_back_to_the_worker_that_had_it_last(harness: Harness) -> None:
+    sessions = [await harness.session() for _ in range(4)]
+    async with asyncio.timeout(20), at_work(harness.worker(name="w1")), at_work(harness.worker(name="w2")):
+        await _attended(harness, "w1", "w2")
+        holders: list[list[str]] = []
+        for _ in range(3):
+            for session in sessions:
+                await harness.say(session)
+                await harness.until(session, "task_complete")
+            holders.append([await _last(harness, session) for session in sessions])
+    assert holders[0] == holders[1] == holders[2]
+    assert sorted(holders[0]) == ["w1", "w1", "w2", "w2"], "new ones go round"
+
+
+@pytest.mark.usefixtures("without_looks")
+async def test_full_worker_has_others_told_of_what_it_alone_was_told(harness: Harness) -> None:
+    long, short = await harness.session(), await harness.session()
+    async with asyncio.timeout(20), at_work(harness.worker(name="w1", concurrency=1)):
+        await _attended(harness, "w1")
+        await harness.say(short)
+        await harness.until(short, "task_complete")
+        harness.tools.gates["c1"] = Gate()
+        harness.models.will([calls("c1")])
+        await harness.say(long)
+        await harness.tools.gates["c1"].reached.wait()
+        async with at_work(harness.worker(name="w2")):
+            await _attended(harness, "w2")
+            await harness.say(short)
+            await harness.until(short, "task_complete")
+            assert await _last(harness, short) == "w2"
+        harness.tools.gates["c1"].open()
+        await harness.until(long, "task_complete")
+
+
+@pytest.mark.usefixtures("without_looks")
+async def test_worker_that_leaves_is_told_of_nothing_alone(harness: Harness) -> None:
+    session = await harness.session()
+    async with asyncio.timeout(20), at_work(harness.worker(name="w1")):
+        await _attended(harness, "w1")
+        await harness.say(session)
+        await harness.until(session, "task_complete")
+    keys = harness.broker.keys
+    assert await harness.broker.command("EXISTS", keys.near("w1")) == 0
+    assert await harness.broker.command("ZSCORE", keys.open(POOL), "w1") is None
+    async with asyncio.timeout(20), at_work(harness.worker(name="w2")):
+        await _attended(harness, "w2")
+        await harness.say(session)
+        await harness.until(session, "task_complete")
+
+
+async def _attended(harness: Harness, *names: str) -> None:
+    """Returns when these workers have said that they want to be told alone."""
+    for name in names:
+        while not await harness.broker.command("EXISTS", harness.broker.keys.near(name)):
+            await asyncio.sleep(0)
+
+
+async def _last(harness: Harness, session: SessionId) -> str:
+    last = await harness.broker.command("HGET", harness.broker.keys.session(session), "last")
+    assert isinstance(last, bytes)
+    return last.decode()
 
 
 async def test_worker_that_leaves_does_not_wait_for_what_it_left_to_another_machine(

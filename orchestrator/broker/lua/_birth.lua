@@ -71,7 +71,7 @@ local function write_birth(b, agents, sessions, limits, labels, now)
   redis.call('HSET', agents, 's:' .. b.agent_id, b.session)
   redis.call('ZADD', sessions, text(now), b.session)
   if #b.submissions > 0 then
-    make_due(b.session, b.pool, agents)
+    wake(b.session, b.pool, agents, box, now)
   else
     notify_changed(b.session)
   end

@@ -7,10 +7,10 @@ local day_key, first_text
 local function place_others()
   local next_key = 23
   for i, name in ipairs(pools) do
-    pools[i] = fixed_pool(name, next_key)
+    pools[i] = fixed_pool(name, next_key, near)
     next_key = next_key + 4
   end
-  pools[0] = fixed_pool(pool_name, 7)
+  pools[0] = fixed_pool(pool_name, 7, near)
   for _, target in ipairs(targets) do
     target.pool, target.told = pools[target.pool], {}
     target.key, target.sq, target.eq = KEYS[next_key], KEYS[next_key + 1], KEYS[next_key + 2]

@@ -6,13 +6,14 @@
 -- The box, and behind it the values of further fields of the hash; nothing if the session is gone.
 local function read_box(key, sq, ...)
   local f = redis.call('HMGET', key, 'tree', 'pool', 'seq', 'sq', 'sq_total', 'sq_done', 'owner', 'quarantined', 'archived',
-    'regular', 'interrupts', 'agent_id', ...)
+    'regular', 'interrupts', 'agent_id', 'last', ...)
   if not f[1] then return nil end
   return {
     key = key, sq = sq, tree = f[1], pool = f[2], seq = f[3], n = num(f[4]), total = num(f[5]), done = num(f[6]),
     owner = f[7] or '', quarantined = f[8] or '', archived = f[9] == '1',
-    regular = num(f[10]), interrupts = num(f[11]), agent_id = f[12], pending = 0, pending_bytes = 0,
-  }, unpack(f, 13)
+    regular = num(f[10]), interrupts = num(f[11]), agent_id = f[12], last = f[13], pending = 0,
+    pending_bytes = 0,
+  }, unpack(f, 14)
 end
 
 local function has_room(box, bytes, max_entries, max_bytes)

@@ -1,6 +1,6 @@
 -- uses: base fleet
 -- takes: session pool worker claim core# lease_ms# certain_ms# whom page# max_tries# event eq_keep~ eq_ttl_ms~
--- takes: machine gone full leave_ms# roomless? passing(session)
+-- takes: machine gone full leave_ms# roomless? passing(session) near_ms# attends?
 -- gives: OK epoch# tree agent_id# seq# head! cursor# sq# snapshot_seq# tries# now# eq#,
 -- gives:   queued{id! fields*} next commit abandoned
 -- gives: NONE [next] | LEFT copy_on unsaved? wait_ms# next | OLD min_core# | QUARANTINED | UNKNOWN | MOVED tree pool | ARCHIVED
@@ -19,6 +19,9 @@
 -- failed to make the folder leaves it to others for as long. A `roomless` one leaves every portable session, but
 -- for one whose changes it alone has. `passing`: sessions that the caller leaves, and that are named as next to nobody.
 --
+-- A worker that `attends` is told alone of what it had last (`wake`), and others pass over that for near_ms: it knows the
+-- session's state already. Who asks with a near_ms of 0 passes over nothing.
+--
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool
 --       7 changed stream: whose row in lists is another   8 watched stream: whether somebody follows that
@@ -34,7 +37,7 @@ local function look()
   local now = now_ms()
   local s = fields_of(KEYS[1], {'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq', 'snapshot_seq',
     'tries', 'min_core', 'quarantined', 'archived', 'eq', 'owner', 'revoked', 'commit', 'copy_on', 'unsaved', 'failed_on',
-    'left_ms', 'abandoned'})
+    'left_ms', 'abandoned', 'last', 'due_ms'})
   local found = redis.call('XREAD', 'COUNT', page, 'STREAMS', KEYS[2], KEYS[3], KEYS[8], text(num(s.cursor)) .. '-0',
     BEHIND_ALL, text(followed_since(now)) .. '-0') or {}
   local queued, last = found[1], found[#found]
@@ -61,15 +64,29 @@ local certain = math.min(now, certain_ms)
 local passed = {}
 for _, one in ipairs(passing) do passed[one] = true end
 
-local function first_of(members)
+-- Whether another worker alone was told of it, just now.
+local function is_anothers(last, due_ms)
+  local ago = now - num(due_ms)
+  return ago >= 0 and ago < near_ms and (last or '') ~= '' and last ~= worker
+end
+
+local function is_left(member)
+  if passed[member] then return true end
+  if near_ms == 0 then return false end
+  if member == session then return is_anothers(s.last, s.due_ms) end
+  return is_anothers(unpack(redis.call('HMGET', string.sub(KEYS[1], 1, -#session - 1) .. member, 'last', 'due_ms')))
+end
+
+local function first_of(members, left)
   for _, member in ipairs(members) do
-    if not passed[member] then return member end
+    if not left(member) then return member end
   end
 end
 
 local function next_claimable()
-  return first_of(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(certain), 'LIMIT', 0, #passing + 1))
-    or first_of(redis.call('ZRANGE', KEYS[4], 0, #passing)) or ''
+  return first_of(redis.call('ZRANGEBYSCORE', KEYS[5], '-inf', text(certain), 'LIMIT', 0, #passing + 1),
+      function(member) return passed[member] end)
+    or first_of(redis.call('ZRANGE', KEYS[4], 0, #passing + 3), is_left) or ''
 end
 
 -- For how many milliseconds more this machine leaves the session to others; nothing if it may take it.
@@ -103,6 +120,7 @@ end
 local idle = not order and not expiry
 if expiry and tonumber(expiry) > certain then return {'NONE'} end
 if idle and (whom ~= 'parked' or s.archived == '1') then return {'NONE'} end
+if order and whom == '' and is_anothers(s.last, s.due_ms) then return {'NONE', next_claimable()} end
 if s.archived == '1' then
   -- What is archived owes nothing, and cannot be held to find that out: it must not be offered for ever.
   redis.call('ZREM', KEYS[4], session)
@@ -132,7 +150,9 @@ if tries >= max_tries then
   return {'QUARANTINED'}
 end
 
-redis.call('HSET', KEYS[1], 'epoch', text(epoch), 'owner', worker, 'claim', claim, 'tries', text(tries))
+local set = {'epoch', text(epoch), 'owner', worker, 'claim', claim, 'tries', text(tries)}
+if attends or s.last then set[#set + 1], set[#set + 2] = 'last', attends and worker or '' end
+redis.call('HSET', KEYS[1], unpack(set))
 if s.left_ms then redis.call('HDEL', KEYS[1], 'left_ms') end
 if s.revoked then redis.call('HDEL', KEYS[1], 'revoked') end
 redis.call('ZADD', KEYS[5], text(now + lease_ms), session)

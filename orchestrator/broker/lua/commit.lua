@@ -3,7 +3,7 @@
 -- takes: cursor_arg cursor_mark release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
 -- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key) texts#
--- takes: others[pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
+-- takes: others[near pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
 -- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
 -- takes:   settlements(request estimated? used$ model) spend_ms~
 -- takes:   reservations(request amount$) waits(timer amount$) secrets_drop(name)]

@@ -1,6 +1,6 @@
 -- uses: base fleet wake queue birth states index rest texts
 -- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
--- takes: texts#
+-- takes: texts# near
 -- gives: OK DUP CONFLICT now# | GIVEN_UP
 --
 -- A root session comes into being with its first entries and submissions. The session id is the
@@ -18,7 +18,7 @@
 --      15 to_archive zset trees by when they may rest              16 blobs:<tree> set lists the texts   17… each text
 --      last changed stream
 
-local pool = fixed_pool(pool_name, 3)
+local pool = fixed_pool(pool_name, 3, near)
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
 place_birth(born, 7, {[0] = pool})
 

@@ -1,5 +1,5 @@
 -- uses: base fleet wake queue
--- takes: session pool_name tree id again_ms#
+-- takes: session pool_name tree id again_ms# near
 -- gives: OK n# generation# owner now# | NONE | MOVED tree pool
 --
 -- Turns one due timer into a submission-queue entry that carries its id and generation, and makes
@@ -12,7 +12,7 @@
 --      10 changed stream  11 watched stream
 
 local member = session .. ':' .. id
-local pool = fixed_pool(pool_name, 6)
+local pool = fixed_pool(pool_name, 6, near)
 local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'hash') or misfit(KEYS[3], 'hash')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'hash') or pool_misfit(pool)
   or misfit(KEYS[11], 'stream')
@@ -45,5 +45,5 @@ else
   redis.call('HDEL', KEYS[2], id)
 end
 local held = is_held(session, pool)
-wake_if_parked(session, pool, KEYS[5], box, held)
+wake_if_parked(session, pool, KEYS[5], box, held, now)
 return {'OK', n, tonumber(generation), held and box.owner or '', now}

@@ -1,6 +1,6 @@
 -- uses: base fleet wake queue
 -- takes: session pool_name tree client submission digest kind payload sender by max_entries# max_bytes# keep# keep_ms#
--- takes: apart[name value most# ttl_ms#]
+-- takes: near apart[name value most# ttl_ms#]
 -- gives: OK DUP n# owner quarantined? now# | CONFLICT | FULL entries# bytes~ | SECRETS most# | ARCHIVED | UNKNOWN
 -- gives: MOVED tree pool
 --
@@ -15,7 +15,7 @@
 --      10 changed  stream  whose row in lists is another       11 watched stream  whether somebody follows that
 --      12 secrets hash    with `apart`: name -> value
 
-local pool = fixed_pool(pool_name, 6)
+local pool = fixed_pool(pool_name, 6, near)
 local id = client .. '|' .. submission
 
 local bad = misfit(KEYS[5], 'hash') or misfit(pool.due, 'zset') or misfit(pool.clock, 'string')
@@ -72,5 +72,5 @@ if surplus > 0 then
     redis.call('ZREM', KEYS[4], old)
   end
 end
-wake_if_parked(session, pool, KEYS[5], box, held)
+wake_if_parked(session, pool, KEYS[5], box, held, now)
 return {'OK', n, held and box.owner or '', box.quarantined, now}

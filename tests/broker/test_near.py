@@ -1,0 +1,280 @@
+"""Notices of what became due: to the worker that had it last, else to one in turn, else to all."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from orchestrator.broker import claims as claims_module
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import BrokerConfig, Claimed, Committed, Look, Notices
+from orchestrator.core.commit_parts import OutboundMessage, Timer
+from orchestrator.core.ids import SessionId, TreeId
+from tests.broker.actors import POOL, SHARD, Backend, created, step, submitted
+
+PATIENCE_S = 5.0
+AT_ONCE_S = 0.05
+
+
+class Ear:
+    """A worker that listens."""
+
+    def __init__(self, broker: Broker, name: str) -> None:
+        self.broker, self.name = broker, name
+        self.cursors: dict[str, str] = {}
+        self.behind = ""
+
+    async def begin(self) -> Ear:
+        self.cursors = dict((await self._wait(AT_ONCE_S)).cursors)
+        return self
+
+    async def attend(self) -> None:
+        self.behind = await self.broker.claims.attend(self.name, [POOL])
+        self.cursors[self.broker.keys.near(self.name)] = self.behind
+
+    async def _wait(self, seconds: float) -> Notices:
+        return await self.broker.claims.wait_for_notices(POOL, self.name, self.cursors, seconds)
+
+    async def hears(self, seconds: float = PATIENCE_S) -> tuple[list[SessionId], list[SessionId]]:
+        """The sessions that all are told of, and those that this worker alone is told of."""
+        notices = await self._wait(seconds)
+        self.cursors = dict(notices.cursors)
+        return list(notices.named.values()), [session for _, session in notices.alone]
+
+    async def claim(self, claim_id: str, guess: SessionId | None = None) -> Claimed | None:
+        return await self.broker.claims.claim(POOL, self.name, claim_id, SHARD, guess, attends=True)
+
+
+@pytest.fixture
+async def single(backend: Backend) -> AsyncIterator[Broker]:
+    """A deployment on one server."""
+    if backend.name == "cluster":
+        pytest.skip("in a cluster all are told")
+    opened = backend.broker(BrokerConfig(lease_s=60.0))
+    yield opened
+    await opened.aclose()
+
+
+async def _parked(ear: Ear, claim_id: str = "c") -> SessionId:
+    """A session that this worker had last, and that nobody holds."""
+    session = await created(ear.broker)
+    await submitted(ear.broker, session, claim_id)
+    held = await ear.claim(claim_id, session)
+    assert held is not None
+    done = await ear.broker.commits.commit(step(held, held.claim, claim_id, cursor="1-0", release="park"))
+    assert isinstance(done, Committed)
+    assert done.released
+    return session
+
+
+async def _ears(broker: Broker, *names: str) -> list[Ear]:
+    found = [await Ear(broker, name).begin() for name in names]
+    for ear in found:
+        await ear.attend()
+    return found
+
+
+async def test_worker_that_had_the_session_last_is_told_and_no_other(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    session = await _parked(second)
+    await first.hears(AT_ONCE_S)
+    await second.hears(AT_ONCE_S)
+    await submitted(single, session, "again")
+    assert await second.hears() == ([], [session])
+    assert await first.hears(AT_ONCE_S) == ([], [])
+
+
+async def test_new_sessions_go_round_the_workers_that_have_room(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    sessions = [await created(single) for _ in range(4)]
+    for n, session in enumerate(sessions):
+        await submitted(single, session, f"s{n}")
+    one, other = (await first.hears())[1], (await second.hears())[1]
+    assert sorted([*one, *other]) == sorted(sessions)
+    assert len(one) == len(other)
+
+
+async def test_all_are_told_where_nobody_wants_to_be_told_alone(broker: Broker) -> None:
+    ear = await Ear(broker, "w1").begin()
+    session = await created(broker)
+    await submitted(broker, session)
+    assert await ear.hears() == ([session], [])
+
+
+async def test_all_workers_of_a_cluster_are_told(backend: Backend) -> None:
+    if backend.name != "cluster":
+        pytest.skip("on one server one is told")
+    broker = backend.broker()
+    assert broker.keys.nearby == ""
+    ears = [await Ear(broker, name).begin() for name in ("w1", "w2")]
+    session = await created(broker)
+    await submitted(broker, session)
+    for ear in ears:
+        assert await ear.hears() == ([session], [])
+    await broker.aclose()
+
+
+async def test_worker_that_is_gone_is_told_of_nothing_and_another_one_is(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    session = await _parked(first)
+    await second.hears(AT_ONCE_S)
+    await single.command("DEL", single.keys.near("w1"))
+    await submitted(single, session, "again")
+    assert await second.hears() == ([], [session])
+    others = [await created(single) for _ in range(2)]
+    for other in others:
+        await submitted(single, other)
+    assert await second.hears() == ([], others)
+    assert await single.command("ZSCORE", single.keys.open(POOL), "w1") is None
+
+
+async def test_worker_that_says_nothing_for_three_seconds_is_gone(single: Broker) -> None:
+    await _ears(single, "w1")
+    left_ms = await single.command("PTTL", single.keys.near("w1"))
+    assert isinstance(left_ms, int)
+    assert 2_000 < left_ms <= 3_000
+    assert await single.claims.attends("w1")
+    await single.command("DEL", single.keys.near("w1"))
+    assert not await single.claims.attends("w1")
+
+
+@pytest.fixture
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others leave a session to the worker that was told alone for longer than a test takes."""
+    monkeypatch.setattr(claims_module, "_NEAR_MS", 600_000)
+
+
+@pytest.mark.usefixtures("patient")
+async def test_others_pass_over_a_session_of_which_another_worker_was_just_told(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    session = await _parked(first)
+    await submitted(single, session, "again")
+    assert await second.claim("c2", session) is None, "by a guess"
+    assert await second.claim("c3") is None, "by a poll"
+    other = await created(single)
+    await submitted(single, other)
+    held = await second.claim("c4", other)
+    assert held is not None
+    assert (held.claim.session, held.after) == (other, None), "and is told of nothing that comes next"
+    held = await first.claim("c5", session)
+    assert held is not None
+    assert held.claim.session == session
+
+
+@pytest.mark.usefixtures("patient")
+async def test_look_finds_what_was_told_to_another_worker_only_when_a_moment_is_over(single: Broker) -> None:
+    first, _ = await _ears(single, "w1", "w2")
+    session = await _parked(first)
+    await submitted(single, session, "again")
+    assert await single.claims.look([POOL], "w2") == Look()
+    assert await single.claims.look([POOL], "w1") == Look(claimable=((POOL, SHARD),)), "it is told itself"
+    await single.command("HSET", single.keys.session(session), "due_ms", 1)
+    assert await single.claims.look([POOL], "w2") == Look(claimable=((POOL, SHARD),)), "none said: nothing"
+
+
+@pytest.mark.usefixtures("patient")
+async def test_session_is_anybodys_again_after_a_moment(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    session = await _parked(first)
+    await submitted(single, session, "again")
+    due_ms = await single.command("HGET", single.keys.session(session), "due_ms")
+    assert isinstance(due_ms, bytes)
+    await single.command("HSET", single.keys.session(session), "due_ms", int(due_ms) - 600_000)
+    held = await second.claim("c2", session)
+    assert held is not None
+    assert held.claim.session == session
+
+
+@pytest.mark.usefixtures("patient")
+async def test_clock_that_was_put_back_leaves_a_session_to_nobody(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    session = await _parked(first)
+    await submitted(single, session, "again")
+    await single.command("HSET", single.keys.session(session), "due_ms", 1 << 45)
+    assert await second.claim("c2", session) is not None
+
+
+@pytest.mark.usefixtures("patient")
+async def test_worker_without_room_has_all_told_of_what_it_alone_was_told(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    session, unread = await _parked(first, "c1"), await _parked(first, "c2")
+    await first.hears(AT_ONCE_S)
+    await second.hears(AT_ONCE_S)
+    first.behind = first.cursors[single.keys.near("w1")]
+    for one in (session, unread):
+        await submitted(single, one, "again")
+    told = await single.claims.turn_away("w1", [POOL], first.behind)
+    assert told == ((POOL, session), (POOL, unread))
+    await single.claims.pass_on(POOL, [session, unread])
+    assert (await second.hears())[0] == [session], "the first of the shard's notices names one"
+    assert await second.claim("c3", session) is not None
+    assert await second.claim("c4", unread) is not None
+    await submitted(single, third := await created(single))
+    assert await second.hears() == ([], [third]), "nothing more is told to the other alone"
+
+
+async def test_session_that_nobody_waits_for_is_told_of_to_nobody(single: Broker) -> None:
+    (first,) = await _ears(single, "w1")
+    session = await _parked(first)
+    await first.hears(AT_ONCE_S)
+    await single.claims.pass_on(POOL, [session])
+    assert await first.hears(AT_ONCE_S) == ([], [])
+
+
+async def test_letter_wakes_the_worker_that_had_its_receiver_last(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    receiver = await _parked(first)
+    held = await _held_by(second, receiver)
+    mail = OutboundMessage(receiver, "message", b"a letter", "m")
+    await first.hears(AT_ONCE_S)
+    await single.commits.commit(step(held, held.claim, "k", outbox=(mail,)))
+    assert await first.hears() == ([], [receiver])
+
+
+async def _held_by(ear: Ear, tree: SessionId) -> Claimed:
+    session = await created(ear.broker, tree=TreeId(tree))
+    await submitted(ear.broker, session)
+    held = await ear.claim("held", session)
+    assert held is not None
+    return held
+
+
+async def test_timer_wakes_the_worker_that_had_its_session_last(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    session = await _parked(first)
+    held = await first.broker.claims.claim_session(session, "upkeep", "u", parked=True)
+    assert held is not None
+    timer = Timer("t", 1, 1_000)
+    await single.commits.commit(step(held, held.claim, "k", timers_set=(timer,), release="park"))
+    await first.hears(AT_ONCE_S)
+    await second.hears(AT_ONCE_S)
+    assert await single.command("HGET", single.keys.session(session), "last") == b"", "it does not attend"
+    await single.claims.fire(SHARD)
+    one, other = (await first.hears(AT_ONCE_S))[1], (await second.hears(AT_ONCE_S))[1]
+    assert [*one, *other] == [session]
+
+
+async def test_worker_of_an_earlier_version_is_told_as_before(single: Broker) -> None:
+    """It waits for the streams of all shards and says nothing of itself; its sessions have no last worker."""
+    ear = await Ear(single, "old").begin()
+    session = await created(single)
+    await submitted(single, session)
+    held = await single.claims.claim(POOL, "old", "c", SHARD, session)
+    assert held is not None
+    await ear.hears()
+    await single.commits.commit(step(held, held.claim, "k", cursor="1-0", release="park"))
+    await submitted(single, session, "again")
+    assert await ear.hears() == ([session], [])
+
+
+async def test_key_of_another_type_keeps_nobody_from_being_told(single: Broker) -> None:
+    (first,) = await _ears(single, "w1")
+    session = await _parked(first)
+    await first.hears(AT_ONCE_S)
+    for key in (single.keys.near("w1"), single.keys.open(POOL)):
+        await single.command("DEL", key)
+        await single.command("SET", key, "x")
+    await submitted(single, session, "again")
+    listening = await Ear(single, "w2").begin()
+    assert await listening.claim("c2", session) is not None
