@@ -61,7 +61,8 @@ def test_a_title_is_changed_in_place(visitor: Visitor) -> None:
     expect(page.get_by_test_id("tree").locator("h1")).to_have_text("Before")
     page.keyboard.press("e")
     page.get_by_label("Title").fill("After")
-    page.keyboard.press("Enter")
+    with page.expect_response("**/api/thread/name/set"):
+        page.keyboard.press("Enter")
     expect(page.get_by_test_id("tree").locator("h1")).to_have_text("After")
     page.reload()
     expect(page.get_by_test_id("tree").locator("h1")).to_have_text("After")

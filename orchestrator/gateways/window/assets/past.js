@@ -4,6 +4,7 @@ import { signal } from "@preact/signals";
 import { api, now, onOpened, onSignedOut, signedInMay } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Item } from "./items.js";
+import { Rows } from "./rows.js";
 import { agentName, clock, Glyph, go, html, Key, phone, place, quantity, short, span, STATES, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
 
@@ -306,31 +307,37 @@ export function Fork({ close }) {
 }
 
 // The conversation of an agent, cut at the place that is looked at.
+function PastItem({ id, index, count, at, found, to, link }) {
+  const item = found.items.find((one) => one.id === id), drawn = useMemo(() => html`<${Item} item=${item} to=${to} link=${link} />`, [item, to, link]);
+  return html`<article class="item ${item.type}" data-testid="item" data-item-id=${id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${found.next ? -1 : count} ...${at}>${drawn}</article>`;
+}
 export function PastTalk({ agent, at, name, facts, link, back }) {
-  const thread = agent.threadId, box = useRef(), [found, setFound] = useState(null), [why, setWhy] = useState(""), older = useRef(false);
+  const thread = agent.threadId, box = useRef(), [found, setFound] = useState(null), [why, setWhy] = useState(""), older = useRef(false), atEnd = useRef(true);
+  const keys = useMemo(() => found?.items.map((item) => item.id) ?? [], [found]), more = useMemo(() => ({ found, to: name, link }), [found, name, link]);
   const ask = (more, signal) => api("thread/items/list", { threadId: thread, at, limit: PAGE, sortDirection: "desc", ...more }, { signal });
   const rows = ({ data }) => data.map((entry) => entry.item ?? entry).reverse();
   const read = (asks = new AbortController()) => { ask({}, asks.signal).then((page) => { setWhy(""); setFound({ at, items: rows(page), next: page.nextCursor }); }, (error) => { if (error.name !== "AbortError") setWhy(error.message); }); return () => asks.abort(); };
   // What stands there is drawn until the other place is read.
   useEffect(() => read(), [thread, at]);
-  useLayoutEffect(() => { if (box.current && !older.current) box.current.scrollTop = box.current.scrollHeight; }, [found]);
+  useLayoutEffect(() => { if (!older.current) atEnd.current = true; }, [found?.at]);
   const onScroll = async () => {
+    atEnd.current = box.current.scrollHeight - box.current.scrollTop - box.current.clientHeight < 80;
     if (box.current.scrollTop > 400 || !found?.next || older.current) return;
     older.current = true;
-    const from = found, height = box.current.scrollHeight - box.current.scrollTop;
+    const from = found;
     try {
       const page = await ask({ cursor: from.next });
       setFound((known) => (known === from ? { ...from, items: [...rows(page), ...from.items], next: page.nextCursor } : known));
-      requestAnimationFrame(() => { if (box.current) box.current.scrollTop = box.current.scrollHeight - height; older.current = false; });
-    } catch (error) { setWhy(error.message); older.current = false; }
+    } catch (error) { setWhy(error.message); }
+    older.current = false;
   };
   const asked = agent.state === "needs";
   return html`<section class="talk" aria-label="Conversation" data-testid="conversation" data-at=${found?.at ?? ""}>${back}
     <header><${Glyph} state=${agent.state ?? "unknown"} /><b class="clip">${visible(name, { breaks: false })}</b><span class="faint clip">${facts}</span></header>
-    <div class="items" ref=${box} onScroll=${onScroll} tabindex="0" role="group" aria-label="Items"><div class="column then">
+    <div class="items" ref=${box} onScroll=${onScroll} tabindex="0" role="feed" aria-label="Items"><div class="column then">
       ${why ? html`<p class="error">This conversation cannot be read: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
       ${found && !found.items.length ? html`<p class="faint">Nothing had been said here yet.</p>` : null}
-      ${found?.items.map((item) => html`<article key=${item.id} class="item ${item.type}" data-testid="item" data-item-id=${item.id} data-type=${item.type}><${Item} item=${item} to=${name} link=${link} /></article>`)}
+      <${Rows} keys=${keys} Row=${PastItem} more=${more} box=${box} usual=${90} end=${atEnd} />
       ${found && asked ? html`<p class="faint">It waited for a person here.</p>` : null}
     </div></div></section>`;
 }

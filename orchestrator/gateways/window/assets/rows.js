@@ -64,7 +64,9 @@ const places = new Map(); // name of a list → the row at its top, to come back
 // end. `name` names the list: its place is found again under it. `above` are the px that something covers at the box's top.
 export function Rows({ keys, Row, more, box, usual, chosen = null, end = null, name = null, above = 0 }) {
   const space = useRef(), [, draw] = useState(0), heights = useMemo(() => new Heights(usual), []), self = useRef(null), wanted = chosen?.value ?? null;
-  self.current ??= { drawn: [0, 0], anchor: places.get(name) ?? null, focus: null, refs: new Map(), elements: new Map(), fresh: new Set(), made: new Map(), chosen: null, width: 0 };
+  // A list that one comes back to stands where it stood, unless another row is chosen by now.
+  const known = places.get(name);
+  self.current ??= { drawn: [0, 0], anchor: known ?? null, chosen: known?.chosen ?? null, own: -1, seen: null, focus: null, refs: new Map(), elements: new Map(), fresh: new Set(), made: new Map(), width: 0 };
   const state = self.current;
   if (heights.keys !== keys) heights.set(keys);
 
@@ -78,17 +80,22 @@ export function Rows({ keys, Row, more, box, usual, chosen = null, end = null, n
   };
   const keep = () => {
     const top = box.current.scrollTop - start() + above, inside = top > -PADDING && top < heights.total, n = inside ? heights.find(Math.max(0, top)) : 0;
-    state.anchor = inside ? { key: keys[n], over: top - heights.top(n) } : null;
+    state.anchor = inside ? { key: keys[n], over: top - heights.top(n), pinned: false } : null;
+    state.seen = box.current.scrollTop;
+    note();
+  };
+  const note = () => {
     if (name === null) return;
     places.delete(name);
-    if (inside) places.set(name, state.anchor);
+    if (state.anchor) places.set(name, { ...state.anchor, chosen: state.chosen });
     if (places.size > PLACES) places.delete(places.keys().next().value);
   };
   const settle = () => {
     const next = look();
     if (next[0] !== state.drawn[0] || next[1] !== state.drawn[1]) { state.drawn = next; draw((n) => n + 1); }
   };
-  state.scrolled = () => { keep(); settle(); };
+  const scrollTo = (px) => { box.current.scrollTop = px; state.own = state.seen = box.current.scrollTop; };
+  state.scrolled = () => { if (Math.abs(box.current.scrollTop - state.own) > 1) { state.own = -1; keep(); } settle(); };
 
   useLayoutEffect(() => {
     const scroller = box.current;
@@ -122,20 +129,28 @@ export function Rows({ keys, Row, more, box, usual, chosen = null, end = null, n
     for (const each of state.fresh) if (each.isConnected) news = heights.measured(each.dataset.row, each.offsetHeight) || news;
     state.fresh.clear();
     if (news) { draw((n) => n + 1); return; }
-    const n = wanted === state.chosen ? undefined : heights.at.get(wanted);
     if (wanted === null) state.chosen = null;
-    if (n !== undefined) {
+    const comes = wanted !== state.chosen && heights.at.has(wanted);
+    if (comes) {
       state.chosen = wanted;
       if (end) end.current = false;
-      const top = start() + heights.top(n) - above, bottom = top + above + heights.of(n);
-      if (top < scroller.scrollTop) scroller.scrollTop = top;
-      else if (bottom > scroller.scrollTop + scroller.clientHeight) scroller.scrollTop = Math.min(top, bottom - scroller.clientHeight);
-      keep();
-    } else if (end?.current) scroller.scrollTop = scroller.scrollHeight;
+    }
+    if (state.seen !== null && Math.abs(scroller.scrollTop - state.seen) > 1 && state.anchor) state.anchor.pinned = false;
+    // Until somebody scrolls, a row that was chosen stays in view, whatever the rows around it measure.
+    if (comes || (state.anchor?.pinned && state.anchor.key === wanted && heights.at.has(wanted))) {
+      const place = heights.at.get(wanted), top = start() + heights.top(place) - above, bottom = top + above + heights.of(place);
+      if (!comes) scrollTo(start() + heights.top(place) + state.anchor.over - above);
+      if (top < scroller.scrollTop) scrollTo(top);
+      else if (bottom > scroller.scrollTop + scroller.clientHeight) scrollTo(Math.min(top, bottom - scroller.clientHeight));
+      else state.own = state.seen = scroller.scrollTop;
+      state.anchor = { key: wanted, over: scroller.scrollTop - top, pinned: true };
+      note();
+    } else if (end?.current) scrollTo(scroller.scrollHeight);
+    else if (state.seen !== null && Math.abs(scroller.scrollTop - state.seen) > 1) keep(); // scrolled, and not told of it yet
     else if (state.anchor) {
       const place = heights.at.get(state.anchor.key), want = place === undefined ? null : start() + heights.top(place) + state.anchor.over - above;
       if (want === null) keep();
-      else if (Math.abs(scroller.scrollTop - want) > 1) scroller.scrollTop = want;
+      else if (Math.abs(scroller.scrollTop - want) > 1) scrollTo(want);
     }
     settle();
   });
