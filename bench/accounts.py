@@ -65,7 +65,12 @@ def _children(pid: int) -> list[int]:
 
 def resident_mib(pid: int) -> float:
     """Memory of a process and all its descendants, shared pages counted once each (Pss)."""
-    return sum(map(_pss_kib, [pid, *_descendants(pid)])) / 1024
+    return sum(map(own_mib, [pid, *_descendants(pid)]))
+
+
+def own_mib(pid: int) -> float:
+    """Memory of a process alone, its share of shared pages counted (Pss); 0 if it is gone."""
+    return _pss_kib(pid) / 1024
 
 
 def _pss_kib(pid: int) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from bench.accounts import resident_mib
+from bench.accounts import own_mib
 
 # ── rules ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -102,7 +102,7 @@ def of_process(pid: int) -> dict[str, tuple[float, str]]:
     except (FileNotFoundError, ProcessLookupError):
         return {}
     return {
-        "memory": (resident_mib(pid), "MiB"),
+        "memory": (own_mib(pid), "MiB"),
         "descriptors": (descriptors, ""),
         "threads": (len(tasks), ""),
         "zombies": (sum(map(_is_zombie, children)), ""),

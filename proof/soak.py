@@ -29,7 +29,7 @@ import uvloop
 
 from bench.lab import Fleet, Lab, fleet, lab
 from bench.machine import conditions
-from bench.parked import used_kib
+from bench.parked import used_kib, weight
 from bench.tree_script import merged, order
 from bench.turns import submit_turn
 from orchestrator.broker.errors import UnknownSession
@@ -38,7 +38,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
-from proof.growth import Series, files_below, growth, kinds, of_process, verdict
+from proof.growth import Series, files_below, growth, kind_of, kinds, of_process, verdict
 from proof.soak_processes import LEAKS
 
 TREE = 10
@@ -54,8 +54,26 @@ AGES = (
 SAMPLE_S, CHURN_S, PATIENCE_S, EMPTY_S = 5.0, 60.0, 120.0, 240.0
 EMPTY_MIB = 1.0
 """Redis may hold so much more at the end than at the begin."""
-KEPT = frozenset({"gone"})
-"""Kinds of keys of sessions that outlive them on purpose: the ids of what was deleted, for 30 days."""
+KEPT = frozenset(
+    (
+        "asked",
+        "changed",
+        "clock",
+        "control",
+        "deleted",
+        "dendro",
+        "heard",
+        "looked",
+        "ready",
+        "released",
+        "spend",
+    )
+) | {"workers"}
+"""Kinds of keys that outlive sessions on purpose, each with a bound (`orchestrator.broker.redis_keys`).
+
+Notices for those who look on, the ids of what was deleted, for 30 days, usage by day, what is known of
+workers, and the version of the deployment.
+"""
 WORKERS, FOLLOWERS = 2, 5
 
 
@@ -75,6 +93,8 @@ class Soak:
     roots: set[SessionId] = field(default_factory=set)
     probes: list[tuple[float, float]] = field(default_factory=list)
     findings: list[str] = field(default_factory=list)
+    kept_kib: dict[str, float] = field(default_factory=dict)
+    """What Redis keeps on purpose when all sessions are deleted, by kind of key."""
 
     @property
     def over(self) -> bool:
@@ -239,18 +259,19 @@ async def emptied(soak: Soak, before_kib: float) -> None:
 async def _left(soak: Soak, before_kib: float) -> list[str]:
     """Lines for what is left of sessions: their keys, files, objects; and the memory of Redis."""
     found = []
-    ids = {root[:13] for root in soak.roots}
     names = await _keys(soak.running)
-    of_sessions = kinds(name for name in names if any(id in name for id in ids))
-    for kind, count in sorted(of_sessions.items()):
-        if kind not in KEPT:
-            found.append(f"{counted(count, 'key')} of the kind {kind} are left of deleted sessions")
+    for kind, count in sorted(kinds(name for name in names if kind_of(name) not in KEPT).items()):
+        found.append(f"{counted(count, 'key')} of the kind {kind} are left of deleted sessions")
     for folder, what in _places(soak.running.lab):
         if count := files_below(folder):
             found.append(f"{counted(count, 'file')} of {what} are left below {folder.name}")
-    grown = (await _data_kib(soak.running) - before_kib) / 1024
+    soak.kept_kib = dict.fromkeys(sorted(KEPT), 0.0)
+    for name in names:
+        if kind_of(name) in KEPT:
+            soak.kept_kib[kind_of(name)] += await weight(soak.running, name)
+    grown = (await _data_kib(soak.running) - before_kib - sum(soak.kept_kib.values())) / 1024
     if grown > EMPTY_MIB:
-        found.append(f"the data of Redis take {grown:.1f} MiB more than at the begin")
+        found.append(f"the data of Redis take {grown:.1f} MiB more than at the begin, beside what is kept")
     return found
 
 
@@ -358,6 +379,8 @@ def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
             f"| {series.name} | {found.mean:,.1f} {series.unit} | {found.grown:+,.1f} | "
             f"{found.per_hour:+,.1f} ± {found.unsure:,.1f} | {word} |"
         )
+    kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
+    lines += ["", f"Left in Redis on purpose when all was deleted, in KiB: {kept}."]
     lines += ["", "## Findings", "", *(f"- {one}" for one in soak.findings or ["none"]), ""]
     return "\n".join(lines)
 
