@@ -17,7 +17,9 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -128,6 +130,10 @@ class Supervisor:
         self.killed: Callable[[str], None] | None = None
         """Hears of each command that was killed, and why: `timeout` or `killed`."""
         self._starting = asyncio.Lock()
+        self._unsent: deque[tuple[bytes, list[int]]] = deque()
+        """Messages that wait for room in the socket, with their descriptors."""
+        self._posting = threading.Lock()
+        """Guards what waits, so that messages arrive as they were sent."""
         self._rights = threading.Lock()
         """Guards the fields below: claims are extended by the thread that renews them."""
         self._deadlines: dict[str, float] = {}
@@ -423,18 +429,49 @@ class Supervisor:
             None if support.memory_cgroup else limits.memory_bytes,
         )
 
-    def _send(
-        self, *message: str | float | tuple[int | None, ...], descriptors: list[int] | None = None
-    ) -> None:
+    def _send(self, *message: str | float | tuple[int | None, ...], descriptors: Sequence[int] = ()) -> None:
+        """Sends a message, behind those that wait; it waits itself where the socket has no room.
+
+        May be called from any thread. Raises `SupervisorLost` for one with descriptors if nobody takes it.
+        """
         data = marshal.dumps(message)
-        try:
-            socket.send_fds(self._socket, [data], descriptors or [], socket.MSG_NOSIGNAL)
-        except BlockingIOError:
-            if descriptors is not None:
-                raise SupervisorLost("the supervisor does not take messages any more") from None
-        except OSError as broken:
-            if descriptors is not None:
-                raise SupervisorLost(f"the supervisor is gone: {broken}") from broken
+        with self._posting:
+            if not self._unsent:
+                try:
+                    socket.send_fds(self._socket, [data], descriptors, socket.MSG_NOSIGNAL)
+                except BlockingIOError:
+                    pass
+                except OSError as broken:
+                    if descriptors:
+                        raise SupervisorLost(f"the supervisor is gone: {broken}") from broken
+                    return
+                else:
+                    return
+            # Copies, for whoever sends closes its own.
+            self._unsent.append((data, [os.dup(descriptor) for descriptor in descriptors]))
+        with suppress(RuntimeError):  # the loop is closed: nothing is to be run any more
+            self._loop.call_soon_threadsafe(self._await_room)
+
+    def _await_room(self) -> None:
+        if self._alive:
+            self._loop.add_writer(self._socket, self._send_waiting)
+
+    def _send_waiting(self) -> None:
+        with self._posting:
+            while self._unsent:
+                data, descriptors = self._unsent[0]
+                try:
+                    socket.send_fds(self._socket, [data], descriptors, socket.MSG_NOSIGNAL)
+                except BlockingIOError:
+                    return
+                except OSError:
+                    break  # it is gone, which is read from the socket
+                self._drop_first()
+        self._loop.remove_writer(self._socket)
+
+    def _drop_first(self) -> None:
+        for descriptor in self._unsent.popleft()[1]:
+            os.close(descriptor)
 
     def _read(self) -> None:
         try:
@@ -463,6 +500,10 @@ class Supervisor:
         if not self._alive:
             return
         self._alive = False
+        self._loop.remove_writer(self._socket)
+        with self._posting:
+            while self._unsent:
+                self._drop_first()
         unproved = not all(running.gone.is_set() for _, running in self._running.values())
         if unproved and self._config.burial is not None:
             # Their shims are nobody's children now: no other supervisor can prove that they have ended.

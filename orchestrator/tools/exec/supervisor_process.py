@@ -136,6 +136,8 @@ def run_shim(supervisor_pid: int, orders: socket.socket, given: Descriptors, lim
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     kernel.prctl(kernel.PR_SET_PDEATHSIG, KILL_SIGNAL)
     wakeup = shrug_off_signals()
+    # Held back since the fork: until now the handler would have woken the supervisor.
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, (KILL_SIGNAL,))
     if os.getppid() != supervisor_pid:
         return 0  # the supervisor died before the kernel was asked to tell of it
     _lower_limits(*limits)
@@ -562,9 +564,11 @@ class _Supervisor:
         except OSError as full:
             self._send(("refused", ident, full.errno or errno.EMFILE))
             return
+        signal.pthread_sigmask(signal.SIG_BLOCK, (KILL_SIGNAL,))
         try:
             pid = os.fork()
         except OSError as full:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, (KILL_SIGNAL,))
             ours.close()
             theirs.close()
             self._send(("refused", ident, full.errno or errno.EAGAIN))
@@ -572,6 +576,7 @@ class _Supervisor:
         if pid == 0:
             ours.close()
             self._become_shim(supervisor_pid, theirs, descriptors, limits)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, (KILL_SIGNAL,))
         theirs.close()
         self._shims[pid] = _Shim(ident, claim, limits, ours)
         self._poll.register(ours, select.POLLIN)

@@ -4,6 +4,7 @@ import asyncio
 import os
 import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -275,6 +276,66 @@ async def test_supervisor_that_slept_past_a_deadline_starts_nothing_that_was_ask
     os.kill(supervisor.pid, signal.SIGCONT)
     assert (await asked).error == "the right to run this command has ended"
     assert not (tmp_path / "started").exists()
+
+
+async def filled(supervisor: Supervisor) -> None:
+    """Makes the socket small, stops who reads it, and returns when that stands still."""
+    supervisor._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    await stopped(supervisor.pid)
+
+
+async def until_waiting(supervisor: Supervisor, messages: int) -> None:
+    async with asyncio.timeout(20):
+        while len(supervisor._unsent) < messages:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_more_commands_than_the_socket_has_room_for_run_when_it_has(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    fds = descriptors(os.getpid())
+    await filled(supervisor)
+    commands = [
+        asyncio.create_task(supervisor.run(command("sh", "-c", f"exit {n}"), ignore)) for n in range(20)
+    ]
+    await until_waiting(supervisor, 10)
+    await asyncio.to_thread(supervisor.extend, "late", now() + 60)
+    os.kill(supervisor.pid, signal.SIGCONT)
+    done = await asyncio.gather(*commands)
+    assert [finished.exit_code for finished in done] == [*range(20)]
+    assert (await supervisor.run(command("true", claim="late"), ignore)).exit_code == 0
+    assert descriptors(os.getpid()) == fds
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_commands_that_wait_for_room_are_killed_by_what_was_sent_behind_them(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    await filled(supervisor)
+    commands = [asyncio.create_task(supervisor.run(command("sleep", MARK), ignore)) for _ in range(12)]
+    await until_waiting(supervisor, 3)
+    killing = asyncio.create_task(supervisor.kill("claim"))
+    await asyncio.sleep(0)
+    os.kill(supervisor.pid, signal.SIGCONT)
+    await killing
+    assert {finished.killed for finished in await asyncio.gather(*commands)} == {True}
+    assert marked(MARK) == []
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_commands_that_wait_for_room_end_with_a_supervisor_that_dies(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    fds = descriptors(os.getpid())
+    await filled(supervisor)
+    commands = [asyncio.create_task(supervisor.run(command("sleep", MARK), ignore)) for _ in range(12)]
+    await until_waiting(supervisor, 3)
+    os.kill(supervisor.pid, 9)
+    assert {finished.exit_code for finished in await asyncio.gather(*commands)} == {-1}
+    assert marked(MARK) == []
+    assert descriptors(os.getpid()) <= fds
 
 
 async def test_extending_keeps_the_command_alive_past_its_first_deadline(
