@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import BrokerConfig, Claimed, Committed, InboxDepth, TreeEntry
+from orchestrator.broker.records import BrokerConfig, Claimed, Committed, InboxDepth, StoredEntry, TreeEntry
 from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.core.ids import SessionId, TreeId
@@ -23,7 +23,7 @@ from orchestrator.core.registry import RegistryView, fold_tree
 from orchestrator.rollouts.tree_log import tree_fact, tree_log
 from orchestrator.views import tree_past
 from orchestrator.views.tree import LIMITS_RAISED
-from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast
+from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast, looked
 from tests.broker.actors import session_id, step, working
 
 
@@ -183,10 +183,16 @@ async def test_past_is_read_anew_where_redis_was_put_back(broker: Broker) -> Non
 
 
 class Listed:
-    """A tree's log in a list, and sessions without a log of their own."""
+    """A tree's log in a list, and sessions' own logs by the times of their entries."""
 
-    def __init__(self, entries: Sequence[TreeEntry]) -> None:
+    def __init__(
+        self, entries: Sequence[TreeEntry], times: Mapping[SessionId, Sequence[int]] | None = None
+    ) -> None:
         self.entries = list(entries)
+        self.own = {
+            session: [stored(seq, ms) for seq, ms in enumerate(at, 1)]
+            for session, at in (times or {}).items()
+        }
         self.gate, self.after = asyncio.Event(), 0
         """Holds back the pages behind an entry."""
         self.gate.set()
@@ -200,10 +206,20 @@ class Listed:
         return tuple(self.entries[-count:][::-1])
 
     async def ends(self, sessions: Sequence[SessionId]) -> list[int]:
-        return [0 for _ in sessions]
+        return [len(self.own.get(session, ())) for session in sessions]
 
-    async def read_rollouts(self, asks: Sequence[object]) -> list[tuple[()]]:
-        return [() for _ in asks]
+    async def read_rollouts(
+        self, asks: Sequence[tuple[SessionId, int, int]]
+    ) -> list[tuple[StoredEntry, ...]]:
+        return [await self.read_rollout(*ask) for ask in asks]
+
+    async def read_rollout(self, session: SessionId, after: int, count: int) -> tuple[StoredEntry, ...]:
+        return tuple(self.own.get(session, ())[after : after + count])
+
+
+def stored(seq: int, at_ms: int) -> StoredEntry:
+    line = encode_entry(Entry(EVENT_MSG, {"type": "agent_message", "message": f"m{seq}"}), at_ms, {}).line
+    return StoredEntry(seq, 1, line, b"", b"")
 
 
 def past_of(logs: Listed) -> TreePast:
@@ -219,7 +235,7 @@ def entry(seq: int, message: dict[str, Any], about: dict[str, Any], *depths: Inb
 STEPS = st.lists(
     st.tuples(
         st.sampled_from(("record", "record", "record", "read", "marked", "deleted", "said")),
-        st.integers(0, 5),
+        st.integers(0, 3),
         st.sampled_from(("queued", "running", "ready", "failed", "canceled")),
         st.integers(0, 2),
         st.booleans(),
@@ -231,21 +247,23 @@ STEPS = st.lists(
 
 def written(steps: Sequence[tuple[str, int, str, int, bool]]) -> list[TreeEntry]:
     """A tree's log in which agents are born, change, are read, marked and deleted, and get mail."""
-    found = list[TreeEntry]()
-    for seq, (kind, number, status, turn, mail) in enumerate(steps, 1):
+    found, born = list[TreeEntry](), set[int]()
+    for kind, number, status, turn, mail in steps:
+        seq = len(found) + 1
         depths = (InboxDepth(SessionId(f"s{number}"), turn, seq),) if mail else ()
         message: dict[str, Any] = {"event": "status", "agent_id": number}
-        about: dict[str, Any] = {kind: turn, "agent_id": number}
-        match kind:
-            case "record":
-                event = "created" if turn == 0 else "status"
-                record = {"agent_id": number, "session_id": f"s{number}", "parent_agent_id": None}
-                more = {"agent_path": f"0/{number}", "status": status, "turn": turn, "label": "l\u202e"}
-                message, about = {"event": event, "status": status}, {"record": {**record, **more}}
-            case "deleted":
-                message["event"] = "deleted"
-            case "said":
-                about = {}
+        about: dict[str, Any] = {}
+        # Some are told of that nobody knows.
+        if kind == "record" or (number not in born and status != "canceled"):
+            record = {"agent_id": number, "session_id": f"s{number}", "parent_agent_id": None}
+            more = {"agent_path": f"0/{number}", "status": status, "turn": turn, "label": "l\u202e"}
+            message = {"event": "status" if number in born else "created", "status": status}
+            about = {"record": {**record, **more}}
+            born.add(number)
+        elif kind == "deleted":
+            message["event"] = "deleted"
+        elif kind in ("read", "marked"):
+            about = {kind: turn if kind == "read" else True}
         found.append(entry(seq, message, about, *depths))
     return found
 
@@ -266,6 +284,28 @@ def test_tree_at_every_entry_of_any_log_is_the_fold_up_to_there(steps: Any, orde
                 assert (await past.at(seq)).view == fold_tree(map(tree_fact, log[:seq])), seq
 
     asyncio.run(looks_back())
+
+
+@given(
+    logs=st.lists(st.lists(st.integers(1, 40), max_size=30), max_size=4),
+    at_ms=st.integers(0, 41),
+    lows=st.lists(st.integers(0, 30), min_size=4, max_size=4),
+)
+@settings(max_examples=40, deadline=None)
+def test_place_of_a_session_is_its_last_entry_that_is_not_later(logs: Any, at_ms: int, lows: Any) -> None:
+    times = {SessionId(f"s{number}"): sorted(each) for number, each in enumerate(logs)}
+    reached = {session: sum(ms <= at_ms for ms in each) for session, each in times.items()}
+    asked = {session: (min(low, reached[session]), False) for session, low in zip(times, lows, strict=False)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree_past, "CLOSE", 3)
+        patch.setattr(tree_past, "AHEAD", 2)
+        found = asyncio.run(looked(cast(Any, Listed([], times)), asked, at_ms))
+    assert found.keys() == {session for session, each in times.items() if each}
+    for session, look in found.items():
+        assert look.seq == reached[session]
+        assert look.doing.last == (f"m{look.seq}" if look.seq else "")
+        assert look.until_ms > at_ms
+        assert all(not look.covers(ms) for ms in times[session][look.seq :])
 
 
 async def test_long_log_is_told_as_far_as_it_is_read_and_a_place_waits_for_its_own_entry_alone() -> None:
