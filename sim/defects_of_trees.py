@@ -117,6 +117,12 @@ DEFECTS = (
         lua("_commit_refusals", "known.who or ''}, counted)", "known.who or ''}, row.used)"),
     ),
     Mutant(
+        "a change keeps the limits behind it twice",
+        "a tree's log says that limits were before a change what they are behind it",
+        lua("raise_limits", "(was and text(was) or 'null')", "(was and text(value) or 'null')"),
+        test="tests/broker/test_budgets.py::test_tree_s_log_has_the_limits_before_and_behind_a_change",
+    ),
+    Mutant(
         "raising wakes nobody",
         "who waits for a budget is not woken when more is added",
         lua(

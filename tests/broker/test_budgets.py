@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import fakeredis
+import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -344,6 +345,18 @@ async def test_limit_is_raised_once_per_change(broker: Broker) -> None:
     log = await broker.logs.read_tree(root.tree)
     assert [(e.payload, e.about, e.session) for e in log] == [(b"raised", b"who", root.session)]
     assert [e.payload for e in await broker.logs.read_eq(root.session)] == [b"raised"]
+
+
+async def test_tree_s_log_has_the_limits_before_and_behind_a_change(broker: Broker) -> None:
+    root = await root_of(broker, limit_slots=b"8")
+    for change, add in (("c1", {"slots": 2, "tokens": 50}), ("c2", {"tokens": -60, "spawned": 7})):
+        told = TreeEvent((b"raised",), (root.session,))
+        await broker.trees.raise_limits(root.tree, LimitChange(change, add, told))
+    notes = [orjson.loads(entry.about) for entry in await broker.logs.read_tree(root.tree)]
+    assert notes == [
+        {"limits": {"slots": [8, 10], "tokens": [None, 50]}},
+        {"limits": {"tokens": [50, 0]}},
+    ], "a limit that is none and no budget's stays none, and is not told of"
 
 
 async def test_other_changes_add_up(broker: Broker) -> None:
