@@ -51,6 +51,16 @@ def verify(
             "--accept-old-header", help="A keyed full export whose first line bears no code holds, too."
         ),
     ] = False,
+    tree_from: Annotated[
+        Path | None,
+        typer.Option(
+            "--tree-from",
+            metavar="BUNDLE",
+            exists=True,
+            dir_okay=False,
+            help="Of a file: proves its lines of the tree's log.",
+        ),
+    ] = None,
     trust: Annotated[
         Path | None,
         typer.Option(
@@ -79,14 +89,14 @@ def verify(
         raise Fault("give an ID or a FILE, or --all; --expect-head is of one log", ExitCode.USAGE)
     settings, expected = Invocation.of(ctx).settings(), _expected(expect_head)
     if (path := bundle_named(source) if source else None) is not None:
-        if tree or workspaces or expected is not None:
+        if tree or workspaces or expected is not None or tree_from is not None:
             raise Fault("a bundle is checked as it is: it takes --trust alone", ExitCode.USAGE)
         verify_bundle(settings, path, trust)
         return
     if trust is not None:
         raise Fault("--trust is for a bundle", ExitCode.USAGE)
     sound, unchecked = True, 0
-    reports = asyncio.run(_reports(settings, source, tree, all_, expected, accept_old_header))
+    reports = asyncio.run(_reports(settings, source, tree, all_, expected, accept_old_header, tree_from))
     for report in reports:
         for line in _lines(settings, report):
             print(line)
@@ -128,6 +138,7 @@ async def _reports(
     all_: bool,
     expected: ExpectedHead | None,
     accept_old_header: bool = False,
+    tree_from: Path | None = None,
 ) -> list[Report]:
     from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.verify import audit_file, session_report, sessions_by_tree, tree_reports
@@ -137,7 +148,12 @@ async def _reports(
     if path is not None:
         if tree:
             raise Fault("--tree needs a session: a file is of one", ExitCode.USAGE)
-        return [audit_file(path, chain_key(settings), expected, accept_old_header=accept_old_header)]
+        key, told = chain_key(settings), _tree_lines(settings, tree_from)
+        return [
+            audit_file(path, key, expected, accept_old_header=accept_old_header, tree_lines=told),
+        ]
+    if tree_from is not None:
+        raise Fault("--tree-from is for a file", ExitCode.USAGE)
     async with opened(settings) as found:
         if all_ or tree:
             named = await found.find_tree(source) if source else None
@@ -147,6 +163,22 @@ async def _reports(
                 for report in await tree_reports(found, heads)
             ]
         return [await session_report(found, await found.find(source), expected)]
+
+
+def _tree_lines(settings: Settings, bundle: Path | None) -> dict[int, bytes] | None:
+    """The lines of the tree's log that a bundle proves."""
+    from orchestrator.rollouts.bundle_export import OpenBundle
+    from orchestrator.rollouts.bundle_form import NewerFormat
+    from orchestrator.rollouts.log_errors import RolloutError
+    from orchestrator.wiring.deployment import chain_key
+
+    if bundle is None:
+        return None
+    try:
+        with OpenBundle(bundle, chain_key(settings)) as found:
+            return found.tree_lines()
+    except (RolloutError, NewerFormat) as error:
+        raise Fault(f"{bundle}: {error}") from None
 
 
 async def _folders(

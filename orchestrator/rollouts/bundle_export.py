@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from pathlib import Path
 from types import TracebackType
+from typing import Any
+
+import orjson
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import ChainKey
@@ -55,6 +59,16 @@ class OpenBundle:
             for data in lines:
                 yield self._exported(read_line(data, tree=False))
 
+    def tree_lines(self) -> dict[int, bytes]:
+        """The SHA-256 of each line that an export has of the tree's log, by number, where it has its text."""
+        found: dict[int, bytes] = {}
+        for lines in lines_of(self._members.chunks(log_member(f"tree:{self._manifest.tree}"))):
+            for data in lines:
+                line = read_line(data, tree=True)
+                if line.payload is not None:
+                    found[line.seq] = sha256(_told(line, orjson.loads(line.payload))).digest()
+        return found
+
     def _exported(self, line: Line) -> bytes:
         if line.payload is None:
             raise RolloutError(
@@ -80,3 +94,10 @@ class OpenBundle:
             for chunk in self._members.chunks(member.name):
                 out.write(chunk)
         return True
+
+
+def _told(line: Line, told: Mapping[str, Any]) -> bytes:
+    """A line of the tree's log as an export has it."""
+    caused_by = {"session_id": line.by, "seq": line.epoch, "chain": line.chain.hex()}
+    value = {name: told.get(name, "") for name in ("timestamp", "type", "payload", "id")}
+    return orjson.dumps({**value, "tree_seq": line.seq, "caused_by": caused_by})

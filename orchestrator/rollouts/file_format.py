@@ -106,6 +106,8 @@ class FileLine:
     """Large texts that it only refers to: they were not stored any more when it was written."""
     tree_seq: int = 0
     """For a line of the tree's log: its number there. Nothing in this file proves such a line."""
+    told: bytes = b""
+    """The bytes of such a line, without their end."""
     fault: str = ""
     """A sign that no export wrote the line as it stands; it has neither entry nor place then."""
 
@@ -371,7 +373,8 @@ def _told_line(number: int, value: Mapping[str, Any]) -> FileLine:
     sound = type(cause["seq"]) is int and _is_hex(cause["chain"], DIGEST_BYTES) and value["tree_seq"] > 0
     if not sound or tuple(cause) != ("session_id", "seq", "chain"):
         return FileLine(number, "", None, None, fault="it does not name the entry that caused it")
-    return FileLine(number, str(value["timestamp"]), None, None, tree_seq=value["tree_seq"])
+    told = orjson.dumps(value)
+    return FileLine(number, str(value["timestamp"]), None, None, tree_seq=value["tree_seq"], told=told)
 
 
 # ── the values of a line ──────────────────────────────────────────────────────────────────────────

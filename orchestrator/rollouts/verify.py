@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
 
@@ -164,6 +165,8 @@ class _Seen:
     """The counts and names collected while reading a file."""
 
     lines: int = 0
+    proved: int = 0
+    """Lines of the tree's log that the one given beside it has, too."""
     left_out: int = 0
     redacted: dict[int, bytes] = field(default_factory=dict)
     """Digests of the redacted entries, by their numbers."""
@@ -178,15 +181,23 @@ class _Seen:
 
 
 def audit_file(
-    path: Path, key: ChainKey | None, expected: ExpectedHead | None, *, accept_old_header: bool = False
+    path: Path,
+    key: ChainKey | None,
+    expected: ExpectedHead | None,
+    *,
+    accept_old_header: bool = False,
+    tree_lines: Mapping[int, bytes] | None = None,
 ) -> Report:
-    """Walks a file to its end, `key` is the chain's; raises `RolloutError` for one that is no export."""
+    """Walks a file to its end, `key` is the chain's; raises `RolloutError` for one that is no export.
+
+    `tree_lines` are the SHA-256 of the lines that an export has of the tree's log, from elsewhere.
+    """
     try:
         with path.open("rb") as file:
             text = read_rollout(file)
             if text.kind == "foreign":
                 raise RolloutError(_foreign(path, text))
-            return _Audit(path, text, key, expected, accept_old_header).run()
+            return _Audit(path, text, key, expected, accept_old_header, tree_lines or {}).run()
     except BadLine as error:
         raise RolloutError(f"{path}: {error}") from None
 
@@ -216,9 +227,10 @@ class _Audit:
         key: ChainKey | None,
         expected: ExpectedHead | None,
         accept_old_header: bool,
+        tree_lines: Mapping[int, bytes],
     ) -> None:
         self._path, self._text, self._key, self._expected = path, text, key, expected
-        self._accept_old_header = accept_old_header
+        self._accept_old_header, self._tree_lines = accept_old_header, tree_lines
         self._elsewhere = keyed_elsewhere(text.header, key)
         self._secret = key.secret if key else b""
         self._walk = FileWalk(self._secret, expected, keyed=not self._elsewhere)
@@ -242,12 +254,24 @@ class _Audit:
 
     def _walked(self) -> tuple[BrokenLink | None, FileLine | None]:
         for line in self._text.lines:
-            broken = self._walk.take_line(line)
+            broken = self._walk.take_line(line) or self._told_otherwise(line)
             if broken is not None:
                 return broken, line
             if line.inherited is None and not line.tree_seq:
                 self._note(line)
         return self._walk.unproved(), None
+
+    def _told_otherwise(self, line: FileLine) -> BrokenLink | None:
+        """A line of the tree's log that the log given beside the file has otherwise."""
+        known = self._tree_lines.get(line.tree_seq) if line.tree_seq else None
+        if known is None:
+            return None
+        if sha256(line.told).digest() != known:
+            return BrokenLink(
+                self._walk.seq, f"line {line.number}: the tree's log in the bundle has another one"
+            )
+        self._seen.proved += 1
+        return None
 
     def _is_keyed_otherwise(self, broken: BrokenLink, line: FileLine | None) -> bool:
         """Whether the key is not the chain's: it does not lead to the first entry, and none leads on from it.
@@ -368,7 +392,9 @@ def _shown(header: Header | None, seen: _Seen, told: int) -> list[str]:
     shown += [f"{seen.texts_missing} large texts are not in the file"] if seen.texts_missing else []
     named = sorted(seen.sessions)
     shown.append(f"it is the log of session {named[0]}" if named else "its entries name no session")
-    if told:
+    if seen.proved:
+        shown.append(f"{counted(seen.proved, 'line')} of the tree's log, as the bundle has it")
+    if told := told - seen.proved:
         are = "is" if told == 1 else "are"
         shown.append(f"{counted(told, 'line')} {are} of the tree's log: not proved by this file")
     if header is not None and not header.mac:

@@ -50,6 +50,15 @@ def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Mach
         )
         assert "findings   none" in found.says("bundle", "--open", "run.zip")
         assert stranger(folder / "run.zip") == stranger(folder / "less.zip") == set()
+        assert found.run("export", found.root, "root.jsonl").returncode == 0
+        assert "of the tree's log: not proved by this file" in found.says("verify", "root.jsonl")
+        proved = found.says("verify", "root.jsonl", "--tree-from", "run.zip")
+        assert "of the tree's log, as the bundle has it" in proved
+        assert "not proved by this file" not in proved
+        told = (folder / "root.jsonl").read_text()
+        (folder / "other.jsonl").write_text(told.replace('"label":"hello"', '"label":"jello"'))
+        otherwise = found.run("verify", "other.jsonl", "--tree-from", "run.zip")
+        assert (otherwise.returncode, "the bundle has another one" in otherwise.stdout) == (1, True)
         imported = found.run("import", "run.zip", "--trust")
         assert imported.returncode == 0, imported.stderr
         assert "7 agents of its tree stay in the bundle" in imported.stderr
