@@ -283,10 +283,10 @@ export function Banner({ id, then }) {
   const [late, setLate] = useState(false), comes = drawn !== at && !error;
   useEffect(() => { if (!comes) { setLate(false); return undefined; } const timer = setTimeout(() => setLate(true), 400); return () => clearTimeout(timer); }, [comes, at]);
   return html`<div class="banner" role="status" data-testid="past-banner" data-at=${at} data-drawn=${drawn ?? ""}>
-    <span>${error?.at === at ? html`<span class="error">Entry ${count(at)} cannot be shown: ${error.text}.</span> <button class="quiet" onClick=${() => then.again()}>Try again</button>` : html`As it was at ${drawn === at ? html`<b>${moment(atMs)}</b>, ` : ""}entry ${count(at)}.${late ? html` <i>${reading ? `The log is read: ${count(reading.read)} of ${count(reading.of)} entries.` : "Comes…"}</i>` : phone.value ? null : html` <span class="more-words">What came later is not shown, and nothing can be answered here.</span>`}`}</span>
+    <span>${error?.at === at ? html`<span class="error">Entry ${count(at)} cannot be shown: ${error.text}.</span> <button class="quiet" onClick=${() => then.again()}>Try again</button>` : html`${phone.value ? "At" : "As it was at"} ${drawn === at ? html`<b>${moment(atMs)}</b>, ` : ""}entry ${count(at)}.${late ? html` <i>${reading ? `The log is read: ${count(reading.read)} of ${count(reading.of)} entries.` : "Comes…"}</i>` : phone.value ? null : html` <span class="more-words">What came later is not shown, and nothing can be answered here.</span>`}`}</span>
     <button class="quiet under" data-testid="back-to-now" onClick=${() => goTo(null)}>Back to now <${Key} k="End" /></button><span class="grow" />
     ${phone.value || place.value.held !== null ? null : html`<button class="quiet" onClick=${hold}>Compare <${Key} k="=" /></button>`}
-    ${signedInMay("submit") ? html`<button class="mini" data-testid="fork" disabled=${drawn !== at} onClick=${() => { overlay.value = "fork"; }}>Fork from here…</button>` : null}</div>`;
+    ${signedInMay("submit") ? html`<button class="mini" data-testid="fork" disabled=${drawn !== at} onClick=${() => { overlay.value = "fork"; }}>${phone.value ? "Fork…" : "Fork from here…"}</button>` : null}</div>`;
 }
 
 // A new tree that begins with the conversation of this one's root at the place that is looked at.
@@ -302,7 +302,7 @@ export function Fork({ close }) {
       go(`/tree/${thread.id}`);
     } catch (error) { setWhy(error.message); setBusy(false); }
   };
-  return html`<form onSubmit=${submit}><h3>Fork from entry ${count(at)}</h3><p>A new tree begins with the conversation of the root up to the last turn that had ended then. It has no agents yet, and the files are those of now. This tree stays as it is.</p>
+  return html`<form onSubmit=${submit}><h3>Fork from entry ${count(at)}</h3><p>A new tree begins with the conversation of the root up to the last turn that had ended then. It has no agents yet. A portable folder is as it was then, any other one as it is now. This tree stays as it is.</p>
     ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="primary" data-testid="confirm" disabled=${busy}>Fork</button><span class="grow" /><button type="button" onClick=${close}>Not now <${Key} k="Esc" /></button></footer></form>`;
 }
 
@@ -334,7 +334,7 @@ export function PastTalk({ agent, at, name, facts, link, back }) {
   const asked = agent.state === "needs";
   return html`<section class="talk" aria-label="Conversation" data-testid="conversation" data-at=${found?.at ?? ""}>${back}
     <header><${Glyph} state=${agent.state ?? "unknown"} /><b class="clip">${visible(name, { breaks: false })}</b><span class="faint clip">${facts}</span></header>
-    <div class="items" ref=${box} onScroll=${onScroll} tabindex="0" role="feed" aria-label="Items"><div class="column then">
+    <div class="items" ref=${box} onScroll=${onScroll} tabindex="0" role=${keys.length ? "feed" : "group"} aria-label="Items"><div class="column then">
       ${why ? html`<p class="error">This conversation cannot be read: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
       ${found && !found.items.length ? html`<p class="faint">Nothing had been said here yet.</p>` : null}
       <${Rows} keys=${keys} Row=${PastItem} more=${more} box=${box} usual=${90} end=${atEnd} />
