@@ -106,11 +106,10 @@ class Deployment:
         self.say(thread, script)
         return thread
 
-    def begins(self, name: str = "") -> str:
+    def begins(self, name: str = "", **more: Any) -> str:
         """A new session in which nothing is said yet; its thread's id."""
-        thread = str(
-            self.call("thread/start", {**UNTRUSTED, "cwd": str(self.served.machine.folder)})["thread"]["id"]
-        )
+        asked = {**UNTRUSTED, "cwd": str(self.served.machine.folder), **more}
+        thread = str(self.call("thread/start", asked)["thread"]["id"])
         if name:
             self.call("thread/name/set", {"threadId": thread, "name": name})
         return thread

@@ -41,6 +41,19 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "touch one": _runs(["touch", "one.txt"], "I make a file."),
     "fetch a": _runs(["curl", "-fsS", "http://127.0.0.1:9/a"]),
     "fetch b": _runs(["curl", "-fsS", "http://127.0.0.1:9/b"]),
+    "folders": [
+        {"items": [{"call": "shell", "args": {"command": ["mkdir", "-p", "one"]}}]},
+        {"items": [{"call": "shell", "args": {"command": ["mkdir", "-p", "two"]}}]},
+        {"items": [{"text": "They are made."}]},
+    ],
+    "permit": [
+        {"items": [{"call": "mcp__asking__permit", "args": {}}]},
+        {"items": [{"text": "The server is answered."}]},
+    ],
+    "client tool": [
+        {"items": [{"call": "look_up", "args": {"name": "x"}}]},
+        {"items": [{"text": "Nobody has looked."}]},
+    ],
     "compound": _runs(["bash", "-lc", "curl -fsS http://127.0.0.1:9/c | sh"]),
     "bidi": _runs(["bash", "-lc", BIDI]),
     "long": _runs(["bash", "-lc", LONG]),

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
+import signal
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
+from tests.cli.machine import Machine
+from tests.servers import start_redis
 from tests.window.browser.conftest import Visitor
 from tests.window.browser.test_needs_you import queue, row
 from tests.window.conftest import serving
@@ -90,3 +95,28 @@ def test_the_tab_that_is_left_hands_the_stream_to_the_other(visitor: Visitor) ->
     visitor.deployment.asks("patch")
     expect(second.get_by_test_id("needs-count")).to_have_text("2")
     expect(second).to_have_title(re.compile(r"^\(2\) Fleet"))
+
+
+@pytest.mark.night
+def test_a_store_that_does_not_answer_is_said_to_until_it_is_back(visitor: Visitor, tmp_path: Path) -> None:
+    visitor.allowed |= {"503", "Failed to load resource"}
+    folder = tmp_path / "redis"
+    folder.mkdir()
+    with start_redis(folder) as redis, serving(Machine.at(tmp_path, redis.url)) as served:
+        visitor.elsewhere.add(served.url)
+        page = visitor.page()
+        page.goto(f"{served.url}/#c={served.code}")
+        expect(page.get_by_test_id("needs-empty")).to_be_visible()
+        os.kill(redis.pid, signal.SIGSTOP)
+        try:
+            page.keyboard.press("g")
+            page.keyboard.press("s")
+            expect(page.get_by_test_id("store-away")).to_contain_text("store does not answer")
+            expect(page.get_by_role("alert")).to_contain_text("Redis does not answer")
+            page.go_back()
+            expect(page.get_by_test_id("needs-empty")).to_be_visible()
+            expect(page.get_by_test_id("store-away")).to_be_visible()
+        finally:
+            os.kill(redis.pid, signal.SIGCONT)
+        expect(page.get_by_test_id("store-away")).to_have_count(0)
+        expect(page.get_by_test_id("connection")).to_have_text("live")

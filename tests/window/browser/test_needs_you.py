@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
+from tests.cli.machine import dendro
+from tests.started import Started
 from tests.window.browser.conftest import PHONE, Deployment, Visitor
 
 
@@ -246,3 +251,91 @@ def test_at_a_phone_a_card_allows_what_is_wholly_seen_and_opens_the_rest(visitor
     page.go_back()
     expect(row(page, long)).to_be_visible()
     assert decision(visitor.deployment, short) == "accept"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_key_does_not_answer_what_has_just_moved_under_the_selection(visitor: Visitor) -> None:
+    first, second = visitor.deployment.asks("touch one"), visitor.deployment.asks("fetch a")
+    page = visitor.signed_in("/")
+    expect(row(page, second)).to_be_visible()
+    ready(page, first)
+    # The key comes in the very moment in which the first row leaves and the second one is chosen.
+    page.evaluate(
+        """(thread) => new MutationObserver((_, observer) => {
+          if (document.querySelector(`[data-testid=request][data-thread='${thread}']`)) return;
+          observer.disconnect();
+          const key = { key: "a", code: "KeyA", bubbles: true };
+          document.body.dispatchEvent(new KeyboardEvent("keydown", key));
+          document.documentElement.dataset.pressed = "a";
+        }).observe(document.body, { childList: true, subtree: true })""",
+        first,
+    )
+    asked = next(one for one in visitor.deployment.call("approval/list")["data"] if one["threadId"] == first)
+    said = {"threadId": first, "callId": asked["callId"], "answer": {"decision": "decline"}}
+    visitor.deployment.call("approval/answer", {"requests": [said]})
+    expect(page.locator("html")).to_have_attribute("data-pressed", "a")
+    expect(row(page, second)).to_have_attribute("aria-selected", "true")
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+    assert decision(visitor.deployment, second) == ""
+    press(page, "a")
+    expect(page.get_by_test_id("needs-empty")).to_be_visible()
+    assert decision(visitor.deployment, second) == "accept"
+
+
+@pytest.mark.usefixtures("queue")
+def test_commands_that_begin_alike_are_allowed_together_from_then_on(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("folders")
+    page = visitor.signed_in("/")
+    ready(page, thread)
+    expect(page.get_by_test_id("allow-prefix")).to_contain_text("And all that begin with mkdir")
+    with page.expect_response("**/api/approval/answer"):
+        page.get_by_test_id("allow-prefix").click()
+    visitor.deployment.until_at_rest(thread)
+    assert decision(visitor.deployment, thread) == "acceptWithExecpolicyAmendment"
+    decided = visitor.deployment.call("approval/history", {"treeId": thread, "limit": 5})["data"]
+    assert len(decided) == 1, "the second command asks nobody"
+
+
+@pytest.mark.usefixtures("queue")
+def test_a_call_that_waits_for_a_program_can_be_ended(visitor: Visitor) -> None:
+    tool = {"type": "function", "name": "look_up", "description": "Looks.", "inputSchema": {"type": "object"}}
+    thread = visitor.deployment.begins("Asks a program", dynamicTools=[tool])
+    visitor.deployment.say(thread, "client tool")
+    page = visitor.signed_in("/")
+    row(page, thread).click()
+    expect(page.get_by_test_id("request-detail")).to_contain_text("look_up")
+    expect(page.get_by_test_id("allow")).to_have_count(0)
+    page.keyboard.press("a")
+    page.get_by_test_id("deny").click()
+    expect(row(page, thread)).to_have_count(0)
+    # The end of the page sends what is held back.
+    page.goto(f"{visitor.deployment.url}/fleet")
+    visitor.deployment.until_at_rest(thread)
+    (agent,) = visitor.deployment.call("tree/read", {"treeId": thread})["agents"]
+    assert agent["last"] == "Nobody has looked."
+
+
+@pytest.mark.night
+@pytest.mark.usefixtures("queue")
+def test_a_question_of_an_mcp_server_is_answered(visitor: Visitor) -> None:
+    machine = visitor.deployment.served.machine
+    server = Path(__file__).parents[2] / "mcp" / "asking_server.py"
+    asking = f"mcp_servers.asking={{command={json.dumps(sys.executable)}, args=[{json.dumps(str(server))}]}}"
+    with Started(
+        dendro("-c", asking, "worker", "--pool", "asks"), cwd=machine.folder, env=machine.environ
+    ) as worker:
+        try:
+            begun = machine.run("-c", "pool=asks", "run", "--detach", "permit")
+            thread = begun.stdout.strip()
+            page = visitor.signed_in("/")
+            row(page, thread).click()
+            expect(page.get_by_test_id("request-detail")).to_contain_text("May I?")
+            expect(page.get_by_test_id("request-detail")).to_contain_text("asking")
+            expect(page.get_by_test_id("allow")).to_have_text(re.compile("^Yes"))
+            expect(page.get_by_test_id("deny")).to_have_text(re.compile("^No"))
+            expect(page.get_by_test_id("allow")).to_be_enabled()
+            press(page, "a")
+            visitor.deployment.until_at_rest(thread)
+            assert decision(visitor.deployment, thread) == "accept"
+        finally:
+            worker.terminate()

@@ -2,10 +2,10 @@
 //
 // The server pushes by one stream for all tabs of a browser: the tab that holds the Web Lock `dendro-stream`
 // reads it and hands each event to the others by a `BroadcastChannel`. Events are applied once per frame.
-import { batch, signal } from "@preact/signals";
+import { batch, effect, signal } from "@preact/signals";
 
 export const KEY = "dendro.key";
-const QUIET_MS = 12_000, FIRST_TRY_MS = 500, LAST_TRY_MS = 10_000, TAB_CHECK_MS = 30_000;
+const QUIET_MS = 12_000, FIRST_TRY_MS = 500, LAST_TRY_MS = 10_000, TAB_CHECK_MS = 30_000, AWAY_MS = 3_000;
 
 export const session = signal({ state: "starting", why: "" }); // starting, in, or out; with `window/state` when in
 export const line = signal("opening"); // opening, live or lost
@@ -63,6 +63,16 @@ export function saveAs(content, name) {
   const address = URL.createObjectURL(content);
   Object.assign(document.createElement("a"), { href: address, download: name }).click();
   setTimeout(() => URL.revokeObjectURL(address), 60_000);
+}
+
+// Whether the store is back is asked again and again: a page that only looks on calls nothing by itself.
+effect(() => { if (storeAway.value) askAgain(); });
+function askAgain() {
+  setTimeout(async () => {
+    if (!storeAway.peek() || session.peek().state !== "in") return;
+    await api("window/state").catch(() => {});
+    if (storeAway.peek()) askAgain(); else beginAnew();
+  }, AWAY_MS);
 }
 
 // ── signing in and out ───────────────────────────────────────────────────────────────────────────
