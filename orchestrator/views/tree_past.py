@@ -25,7 +25,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.entries import Kind, line_ms, stored_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.registry import Agent, RegistryView, fold_tree
+from orchestrator.core.registry import Agent, RegistryView, TreeFact, fold_tree
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.views.tree import LIMITS_RAISED, TAIL, Doing, TreeLine, told_by, tree_line
@@ -54,6 +54,7 @@ _LEVEL: Final = 3
 
 MarkKind: TypeAlias = Literal["spawn", "end", "failure", "approval", "decision", "takeover", "budget"]
 _ENDED: Final = frozenset({"ready", "canceled", "idle"})
+_SHOWN: Final = _ENDED | {"failed"}
 
 
 @record
@@ -266,16 +267,17 @@ class TreePast:
         self._waiting = [(seq, reached) for seq, reached in self._waiting if not reached.done()]
 
     def _take(self, page: Sequence[TreeEntry]) -> None:
-        self._view = fold_tree(map(tree_fact, page), self._view)
-        for entry in page:
-            self._note(entry)
+        facts = [tree_fact(entry) for entry in page]
+        self._view = fold_tree(facts, self._view)
+        for entry, fact in zip(page, facts, strict=True):
+            self._note(entry, fact)
         if self.read % RUNG == 0:
             self._rungs.append(packed(self._view))
         if len(self._marks) > MOST_MARKS:
             del self._marks[:-MOST_MARKS]
             self._dropped = True
 
-    def _note(self, entry: TreeEntry) -> None:
+    def _note(self, entry: TreeEntry, fact: TreeFact) -> None:
         times, at_ms = self._times, entry.at_ms
         if times and at_ms - times[-1] > GAP_MS:
             self._gaps.append(self.read)
@@ -284,12 +286,12 @@ class TreePast:
         own = self._own.setdefault(entry.session, _Own())
         own.tree_seqs.append(entry.tree_seq)
         own.seqs.append(entry.seq)
-        mark = mark_of(entry)
+        mark = mark_of(entry, fact)
         if mark is None:
             return
         self._marks.append(mark)
         if mark.kind == "budget" and LIMITS_RAISED in mark.line.text:
-            self._limits.append((entry.tree_seq, _limits_before(entry)))
+            self._limits.append((entry.tree_seq, _limits_before(fact)))
 
     # ── as a line ─────────────────────────────────────────────────────────────────────────────
 
@@ -565,16 +567,22 @@ def _works(entries: Sequence[StoredEntry]) -> bool | None:
     return next((kind in _BEGINS for kind in kinds if kind in _BEGINS | _ENDS), None)
 
 
-def _limits_before(entry: TreeEntry) -> Mapping[str, int | None] | None:
+def _limits_before(fact: TreeFact) -> Mapping[str, int | None] | None:
     """The limits that an entry changed, as they were; None for one of an earlier version, which says none."""
-    noted = (orjson.loads(entry.about) if entry.about else {}).get("limits")
+    noted = fact.about.get("limits")
     return None if noted is None else {kind: before for kind, (before, _) in noted.items()}
 
 
-def mark_of(entry: TreeEntry) -> Mark | None:
+def mark_of(entry: TreeEntry, fact: TreeFact) -> Mark | None:
     """The mark of an entry; None for one that a timeline does not show apart."""
+    message = fact.message
+    if message.get("type") == "subagent_lifecycle" and not (
+        message.get("event") == "created" or message.get("status") in _SHOWN or "takeover" in fact.about
+    ):
+        # Most entries are of this kind: their words are not wanted.
+        return None
     line = tree_line(entry)
-    kind = _kind(line, tree_fact(entry).message) if line.text else None
+    kind = _kind(line, message) if line.text else None
     return None if kind is None else Mark(entry.tree_seq, entry.at_ms, kind, line)
 
 

@@ -123,6 +123,10 @@ def test_address_has_the_place_for_back_forward_reload_and_a_copied_link(visitor
     shows(page, born["seq"])
     page.reload()
     shows(page, born["seq"])
+    page.goto(f"{visitor.deployment.url}/tree/{tree}/7?at={born['seq']}")
+    expect(page.get_by_label("Conversation")).to_contain_text("There was no agent 7 yet")
+    page.go_back()
+    shows(page, born["seq"])
     # Agents, tabs and the log keep the place; the log ends there.
     page.get_by_test_id("agent").last.click()
     page.get_by_test_id("tab-log").click()
