@@ -54,6 +54,19 @@ def test_a_tree_that_was_read_is_at_rest(visitor: Visitor) -> None:
     expect(tree_row(page, done)).to_have_attribute("data-state", "idle")
 
 
+def test_a_new_tree_is_begun_in_a_portable_folder(visitor: Visitor) -> None:
+    page = visitor.signed_in("/fleet")
+    page.keyboard.press("n")
+    page.get_by_label("What is to be done").fill("echo, please")
+    page.get_by_role("textbox", name="Folder").fill("")
+    page.get_by_test_id("portable").check()
+    page.get_by_role("button", name="Begin").click()
+    expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
+    tree = page.url.split("/tree/")[1].split("/")[0]
+    rows = visitor.deployment.call("fleet/list")["data"]
+    assert [row["portable"] for row in rows if row["treeId"] == tree] == [True]
+
+
 def test_a_new_tree_is_begun_by_a_key(visitor: Visitor) -> None:
     page = visitor.signed_in("/fleet")
     page.keyboard.press("n")

@@ -31,6 +31,24 @@ def test_all_turns_of_a_tree_are_interrupted_at_once(visitor: Visitor) -> None:
     expect(page.get_by_test_id("needs-count")).to_have_count(0)
 
 
+@pytest.mark.usefixtures("queue")
+def test_the_palette_finds_the_agents_of_a_tree_and_does_what_its_page_does(visitor: Visitor) -> None:
+    tree = visitor.deployment.asks("family", "Found by its agents")
+    page = visitor.signed_in(f"/tree/{tree}")
+    expect(page.locator("[data-testid=agent][data-label=scout]")).to_be_visible()
+    page.keyboard.press("Control+k")
+    page.keyboard.type("scout")
+    expect(page.get_by_test_id("palette-item").filter(has_text="agent 1")).to_be_visible()
+    page.get_by_test_id("palette-item").filter(has_text="agent 1").click()
+    expect(page).to_have_url(re.compile(f"/tree/{tree}/1$"))
+    page.keyboard.press("Control+k")
+    page.keyboard.type("interrupt")
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("dialog", name="Interrupt all")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+
+
 def _saved(page: Page, testid: str, into: Path) -> tuple[str, bytes]:
     with page.expect_download() as saving:
         page.get_by_test_id(testid).first.click()

@@ -90,7 +90,7 @@ const First = () => html`<div class="empty"><div>${canopy([[0, null], [1, 0], [2
 // ── a new tree ───────────────────────────────────────────────────────────────────────────────────
 
 export function NewTree({ close }) {
-  const newest = rowsNow()[0], [words, setWords] = useState(""), [folder, setFolder] = useState(newest?.cwd ?? ""), [model, setModel] = useState(""), [models, setModels] = useState([]), [why, setWhy] = useState(""), [busyNow, setBusy] = useState(false), box = useRef();
+  const newest = rowsNow()[0], [words, setWords] = useState(""), [folder, setFolder] = useState(newest?.cwd ?? ""), [model, setModel] = useState(""), [models, setModels] = useState([]), [why, setWhy] = useState(""), [busyNow, setBusy] = useState(false), [portable, setPortable] = useState(false), box = useRef();
   useEffect(() => { api("model/list").then(({ data }) => setModels(data), () => {}); }, []);
   const submit = async (event) => {
     event?.preventDefault();
@@ -98,7 +98,8 @@ export function NewTree({ close }) {
     if (!said || busyNow) return;
     setBusy(true);
     try {
-      const { thread } = await api("thread/start", { ...(folder.trim() ? { cwd: folder.trim() } : {}), ...(model ? { model } : {}) });
+      const place = folder.trim(), where = portable ? { workspace: place ? { folder: place } : { empty: true } } : place ? { cwd: place } : {};
+      const { thread } = await api("thread/start", { ...where, ...(model ? { model } : {}) });
       await api("turn/start", { threadId: thread.id, input: [{ type: "text", text: said }], clientUserMessageId: crypto.randomUUID() });
       close();
       go(`/tree/${thread.id}`);
@@ -106,5 +107,6 @@ export function NewTree({ close }) {
   };
   return html`<form onSubmit=${submit} data-testid="new-tree"><label>What is to be done<textarea ref=${box} rows="4" maxlength="400000" value=${words} onInput=${(event) => setWords(event.target.value)} onKeyDown=${(event) => { if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) submit(event); }} /></label>
     <div class="fields"><label>Folder<input value=${folder} placeholder="as the server has it" onInput=${(event) => setFolder(event.target.value)} /></label><label>Model<select value=${model} onChange=${(event) => setModel(event.target.value)}><option value="">default</option>${models.map((one) => html`<option key=${one.id} value=${one.model ?? one.id}>${plain(one.displayName ?? one.id, 60)}</option>`)}</select></label></div>
+    <label class="row check"><input type="checkbox" data-testid="portable" checked=${portable} onChange=${(event) => setPortable(event.target.checked)} /> Portable: in a copy of the folder that any worker can make, from an empty one without a folder</label>
     ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="primary" disabled=${busyNow || !words.trim()}>Begin <${Key} k="⌘⏎" /></button><span class="grow" /><button type="button" onClick=${close}>Not now</button></footer></form>`;
 }

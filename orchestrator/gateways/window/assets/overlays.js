@@ -6,6 +6,7 @@ import { agentName, Glyph, go, html, Key, PAGES, phone, place, scheme, STATES, t
 import { overlay, setSingleKeys, singleKeys, TABLE } from "./keys.js";
 import * as calls from "./calls.js";
 import * as needs from "./needs.js";
+import * as ofTree from "./treeacts.js";
 import * as trees from "./trees.js";
 
 export const Keys = ({ close }) => html`<div class="keys" data-testid="keys">${TABLE.map(([name, keys]) => html`<section key=${name}><h3>${name}</h3>${keys.map(([k, what]) => html`<div key=${k}><kbd>${k}</kbd>${what}</div>`)}</section>`)}<footer><label><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act</label><button class="mini" onClick=${close}>Close <${Key} k="Esc" /></button></footer></div>`;
@@ -31,6 +32,7 @@ export function Palette({ close }) {
   }, [text]);
   const all = [
     ...needs.openRequests().map((one) => [`${agentName(one)}: ${one.subject}`, "needs", "asks you", () => go(`/?request=${encodeURIComponent(one.requestId)}`), one.requestId]),
+    ...(place.value.page === "tree" ? [...ofTree.acts().map(([words, act]) => [words, "", "do", act, words]), ...ofTree.agents()] : []),
     ...trees.rowsNow().map((one) => [title(one), one.state, `tree · ${(STATES[one.state] ?? "").toLowerCase()}`, () => go(`/tree/${one.treeId}`), one.treeId]),
     ...(place.value.page === "needs" ? needs.acts() : []).map(([words, act]) => [words, "", "do", act, words]),
     ...trees.acts().map(([words, act]) => [words, "", "do", act, words]),

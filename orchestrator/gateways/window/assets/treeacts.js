@@ -1,7 +1,7 @@
 // What is done with a whole tree: its turns interrupted, its logs saved as files, and whether it calls.
 import { useState } from "preact/hooks";
 import { api, download, may, notice } from "./store.js";
-import { agentName, html, Key, place, quantity } from "./parts.js";
+import { agentName, go, html, Key, place, quantity } from "./parts.js";
 import { plain, visible } from "./text.js";
 import { TreeRule } from "./calls.js";
 import { treeOf } from "./tree.js";
@@ -59,3 +59,18 @@ export function TreeMenu({ close }) {
     ${may("approve") ? html`<div class="row"><button class="mini" data-testid="export-root" onClick=${() => { close(); save(id); }}>Export the log</button>${may("admin") ? html`<button class="mini" data-testid="export-full" onClick=${() => { close(); save(id, true); }}>Export every entry</button>` : null}</div><p class="faint">As <code>dendro export</code> writes it: the root’s log with the lives of its agents${may("admin") ? "; every entry for dendro import and replay" : ""}. The logs of its agents are under Proof.</p>` : null}
     <footer>${may("submit") ? html`<button class="danger" onClick=${() => { overlay.value = "stop"; }}>Interrupt all…</button>` : null}<span class="grow" /><button onClick=${close}>Close</button></footer></div>`;
 }
+
+// ── what the palette offers on the page of a tree ────────────────────────────────────────────────
+
+const MOST_AGENTS = 200;
+export function acts() {
+  const tree = here();
+  if (!tree || place.peek().at !== null) return [];
+  const open = (name) => () => { overlay.value = name; };
+  return [
+    ...(may("submit") ? [["Interrupt all…", open("stop")], ["Cancel…", open("cancel")]] : []),
+    ...(may("approve") ? [["Add to the budget…", open("budget")], ["Export the log", () => save(tree.id)]] : []),
+    ["This tree…", open("about")],
+  ];
+}
+export const agents = () => [...(here()?.agents.values() ?? [])].slice(0, MOST_AGENTS).map((each) => each.peek()).map((one) => [agentName(one), one.state, `agent ${one.agentId}`, () => go(`/tree/${place.peek().tree}/${one.agentId}`), `agent ${one.agentId}`]);
