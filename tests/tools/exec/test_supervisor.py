@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -375,6 +376,15 @@ def descriptors(pid: int) -> int:
     return len(list(Path("/proc", str(pid), "fd").iterdir()))
 
 
+def held(pids: list[int]) -> list[int]:
+    """A pidfd of each of the processes that is still there."""
+    found = []
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            found.append(os.pidfd_open(pid))
+    return found
+
+
 def have_ended(pidfds: list[int]) -> bool:
     """Waits for the end of each."""
     return all(select.select([pidfd], [], [], 20.0)[0] for pidfd in pidfds)
@@ -391,8 +401,9 @@ async def test_two_hundred_commands_leave_no_zombie_and_no_descriptor(
         assert {finished.exit_code for finished in done} == {0}
     for _ in range(20):
         await supervisor.run(command("true"), ignore)
-    left = children(supervisor.pid)
-    assert len(left) <= MOST_RESTING + 1, "the last shim may be on its way out"
+    async with asyncio.timeout(20):
+        while len(left := children(supervisor.pid)) > MOST_RESTING:
+            await asyncio.sleep(0)
     assert descriptors(os.getpid()) == fds[0]
     assert descriptors(supervisor.pid) <= fds[1] + MOST_RESTING
     assert max(map(descriptors, left)) <= fds[2] + 4, "but for those of a command that has just ended"
@@ -436,8 +447,8 @@ async def test_shim_that_has_proved_the_end_of_its_command_takes_one_of_another_
     shims = set()
     for claim in ("claim", "other") * 4:
         shims.add((await supervisor.run(command("sh", "-c", SHIM, claim=claim), ignore)).stdout)
-    # A command may be asked for before the supervisor has heard of the end of the one before.
-    assert len(shims) <= 2
+    # A command may be asked for before the supervisor has heard of the end of the ones before.
+    assert len(shims) <= 4
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
@@ -478,7 +489,7 @@ async def test_shims_without_a_command_end_with_their_supervisor(
     supervisor: Supervisor, command: MakeCommand
 ) -> None:
     await asyncio.gather(*(supervisor.run(command("true"), ignore) for _ in range(3)))
-    resting = [os.pidfd_open(pid) for pid in children(supervisor.pid)]
+    resting = held(children(supervisor.pid))
     os.kill(supervisor.pid, 9)
     assert resting
     assert have_ended(resting)
@@ -493,8 +504,7 @@ async def test_shims_without_a_command_end_after_some_time(
     try:
         supervisor.extend("claim", now() + 60)
         await supervisor.run(command("true"), ignore)
-        resting = [os.pidfd_open(pid) for pid in children(supervisor.pid)]
-        assert have_ended(resting)
+        assert have_ended(held(children(supervisor.pid)))
         assert (await supervisor.run(command("sh", "-c", "exit 6"), ignore)).exit_code == 6
     finally:
         await supervisor.close()
@@ -505,10 +515,10 @@ async def test_shim_that_was_killed_while_it_had_no_command_costs_none(
     supervisor: Supervisor, command: MakeCommand
 ) -> None:
     await supervisor.run(command("true"), ignore)
-    for pid in children(supervisor.pid):
-        pidfd = os.pidfd_open(pid)
-        os.kill(pid, 9)
-        assert have_ended([pidfd])
+    resting = held(children(supervisor.pid))
+    for pidfd in resting:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    assert have_ended(resting)
     assert (await supervisor.run(command("sh", "-c", "exit 6"), ignore)).exit_code == 6
 
 
@@ -537,18 +547,19 @@ async def test_command_is_in_its_cgroups_from_its_beginning_and_its_shim_is_in_n
         pytest.skip("; ".join(machine.why))
     limits = Limits(processes=100, memory_bytes=256 << 20)
     for _ in range(2):
-        script = "cat /proc/$$/cgroup; echo; cat /proc/$PPID/cgroup"
+        # The shim leaves as soon as the program is there, which may come to this before.
+        script = "cat /proc/$$/cgroup; while grep -q dendro- /proc/$PPID/cgroup; do :; done"
         finished = await supervisor.run(command("sh", "-c", script, limits=limits), ignore)
-        own, of_shim = finished.stdout.decode().split("\n\n")
+        own = finished.stdout.decode()
         assert own.count(f"dendro-{supervisor.pid}-") == len({machine.pids_cgroup, machine.memory_cgroup})
-        assert "dendro-" not in of_shim
+        assert not finished.timed_out
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
 async def test_command_starts_in_a_session_of_its_own_with_signals_as_programs_expect_them(
     supervisor: Supervisor, command: MakeCommand
 ) -> None:
-    script = "ps -o sid= -p $$; echo $$; grep -E '^Sig(Blk|Ign)' /proc/self/status"
+    script = "cut -d' ' -f6 /proc/$$/stat; echo $$; grep -E '^Sig(Blk|Ign)' /proc/self/status"
     session, pid, blocked, ignored = (await supervisor.run(command("sh", "-c", script), ignore)).stdout.split(
         b"\n"
     )[:4]
