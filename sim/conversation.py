@@ -35,6 +35,7 @@ from sim.grammar_terms import (
     unmarked,
 )
 from sim.odd_servers import as_said
+from sim.sent import canonical
 
 TextOf = Callable[[str, Any], str | None]
 """A large text of a session's tree."""
@@ -62,6 +63,11 @@ class Said:
     rate_limits: Mapping[str, Any] | None
 
 
+LOOKED_AT = 2
+"""Of so many requests one is digested: that takes a while."""
+MOST_SHOWN = 8
+
+
 class Conversations:
     """Of one simulation."""
 
@@ -72,6 +78,9 @@ class Conversations:
         """Messages that were put into a log, and not held against their senders' logs yet."""
         self._made: list[tuple[str, Entry]] = []
         """Sessions, and the facts that they began with, not held against the logs above them yet."""
+        self._shown: defaultdict[str, deque[Prompt]] = defaultdict(lambda: deque(maxlen=MOST_SHOWN))
+        """The last requests of each session, as its model was shown them."""
+        self._held: set[str] = set()
         self._plain: dict[int, tuple[Item, bool]] = {}
         """Items by their identity, and whether all their texts stand in them."""
         self._said: dict[str, Said] = {}
@@ -91,6 +100,8 @@ class Conversations:
             if entry.type != DENDRO or grammar.task is None:
                 return
             fact, task = entry.payload, grammar.task
+            if fact["kind"] == "request_sent":
+                self._was_sent(session, fact)
             if fact["kind"] == "request_begun":
                 shown = task["shown"] if task["request"] == "turn" else None
                 said = tuple(grammar.conversation)
@@ -100,6 +111,20 @@ class Conversations:
                 self._answered(fact, task, grammar)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
             raise Wrong(f"{type(error).__name__}: {error}") from error
+
+    def _was_sent(self, session: str, fact: Mapping[str, Any]) -> None:
+        if fact["n"] % LOOKED_AT or fact["sent"] in self._held:
+            return
+        for prompt in reversed(self._shown[session]):
+            if canonical(prompt) in (None, fact["sent"]):
+                # A log that went back is read once more.
+                self._held.add(fact["sent"])
+                return
+        raise Wrong(f"{fact} was sent, and the model was shown another one")
+
+    def shown(self, prompt: Prompt) -> None:
+        """A request reaches the model, maybe of a log that is left."""
+        self._shown[prompt.session_id].append(prompt)
 
     def letters_are_true(self, log_of: LogOf) -> None:
         """Holds letters against their senders' logs; raises `Wrong`."""

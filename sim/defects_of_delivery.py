@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import evolve, history, modes
 from orchestrator.core.decide import call, ops, task
+from orchestrator.model.canonical import _Input
 from orchestrator.runtime.step import Decisions
 from orchestrator.wiring.worker_parts import About
 from sim.mutant import Mutant, lua, swapped, text
@@ -44,6 +45,17 @@ DEFECTS = (
         "a worker says of each session that the rules hold in it which it read first, whatever they are now",
         text(About, "_of_rules", "if found is not self._read[0]:", "if self._read[0] is None:"),
         test="tests/runtime/test_about_worker.py::test_worker_tells_the_rules_and_the_trust_of_this_moment",
+    ),
+    Mutant(
+        "digest of what was said before the rollback",
+        "a request behind a compaction is digested as if all that was read before still stood in it",
+        text(
+            _Input,
+            "precedes",
+            "return self._items == list(items[: len(self._items)])",
+            "return len(self._items) <= len(items)",
+        ),
+        "compactions",
     ),
     Mutant(
         "stop names nobody",

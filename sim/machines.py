@@ -28,6 +28,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
+from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.burial import bury_all
@@ -298,6 +299,7 @@ class Machine(Process):
             sleep=self.sleep,
             random_bytes=rng.randbytes,
             jitter=lambda: rng.uniform(0.9, 1.1),
+            canonical=CanonicalRequests(),
             about=partial(_about, name),
         )
         runner = RunnerConfig(

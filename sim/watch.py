@@ -401,6 +401,7 @@ class Watch(Rest, Branches, TreeLogs):
 
     def asked(self, prompt: Prompt) -> None:
         """The model is asked something."""
+        self.conversations.shown(prompt)
         if self.late_s > self._loop.time() or (self.was_parted and self.requests.untrusted):
             # Maybe by what a primary was told that was left: no log here has begun it.
             return

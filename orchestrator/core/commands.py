@@ -235,6 +235,17 @@ class BeginRequest:
 
 
 @record
+class RequestSent:
+    """Request `n` was sent: its digests, and the texts that it names by theirs."""
+
+    n: int
+    sent: str
+    instructions: str
+    tools: str
+    texts: Mapping[str, str] = field(default_factory=dict)
+
+
+@record
 class SearchBegun:
     """The provider has begun to search the web for request `n`."""
 
@@ -582,6 +593,7 @@ class CommitRefused:
 Command = (
     Submitted
     | BeginRequest
+    | RequestSent
     | SearchBegun
     | ItemCompleted
     | ResponseCompleted

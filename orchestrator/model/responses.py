@@ -94,24 +94,24 @@ def request_body(prompt: Prompt) -> dict[str, Any]:
     body: dict[str, Any] = {
         "model": prompt.model,
         "instructions": prompt.instructions,
-        "input": [sent for item in prompt.input if (sent := _outgoing(item)) is not None],
+        "input": [sent for item in prompt.input if (sent := sent_form(item)) is not None],
         "tools": list(prompt.tools),
         "tool_choice": "auto",
         "parallel_tool_calls": prompt.parallel_tool_calls,
-        "reasoning": _reasoning(prompt),
+        "reasoning": reasoning_of(prompt),
         "store": prompt.store,
         "stream": True,
         "include": ["reasoning.encrypted_content"] if prompt.supports_reasoning else [],
         "prompt_cache_key": prompt.session_id,
     }
-    if text := _text_controls(prompt):
+    if text := text_controls(prompt):
         body["text"] = text
     if prompt.previous_response_id is not None:
         body["previous_response_id"] = prompt.previous_response_id
     return body
 
 
-def _outgoing(item: Item) -> Item | None:
+def sent_form(item: Item) -> Item | None:
     """Raw reasoning stays here: the provider takes its own back only in encrypted form.
 
     Reasoning of a provider of chat completions has no other form; of that nothing is sent.
@@ -123,7 +123,7 @@ def _outgoing(item: Item) -> Item | None:
     return {key: value for key, value in item.items() if key != "content"}
 
 
-def _reasoning(prompt: Prompt) -> dict[str, str] | None:
+def reasoning_of(prompt: Prompt) -> dict[str, str] | None:
     if not prompt.supports_reasoning:
         return None
     reasoning = {}
@@ -134,7 +134,7 @@ def _reasoning(prompt: Prompt) -> dict[str, str] | None:
     return reasoning
 
 
-def _text_controls(prompt: Prompt) -> dict[str, Any]:
+def text_controls(prompt: Prompt) -> dict[str, Any]:
     text: dict[str, Any] = {}
     if prompt.verbosity is not None and takes_verbosity(prompt.model):
         text["verbosity"] = prompt.verbosity

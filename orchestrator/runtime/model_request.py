@@ -112,12 +112,35 @@ class _Following:
         return priced(found, Usage.of(usage)) if found and usage else None
 
 
+class _News:
+    """The news of a request: what was sent goes before the first of them, into the same step."""
+
+    def __init__(self, push: Push) -> None:
+        self._push = push
+        self._sent: c.RequestSent | None = None
+
+    def sends(self, sent: c.RequestSent) -> None:
+        self._sent = sent
+
+    def push(self, command: c.Command) -> None:
+        self.told()
+        self._push(command)
+
+    def told(self) -> None:
+        """Tells what was sent, also if there is no more news."""
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            self._push(sent)
+
+
 async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSink) -> None:
     """Sends the request that `state` has begun once its provider has room, and reports it to its end."""
     assert state.task is not None
     most = ports.models.retries(state.task.settings.model_provider)[0]
     told = await kept_answers(ports, state) if state.task.secrets else ()
     budget = HttpBudget(max(0, most - state.task.http_used))
+    news = _News(push)
+    push = news.push
     following = _Following(ports, state, push, delta, budget, told)
     n, asking, usage = following.request.n, None, None
     try:
@@ -128,13 +151,30 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
         if wait_ms:
             push(c.ResponseBroken(n, "unsent", "the fleet's limit for the provider is used up", wait_ms))
             return
+        await _tells(following, prompt, news)
         usage = await _exchange(following, prompt)
     except (FatalModelError, RetryableModelError, RateLimited) as error:
         usage = error.usage
         price = following.price(usage)
         push(replace(_broken(n, error, most - following.budget.retries_left), price=price))
+    finally:
+        news.told()
     if asking:
         await settle(ports, asking, usage)
+
+
+async def _tells(following: _Following, prompt: Prompt, news: _News) -> None:
+    """Has the log told what is sent: all that the model is shown, but for secret answers."""
+    ports, state, request = following.ports, following.state, following.request
+    if ports.canonical is None:
+        return
+    if prompt.previous_response_id is not None or following.told:
+        said = list(state.conversation)
+        await fetch_texts(ports.texts, TreeId(state.facts.tree_id), said)
+        prompt = build_prompt(state, request, prompt.tools, ports.texts.get)
+    sent = ports.canonical.of(prompt, request.purpose)
+    if sent is not None:
+        news.sends(c.RequestSent(request.n, sent.sha256, sent.instructions, sent.tools, sent.texts))
 
 
 async def _prompt(following: _Following, known: Response | None) -> Prompt:

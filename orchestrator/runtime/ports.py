@@ -35,6 +35,7 @@ from orchestrator.core.facts import Claimed, WorkspaceSaved
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Process, State
+from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId, SnapshotId
@@ -316,5 +317,7 @@ class Ports:
     """Hears of every step; None where nobody listens."""
     version: str = "0"
     """The program's version: the first line of a new session's rollout names it."""
+    canonical: CanonicalRequests | None = None
+    """The digests of requests; None: no entry says what was sent."""
     about: Callable[[State, str], AboutWorker] | None = None
     """Tells of the worker of this name, as it is now, in the session's folder; None: no entry says it."""

@@ -31,6 +31,7 @@ from orchestrator.core.frozen import replace as frozen_replace
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.principals import machine_user
+from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.deletion import DeletedFiles, removing
@@ -175,6 +176,7 @@ async def running_worker(
                 archive=kept,
                 restore=partial(restore_session, storage),
                 version=VERSION,
+                canonical=CanonicalRequests(),
                 about=About(settings, tools, toolbox).of,
             )
             served = worker_pools(settings) if pools is None else pools

@@ -139,6 +139,7 @@ LAYS_OUT_JSON = {
     "core/entries.py",
     "core/commit_parts.py",
     "gateways/app_server/messages.py",
+    "model/canonical.py",
 }
 """Files that write JSON piece by piece, or know its first bytes."""
 

@@ -69,6 +69,7 @@ from orchestrator.core.decide.ops import file_not_written, instructions_read, lo
 from orchestrator.core.decide.request import (
     begin_request,
     item_completed,
+    request_sent,
     response_broken,
     response_completed,
     search_begun,
@@ -115,6 +116,7 @@ def _apply(draft: Draft, command: c.Command) -> None:
             submitted(draft, command)
         case (
             c.BeginRequest()
+            | c.RequestSent()
             | c.SearchBegun()
             | c.ItemCompleted()
             | c.ResponseCompleted()
@@ -153,11 +155,18 @@ def _apply(draft: Draft, command: c.Command) -> None:
 
 def _apply_to_request(
     draft: Draft,
-    command: c.BeginRequest | c.SearchBegun | c.ItemCompleted | c.ResponseCompleted | c.ResponseBroken,
+    command: c.BeginRequest
+    | c.RequestSent
+    | c.SearchBegun
+    | c.ItemCompleted
+    | c.ResponseCompleted
+    | c.ResponseBroken,
 ) -> None:
     match command:
         case c.BeginRequest():
             begin_request(draft)
+        case c.RequestSent():
+            request_sent(draft, command)
         case c.SearchBegun():
             search_begun(draft, command)
         case c.ItemCompleted():

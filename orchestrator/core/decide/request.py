@@ -7,7 +7,13 @@ from typing import get_args
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Phase
-from orchestrator.core.commands import ItemCompleted, ResponseBroken, ResponseCompleted, SearchBegun
+from orchestrator.core.commands import (
+    ItemCompleted,
+    RequestSent,
+    ResponseBroken,
+    ResponseCompleted,
+    SearchBegun,
+)
 from orchestrator.core.commit_parts import RETRY_TIMER
 from orchestrator.core.compaction import (
     COMPACTED_MESSAGE,
@@ -88,6 +94,14 @@ def _purpose(draft: Draft) -> Purpose:
     # What was just compacted is as small as it gets: twice in a row would never end.
     compacted = draft.state.compacted if task.branch is None else task.branch.compacted
     return "compact" if due and not compacted else "turn"
+
+
+def request_sent(draft: Draft, command: RequestSent) -> None:
+    """Records what the model was shown; texts that the log has are not written again."""
+    _request(draft, command.n)
+    kept = draft.state.extras.texts
+    draft.add(*(f.TextKept(sha256, text) for sha256, text in command.texts.items() if sha256 not in kept))
+    draft.add(f.RequestSent(command.n, command.sent, command.instructions, command.tools))
 
 
 def search_begun(draft: Draft, command: SearchBegun) -> None:

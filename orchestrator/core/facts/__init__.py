@@ -82,6 +82,22 @@ class RequestBegun:
 
 
 @record
+class RequestSent:
+    """Request `n` has shown the model this: SHA-256 of its canonical form (`model.canonical`).
+
+    It stands before the first entry of the answer, or before the request's end; where the worker was lost
+    before, it is missing. `instructions` and `tools` are SHA-256 of texts of the log.
+    """
+
+    kind: ClassVar[str] = "request_sent"
+    of: ClassVar[Literal["nothing"]] = "nothing"
+    n: int
+    sent: str
+    instructions: str
+    tools: str
+
+
+@record
 class RequestCompleted:
     """The response ended as it should."""
 
@@ -616,6 +632,7 @@ __all__ = [
     "RequestFact",
     "RequestFailed",
     "RequestRetried",
+    "RequestSent",
     "RequestStopped",
     "RetryDue",
     "Rewound",
@@ -668,7 +685,15 @@ __all__ = [
 
 
 Fact: TypeAlias = (
-    Claimed | CallMoved | RequestFact | TaskFact | SessionFact | AgentFact | ProcessFact | WorkspaceFact
+    Claimed
+    | RequestSent
+    | CallMoved
+    | RequestFact
+    | TaskFact
+    | SessionFact
+    | AgentFact
+    | ProcessFact
+    | WorkspaceFact
 )
 Payload: TypeAlias = JsonMapping
 _Read = Callable[[Payload], Fact]
