@@ -277,7 +277,7 @@ class Check:
     def inherited(self, content):  # a conversation names texts, too, and so does what it had inherited itself
         if type(content) is dict:
             name = f"texts/{content.get('$blob')}"
-            if name not in self.unread or self.sizes[name] > 64 << 20:
+            if name not in self.unread or self.sizes[name] > 16 << 20:
                 return
             content = b"".join(self.read(name)).decode("utf-8", "surrogatepass")
         try:

@@ -40,11 +40,11 @@ PROOF = ["[0-9A-Za-z+/]{42}[048AEIMQUYcgkosw]="]  # 32 bytes in base64
 CHOSEN, WHOLE = {"i": 0, "n": 1, "t": "(?s:.*)", "p": PROOF}, {"i": 0, "t": "(?s:.*)"}
 LATEST_MS = 300_000
 
-def read_key(text):  # of type 1 (Ed25519) or 4 (cosignature/v1)
+def read_key(text, kind):  # of type 1 (Ed25519) or 4 (cosignature/v1)
     found = re.fullmatch(r"([^\s+]+)[+]([0-9a-f]{8})[+]([0-9A-Za-z+/]{44})", text)
     key = base64.b64decode(found[3]) if found else b"?"
-    if key[0] not in (1, 4) or sha256(found[1].encode() + b"\n" + key).digest()[:4].hex() != found[2]:
-        cannot(f"{text!r} is no verifier key")
+    if key[0] != kind or sha256(found[1].encode() + b"\n" + key).digest()[:4].hex() != found[2]:
+        cannot(f"{text!r} is no verifier key of type {kind}")
     return found[1], bytes.fromhex(found[2]), key[0], key[1:]
 
 def signers(note, keys, code):
@@ -240,8 +240,8 @@ class ReceiptCheck(Check):
 
 def main(path, trust=None):
     told = json.loads(Path(trust).read_text()) if trust else None
-    for name in ("log", "witnesses") if told else ():
-        told[name] = [read_key(text) for text in told.get(name, [])]
+    for name, kind in (("log", 1), ("witnesses", 4)) if told is not None else ():
+        told[name] = [read_key(text, kind) for text in told.get(name, [])]
     check = ReceiptCheck(path, told)
     for finding in check.run():
         print(*map(ascii, finding))

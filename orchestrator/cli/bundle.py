@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from orchestrator.wiring.open_deployment import Opened
 
 FINDINGS_SHOWN = 20
+OWN_KEY = "bundle.key"
+"""The key in the data folder by which this user's bundles are signed."""
 NO_FILE = "name the file: -o run.zip"
 FOREIGN = "agrees with itself; who made it is not shown"
 
@@ -45,7 +47,7 @@ def bundle(
     ] = None,
     key: Annotated[
         Path | None,
-        typer.Option("--key", metavar="FILE", help="An Ed25519 key, of OpenSSH or OpenSSL, to sign it by."),
+        typer.Option("--key", metavar="FILE", help="An Ed25519 key, of OpenSSH or OpenSSL; else your own."),
     ] = None,
     origin: Annotated[
         str, typer.Option("--origin", metavar="NAME", help="What the key is called; else HOST/NAMESPACE.")
@@ -55,8 +57,9 @@ def bundle(
     """Writes a whole tree as a file that a stranger can check.
 
     It holds every log of the tree at one moment, with what its entries name,
-    under Merkle roots that your key signs. Who checks it needs no server and
-    no key of yours: `dendro verify FILE`, or examples/check_bundle.py.
+    under Merkle roots that your key signs: the one that you name, or one that
+    is made in your data folder. Who checks it needs no server and no secret of
+    yours: `dendro verify FILE`, or examples/check_bundle.py.
 
     What you withhold is shown as withheld, and its digest stays. Packs that
     come with it are in the clear.
@@ -92,7 +95,7 @@ async def _bundle(
     withhold: list[str],
     key: Path | None,
     origin: str,
-) -> tuple[Made, Signer | None]:
+) -> tuple[Made, Signer]:
     import tempfile
     import time
 
@@ -105,7 +108,7 @@ async def _bundle(
     async with opened(settings) as found:
         head = await found.find(session)
         name = origin or _usual_origin(head.labels.namespace)
-        signer = _signer(key, name)
+        signer = _signer(settings, key, name)
         with tempfile.TemporaryDirectory(prefix=".dendro-") as spool, replacing(file) as out:
             order = Order(
                 origin=name,
@@ -128,15 +131,20 @@ def _usual_origin(namespace: str) -> str:
     return re.sub(r"[\s+]", "-", f"{socket.gethostname() or 'localhost'}/{namespace or 'home'}")
 
 
-def _signer(key: Path | None, name: str) -> Signer | None:
-    from orchestrator.rollouts.signed_notes import BadNote, Signer, is_name, read_private_key
+def _signer(settings: Settings, key: Path | None, name: str) -> Signer:
+    from orchestrator.rollouts.signed_notes import (
+        BadNote,
+        Signer,
+        is_name,
+        own_private_key,
+        read_private_key,
+    )
 
     if not is_name(name):
         raise Fault(f"--origin {name!r} is no name: one word, without +", ExitCode.USAGE)
-    if key is None:
-        return None
+    own = settings.home / OWN_KEY
     try:
-        return Signer(name, read_private_key(key))
+        return Signer(name, own_private_key(own) if key is None else read_private_key(key))
     except BadNote as error:
         raise Fault(str(error), ExitCode.USAGE) from None
 
@@ -155,7 +163,7 @@ def _fetch_pack(found: Opened) -> FetchPack:
     return fetch
 
 
-def _made_lines(made: Made, signer: Signer | None, file: str) -> Iterator[str]:
+def _made_lines(made: Made, signer: Signer, file: str) -> Iterator[str]:
     manifest = made.manifest
     sessions = sum(bool(log.session) for log in manifest.logs)
     texts = sum(one.state == "here" for one in manifest.texts.values())
@@ -170,10 +178,7 @@ def _made_lines(made: Made, signer: Signer | None, file: str) -> Iterator[str]:
         yield f"warning    {counted(made.absent_texts, 'large text')} not stored any more: shown as withheld"
     if made.absent_packs:
         yield f"warning    {counted(made.absent_packs, 'pack')} not in the store: named, not here"
-    if signer is None:
-        yield "signed by  nobody: --key FILE signs it, and only then it shows who made it"
-    else:
-        yield f"signed by  {signer.key}"
+    yield f"signed by  {signer.key}"
 
 
 # ── checking ──────────────────────────────────────────────────────────────────────────────────────

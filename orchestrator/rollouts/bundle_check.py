@@ -25,8 +25,8 @@ from orchestrator.core.merkle import EMPTY_ROOT, Frontier
 from orchestrator.rollouts.bundle_form import (
     EMPTY_HEAD,
     MANIFEST,
+    MOST_CONVERSATION_BYTES,
     MOST_MANIFEST_BYTES,
-    MOST_TEXT_BYTES,
     MOST_UNEXPLAINED,
     NOTE,
     BadForm,
@@ -424,7 +424,7 @@ class _Check:
         name = f"texts/{digest}"
         if name not in self._unread:
             return None
-        if self._members.members[name].bytes > MOST_TEXT_BYTES:
+        if self._members.members[name].bytes > MOST_CONVERSATION_BYTES:
             self._report.notes.append(f"the conversation {digest[:16]}… is too long to look into")
             return None
         try:
@@ -437,6 +437,8 @@ class _Check:
 
     def _answer(self, place: str, log: LogLine, payload: Mapping[str, Any]) -> None:
         report, people = self._report, self._trust.people if self._trust is not None else {}
+        if payload.get("agent_id") is not None:
+            return  # It was sent on to the agent that has asked, and decides nothing here.
         report.answers += 1
         if "sig" not in payload:
             return

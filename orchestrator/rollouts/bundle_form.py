@@ -34,7 +34,9 @@ MOST_MANIFEST_BYTES: Final = 32 << 20
 MOST_LINE_BYTES: Final = 16 << 20
 """An entry has at most a few hundred KiB: what is larger stands in a text."""
 MOST_TEXT_BYTES: Final = 64 << 20
-"""Of a text that is read whole: a conversation that a fork inherited."""
+"""Of a text that is put back into its entry."""
+MOST_CONVERSATION_BYTES: Final = 16 << 20
+"""Of an inherited conversation, which is looked into; what is large in it stands in texts of their own."""
 MOST_UNEXPLAINED: Final = 100_000
 """Lines without text of one log, as long as it is not known what explains them."""
 

@@ -26,6 +26,8 @@ from orchestrator.rollouts.bundle_form import (
 )
 from orchestrator.rollouts.bundle_members import BadContainer, lines_of
 from orchestrator.rollouts.signed_notes import (
+    COSIGNATURE,
+    ED25519,
     MOST_NOTE_BYTES,
     BadNote,
     Checkpoint,
@@ -88,10 +90,13 @@ class Trust:
             if unknown := sorted(value.keys() - known):
                 raise BadTrust(f"it has {', '.join(unknown)}; known are {', '.join(sorted(known))}")
             found = cls(
-                _keys(value.get("log", []), "log"),
-                _keys(value.get("witnesses", []), "witnesses"),
+                _keys(value.get("log", []), "log", ED25519),
+                _keys(value.get("witnesses", []), "witnesses", COSIGNATURE),
                 value.get("quorum"),
-                {name: _key(text, "people") for name, text in _object(value.get("people", {})).items()},
+                {
+                    name: _key(text, "people", ED25519)
+                    for name, text in _object(value.get("people", {})).items()
+                },
                 _note(value["checkpoint"]) if value.get("checkpoint") is not None else None,
                 value.get("chosen", False),
             )
@@ -111,16 +116,19 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _keys(value: Any, name: str) -> tuple[VerifierKey, ...]:
+def _keys(value: Any, name: str, type_: int) -> tuple[VerifierKey, ...]:
     if type(value) is not list:
         raise BadTrust(f"its {name} is no list of verifier keys")
-    return tuple(_key(text, name) for text in value)
+    return tuple(_key(text, name, type_) for text in value)
 
 
-def _key(text: Any, name: str) -> VerifierKey:
+def _key(text: Any, name: str, type_: int) -> VerifierKey:
     if type(text) is not str:
         raise BadTrust(f"in its {name} stands {text!r:.80}, and no verifier key")
-    return VerifierKey.read(text)
+    key = VerifierKey.read(text)
+    if key.type != type_:
+        raise BadTrust(f"in its {name} stands a key of type {key.type:#04x}, and not {type_:#04x}: {text}")
+    return key
 
 
 def _note(text: Any) -> Note:

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.frozen import record
+from orchestrator.private_files import replacing
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -212,6 +213,19 @@ class Signer:
     def signed(self, text: str) -> Note:
         """The note of a text, which ends with a line feed."""
         return Note(text, (Signature(self.name, self.key.id, self.private.sign(text.encode())),))
+
+
+def own_private_key(path: Path) -> Ed25519PrivateKey:
+    """This user's own key, which is made at its first use; raises `BadNote`, `NotPrivate`."""
+    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    if not path.exists():
+        private = Ed25519PrivateKey.generate()
+        pem = private.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+        with replacing(path) as file:
+            file.write(pem)
+    return read_private_key(path)
 
 
 def read_private_key(path: Path) -> Ed25519PrivateKey:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from orchestrator.rollouts.signed_notes import VerifierKey
 from tests.cli.machine import Machine
-from tests.cli.parked_tree import parked_tree
+from tests.cli.parked_tree import TESTS, parked_tree
 from tests.rollouts.test_bundle_check import example
 
 pytestmark = pytest.mark.realredis
@@ -45,9 +45,13 @@ def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Mach
         assert refused[0] == 1
         assert "cannot be withheld" in refused[1]
         assert not (folder / "x.zip").exists()
-        assert (
-            found.run("bundle", found.root, "-o", "less.zip", "--withhold", f"{found.root}:9").returncode == 0
-        )
+        agent = found.agent(TESTS)["session_id"]
+        back = ("--withhold", f"{found.root}:9", "--withhold", "tree:3", "--withhold", agent)
+        own = found.run("bundle", found.root, "-o", "less.zip", *back)
+        assert own.returncode == 0, own.stderr
+        assert "withheld   2 entries, 1 session left out" in own.stderr
+        [kept] = (folder.parent / "home").glob("**/bundle.key")
+        assert kept.stat().st_mode & 0o777 == 0o600
         assert "findings   none" in found.says("bundle", "--open", "run.zip")
         assert stranger(folder / "run.zip") == stranger(folder / "less.zip") == set()
         assert found.run("export", found.root, "root.jsonl").returncode == 0
@@ -74,6 +78,7 @@ def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Mach
     assert "8 sessions and the tree's log" in held.stdout
     unknown = alone.run("verify", "less.zip")
     assert unknown.stdout.startswith("bundle     agrees with itself; who made it is not shown\n")
-    assert "1 entry withheld by who made the bundle" in unknown.stdout
+    assert "2 entries withheld by who made the bundle; 1 session left out" in unknown.stdout
+    assert "signed, by a key that you did not name" in unknown.stdout
     strange = alone.run("verify", "less.zip", "--trust", "trust.json")
     assert (strange.returncode, "FINDING    signer" in strange.stdout) == (1, True)

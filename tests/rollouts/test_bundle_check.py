@@ -565,8 +565,8 @@ def _by_receipts(path: Path, trust: bytes) -> set[str]:
     """The findings of the checker for strangers that reads receipts."""
     example()
     module, told = example("check_receipts"), json.loads(trust)
-    for name in ("log", "witnesses"):
-        told[name] = [module.read_key(text) for text in told.get(name, [])]
+    for name, kind in (("log", 1), ("witnesses", 4)):
+        told[name] = [module.read_key(text, kind) for text in told.get(name, [])]
     return {code for code, *_ in module.ReceiptCheck(path, told).run()}
 
 
@@ -717,6 +717,8 @@ def test_times_that_fall_or_lie_behind_a_statement_are_found(tmp_path: Path) -> 
         b"[]",
         b'{"log":["x+00000000+AA"]}',
         b'{"quorum":true}',
+        f'{{"witnesses":["{b.OPERATOR.key}"]}}'.encode(),
+        f'{{"log":["{b.witness_key()}"]}}'.encode(),
         b'{"quorum":1}',
         b'{"quorum":1.5}',
         b'{"logs":[]}',

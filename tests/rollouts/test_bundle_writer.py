@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import zipfile
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +16,11 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import INLINE_BYTES
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.packs import Pack
 from orchestrator.core.tree import Child
+from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
+from orchestrator.rollouts.bundle_export import OpenBundle
 from orchestrator.rollouts.bundle_writer import Made, Order, read_selection, write_bundle
 from orchestrator.rollouts.log_errors import RolloutError
 from tests.rollouts.deployments import Kept, output, said
@@ -169,3 +173,30 @@ async def test_ends_of_a_trees_logs_are_of_one_moment_also_of_one_born_meanwhile
     assert last == 0
     known = {head.session: (head.seq, head.head) for head in heads}
     assert known == {id: (head.seq, head.head) for id in (root, born) for head in [await kept.head(id)]}
+
+
+async def test_packs_come_with_it_where_asked_and_can_be_copied_out(kept: Kept, tmp_path: Path) -> None:
+    content = b"objects of a folder"
+    digest = sha256(content).hexdigest()
+    held_pack = Pack(f"tree/workspaces/{GONE}/1-ab-{digest}.pack", digest, len(content))
+    lost = Pack(f"tree/workspaces/{GONE}/2-ab-{'ab' * 32}.pack", "ab" * 32, 7)
+    session = await kept.has(e.fact(f.WorkspaceBegun(SnapshotId("0" * 40), (held_pack, lost))))
+
+    async def fetch(name: str, size: int, target: Path) -> bool:
+        target.write_bytes(content)
+        return (name, size) == (held_pack.name, len(content))
+
+    named, data = await bundled(kept, session)
+    assert held(data, tmp_path).packs == {"named": 2}
+    made, data = await bundled(kept, session, packs="here", fetch_pack=fetch, spool=tmp_path)
+    assert held(data, tmp_path).packs == {"here": 1, "named": 1}
+    assert (named.absent_packs, made.absent_packs) == (0, 1)
+    with OpenBundle(tmp_path / "run.zip", None) as bundle:
+        assert bundle.copy_pack(digest, tmp_path / "copied")
+        assert not bundle.copy_pack("ab" * 32, tmp_path / "other")
+        assert not bundle.copy_pack("../run", tmp_path / "other")
+    assert (tmp_path / "copied").read_bytes() == content
+    _, data = await bundled(
+        kept, session, (f"pack:{digest}",), packs="here", fetch_pack=fetch, spool=tmp_path
+    )
+    assert held(data, tmp_path).packs == {"withheld": 1, "named": 1}
