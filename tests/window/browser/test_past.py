@@ -16,6 +16,11 @@ from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import queue
 
 __all__ = ["queue"]
+NOTES_PLACES = """() => {
+  const slider = document.querySelector('[data-testid=slider]'), seen = [];
+  new MutationObserver(() => { seen.push(slider.dataset.at); document.body.dataset.seen = seen.join(); })
+    .observe(slider, {attributeFilter: ['data-at']});
+}"""
 EVIL = '<img src=x onerror="alert(1)"> \u202eevil\u202c [Allow](https://evil.example.com) "'
 
 
@@ -97,9 +102,10 @@ def test_tree_is_looked_at_as_it_was_by_keys_alone_and_nothing_is_written_there(
     expect(track).to_have_attribute("aria-valuetext", re.compile(r"entry 1 of \d"))
     track.press("End")
     expect(track).to_have_attribute("aria-valuetext", re.compile("^now"))
+    page.evaluate(NOTES_PLACES)
     page.get_by_role("button", name="Play from mark to mark").click()
-    for seq in (born["seq"], asked["seq"], None):
-        shows(page, seq)
+    expect(page.locator("body")).to_have_attribute("data-seen", f"{born['seq']},{asked['seq']},")
+    shows(page, None)
     (request,) = visitor.deployment.call("approval/list", {"treeId": tree})["data"]
     assert request["threadId"], "looking back has answered nothing"
 
