@@ -87,6 +87,8 @@ def _rows(broker: Broker, sessions: list[SessionId], entries: int, began_ms: int
         head = ("tree", root, "pool", "bench", "agent_id", number, "status", "idle", "seq", ends[number])
         parent = ("parent", root) if number else ("source", "cli", "recency", began_ms)
         yield ("HSET", keys.session(session), *head, "created_ms", began_ms, "meta", b"{}", *parent)
+    named = [word for number, session in enumerate(sessions) for word in (f"s:{number}", session)]
+    yield ("HSET", keys.agents(root), "root", root, "tree_seq", tree_seq, *named)
 
 
 def _lines(change: str, at_ms: int, text: str) -> Iterator[bytes]:
