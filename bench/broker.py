@@ -15,6 +15,7 @@ from bench.lab import Lab
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.follow import hash8_of
+from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import BrokerConfig, Claimed, CommitRequest, Committed, NewTree, Submit
 from orchestrator.core.chain import SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession
@@ -27,6 +28,7 @@ ENTRY = (
     + b'"}}'
 )
 POOL = "bench"
+_POOL_SIZE, _LISTEN_S = 100, 2.0
 BARE = """
 redis.call('HINCRBY', KEYS[1], 'n', 1)
 redis.call('XADD', KEYS[2], 'MAXLEN', '~', 100, '*', 'p', ARGV[1])
@@ -55,6 +57,7 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
         await broker.open()
         return [
             await _submit_to_claim(broker, claims),
+            await _woken(broker, connection),
             *await _commits(broker, commits),
             (await _bare_loop(connection, bare)).figure(),
         ]
@@ -150,3 +153,22 @@ async def _submit_to_claim(broker: Broker, count: int) -> Figure:
             )
         )
     return spread("submit → claimed, idle", times, at_most(2, p99=20), "hint, then claim, from one process")
+
+
+async def _woken(broker: Broker, connection: Connection) -> Figure:
+    """Workers of a large pool that a submission wakes: each waits for notices, and none looks meanwhile."""
+    pool, names = "large", [f"w{n}" for n in range(_POOL_SIZE)]
+    listeners = [Listener(connection, broker.keys) for _ in names]
+    woken = []
+    for name, ear in zip(names, listeners, strict=True):
+        tips = (await ear.wait((pool, name), {}, 1.0)).cursors
+        cursors = {**tips, broker.keys.near(name): await broker.claims.attend(name, [pool])}
+        woken.append(asyncio.create_task(ear.wait((pool, name), cursors, _LISTEN_S)))
+    session = new_session_id(int(time.time() * 1000), 0, secrets.randbits(64))
+    await asyncio.sleep(_LISTEN_S / 4)
+    await broker.commits.create(NewTree(NewSession(session, TreeId(session), pool, AgentId(0))))
+    await broker.commits.submit(Submit(session, "client", "s", b"op"))
+    answers = await asyncio.gather(*woken)
+    count = sum(bool(found.shards or found.alone) for found in answers)
+    note = f"{_POOL_SIZE} workers wait in the pool"
+    return Figure("workers woken by one submission", count, "workers", at_most(2), note=note)
