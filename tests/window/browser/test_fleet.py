@@ -56,7 +56,10 @@ def test_a_tree_that_was_read_is_at_rest(visitor: Visitor) -> None:
 
 def test_a_new_tree_is_begun_in_a_portable_folder(visitor: Visitor) -> None:
     page = visitor.signed_in("/fleet")
+    expect(page.get_by_role("button", name="New tree")).to_be_visible()
     page.keyboard.press("n")
+    expect(page.get_by_label("What is to be done")).to_be_focused()
+    expect(page.get_by_label("What is to be done")).to_have_value("")
     page.get_by_label("What is to be done").fill("echo, please")
     page.get_by_role("textbox", name="Folder").fill("")
     page.get_by_test_id("portable").check()

@@ -9,7 +9,7 @@ import * as trees from "./trees.js";
 const KEY = "dendro.calls", MOST_TREES = 200, MOST_KNOWN = 5_000, MOST_AT_ONCE = 3, FOCUS = "dendro-focus";
 const WAYS = [["off", "Off"], ["badge", "Badge"], ["call", "Call"]];
 const OF_TREE = [["", "as set"], ["call", "always"], ["off", "never"]];
-const TOPICS = [["needs", "Needs you"], ["ready", "Ready, unread"]];
+const TOPICS = [["needs", "When something needs you"], ["ready", "When a tree is ready"]];
 
 // What the person has chosen: `needs`, `ready`, and of single trees, by their ids.
 const kept = () => { try { return JSON.parse(localStorage.getItem(KEY)) ?? {}; } catch { return {}; } };

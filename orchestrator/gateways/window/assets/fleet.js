@@ -60,7 +60,7 @@ function Group({ name, shown, before, box }) {
 export function Fleet() {
   const filter = useRef(), box = useRef();
   useLayoutEffect(() => bind({
-    j: () => step(1), k: () => step(-1), n: () => { if (may("submit")) overlay.value = "tree"; },
+    j: () => step(1), k: () => step(-1), n: (event) => { if (may("submit")) { event.preventDefault(); overlay.value = "tree"; } },
     Enter: () => { if (chosen.peek() && !document.activeElement?.closest("a, button")) go(`/tree/${chosen.peek()}`); },
     "/": (event) => { event.preventDefault(); filter.current?.focus(); }, Escape: () => { if (document.activeElement === filter.current) filter.current.blur(); },
   }), []);
@@ -107,6 +107,6 @@ export function NewTree({ close }) {
   };
   return html`<form onSubmit=${submit} data-testid="new-tree"><label>What is to be done<textarea ref=${box} rows="4" maxlength="400000" value=${words} onInput=${(event) => setWords(event.target.value)} onKeyDown=${(event) => { if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) submit(event); }} /></label>
     <div class="fields"><label>Folder<input value=${folder} placeholder="as the server has it" onInput=${(event) => setFolder(event.target.value)} /></label><label>Model<select value=${model} onChange=${(event) => setModel(event.target.value)}><option value="">default</option>${models.map((one) => html`<option key=${one.id} value=${one.model ?? one.id}>${plain(one.displayName ?? one.id, 60)}</option>`)}</select></label></div>
-    <label class="row check"><input type="checkbox" data-testid="portable" checked=${portable} onChange=${(event) => setPortable(event.target.checked)} /> Portable: in a copy of the folder that any worker can make, from an empty one without a folder</label>
+    <label class="row check"><input type="checkbox" data-testid="portable" checked=${portable} onChange=${(event) => setPortable(event.target.checked)} /> Portable: a copy of the folder, or an empty one, that any worker can make</label>
     ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="primary" disabled=${busyNow || !words.trim()}>Begin <${Key} k="⌘⏎" /></button><span class="grow" /><button type="button" onClick=${close}>Not now</button></footer></form>`;
 }

@@ -40,7 +40,7 @@ export function InterruptAll({ close }) {
       notice(stopped ? "The turns of this tree were interrupted." : "No turn ran in this tree any more.", { forMs: 5000 });
     } catch (error) { setWhy(error.message); setBusy(false); }
   };
-  return html`<form onSubmit=${submit}><h3>Interrupt all</h3><p>${busyOnes.length ? html`The turns of ${quantity(busyOnes.length, "agent")} stop: ${visible(plain(busyOnes.slice(0, 12).map(agentName).join(", "), 300), { breaks: false })}${busyOnes.length > 12 ? "…" : ""}. What they ask you is withdrawn.` : "No agent is at work."} Nobody ends: words go on with it.</p>
+  return html`<form onSubmit=${submit}><h3>Interrupt all</h3><p>${busyOnes.length ? html`The turns of ${quantity(busyOnes.length, "agent")} stop: ${visible(plain(busyOnes.slice(0, 12).map(agentName).join(", "), 300), { breaks: false })}${busyOnes.length > 12 ? "…" : ""}. What they ask you is withdrawn.` : "No agent is at work."} Nobody ends: each goes on with the next words for it.</p>
     ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="danger" data-testid="confirm" disabled=${busy || !busyOnes.length}>Interrupt ${quantity(busyOnes.length, "agent")}</button><span class="grow" /><button type="button" onClick=${close}>Not now <${Key} k="Esc" /></button></footer></form>`;
 }
 
