@@ -277,6 +277,7 @@ OTHERWISE = {
     "orchestrator/folders/store.py": (1, IN_A_COPY),
     "orchestrator/folders/known.py": (1, IN_A_COPY),
     "orchestrator/gateways/folder_facts.py": (3, f"the mark of a folder, {THE_PERSONS}"),
+    "orchestrator/model/canonical.py": (1, "the state of a hash, and no file"),
     "orchestrator/private_files.py": (2, "here it is done"),
     "orchestrator/rollouts/bundle_writer.py": (4, "members of a ZIP, whose own file is private"),
     "orchestrator/rollouts/objects.py": (6, "in an object store: the local folder has a way of its own"),

@@ -140,6 +140,7 @@ LAYS_OUT_JSON = {
     "core/commit_parts.py",
     "gateways/app_server/messages.py",
     "model/canonical.py",
+    "rollouts/bundle_writer.py",
 }
 """Files that write JSON piece by piece, or know its first bytes."""
 

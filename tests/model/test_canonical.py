@@ -11,6 +11,7 @@ import pytest
 from orchestrator.core.frozen import replace
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.model.prompt import Prompt
+from orchestrator.model.responses import sent_form
 
 SAID = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "gö"}]}
 CALL = {"type": "function_call", "id": "fc_9", "call_id": "call_7", "name": "shell", "arguments": "{}"}
@@ -84,7 +85,7 @@ def test_of_a_conversation_that_grew_only_what_is_new_is_encoded(monkeypatch: py
     from orchestrator.model import canonical
 
     known, encoded = CanonicalRequests(), list[str]()
-    real = canonical.sent_form
+    real = sent_form
 
     def counted(item: Any) -> Any:
         encoded.append(item["type"])

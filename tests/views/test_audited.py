@@ -1,0 +1,73 @@
+"""An auditor's questions: who let a call run, where, and what requests have cost, from the entries alone."""
+
+from __future__ import annotations
+
+from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core.facts import Claimed
+from orchestrator.core.sender import Sender
+from orchestrator.core.tokens import Price
+from orchestrator.views.audited import Logs, cost, who
+from tests.core.driver import USAGE, Session, a_command, op, text
+
+ANN = Sender("ann@host", "", "admin", "terminal", "machine")
+BEN = Sender("ben", "", "approve", "app-server", "ab12")
+
+
+def logs_of(session: Session) -> Logs:
+    logs = Logs()
+    for seq, line in enumerate(session.lines, 1):
+        logs.add("s1", seq, 0 if seq == 1 else 1, line)
+    return logs
+
+
+def asked(session: Session) -> None:
+    """Ann asks for something, and the model for a command that a person has to allow."""
+    worker = Claimed("w1", "build-2", "uid:7", "0.2", sandbox={"kind": "bubblewrap"}, settings="5f0c" * 16)
+    session.record(e.fact(worker))
+    session.submit(op("user_input", items=[text("go")]), "u1", by=ANN)
+    session.begin()
+    session.calls("call_1")
+    session.ends(usage=USAGE)
+    session.assessed("call_1", a_command("make", "install"))
+
+
+def test_auditor_is_told_who_allowed_a_command_for_whom_and_where_it_ran() -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    asked(session)
+    session.decides("call_1", "approved", by=BEN, who="ben")
+    session.finishes("call_1")
+    (found,) = who(logs_of(session), "make*")
+    assert (found.call_id, found.command, found.decision) == ("call_1", "make install", "approved")
+    assert found.by == "ben (scope approve, token ab12) through app-server"
+    assert found.behalf == "ann@host (scope admin, token machine) through terminal"
+    assert found.worker.startswith("w1 on build-2 (version 0.2, bubblewrap, settings 5f0c5f0c")
+    lines = [e.decode_entry(line).payload for line in session.lines]
+    assert lines[int(found.by_entry.partition(":")[2]) - 1]["kind"] == "answer"
+    assert lines[int(found.behalf_entry.partition(":")[2]) - 1]["kind"] == "task"
+    assert lines[int(found.worker_entry.partition(":")[2]) - 1]["kind"] == "claimed"
+    assert who(logs_of(session), "call_1") == [found]
+    assert who(logs_of(session), "rm*") == []
+
+
+def test_command_that_nobody_was_asked_about_names_the_policy_that_let_it_run() -> None:
+    session = Session(settings={"approval_policy": "never"})
+    asked(session)
+    (found,) = who(logs_of(session), "make install")
+    assert (found.decision, found.by) == ("", "")
+    assert found.unasked.startswith("approvals never, sandbox ")
+
+
+def test_cost_is_summed_by_who_gave_the_task_and_an_unknown_price_is_not_zero() -> None:
+    session = Session()
+    for number, (by, price) in enumerate([(ANN, Price(250, 1.0, 0.1, 2.0)), (BEN, None)]):
+        session.submit(op("user_input", items=[text("go")]), f"u{number}", by=by)
+        n = session.begin()
+        session.happens(c.ResponseCompleted(n, f"r{number}", USAGE, price=price))
+    found = {group.name: group for group in cost(logs_of(session), "behalf")}
+    assert found["ann@host"].cost_micro == 250
+    assert found["ann@host"].unpriced == 0
+    assert (found["ben"].cost_micro, found["ben"].unpriced) == (0, 1)
+    assert [group.requests for group in found.values()] == [1, 1]
+    assert {group.name for group in cost(logs_of(session), "token")} == {"machine", "ab12"}
+    assert [group.name for group in cost(logs_of(session), "agent")] == ["0"]
