@@ -468,6 +468,65 @@ def test_rule_is_found_broken_and_no_other(name: str, tmp_path: Path) -> None:
     assert checked(draft.sealed(), tmp_path) == {code}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"format": "another"},
+        {"version": 0},
+        {"version": True},
+        {"origin": ""},
+        {"origin": "two\nlines"},
+        {"made": 5},
+        {"tree": "../x"},
+        {"logs": {}},
+        {"logs": [{"id": f"session:{ROOT}"}]},
+        {"logs": [{"id": "x:y", "size": 0, "root": "00" * 32, "head": "00" * 32, "key_id": ""}]},
+        {"logs": [{"id": f"tree:{ROOT}", "size": -1, "root": "00" * 32, "head": "00" * 32, "key_id": ""}]},
+        {"logs": [{"id": f"tree:{ROOT}", "size": 0, "root": "00", "head": "00" * 32, "key_id": ""}]},
+        {"left_out": "none"},
+        {"left_out": ["../x"]},
+        {"left_out": [FORK, FORK]},
+        {"withheld": [[f"session:{ROOT}"]]},
+        {"withheld": [[f"session:{ROOT}", 0]]},
+        {"withheld": [[f"session:{ROOT}", 9], [f"session:{ROOT}", 9]]},
+        {"texts": []},
+        {"texts": {"x": {"bytes": 1, "state": "here"}}},
+        {"texts": {"ab" * 32: {"bytes": 1, "state": "named"}}},
+        {"packs": {"ab" * 32: {"bytes": 1, "state": "redacted"}}},
+        {"files": []},
+        {"files": {f"texts/{'ab' * 32}": {"sha256": "x", "bytes": 1}}},
+    ],
+)
+def test_manifest_of_another_form_is_found(changes: Json, tmp_path: Path) -> None:
+    draft = run()
+    draft.manifest = lambda told: told.update(changes)
+    path = b.zipped(draft.sealed(), tmp_path / "run.zip")
+    assert codes(check_bundle(path)) == stranger(path, trusted=False) == {"manifest"}
+
+
+@pytest.mark.parametrize("line", ["[]", "5", '{"s":6}', "null"])
+def test_line_that_is_no_entry_is_found(line: str, tmp_path: Path) -> None:
+    def replace(members: dict[str, bytes]) -> None:
+        name = f"logs/session-{FORK}.jsonl"
+        *lines, _ = members[name].splitlines(keepends=True)
+        members[name] = b"".join([*lines, line.encode() + b"\n"])
+
+    draft = run()
+    draft.members = replace
+    assert checked(draft.sealed(), tmp_path) == {"line"}
+
+
+def test_text_of_an_entry_that_is_no_text_is_found(tmp_path: Path) -> None:
+    def number(members: dict[str, bytes]) -> None:
+        name = f"logs/session-{FORK}.jsonl"
+        *lines, last = members[name].splitlines(keepends=True)
+        members[name] = b"".join([*lines, re.sub(rb'"p":".*"}', b'"p":5}', last)])
+
+    draft = run()
+    draft.members = number
+    assert checked(draft.sealed(), tmp_path) == {"line"}
+
+
 def test_left_out_session_that_nothing_names_is_found_where_nothing_is_withheld(tmp_path: Path) -> None:
     draft = plain_run()
     assert checked(draft.sealed(), tmp_path) == set()
