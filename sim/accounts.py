@@ -125,6 +125,9 @@ class Accounts:
         if not fact.get("usage"):
             if fact["outcome"] == "waiting":
                 return NOTHING
+            if fact.get("served") is False:
+                # Turned away: a request, and no token of it.
+                return 0, 0, 1
             self._reach.saw("budget")
             return self._amounts.get(request, NOTHING)
         usage = Usage.of(fact["usage"])

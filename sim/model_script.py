@@ -12,14 +12,20 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from random import Random
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import orjson
 
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Completed, Item, ItemDone, ModelEvent, Prompt, RateLimits, TextDelta
-from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited, RetryableModelError
+from orchestrator.model.refusals import (
+    FatalKind,
+    FatalModelError,
+    ModelError,
+    RateLimited,
+    RetryableModelError,
+)
 from orchestrator.tables import ProviderSettings
 from orchestrator.tools.agent_tools import NAMES
 from sim.loop import SimLoop
@@ -44,6 +50,7 @@ TOOL = "mcp__sim__touch"
 ASKS: Final[tuple[str, ...]] = ("ask_user_question", "request_user_input")
 CLIENT_TOOL = "brought__lookup"
 """A tool that the root's client brings along."""
+E = TypeVar("E", bound=ModelError)
 _TASK = "task "
 _RUNS = re.compile(r"session ID (\d+)")
 _MADE = re.compile(r"agent_id\W{1,4}(\d+)")
@@ -66,6 +73,8 @@ class ModelFaults:
     slow: float = 0.0
     words: str = "no"
     """The words of an error that ends a turn."""
+    unserved: bool = False
+    """Whether a provider that turns a request away has served nothing of it."""
 
     def clear(self) -> None:
         """A model that always answers."""
@@ -495,18 +504,21 @@ class SimModels:
     def _raise(self, name: str, quoted: str) -> None:
         match name:
             case "limited":
-                raise RateLimited(f"slow down{quoted}", self._model.rng.uniform(5.5, 20.0))
+                raise self._turned_away(RateLimited(f"slow down{quoted}", self._model.rng.uniform(5.5, 20.0)))
             case "refused":
-                raise RetryableModelError(f"overloaded{quoted}", self._model.rng.choice((None, 1.0)))
+                delay_s = self._model.rng.choice((None, 1.0))
+                raise self._turned_away(RetryableModelError(f"overloaded{quoted}", delay_s))
             case "fatal":
-                raise FatalModelError(
-                    FatalKind.BAD_REQUEST, f"{self._model.faults.words}{quoted}", "bad_request"
-                )
+                words = f"{self._model.faults.words}{quoted}"
+                raise self._turned_away(FatalModelError(FatalKind.BAD_REQUEST, words, "bad_request"))
             case "too_long":
                 kind = FatalKind.CONTEXT_LENGTH_EXCEEDED
-                raise FatalModelError(kind, "too long", "context_window_exceeded")
+                raise self._turned_away(FatalModelError(kind, "too long", "context_window_exceeded"))
             case _:
                 pass
+
+    def _turned_away(self, error: E) -> E:
+        return error.unserved() if self._model.faults.unserved else error
 
     def _look_at(self, prompt: Prompt) -> None:
         calls = [item["call_id"] for item in prompt.input if item.get("type") in CALL_KINDS]

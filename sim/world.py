@@ -231,6 +231,7 @@ class World:
                 rng.choice((0.0, 0.05, 0.2)) for _ in range(4)
             )
             failures.fatal = failures.too_long = rng.choice((0.0, 0.05, 0.15))
+        failures.unserved = Random(f"dendro:{self.seed}:unserved").random() < 0.5
 
     def _model_complains(self, seen: str) -> None:
         if self.loop.time() > self.site.watch.went_back_s + 5.0:

@@ -16,7 +16,7 @@ from concurrent.futures import ProcessPoolExecutor
 from itertools import chain
 from multiprocessing import get_context
 
-from sim.stories.kept import Difference, difference, keep, kept_runs, kept_stories
+from sim.stories.kept import Difference, all_differences, difference, keep, kept_runs, kept_stories
 from sim.stories.runs import Run, Told, stories
 from sim.stories.steady import steady
 
@@ -41,9 +41,11 @@ def main() -> int:
         cpu_s += told.cpu_s
         seen = difference(kept[told.workload].get(told.seed, []), told)
         found += [seen] if seen is not None else []
+        if seen is not None and given.all:
+            print("\n".join(all_differences(kept[told.workload].get(told.seed, []), told)))
         if not told.broken:
             renewed[told.workload, told.seed] = told.lines
-    for one in found[:SHOWN]:
+    for one in () if given.all else found[:SHOWN]:
         print(f"{one}\n")
     took = f"{cpu_s:.1f} s of processor time, {time.monotonic() - began:.1f} s by the clock"
     print(f"{len(runs)} stories: {len(found)} differ ({took})")
@@ -62,6 +64,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sim.stories", description=__doc__)
     parser.add_argument("--slice", action="store_true", help="only those of CI's slice")
     parser.add_argument("--workload", action="append", help="only this one's; may be repeated")
+    parser.add_argument("--all", action="store_true", help="print each line that differs, of each section")
     parser.add_argument("--renew", action="store_true", help="keep those of today where they differ")
     parser.add_argument(
         "--steady", action="store_true", help="show that no story changes by more round trips and turns"

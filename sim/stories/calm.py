@@ -175,6 +175,8 @@ class CalmWorld(World):
         self._trees: dict[str, str] = {}
         """Roots by who made them, and the so many-th of theirs."""
         self._made: Counter[str] = Counter()
+        self._named: dict[str, str] = {}
+        """Sessions by their names, also those that are deleted."""
         self._rows_read = 0
         self.story: Story | None = None
 
@@ -198,11 +200,12 @@ class CalmWorld(World):
 
     def _set_faults(self, rng: Random) -> None:
         drawn, failures = Random(f"model:{self.workload.name}:{self.seed}"), self.site.model.faults
-        if drawn.random() < 0.4:
+        failures.unserved = drawn.random() < 0.6
+        if drawn.random() < 0.6:
             failures.limited, failures.refused, failures.cut = (
-                drawn.choice((0.0, 0.05, 0.1)) for _ in range(3)
+                drawn.choice((0.0, 0.05, 0.2)) for _ in range(3)
             )
-            failures.fatal = failures.too_long = drawn.choice((0.0, 0.05, 0.1))
+            failures.fatal, failures.too_long = (drawn.choice((0.0, 0.05, 0.15)) for _ in range(2))
 
     def _set_replicas(self, confirmed: float, *, failovers: bool) -> None:
         super()._set_replicas(1.0, failovers=False)
@@ -211,7 +214,7 @@ class CalmWorld(World):
         """A session by its tree and its agent's number."""
         seen = self.site.watch.sessions.get(session)
         if seen is None:
-            return session
+            return self._named.get(session, session)
         rows = self.trace.rows()
         for _, who, what, details in rows[self._rows_read :]:
             if what in ("creates", "makes"):
@@ -219,7 +222,8 @@ class CalmWorld(World):
                 self._trees[str(details[0])] = f"{who}s{self._made[who]}"
         self._rows_read = len(rows)
         agent = seen.state.facts.agent_id
-        return self._trees.get(seen.tree, "S") + (f".{agent}" if agent else "")
+        name = self._named[session] = self._trees.get(seen.tree, "S") + (f".{agent}" if agent else "")
+        return name
 
     def _who_draws(self) -> str:
         try:

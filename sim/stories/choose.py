@@ -11,7 +11,7 @@ import json
 import sqlite3
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -30,7 +30,35 @@ def main() -> int:
     if given.measure:
         _measure(given)
         return 0
-    return _pick(given)
+    return _add(given.add, given.slice_s) if given.add else _pick(given)
+
+
+def _add(names: Sequence[str], slice_s: float) -> int:
+    """Keeps more runs, as far as they are steady: the first of them in CI's slice."""
+    from sim.stories.kept import keep, kept_runs, kept_stories, list_runs
+    from sim.stories.steady import steady
+
+    slice_runs = set(kept_runs(slice_only=True))
+    listed = [(run, run in slice_runs) for run in kept_runs()]
+    new: dict[tuple[str, int], list[str]] = {}
+    spent_s = 0.0
+    for name in names:
+        workload, _, seed = name.rpartition(":")
+        run = (workload, int(seed))
+        if any(run == known for known, _ in listed):
+            continue
+        story, cpu_s, shaken = steady(run)
+        print(f"{name}: {f'not steady, {shaken}' if shaken else f'{cpu_s:.2f} s'}", flush=True)
+        if not shaken:
+            spent_s += cpu_s
+            listed.append((run, spent_s <= slice_s))
+            new[run] = story
+    for workload in {workload for workload, _ in new}:
+        new |= {(workload, seed): lines for seed, lines in kept_stories(workload).items()}
+    list_runs(listed)
+    keep(new)
+    print(f"{len(listed)} runs are kept; those that are new take {spent_s:.1f} s")
+    return 0
 
 
 def _arguments() -> argparse.Namespace:
@@ -40,6 +68,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=8, help="seeds of each workload (default: %(default)s)")
     parser.add_argument("--workload", action="append", help="only this one; may be repeated")
+    parser.add_argument(
+        "--add", action="append", metavar="WORKLOAD:SEED", help="keep this run, too, if it is steady"
+    )
     parser.add_argument("--cpu-s", type=float, default=80.0, help="of all kept runs (default: %(default)s)")
     parser.add_argument("--slice-s", type=float, default=20.0, help="of CI's slice (default: %(default)s)")
     parser.add_argument("--folder", type=Path, default=ROOT / ".mutation", help="where measures are kept")

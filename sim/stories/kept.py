@@ -9,6 +9,8 @@ from __future__ import annotations
 import lzma
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from difflib import SequenceMatcher
+from itertools import zip_longest
 from pathlib import Path
 
 from sim.stories.runs import Run, Told
@@ -111,6 +113,31 @@ def difference(before: list[str], told: Told) -> Difference | None:
         tuple(a[max(0, at - CONTEXT) : at]),
         len(names) - 1,
     )
+
+
+def all_differences(before: list[str], told: Told) -> list[str]:
+    """Each line that is another one, in each section."""
+    found = [f"{told.workload}, seed {told.seed}"]
+    old, new = _sections(before), _sections(told.lines)
+    for name in sorted(old | new, key=_rank):
+        a, b = old.get(name, []), new.get(name, [])
+        if a == b:
+            continue
+        found.append(f"  {name}")
+        for kind, a0, a1, b0, b1 in SequenceMatcher(None, a, b, autojunk=False).get_opcodes():
+            if kind != "equal":
+                found += _pairs(a[a0:a1], b[b0:b1])
+    return found
+
+
+def _pairs(before: list[str], after: list[str]) -> list[str]:
+    """Lines in the place of others, each from a little before where it differs."""
+    found: list[str] = []
+    for a, b in zip_longest(before, after, fillvalue=""):
+        same = next((at for at, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
+        first = max(0, same - AROUND // 2) if a and b else 0
+        found += [f"    {sign} {_cut(line, first)}" for sign, line in (("-", a), ("+", b)) if line]
+    return found
 
 
 _FIRST = ("faults", "acts of", "given to", "log of", "model of", "events of")

@@ -195,7 +195,12 @@ class Story:
             name = world.name_of(session)
             for _, fields in seen.stored:
                 self._entry(f"log of {name}", fields[b"p"].decode("utf-8", "replace"))
-            self._events(f"events of {name}", world.double.stream_after(watch.keys.eq(session), 0))
+            events = world.double.stream_after(watch.keys.eq(session), 0)
+            self._events(f"events of {name}", events)
+            places = [
+                f"{_number(at)}:{int(fields[b's'])}:{int(fields.get(b'x', 0))}" for at, fields in events
+            ]
+            self.tell(f"places of the events of {name}", " ".join(places))
             for given in seen.given:
                 told = f"{given.op} {given.id} about={given.about} agent={given.agent_id}"
                 self.tell(f"given to {name}", told)
@@ -217,7 +222,7 @@ class Story:
 
     def _tree(self, section: str, entries: Sequence[tuple[bytes, Mapping[bytes, bytes]]]) -> None:
         for _, fields in entries:
-            told = {key.decode(): fields[key].decode("utf-8", "replace") for key in (b"s", b"d", b"a")}
+            told = {key.decode(): fields[key].decode("utf-8", "replace") for key in (b"s", b"q", b"d", b"a")}
             at_ms = int(fields[b"t"]) if fields.get(b"t") else None
             self.tell(section, f"{_json(told)} {fields[b'p'].decode('utf-8', 'replace')}", at_ms)
 
@@ -336,6 +341,10 @@ def _ms_of(timestamp: Any) -> int | None:
     if not isinstance(timestamp, str):
         return None
     return round(datetime.fromisoformat(timestamp).timestamp() * 1000)
+
+
+def _number(entry_id: bytes) -> int:
+    return int(entry_id.partition(b"-")[0])
 
 
 def _joined(told: Iterator[Mapping[str, Any]]) -> Iterator[str]:

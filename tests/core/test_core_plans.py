@@ -23,6 +23,7 @@ from orchestrator.rollouts.summary import title
 from orchestrator.runtime.model_request import build_prompt, known_response
 from tests.core.driver import Seen, Session, assistant, op
 from tests.core.test_core_branch import LEFT, planning, plans, purpose
+from tests.core.test_core_earlier_turns import past
 
 STEPS = [{"step": "Read", "status": "pending"}, {"step": "Write", "status": "pending"}]
 PLAN: Mapping[str, Any] = {"explanation": "Because.", "plan": STEPS}
@@ -325,6 +326,19 @@ def test_conversation_that_goes_back_behind_a_plan_leaves_it(goes_back: Callable
         session.say("go", "u3")
     assert pinned(session) is None
     assert TEXT not in session.texts()
+
+
+def test_conversation_that_goes_back_to_before_a_compaction_leaves_the_plan_behind() -> None:
+    session = approved()
+    session.compact("k1")
+    session.begin()
+    session.item(assistant("sum"))
+    session.ends()
+    assert session.state.pinned == dict(PROPOSAL)
+    session.say("instead", "u2", last_response_id="resp-hello")
+    session.happens(c.LookedUp("|u2", past=past(session, "resp-hello")))
+    assert session.task.id == "u2"
+    assert pinned(session) is None
 
 
 def _shown(session: Session) -> list[str]:

@@ -131,3 +131,18 @@ async def test_answer_that_was_given_at_the_root_reaches_an_agent_with_its_texts
     command = await with_texts(context, entry)
     assert isinstance(command, MailArrived)
     assert command.payload["response"] == orjson.loads(texts)
+
+
+async def test_compaction_in_the_turn_that_asked_is_shown_no_secret(harness: Harness) -> None:
+    """The window is full when the answer is there; what a compaction says of the conversation is logged."""
+    session = await asked(harness)
+    full = FatalModelError(FatalKind.CONTEXT_LENGTH_EXCEEDED, "too long", "context_window_exceeded")
+    harness.models._turns.clear()
+    harness.models.will([full], [message("it was asked for a token")], [message("thanks")])
+    await harness.submit(session, ANSWER, "a1")
+    assert await harness.run(session) is Ended.PARKED
+    first, compaction, *_ = harness.models.prompts[-3:]
+    assert SECRET in str(first.input)
+    assert compaction.tools == ()
+    assert SECRET not in str(compaction.input)
+    assert SECRET.encode() not in await logged(harness, session)

@@ -10,13 +10,13 @@ import pytest
 from sim.mutation.sampling import all_changes
 from sim.mutation.trial import hunt
 from sim.stories import kept
-from sim.stories.kept import difference, keep, kept_runs, kept_stories, list_runs
+from sim.stories.kept import all_differences, difference, keep, kept_runs, kept_stories, list_runs
 from sim.stories.runs import Run, Told, stories
 from sim.stories.steady import steady
 
 PARTS = 6
 SHOWN = "return folded if len(folded) <= most else"
-STEADY: tuple[Run, ...] = (("approvals", 4), ("reviews", 0), ("turns", 0), ("desks", 100))
+STEADY: tuple[Run, ...] = (("approvals", 1), ("reviews", 0), ("tree", 1), ("desks", 100))
 
 
 def _differences(runs: list[Run]) -> list[str]:
@@ -56,7 +56,7 @@ def test_story_stays_as_it_is_with_more_round_trips_and_turns_of_the_loop(run: R
 def test_kept_story_tells_of_a_change_that_breaks_no_rule() -> None:
     """Agents and people are shown two characters more of a task."""
     longer = next(change for change in all_changes("core") if change.before.startswith(SHOWN))
-    plan = [run for run in kept_runs() if run[0] in ("brood", "plans", "watchdogs")]
+    plan = [run for run in kept_runs() if run[0] in ("plans", "tree", "watchdogs")]
     told = hunt(longer, plan, 120.0, stories=True)
     assert told["rule"] == "story", told
     assert "    - " in told["seen"]
@@ -75,6 +75,20 @@ def test_difference_names_who_saw_it_first_and_both_lines() -> None:
         "    - two",
         "    + 2",
         "      and 1 more of its sections differ",
+    ]
+
+
+def test_every_line_that_differs_can_be_told_section_by_section() -> None:
+    before = ["## client c1", "a", "## log of p1s1", "one", "two", "three"]
+    after = ["## client c1", "a", "b", "## log of p1s1", "one", "2"]
+    assert all_differences(before, Told("tree", 3, after, "", 0.0)) == [
+        "tree, seed 3",
+        "  log of p1s1",
+        "    - two",
+        "    + 2",
+        "    - three",
+        "  client c1",
+        "    + b",
     ]
 
 
