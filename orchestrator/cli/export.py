@@ -160,6 +160,7 @@ async def _import(
     from orchestrator.cli.invocation import opened
     from orchestrator.core.frozen import replace
     from orchestrator.gateways.folder_facts import Workspace
+    from orchestrator.gateways.principals import machine_user
     from orchestrator.rollouts.bundle_export import OpenBundle
     from orchestrator.rollouts.bundle_form import NewerFormat
     from orchestrator.rollouts.bundle_members import BadContainer, is_bundle
@@ -175,7 +176,7 @@ async def _import(
     birth = new_birth(settings, Workspace(), now_ms, os.urandom)
     facts = replace(birth.facts, imported_from=_text_path(file))
     bound = None if trust else partial(_bounded, birth.settings)
-    newcomer = Newcomer(facts, birth.settings, VERSION, now_ms, bound)
+    newcomer = Newcomer(facts, birth.settings, VERSION, now_ms, bound, machine_user().sender("cli"))
     key, blobs = chain_key(settings), dict[str, bytes]()
     with ExitStack() as stack:
         try:

@@ -51,6 +51,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.lines import MetaLine, read_meta
 from orchestrator.core.packs import Pack, read_pack
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
@@ -80,6 +81,8 @@ class Newcomer:
     now_ms: int
     bound: Bound | None = None
     """The settings that count where a stranger's file names others; None: a person vouches for the file."""
+    by: Sender | None = None
+    """The person who imports it."""
 
     def permitted(self, told: TurnSettings, portable: PortableFolder | None = None) -> TurnSettings:
         """The settings of a file, as far as they count."""
@@ -185,7 +188,7 @@ def _harmless(plan: ImportPlan, newcomer: Newcomer) -> ImportPlan:
     facts = replace(plan.facts, **owners, portable=portable)
     if (settings, facts) == (state.settings, plan.facts):
         return plan
-    configured = e.fact(f.Configured(settings, facts, export_mac=True))
+    configured = e.fact(f.Configured(settings, facts, export_mac=True, by=newcomer.by))
     entries = (*plan.entries, (configured, newcomer.now_ms))
     return replaced(
         plan,
@@ -377,7 +380,7 @@ def _session_meta(meta: MetaLine, newcomer: Newcomer) -> MetaLine:
 def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
     """The settings that the conversation goes on with, and the event that tells a client of them."""
     settings = newcomer.permitted(_last_settings(state, newcomer))
-    yield e.fact(f.Configured(settings, newcomer.facts, export_mac=True))
+    yield e.fact(f.Configured(settings, newcomer.facts, export_mac=True, by=newcomer.by))
     yield session_configured("", newcomer.facts, settings)
 
 
