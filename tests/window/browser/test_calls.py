@@ -125,6 +125,8 @@ def test_a_tree_has_its_own_rule(visitor: Visitor) -> None:
         page.get_by_test_id("tree-more").click()
         page.get_by_test_id("tree-rule").select_option(rule)
         page.keyboard.press("Escape")
+        expect(page.get_by_test_id("conversation")).to_contain_text("Nothing has been said here yet.")
+        assert found(page) == []
     page.goto(f"{visitor.deployment.url}/fleet")
     expect(page.get_by_test_id("tree-row").first).to_be_visible()
     visitor.deployment.say(silent, "touch one")

@@ -324,7 +324,7 @@ export function Conversation({ agent, name, facts, link, back }) {
   return html`<section class="talk" aria-label="Conversation" data-testid="conversation">${back}
     <header><${Glyph} state=${agent.state} /><b class="clip">${visible(name, { breaks: false })}</b><span class="faint clip">${facts}</span><span class="grow" />${may("submit") ? html`${busy ? html`<button class="mini" data-testid="interrupt" onClick=${() => interrupt(thread)}>Interrupt <${Key} k="i" /></button>` : null}<button class="mini" onClick=${focusComposer}>Message <${Key} k="m" /></button>` : null}</header>
     ${finding ? html`<${Find} talk=${talk} close=${leaveFind} />` : null}
-    <div class="items" ref=${root} onScroll=${onScroll} tabindex="0" role="feed" aria-label="Items" aria-busy=${!talk.loaded.value}><div class="column">
+    <div class="items" ref=${root} onScroll=${onScroll} tabindex="0" role=${order.length ? "feed" : "group"} aria-label="Items" aria-busy=${!talk.loaded.value}><div class="column">
       ${talk.error.value && !talk.loaded.value ? html`<p class="error">This conversation cannot be read: ${plain(talk.error.value)}. <button class="quiet" onClick=${() => talk.read()}>Try again</button></p>` : null}
       ${talk.loaded.value && !order.length ? html`<p class="faint">Nothing has been said here yet.</p>` : null}
       <${Rows} key=${thread} keys=${order} Row=${Row} more=${row} box=${root} usual=${90} chosen=${chosenItem} end=${atEnd} />
