@@ -48,7 +48,7 @@ NOWHERE = SettingsSources(Path("/tmp"), {"HOME": "/tmp"})
 
 
 def opening(settings: Settings) -> Any:
-    return SimpleNamespace(settings=settings, broker=SimpleNamespace(requests=None))
+    return SimpleNamespace(settings=settings, broker=SimpleNamespace(requests=None), secret=b"")
 
 
 ISSUER = '"https://id.example"'

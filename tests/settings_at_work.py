@@ -112,6 +112,7 @@ class Recorder:
 
     calls: list[tuple[Any, ...]] = field(default_factory=list)
     commands: list[Command] = field(default_factory=list)
+    clustered: bool = False
 
     @property
     def claims(self) -> Recorder:

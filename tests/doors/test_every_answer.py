@@ -187,7 +187,8 @@ class TwoConversations:
         place = SimpleNamespace(
             tell=lambda line: None,
             principal=Principal("ann"),
-            ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: self.client),
+            ports=SimpleNamespace(now_ms=lambda: 1),
+            new_client=lambda: self.client,
             threads=SimpleNamespace(leave=lambda session, listener: self.left.append(session)),
         )
         listening = {"one": ONE, "other": OTHER, "again": OTHER}
