@@ -64,6 +64,8 @@ KEPT = frozenset(
         "dendro",
         "heard",
         "looked",
+        "near",
+        "open",
         "ready",
         "released",
         "spend",
@@ -72,7 +74,7 @@ KEPT = frozenset(
 """Kinds of keys that outlive sessions on purpose, each with a bound (`orchestrator.broker.redis_keys`).
 
 Notices for those who look on, the ids of what was deleted, for 30 days, usage by day, what is known of
-workers, and the version of the deployment.
+workers and who of them waits, and the version of the deployment.
 """
 WORKERS, FOLLOWERS = 2, 5
 

@@ -53,9 +53,8 @@ class Sent:
     def __init__(self, principal: Principal | None = None, name: str = "ide") -> None:
         self.lines: list[bytes] = []
         self.threads = Threads()
-        ports = SimpleNamespace(
-            now_ms=lambda: 1, client=lambda principal: SimpleNamespace(head=self._head), found=None
-        )
+        client = SimpleNamespace(head=self._head, calling_itself=lambda name: None)
+        ports = SimpleNamespace(now_ms=lambda: 1, client=lambda principal, via: client, found=None)
         outbox = cast(Any, SimpleNamespace(put=self.lines.append))
         self.door = Door(
             cast(Any, ports),

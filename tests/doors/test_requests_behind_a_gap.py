@@ -51,7 +51,7 @@ class Listening:
 
     def __init__(self) -> None:
         self.sent: list[str] = []
-        ports = cast(Any, SimpleNamespace(now_ms=lambda: 1, client=lambda principal: None))
+        ports = cast(Any, SimpleNamespace(now_ms=lambda: 1, client=lambda principal, via: None))
         outbox = cast(Any, SimpleNamespace(put=self._put))
         self.door = Door(ports, cast(Any, None), Principal("ann"), cast(Outbox, outbox))
         self.live = LiveThread(ports, notifications, cast(Any, None), SESSION, _nobody)
@@ -99,7 +99,8 @@ def _conversations() -> tuple[Conversations, list[str]]:
     place = SimpleNamespace(
         tell=lambda line: asked.append(line.method),
         principal=Principal("ann"),
-        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: None),
+        ports=SimpleNamespace(now_ms=lambda: 1),
+        new_client=lambda: None,
     )
     return Conversations(cast(Any, place), {"listener": SESSION}), asked
 
@@ -193,7 +194,8 @@ async def test_answer_of_version_1_is_not_that_of_the_client_that_begins_turns()
         tell=lambda line: None,
         principal=Principal("ann"),
         client=None,
-        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Answers()),
+        ports=SimpleNamespace(now_ms=lambda: 1),
+        new_client=lambda: Answers(),
     )
     conversations = Conversations(cast(Any, place), {"listener": SESSION})
     conversations.hear(Told(SESSION, Event("t", REQUEST), ()))

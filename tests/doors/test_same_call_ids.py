@@ -63,7 +63,8 @@ async def test_request_settled_for_one_agent_stays_open_for_another() -> None:
     place = SimpleNamespace(
         tell=lambda line: None,
         principal=Principal("ann"),
-        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Keeps()),
+        ports=SimpleNamespace(now_ms=lambda: 1),
+        new_client=lambda: Keeps(),
     )
     conversations = Conversations(cast(Any, place), {"listener": ONE})
     for agent in ({}, {"agent_id": 1}, {"agent_id": 2}):
@@ -79,7 +80,8 @@ def test_request_that_was_asked_before_its_events_is_asked_once_behind_the_end_o
     place = SimpleNamespace(
         tell=lambda line: asked.append(line.method),
         principal=Principal("ann"),
-        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: None),
+        ports=SimpleNamespace(now_ms=lambda: 1),
+        new_client=lambda: None,
     )
     conversations = Conversations(cast(Any, place), {"listener": ONE})
     request = {**REQUEST, "turn_id": "u"}
@@ -100,7 +102,8 @@ async def test_request_that_was_answered_before_its_event_is_not_asked_again_unt
     place = SimpleNamespace(
         tell=lambda line: asked.append(line.method),
         principal=Principal("ann"),
-        ports=SimpleNamespace(now_ms=lambda: 1, client=lambda principal: Keeps()),
+        ports=SimpleNamespace(now_ms=lambda: 1),
+        new_client=lambda: Keeps(),
     )
     conversations = Conversations(cast(Any, place), {"listener": ONE})
     conversations._tell(ONE, "", REQUEST)
@@ -129,7 +132,7 @@ async def test_answer_to_a_full_queue_is_handed_in_once_there_is_room_while_its_
             if len(tried) < 3:
                 raise QueueFull(session, 1, 1)
 
-    ports = SimpleNamespace(now_ms=lambda: 1, client=lambda principal: FullTwice())
+    ports = SimpleNamespace(now_ms=lambda: 1, client=lambda principal, via: FullTwice())
     outbox = SimpleNamespace(put=lambda data: None)
     door = Door(
         cast(Any, ports), cast(Any, SimpleNamespace(begin=begun.append)), Principal("ann"), cast(Any, outbox)

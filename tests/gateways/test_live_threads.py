@@ -144,9 +144,14 @@ async def test_listener_of_version_1_is_asked_once_of_what_was_told_or_settled_w
     """Open requests are read from Redis, and the session's events arrive at the same time."""
     lines: list[Line] = []
     principal = SimpleNamespace(may=lambda scope: True)
-    ports = SimpleNamespace(found=None, now_ms=lambda: 1, client=lambda principal: None)
+    ports = SimpleNamespace(found=None, now_ms=lambda: 1)
     door = SimpleNamespace(
-        ports=ports, threads=SimpleNamespace(), principal=principal, client=None, tell=lines.append
+        ports=ports,
+        threads=SimpleNamespace(),
+        principal=principal,
+        client=None,
+        new_client=lambda: None,
+        tell=lines.append,
     )
     listeners = Conversations(cast(Any, door))
 

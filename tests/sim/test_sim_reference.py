@@ -10,8 +10,9 @@ from sim.double import Double, encoded, opened
 from sim.network import scripts
 from sim.reference.check import STATEMENTS
 
-NO_STATE = {"rights", "sign_in"}
-"""Scripts without state in a simulated fleet: `rights` asks about the server's user, no browser signs in."""
+NO_STATE = {"rights", "sign_in", "tree_heads"}
+"""Scripts without state in a simulated fleet: `rights` asks about the server's user, no browser signs in, and
+`tree_heads`, for bundles, which nobody makes there, writes nothing."""
 KEYS = ("{s0}:workers", "{s0}:heard", "{s0}:drains")
 ARGS = ("w1", "state", "", 60_000)
 

@@ -30,7 +30,7 @@ async def opened(stream: Stream, session: SessionId, call: str = "c1") -> dict[s
     """The request of a call, as soon as a stream tells it."""
 
     def asks(told: Told) -> bool:
-        return any(row["threadId"] == session and row["callId"] == call for row in rows(told))
+        return any((row.get("threadId"), row.get("callId")) == (session, call) for row in rows(told))
 
     told = await stream.until(asks)
     return next(row for row in rows(told) if row["threadId"] == session)
