@@ -145,6 +145,24 @@ def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
         file.write(content)
 
 
+def write_new_file(path: Path, content: bytes) -> bool:
+    """Puts a content under a name that nobody has, whole or not at all; False if there is one.
+
+    Of several who try at the same time, one succeeds. It survives a power failure.
+    """
+    draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
+    write_file(draft, content)
+    try:
+        # A link takes no name that another file has.
+        path.hardlink_to(draft)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink(missing_ok=True)
+    _sync_folder(path.parent)
+    return True
+
+
 def _sync_folder(folder: Path) -> None:
     # Without this the name itself may be gone after a power failure.
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

@@ -9,7 +9,7 @@ in the tree with a root; a consistency proof, that an earlier tree is the beginn
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 EMPTY_ROOT = sha256(b"").digest()
@@ -31,10 +31,17 @@ class Frontier:
 
     __slots__ = ("_peaks", "size")
 
-    def __init__(self) -> None:
-        self.size = 0
-        self._peaks: list[bytes] = []
+    def __init__(self, size: int = 0, peaks: Iterable[bytes] = ()) -> None:
+        self.size = size
+        self._peaks = list(peaks)
         """The roots of the full trees that the leaves make up, the largest first."""
+        if len(self._peaks) != size.bit_count():
+            raise ValueError(f"a tree of {size} leaves has {size.bit_count()} peaks, not {len(self._peaks)}")
+
+    @property
+    def peaks(self) -> tuple[bytes, ...]:
+        """The hashes that it is kept in: with its size they make it again."""
+        return tuple(self._peaks)
 
     def append(self, leaf: bytes) -> None:
         """Takes the hash of the next leaf."""
@@ -47,12 +54,7 @@ class Frontier:
 
     def root(self) -> bytes:
         """The root of the tree of all leaves that were taken."""
-        if not self._peaks:
-            return EMPTY_ROOT
-        *others, found = self._peaks
-        for peak in reversed(others):
-            found = node_hash(peak, found)
-        return found
+        return joined(self._peaks) if self._peaks else EMPTY_ROOT
 
 
 def root_of(leaves: Sequence[bytes]) -> bytes:
@@ -71,37 +73,61 @@ def _split(size: int) -> int:
 # ── proofs ────────────────────────────────────────────────────────────────────────────────────────
 
 
+Leaves = tuple[int, int]
+"""Neighbouring leaves: the first, and the one behind the last."""
+
+
+def inclusion_path(size: int, index: int) -> list[Leaves]:
+    """The trees beside the way from a leaf to the root, the leaf's neighbour first."""
+    if not 0 <= index < size:
+        raise ValueError(f"a tree of {size} leaves has no leaf {index}")
+    beside, first, end = list[Leaves](), 0, size
+    while end - first > 1:
+        at = first + _split(end - first)
+        beside.append((at, end) if index < at else (first, at))
+        first, end = (first, at) if index < at else (at, end)
+    return beside[::-1]
+
+
+def consistency_path(size: int, earlier: int) -> list[Leaves]:
+    """The trees whose roots show that the first `earlier` leaves are the beginning of `size`."""
+    if not 0 < earlier <= size:
+        raise ValueError(f"a tree of {earlier} leaves is no beginning of one of {size}")
+    beside, first, end, whole = list[Leaves](), 0, size, True
+    while end != earlier:
+        at = first + _split(end - first)
+        beside.append((at, end) if earlier <= at else (first, at))
+        whole = whole and earlier <= at
+        first, end = (first, at) if earlier <= at else (at, end)
+    return beside[::-1] if whole else [(first, end), *beside[::-1]]
+
+
+def full_trees(leaves: Leaves) -> list[tuple[int, int]]:
+    """The full trees that some leaves are made up of, the largest first: height, and place among its like."""
+    (first, end), found = leaves, list[tuple[int, int]]()
+    while first < end:
+        height = (end - first).bit_length() - 1
+        found.append((height, first >> height))
+        first += 1 << height
+    return found
+
+
+def joined(roots: Sequence[bytes]) -> bytes:
+    """The root of a tree that is made up of full ones, the largest first."""
+    *others, found = roots
+    for root in reversed(others):
+        found = node_hash(root, found)
+    return found
+
+
 def inclusion_proof(leaves: Sequence[bytes], index: int) -> list[bytes]:
     """The hashes beside the way from a leaf to the root, the leaf's neighbour first."""
-    if not 0 <= index < len(leaves):
-        raise ValueError(f"a tree of {len(leaves)} leaves has no leaf {index}")
-    if len(leaves) == 1:
-        return []
-    at = _split(len(leaves))
-    if index < at:
-        return [*inclusion_proof(leaves[:at], index), root_of(leaves[at:])]
-    return [*inclusion_proof(leaves[at:], index - at), root_of(leaves[:at])]
+    return [root_of(leaves[first:end]) for first, end in inclusion_path(len(leaves), index)]
 
 
 def consistency_proof(leaves: Sequence[bytes], earlier: int) -> list[bytes]:
     """The hashes that show that the first `earlier` leaves are the beginning of all."""
-    if not 0 < earlier <= len(leaves):
-        raise ValueError(f"a tree of {earlier} leaves is no beginning of one of {len(leaves)}")
-    return list(_subproof(leaves, earlier, whole=True))
-
-
-def _subproof(leaves: Sequence[bytes], earlier: int, *, whole: bool) -> Iterator[bytes]:
-    if earlier == len(leaves):
-        if not whole:
-            yield root_of(leaves)
-        return
-    at = _split(len(leaves))
-    if earlier <= at:
-        yield from _subproof(leaves[:at], earlier, whole=whole)
-        yield root_of(leaves[at:])
-    else:
-        yield from _subproof(leaves[at:], earlier - at, whole=False)
-        yield root_of(leaves[:at])
+    return [root_of(leaves[first:end]) for first, end in consistency_path(len(leaves), earlier)]
 
 
 def includes(root: bytes, size: int, index: int, leaf: bytes, proof: Sequence[bytes]) -> bool:

@@ -153,6 +153,15 @@ class Head:
     ms: int
     state: str
 
+    @property
+    def text(self) -> str:
+        """The statement's eight lines; raises `BadForm` if they would be none."""
+        lines = self.log, self.tree, self.size, self.root.hex(), self.chain.hex(), self.ms, self.state
+        text = "".join(f"{line}\n" for line in ("dendro-head/1", *lines))
+        if read_statement(self.index, text) != self:
+            raise BadForm(f"{self.log!r:.80} of {self.tree!r:.80} is no log that a statement can name")
+        return text
+
 
 def read_statement(index: int, text: str) -> Head:
     """Reads a statement's eight lines; raises `BadForm`."""

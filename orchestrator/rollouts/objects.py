@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
-from orchestrator.private_files import make_folder, replacing
+from orchestrator.private_files import make_folder, replacing, write_new_file
 
 _UNFINISHED = ".part"
 CHUNK = 1 << 20
@@ -56,6 +56,23 @@ class Objects:
         self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
         self._fs.pipe_file(unfinished, content)
         self._fs.mv(unfinished, path)
+
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Stores an object as `put` does where there is none of its name; False if there is one.
+
+        Of several who try at the same time, one succeeds.
+        """
+        with self._asked("does not take", name):
+            if isinstance(self._fs, LocalFileSystem):
+                make_folder(Path(self._root, name).parent)
+                return write_new_file(Path(self._root, name), content)
+            path = self._path(name)
+            self._fs.makedirs(path.rpartition("/")[0], exist_ok=True)
+            try:
+                self._fs.pipe_file(path, content, mode="create")
+            except FileExistsError:
+                return False
+            return True
 
     def put_file(self, name: str, source: Path) -> None:
         """Stores a file's bytes as `put` does, without holding them in memory."""

@@ -108,11 +108,16 @@ class Note:
             raise BadNote("a note is a text, a blank line, and signatures")
         if lines and not lines.endswith("\n"):
             raise BadNote("the last signature has no end")
-        return cls(f"{text}\n", tuple(map(_signature, lines.split("\n")[:-1])))
+        return cls(f"{text}\n", tuple(map(read_signature, lines.split("\n")[:-1])))
 
     def encode(self) -> bytes:
         lines = (f"{_DASH}{s.name} {base64.b64encode(s.id + s.value).decode()}\n" for s in self.signatures)
         return f"{self.text}\n{''.join(lines)}".encode()
+
+    def with_signatures(self, more: Iterable[Signature]) -> Note:
+        """The note with more signatures; one of a key that has signed already takes that one's place."""
+        found = {(one.name, one.id): one for one in (*self.signatures, *more)}
+        return Note(self.text, tuple(found.values()))
 
     def signed_by(self, keys: Iterable[VerifierKey]) -> dict[VerifierKey, int]:
         """Those of the keys that signed it, and the Unix time that a cosignature states (else 0).
@@ -127,7 +132,8 @@ class Note:
         return found
 
 
-def _signature(line: str) -> Signature:
+def read_signature(line: str) -> Signature:
+    """Reads a line without its end; raises `BadNote`."""
     name, _, encoded = line.removeprefix(_DASH).partition(" ")
     value = _decoded(encoded)
     if not line.startswith(_DASH) or not is_name(name) or len(value) < 5:
@@ -145,15 +151,19 @@ def _decoded(text: str) -> bytes:
 
 
 def _time_of(text: str, signature: Signature, key: VerifierKey) -> int:
-    value, time, said = signature.value, 0, text
+    value, time, said = signature.value, 0, text.encode()
     if key.type == COSIGNATURE:
         if len(value) != 72:
             raise BadNote(f"the cosignature of {key.name} has another length than 72 bytes")
         time = int.from_bytes(value[:8], "big")
-        value, said = value[8:], f"cosignature/v1\ntime {time}\n{text}"
-    if not verifies(key.public, value, said.encode()):
+        value, said = value[8:], _cosigned(text, time)
+    if not verifies(key.public, value, said):
         raise BadNote(f"the signature of {key.name} does not fit the text")
     return time
+
+
+def _cosigned(text: str, time_s: int) -> bytes:
+    return f"cosignature/v1\ntime {time_s}\n{text}".encode()
 
 
 def verifies(public: bytes, signature: bytes, message: bytes) -> bool:
@@ -209,6 +219,16 @@ class Signer:
     @property
     def key(self) -> VerifierKey:
         return VerifierKey.of(self.name, self.private.public_key().public_bytes_raw())
+
+    @property
+    def witness_key(self) -> VerifierKey:
+        """The key by which its cosignatures are checked."""
+        return VerifierKey.of(self.name, self.key.public, COSIGNATURE)
+
+    def cosigned(self, text: str, time_s: int) -> Signature:
+        """The signature of a witness that saw a checkpoint at a Unix time (cosignature/v1)."""
+        value = self.private.sign(_cosigned(text, time_s))
+        return Signature(self.name, self.witness_key.id, time_s.to_bytes(8, "big") + value)
 
     def signed(self, text: str) -> Note:
         """The note of a text, which ends with a line feed."""
