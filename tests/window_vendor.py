@@ -31,6 +31,7 @@ SOURCES = {
     "tinykeys@4.0.0": {"tinykeys.mjs": "dist/tinykeys.mjs"},
     "@leeoniya/ufuzzy@1.0.19": {"ufuzzy.mjs": "dist/uFuzzy.mjs"},
     "uplot@1.6.32": {"uplot.mjs": "dist/uPlot.esm.js", "uplot.css": "dist/uPlot.min.css"},
+    "diff@9.0.0": {"diff.mjs": "dist/diff.min.js"},
     "@fontsource-variable/geist@5.3.0": {"geist.woff2": "files/geist-latin-wght-normal.woff2"},
     "@fontsource-variable/geist-mono@5.3.0": {"geist-mono.woff2": "files/geist-mono-latin-wght-normal.woff2"},
 }

@@ -9,7 +9,7 @@ import re
 
 from tests.window_vendor import AXE_FOLDER, AXE_SHA256, CHARACTERS, MANIFEST, PARTS, SOURCES, VENDOR
 
-LICENCES = {"MIT", "Apache-2.0", "OFL-1.1"}
+LICENCES = {"MIT", "Apache-2.0", "BSD-3-Clause", "OFL-1.1"}
 
 
 def _packages() -> list[dict[str, object]]:

@@ -130,9 +130,17 @@ class Deployment:
         self.call("turn/start", {"threadId": thread, "input": words, "clientUserMessageId": uuid.uuid4().hex})
 
 
-def portable(deployment: Deployment, script: str) -> str:
-    """A session in a portable folder, whose turn is over."""
-    ran = deployment.served.machine.run("run", "--portable", script, "--json")
+def portable(deployment: Deployment, script: str, **files: str) -> str:
+    """A session in a portable folder, whose turn is over; it begins with `files`, by their stems."""
+    folder = deployment.served.machine.folder
+    there = [(folder / f"{stem}.txt", text) for stem, text in files.items()]
+    try:
+        for path, text in there:
+            path.write_text(text)
+        ran = deployment.served.machine.run("run", "--portable", script, "--json")
+    finally:
+        for path, _ in there:
+            path.unlink()
     assert ran.returncode == 0, ran.stderr
     return str(json.loads(ran.stdout.splitlines()[0])["msg"]["session_id"])
 

@@ -37,6 +37,20 @@ LATER = """*** Begin Patch
 +of later
 *** End Patch"""
 
+POEM = "roses are red\nviolets are blue\nsame\n" + "x " * 300 + "\nlast\n"
+REWORD = f"""{PATCH.removesuffix("*** End Patch")}*** Update File: poem.txt
+@@
+-roses are red
+-violets are blue
++roses are <img src=x onerror="alert(8)">red
++violets \u202eare [blue](javascript:alert(9))\u200b
++added alone
+ same
+-{"x " * 300}
++{"x " * 300}y
+ last
+*** End Patch"""
+
 SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "touch one": _runs(["touch", "one.txt"], "I make a file."),
     "fetch a": _runs(["curl", "-fsS", "http://127.0.0.1:9/a"]),
@@ -69,6 +83,10 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "patch": [
         {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},
         {"items": [{"text": "It is written."}]},
+    ],
+    "reword": [
+        {"items": [{"call": "apply_patch", "args": {"input": REWORD}}]},
+        {"items": [{"text": "It is reworded."}]},
     ],
     "two changes": [
         {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},

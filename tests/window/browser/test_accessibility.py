@@ -18,7 +18,7 @@ from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
 from orchestrator.tables import RedisSettings
 from tests.window.browser.conftest import DESKTOP, PHONE, Deployment, Visitor, portable
-from tests.window.browser.scripts import EVIL
+from tests.window.browser.scripts import EVIL, POEM
 from tests.window.browser.test_needs_you import press, queue, row
 
 __all__ = ["queue"]
@@ -95,7 +95,7 @@ def test_no_page_has_serious_findings_or_text_of_agents_that_is_more_than_text(
     asks = deployment.asks
     plain, family, plan = asks("hostile", EVIL), asks("evil brood", EVIL), asks("evil design", EVIL)
     patch = asks("patch", EVIL)
-    files = portable(deployment, "patch")
+    files = portable(deployment, "reword", poem=POEM)
     page = visitor.signed_in("/", bypass_csp=True)
     requests = page.get_by_test_id("request")
     expect(requests).to_have_count(4)
@@ -133,9 +133,10 @@ def test_no_page_has_serious_findings_or_text_of_agents_that_is_more_than_text(
         page.goto(f"{deployment.url}{path}")
         expect(page.get_by_test_id(shown).first).to_be_visible()
         if shown == "file":
-            page.get_by_test_id("file").last.click()
-            expect(page.get_by_test_id("changes")).to_contain_text("first line")
-            page.get_by_role("button", name="Remark on line 1").click()
+            page.get_by_test_id("file").filter(has_text="poem").click()
+            # Both with words of it marked: side by side at a desk, in one column on a phone.
+            expect(page.locator("mark").first).to_be_visible()
+            page.get_by_role("button", name="Remark on line 1", exact=True).last.click()
             page.get_by_test_id("remark-text").fill(EVIL)
             page.get_by_test_id("remark-add").click()
             expect(page.get_by_test_id("remarks")).to_be_visible()

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from playwright.sync_api import expect
 
-from tests.window.browser.conftest import Deployment, Visitor, portable
+from tests.window.browser.conftest import PHONE, Deployment, Visitor, portable
+from tests.window.browser.scripts import POEM
 
 
 def test_file_is_read_by_lines_and_a_remark_on_one_reaches_the_agent(
@@ -46,3 +47,50 @@ def test_reader_sees_the_lines_and_writes_no_remark_and_a_plain_folder_says_what
     plain = deployment.asks("echo")
     page.goto(f"{deployment.url}/tree/{plain}/0/changes")
     expect(page.get_by_test_id("changes")).to_contain_text("is not portable")
+
+
+def test_lines_stand_side_by_side_with_marked_words_and_one_below_the_other_where_there_is_no_room(
+    visitor: Visitor, deployment: Deployment
+) -> None:
+    tree = portable(deployment, "reword", poem=POEM)
+    page = visitor.signed_in(f"/tree/{tree}/0/changes")
+    page.get_by_test_id("file").filter(has_text="poem").click()
+    lines = page.get_by_role("table", name="Lines")
+    first = lines.locator("tr").first
+    # Both sides of a line in one row, so they scroll together; what agents wrote is text, also in a mark.
+    expect(first.locator(".left")).to_have_text("roses are red")
+    expect(first.locator(".right mark")).to_have_text('<img src=x onerror="alert(8)">')
+    second = lines.locator("tr").nth(1)
+    expect(second.locator(".right")).to_have_text("violets ⟨U+202E⟩are [blue](javascript:alert(9))⟨U+200B⟩")
+    expect(second.locator(".left mark")).to_have_count(0)
+    expect(second.locator(".right mark").first).to_have_text("⟨U+202E⟩")
+    # A line without another one, and a long one, have no marks.
+    expect(lines.locator("tr").nth(2).locator(".right")).to_have_text("added alone")
+    assert lines.locator("tr", has_text="x x x").locator("mark").count() == 0
+    page.get_by_role("button", name="Remark on old line 2").click()
+    page.get_by_test_id("remark-text").fill("As before.")
+    page.get_by_test_id("remark-add").click()
+    page.get_by_role("button", name="Remark on line 2", exact=True).click()
+    page.get_by_test_id("remark-text").fill("Why <b>so</b>?")
+    page.get_by_test_id("remark-add").click()
+    expect(page.get_by_test_id("remark")).to_have_text(["As before. Take back", "Why <b>so</b>? Take back"])
+
+    page.get_by_test_id("one-column").click()
+    expect(lines.locator("tr").first).to_have_class("del")
+    expect(lines.locator("tr.add mark").first).to_have_text('<img src=x onerror="alert(8)">')
+    expect(page.get_by_test_id("remark")).to_have_count(2)
+    # The page remembers it, where there is room for a choice.
+    page.reload()
+    page.get_by_test_id("file").filter(has_text="poem").click()
+    expect(page.get_by_test_id("one-column")).to_have_attribute("aria-pressed", "true")
+    expect(lines.locator(".left")).to_have_count(0)
+    page.get_by_test_id("two-columns").click()
+    expect(first.locator(".left")).to_have_text("roses are red")
+    page.set_viewport_size({"width": 899, "height": 900})
+    expect(lines.locator("tr").first).to_have_class("del")
+    expect(page.get_by_test_id("two-columns")).to_have_count(0)
+    page.set_viewport_size({"width": 900, "height": 900})
+    expect(first.locator(".left")).to_have_text("roses are red")
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    page.get_by_test_id("viewed").click()
+    expect(page.get_by_test_id("file").filter(has_text="poem").get_by_label("viewed")).to_be_visible()

@@ -1,13 +1,13 @@
-// Changes: the files that an agent changed in its portable folder, the lines of each, and remarks on lines.
+// Changes: the files that an agent changed in its portable folder, and the remarks on their lines.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { api, may, notice, onSignedOut } from "./store.js";
+import { KINDS, Lines } from "./lines.js";
 import { plain, visible } from "./text.js";
 import { agentName, clock, html, Key, place, quantity, Stat, Words } from "./parts.js";
 import { bind } from "./keys.js";
 import { picture } from "./past.js";
 
-const KINDS = { add: "new", delete: "deleted" }, MOST_REMARK = 4_000;
 // Remarks that were not sent yet, by thread: they outlive a look at another page.
 const drafts = new Map(), viewed = signal(new Set());
 onSignedOut(() => { drafts.clear(); viewed.value = new Set(); });
@@ -40,8 +40,9 @@ export function Changes({ tree, agent, at, seq }) {
   };
   useEffect(() => { setFound(null); }, [thread]);
   useEffect(() => { read(); }, [thread, to, at, held, seq]);
+  const view = (one) => { const key = `${thread} ${one?.path}`, now = new Set(viewed.peek()); if (!now.delete(key)) now.add(key); viewed.value = now; };
   const step = (by) => { const files = found?.files ?? [], at = files.indexOf(chosen); setPath(files[Math.min(files.length - 1, Math.max(0, at + by))]?.path ?? ""); };
-  useLayoutEffect(() => bind({ "]": () => step(1), "[": () => step(-1), v: () => { const key = `${thread} ${chosen?.path}`, now = new Set(viewed.peek()); if (!now.delete(key)) now.add(key); viewed.value = now; } }), [found, path, thread]);
+  useLayoutEffect(() => bind({ "]": () => step(1), "[": () => step(-1), v: () => view(chosen) }), [found, path, thread]);
   const send = async () => {
     const all = remarks.peek();
     try {
@@ -59,34 +60,6 @@ export function Changes({ tree, agent, at, seq }) {
       ${found.unsaved ? html`<p class="faint">The newest changes are on ${plain(found.unsaved, 60)} alone.</p>` : null}
       ${found.files.length ? html`<ul role="listbox" aria-label="Files" tabindex="0">${found.files.map((file) => html`<li key=${file.path} role="option" aria-selected=${file === chosen} class=${file === chosen ? "on" : ""} data-testid="file" data-path=${file.path} onClick=${() => setPath(file.path)}><span class="clip">${viewed.value.has(`${thread} ${file.path}`) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(file.path, { breaks: false })}</span><small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</li>`)}</ul>` : html`<p class="nothing">Nothing is changed ${to || at !== null ? "up to there" : "yet"}.</p>`}
       ${found.more ? html`<p class="faint">and ${quantity(found.more, "file")} more</p>` : null}<p class="faint keysline"><${Key} k="]" /> <${Key} k="[" /> file · <${Key} k="v" /> viewed</p></aside>
-    <div class="lines">${chosen ? html`<${Lines} key=${`${chosen.path} ${found.from} ${found.to}`} agent=${agent} file=${chosen} from=${found.from} to=${found.to} remarks=${remarks} />` : null}
+    <div class="lines">${chosen ? html`<${Lines} key=${`${chosen.path} ${found.from} ${found.to}`} agent=${agent} file=${chosen} from=${found.from} to=${found.to} remarks=${remarks} seen=${viewed.value.has(`${thread} ${chosen.path}`)} onSeen=${() => view(chosen)} />` : null}
     ${remarks.value.length && may("submit") ? html`<footer class="remarks" data-testid="remarks"><span>${quantity(remarks.value.length, "remark")} for ${agentName(agent)}</span><span class="grow" /><button class="quiet" onClick=${() => { remarks.value = []; }}>Discard</button><button class="primary" data-testid="remarks-send" onClick=${send}>Send</button></footer>` : null}</div></section>`;
-}
-
-function Lines({ agent, file, from, to, remarks }) {
-  const [diff, setDiff] = useState(null), [why, setWhy] = useState(""), [at, setAt] = useState(null);
-  const read = () => api("workspace/diff", { threadId: agent.threadId, path: file.path, from, to }).then((told) => { setWhy(""); setDiff(told); }, (error) => setWhy(error.message));
-  useEffect(() => { read(); }, []);
-  if (why) return html`<p class="error">This file cannot be compared: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>`;
-  if (!diff) return null;
-  const mine = remarks.value.filter((one) => one.path === file.path), writes = may("submit");
-  const rows = diff.hunks.flatMap((hunk, n) => {
-    let before = hunk.oldStart, after = hunk.newStart;
-    return [n ? html`<tr key=${`h${n}`} class="hunk"><td class="no" /><td class="no" /><td class="sign" /><td /></tr>` : null, ...hunk.lines.flatMap(([sign, text], m) => {
-      const old = sign === "+" ? "" : before++, now = sign === "-" ? "" : after++, key = `${n}.${m}`, line = now || old;
-      const number = (shown) => (writes && shown ? html`<button class="quiet" aria-label="Remark on line ${shown}" data-n=${shown} onClick=${() => setAt(at === key ? null : key)} />` : html`<span data-n=${shown} />`);
-      return [html`<tr key=${key} class=${sign === "+" ? "add" : sign === "-" ? "del" : ""}><td class="no">${number(old)}</td><td class="no">${number(now)}</td><td class="sign" aria-label=${sign === "+" ? "added" : sign === "-" ? "removed" : undefined}>${sign === "-" ? "−" : sign}</td><td class="code">${visible(text)}</td></tr>`,
-        ...mine.filter((one) => one.key === key).map((one) => html`<tr key=${one.id} class="remark" data-testid="remark"><td colspan="4"><p>${visible(one.text)} <button class="quiet" onClick=${() => { remarks.value = remarks.peek().filter((each) => each !== one); }}>Take back</button></p></td></tr>`),
-        at === key ? html`<tr key=${`${key}r`} class="remark"><td colspan="4"><${Remark} close=${() => setAt(null)} add=${(words) => { remarks.value = [...remarks.peek(), { id: crypto.randomUUID(), key, path: file.path, line, hunk: hunk.lines.slice(Math.max(0, m - 3), m + 1), text: words }]; setAt(null); }} /></td></tr>` : null];
-    })];
-  });
-  return html`<header class="path"><code class="grow">${visible(file.path, { breaks: false })}</code><small>${KINDS[file.kind] ?? ""}</small></header>
-    ${diff.hunks.length ? html`<div class="wide" tabindex="0"><table class="diff"><tbody>${rows}</tbody></table></div>` : html`<p class="nothing">${file.tooLarge ? "This file is too large to be compared by lines." : file.binary ? "This file is binary." : "Only its mode differs."}</p>`}${diff.truncated ? html`<p class="faint">The text is cut here: it is too long.</p>` : null}`;
-}
-
-function Remark({ add, close }) {
-  const box = useRef();
-  useLayoutEffect(() => box.current.focus(), []);
-  const save = (event) => { event.preventDefault(); const words = box.current.value.trim(); if (words) add(words); };
-  return html`<form onSubmit=${save}><textarea ref=${box} rows="2" maxlength=${MOST_REMARK} aria-label="Remark" data-testid="remark-text" onKeyDown=${(event) => { if (event.key === "Escape") { event.stopPropagation(); close(); } else if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) save(event); }} /><button class="mini" data-testid="remark-add">Add remark</button> <button type="button" class="quiet" onClick=${close}>Not now</button></form>`;
 }

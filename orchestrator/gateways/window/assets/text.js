@@ -15,12 +15,13 @@ const USUAL = new RegExp(`[\\u00A0\\u200D\\u202F\\u3000\\uFE0E\\uFE0F]|\\t| +(?=
 const MILD = { mild: true };
 
 // The text with each such character as ⟨U+202E⟩, in an element of its own. `breaks: false` shows line breaks as marks;
-// `mild` is for messages and output, in which nothing is allowed or named.
-export function visible(text, { breaks = true, mild = false } = {}) {
+// `mild` is for messages and output, in which nothing is allowed or named; `ends: false` is for a part of a line behind which more follows.
+export function visible(text, { breaks = true, mild = false, ends = true } = {}) {
   const found = [], source = String(text ?? "");
   let from = 0;
   for (const hit of source.matchAll(breaks ? EACH : EACH_OF_LINE)) {
     if (mild && USUAL.test(hit[0])) continue;
+    if (!ends && hit[0][0] === " " && hit.index + hit[0].length === source.length) continue;
     if (hit.index > from) found.push(source.slice(from, hit.index));
     if (hit[0] === "\n") found.push(h("span", { class: "newline", title: "a line break" }, "\\n"));
     else if (hit[0] === "\t") found.push(h("span", { class: "tab" }, "\t"));
