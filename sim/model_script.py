@@ -169,15 +169,12 @@ class ModelScript:
         self.heard: Callable[[Prompt], None] = lambda prompt: None
         """Told of each request, and of what is said to it."""
         self.said: Saying = lambda response, events, usage, rate_limits: None
-        self.asked = 0
-        """Requests that were sent."""
-        self.answered = 0
-        """Requests whose response was complete: each has an id of its own."""
-        self._calls = 0
+        self.row: Callable[[str], str] = lambda session: ""
+        """The row in which what is of a session is numbered: one for all, or each its own."""
+        self._counted: Counter[tuple[str, str]] = Counter()
         self._of_session: Counter[str] = Counter()
         self._asking = ""
         """The session that is answered."""
-        self._texts = 0
         self._numbers: list[int] = []
         """Processes that the one who asks was told of last."""
         self._children: list[int] = []
@@ -218,13 +215,34 @@ class ModelScript:
         asked = bool(self.odds.rounds) and items[-1].get("role") == "user" and _is_of_a_root(items)
         return asked and self.rng.random() < self.odds.rounds
 
+    def next(self, kind: str, session: str) -> tuple[int, str]:
+        """The next number of a kind in a session's row, and what stands for it in texts and ids."""
+        self._counted[kind, self.row(session)] += 1
+        return self.number(kind, session)
+
+    def number(self, kind: str, session: str) -> tuple[int, str]:
+        """The last number, and what stands for it."""
+        row = self.row(session)
+        number = self._counted[kind, row]
+        return number, f"{row}{number}"
+
+    @property
+    def asked(self) -> int:
+        """How many requests were sent."""
+        return sum(count for (kind, _), count in self._counted.items() if kind == "request")
+
+    @property
+    def _call_name(self) -> str:
+        """The name of the last call."""
+        return self.number("call", self._asking)[1]
+
     def _text(self, prompt: Prompt) -> list[ModelEvent]:
-        self._texts += 1
-        parts = [f"<t{self._texts}:{part}>" for part in range(self.rng.choice(self.odds.pieces))]
+        number, name = self.next("text", self._asking)
+        parts = [f"<t{name}:{part}>" for part in range(self.rng.choice(self.odds.pieces))]
         if _reviews(prompt.input):
-            parts = _reviewed(self._texts)
+            parts = _reviewed(number, name)
         elif _plans(prompt.input) or _plans_beside(prompt.input):
-            parts = _planned(self._texts, self.rng.choice((0, 1, 2)))
+            parts = _planned(number, name, self.rng.choice((0, 1, 2)))
         content = [{"type": "output_text", "text": "".join(parts)}]
         message = {"type": "message", "role": "assistant", "content": content}
         return [*map(TextDelta, parts), ItemDone(message)]
@@ -245,12 +263,12 @@ class ModelScript:
             name = "propose_plan_variants" if drafts else "approve_plan"
             arguments.clear()
             if drafts:
-                arguments["goal"] = f"{_TASK}{self._calls}"
+                arguments["goal"] = f"{_TASK}{self._call_name}"
         elif odds.questions and self.rng.random() < odds.questions:
             name = self.rng.choice(ASKS)
             arguments.clear()
         elif odds.brought and self.rng.random() < odds.brought:
-            name, arguments = CLIENT_TOOL, {"key": self._calls}
+            name, arguments = CLIENT_TOOL, {"key": self.number("call", self._asking)[0]}
         elif odds.processes and self.rng.random() < odds.processes:
             name, arguments = self._of_processes()
         elif odds.tools and self.rng.random() < odds.tools:
@@ -282,9 +300,8 @@ class ModelScript:
         return "write_stdin", {"number": number, "types": word}
 
     def _item(self, name: str, arguments: dict[str, Any]) -> ItemDone:
-        self._calls += 1
         text = orjson.dumps(arguments).decode()
-        id = f"c{self._calls}"
+        id = f"c{self.next('call', self._asking)[1]}"
         if self.odds.same_ids:
             self._of_session[self._asking] += 1
             id = f"k{self._of_session[self._asking]}"
@@ -298,7 +315,7 @@ class ModelScript:
 
     def _arguments(self, name: str) -> dict[str, Any]:
         """Of a call about agents, some of which exist; the model guesses their numbers."""
-        rng, prompt = self.rng, f"{_TASK}{self._calls}"
+        rng, prompt = self.rng, f"{_TASK}{self._call_name}"
         someone = {"agent_id": rng.choice((0, 1, 1, 2, 3))}
         match name:
             case "subagent_spawn":
@@ -335,7 +352,7 @@ class ModelScript:
         return {"workspace": "own"} if self.odds.own and self.rng.random() < self.odds.own else {}
 
     def _labelled(self) -> dict[str, str]:
-        return {"label": f"l{self._calls}"} if self.rng.random() < 0.2 else {}
+        return {"label": f"l{self._call_name}"} if self.rng.random() < 0.2 else {}
 
 
 def _is_a_root_at_its_beginning(items: Sequence[Item]) -> bool:
@@ -388,20 +405,20 @@ def _reviews(items: Sequence[Item]) -> bool:
     return any(text.startswith("You are reviewing") for text in texts)
 
 
-def _reviewed(number: int) -> list[str]:
+def _reviewed(number: int, name: str) -> list[str]:
     """The pieces of a reviewer's answer: findings as JSON, with words around it, or words alone."""
     place = {"absolute_file_path": "a.py", "line_range": {"start": 1, "end": number}}
     rest = {"body": "b", "confidence_score": 0.5, "code_location": place}
-    found = [{"title": f"finding {number}.{at}", **rest} for at in range(number % 3)]
-    answer = orjson.dumps({"findings": found, "overall_explanation": f"<t{number}:0>"}).decode()
-    text = answer if number % 4 else f"<t{number}:0> is all that there is to say"
+    found = [{"title": f"finding {name}.{at}", **rest} for at in range(number % 3)]
+    answer = orjson.dumps({"findings": found, "overall_explanation": f"<t{name}:0>"}).decode()
+    text = answer if number % 4 else f"<t{name}:0> is all that there is to say"
     return [text[at : at + 40] for at in range(0, len(text), 40)]
 
 
-def _planned(number: int, blocks: int) -> list[str]:
+def _planned(number: int, name: str, blocks: int) -> list[str]:
     """The pieces of a message with so many plans, cut where no line ends."""
-    plan = f"<proposed_plan>\n1. step {number}\n</proposed_plan>\n"
-    text = f"<t{number}:0>\n{plan * blocks}<t{number}:1>" if number % 5 else plan
+    plan = f"<proposed_plan>\n1. step {name}\n</proposed_plan>\n"
+    text = f"<t{name}:0>\n{plan * blocks}<t{name}:1>" if number % 5 else plan
     return [text[at : at + 13] for at in range(0, len(text), 13)]
 
 
@@ -450,14 +467,14 @@ class SimModels:
         self._look_at(prompt)
         sent = self._whose()
         self._requests.sending(sent)
-        model.asked += 1
+        model.next("request", prompt.session_id)
         model.heard(prompt)
         model.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
         await asyncio.sleep(model.rng.uniform(0.01, 0.5))
         fault = self._fault(_quoted(prompt.input))
         events = model.turn(prompt)
         cut = model.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
-        limits = _rate_limits(model.asked)
+        limits = _rate_limits(model.number("request", prompt.session_id)[0])
         if limits is not None:
             yield RateLimits(limits)
         for event in events[:cut]:
@@ -469,8 +486,8 @@ class SimModels:
             model.trace.note(self._machine, "cut")
             raise self._cut(cut)
         model.trace.note(self._machine, "answers", len(events))
-        model.answered += 1
-        response, usage = f"r{model.answered}", self._usage()
+        # Each complete response has an id of its own.
+        response, usage = f"r{model.next('response', prompt.session_id)[1]}", self._usage()
         model.said(response, events, usage, limits)
         yield Completed(response, usage, None)
 

@@ -67,8 +67,8 @@ class Worker:
         self._returning: dict[tuple[str, int], asyncio.Task[None]] = {}
         """Polls to come, of shards in which a session was left to another machine."""
         self._backlog = False
-        self._alone: dict[str, set[SessionId]] = {}
-        """Sessions to claim of which no other worker was told, by pool."""
+        self._alone: dict[str, dict[SessionId, None]] = {}
+        """Sessions to claim of which no other worker was told, by pool, in the order in which it was told."""
         self._behind = ""
         """The entry behind which this worker is told alone; empty while it does not want to be."""
         self._broken: BaseException | None = None
@@ -175,7 +175,7 @@ class Worker:
                 self._to_poll[pool, shard] = after
             elif self._alone.get(pool):
                 shard_of = self._ports.broker.keys.shard_of
-                self._alone[pool] = {one for one in self._alone[pool] if shard_of(one) != shard}
+                self._alone[pool] = {one: None for one in self._alone[pool] if shard_of(one) != shard}
 
     async def _turn_away(self) -> None:
         """Has all workers told of what this one alone was told of, and asks to be told alone no more."""
@@ -185,7 +185,7 @@ class Worker:
             self._add_alone(await claims.turn_away(self._config.name, self._config.pools, read))
         for pool, sessions in list(self._alone.items()):
             if sessions:
-                self._alone[pool] = set()
+                self._alone[pool] = {}
                 await claims.pass_on(pool, sessions)
 
     async def _attend(self) -> None:
@@ -225,13 +225,13 @@ class Worker:
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
         unfit = bool(self._unfit)
-        alone = self._alone.setdefault(pool, set())
+        alone = self._alone.setdefault(pool, {})
         claimed = await self._ports.broker.claims.claim(
             pool, self._config.name, claim_id, shard, guess, unfit=unfit, attends=True, alone=alone
         )
         if claimed is None:
             return None
-        alone.discard(claimed.claim.session)
+        alone.pop(claimed.claim.session, None)
         self._take(claimed, sent_at)
         return claimed.after
 
@@ -338,7 +338,7 @@ class Worker:
 
     def _add_alone(self, told: Sequence[tuple[str, SessionId]]) -> None:
         for pool, session in told:
-            self._alone.setdefault(pool, set()).add(session)
+            self._alone.setdefault(pool, {})[session] = None
 
     async def _tell_others(self) -> None:
         try:

@@ -166,6 +166,7 @@ class CalmWorld(World):
         super().__init__(seed, double, workload)
         site, name = self.site, f"{workload}:{seed}"
         site.model.rng = Keyed(f"model:{name}", self._who_draws)
+        site.model.row = lambda session: f"{self.name_of(session)}-"
         site.folders.rng = Keyed(f"folders:{name}", self._who_draws)
         site.folders.faulty = False
         site.network.states = False

@@ -32,6 +32,8 @@ _S = re.compile(r"\b1[89]\d{8}(?:\.\d+)?\b")
 _ISO = re.compile(r"\b20\d\d-\d\d-\d\dT\d\d[:-]\d\d[:-]\d\d(?:\.\d+)?(?:Z|\+00:00)?")
 _NUMBER = re.compile(r"\b\d{14,18}\b")
 _PACE = re.compile(r'"paces":\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|\\"paces\\":\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}')
+_LASTED = re.compile(r'(?<=durationMs":)\d+(?:\.\d+)?')
+"""How long a turn or an item took."""
 _UNHEARD = re.compile(r"not heard from for \w+")
 """A part that depends on when a worker was heard last: a story says nothing of it."""
 _DAY = re.compile(r"\b20\d\d/\d\d/\d\d\b")
@@ -47,6 +49,8 @@ DELTAS = frozenset(
     {"agent_message_delta", "agent_message_content_delta", "exec_command_output_delta", "plan_delta"}
 )
 """Events whose pieces are told as one: how they are cut is a matter of time."""
+SHORT_S = 2.2
+"""Shorter ones are told as one."""
 PIECES = ("delta", "chunk")
 
 
@@ -66,6 +70,7 @@ class Names:
         text = _S.sub("<s>", text)
         text = _NUMBER.sub("<n>", text)
         text = _PACE.sub("<paces>", text)
+        text = _LASTED.sub(_lasted, text)
         text = _UNHEARD.sub("not heard from for <time>", text)
         text = _ISO.sub("<time>", text)
         return _DAY.sub("<day>", text)
@@ -94,7 +99,17 @@ def _decoded(found: re.Match[str]) -> str:
 
 
 def _distance(ms: float, at_ms: int | None) -> str:
-    return "<ms>" if at_ms is None else f"<{round((ms - at_ms) / 100) / 10:+}s>"
+    """Whole seconds: a round trip more changes none, as a rule. All short ones are the same."""
+    if at_ms is None:
+        return "<ms>"
+    seconds = (ms - at_ms) / 1000
+    return "<now>" if abs(seconds) < SHORT_S else f"<{round(seconds):+}s>"
+
+
+def _lasted(found: re.Match[str]) -> str:
+    """How long something took, by a power of two: many durations are nobody's choice."""
+    seconds = float(found[0]) / 1000
+    return f"<below {2 ** max(1, seconds.__ceil__().bit_length())}s>"
 
 
 class Story:
