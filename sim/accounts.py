@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.redis_keys import Keys
@@ -104,11 +105,14 @@ class Accounts:
         self._by_day: Amount = NOTHING
         self._by_tree: dict[str, Amount] = {}
         """The usage that all days, and that each tree had together, when they were looked at last."""
+        self._hours: dict[str, tuple[tuple[int, ...], int]] = {}
+        """Each tree's requests of the last hour, and all of its requests, when they were looked at last."""
         self._known: dict[str, tuple[Mapping[bytes, bytes], Money]] = {}
         """Each tree's fields and money as last read."""
 
     def went_back(self) -> None:
         """All logs are read anew."""
+        self._hours.clear()
         self._spent, self._reserved, self._limits = {}, {}, {}
         self._raised.clear()
         self._by_day = self._used_by_day()
@@ -171,6 +175,22 @@ class Accounts:
         if before != NOTHING:
             self._reach.saw("by_day")
 
+    def _hour(self, tree: str, fields: Mapping[bytes, bytes], requests: int) -> None:
+        """Requests that ended since the last look count in the newest five minutes, the rest is as it was."""
+        now = tuple(map(int, fields.get(b"recent", b"").split()))
+        before, known = self._hours.get(tree, (now, requests))
+        self._hours[tree] = now, requests
+        if now == before and requests == known:
+            return
+        passed = now[0] - before[0] if now and before else 12
+        behind = (0,) * passed + before[1:] if abs(passed) < 12 else ()
+        grown = [one - was for one, was in zip_longest(now[1:], behind[:12], fillvalue=0)]
+        if len(now) > 13 or -12 < passed < 0 or grown[:1] != [requests - known] or any(grown[1:]):
+            told = f"{before} became {now}"
+            self._broken("hour", f"{tree}: {requests - known} more requests have ended, and {told}")
+        if sum(behind):
+            self._reach.saw("hour")
+
     def inbox(self, session: str, seen: Seen, told: tuple[int, int]) -> None:
         """The depths are those of the letters that wait, in the queue and in the state."""
         depths = [0, 0]
@@ -192,6 +212,7 @@ class Accounts:
         self._spawned(tree, fields, members)
         self._adds_up(tree, money, members)
         self._adds_up_by_day(tree, money.spent)
+        self._hour(tree, fields, money.spent[2])
         self._within(tree, fields, money)
         self._waiting(tree, fields, money, members)
 

@@ -117,6 +117,17 @@ DEFECTS = (
         lua("_commit_refusals", "known.who or ''}, counted)", "known.who or ''}, row.used)"),
     ),
     Mutant(
+        "an hour forgets requests of the same five minutes",
+        "of the requests of a tree that end in the same five minutes the last ones are counted alone",
+        lua("_budget", "text(tonumber(count) + requests)", "text(requests)"),
+    ),
+    Mutant(
+        "an hour's counts move too far",
+        "what a tree did in the five minutes before is told as of the ones before those",
+        lua("_budget", "string.rep(' 0', passed - 1)", "string.rep(' 0', passed)"),
+        test="tests/broker/test_budgets.py::test_requests_of_the_last_hour_are_counted_by_five_minutes",
+    ),
+    Mutant(
         "a change keeps the limits behind it twice",
         "a tree's log says that limits were before a change what they are behind it",
         lua("raise_limits", "(was and text(was) or 'null')", "(was and text(value) or 'null')"),

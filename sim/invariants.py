@@ -243,6 +243,10 @@ RULES = {
         "What all days together have used is what all trees have spent, each settlement once.",
         Case("usage was settled, and the days had some already"),
     ),
+    "hour": Rule(
+        "A tree's requests of the last hour are counted once, each in the five minutes in which it ended.",
+        Case("a request ended, and the hour had some already"),
+    ),
     "overshoot": Rule(
         "No request begins when a budget is spent, or when it does not fit beside what others reserved.",
         Case(

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
 #     spent:<kind> held:<kind> guessed:<kind>   a budget: used, reserved, and used by estimate alone
 #     r:<session>:<request>                     a reservation: tokens, cost, requests
 #     wait:reserved wait:spent                  who waits for room, and by which timer
+#     recent           how many requests ended in each of the last twelve five minutes, see `Recent`
 #     said:<what>      an event with `once` was written
 #     raised:<change>  a change of limits was made
 
@@ -724,12 +725,33 @@ class Unserved:
     due: frozenset[SessionId] = frozenset()
 
 
+RECENT_MS = 300_000
+RECENT_SLOTS = 12
+
+
+@record
+class Recent:
+    """How many model requests of a tree ended in each of twelve times of five minutes, the last one first."""
+
+    from_ms: int
+    """When the last of them begins."""
+    requests: tuple[int, ...]
+
+    @classmethod
+    def of(cls, stored: bytes) -> Recent:
+        """Reads the field `recent` of `agents:<tree>`, which `_budget.lua` describes."""
+        slot, *requests = map(int, stored.split())
+        return cls(slot * RECENT_MS, (*requests, *[0] * RECENT_SLOTS)[:RECENT_SLOTS])
+
+
 @record
 class TreeAccount:
     """The usage of a tree, and its limits."""
 
     used: Spend
     limits: Mapping[str, int] = field(default_factory=dict)
+    recent: Recent | None = None
+    """None where no request has ended since a version that counts them so."""
 
 
 @record

@@ -27,6 +27,7 @@ from orchestrator.broker.records import (
     LimitChange,
     LimitsRaised,
     Place,
+    Recent,
     RegisteredAgent,
     Registry,
     SessionHead,
@@ -447,8 +448,8 @@ class Trees(Deletion, FleetIndex, Resting):
         return [{name.decode(): value for name, value in fields.items()} for fields in found]
 
     async def accounts(self, trees: Sequence[TreeId]) -> list[TreeAccount]:
-        """The usage of some trees, of all that may be limited, and their limits."""
-        names = [*(f"spent:{kind}" for kind in _COUNTED), *(f"limit:{kind}" for kind in _COUNTED)]
+        """The usage of some trees, of all that may be limited, their limits, and what they did lately."""
+        names = [*(f"spent:{kind}" for kind in _COUNTED), *(f"limit:{kind}" for kind in _COUNTED), "recent"]
         rows = [("HMGET", self.keys.agents(tree), *names) for tree in trees]
         found = await self._connection.commands(rows) if rows else []
         return [_tree_account(values) for values in found]
@@ -691,10 +692,12 @@ _COUNTED = ("tokens", "cost", "requests")
 
 
 def _tree_account(values: Sequence[bytes | None]) -> TreeAccount:
-    limits = zip(_COUNTED, values[3:], strict=True)
+    *amounts, recent = values
+    limits = zip(_COUNTED, amounts[3:], strict=True)
     return TreeAccount(
-        Spend(*(int(value or 0) for value in values[:3])),
+        Spend(*(int(value or 0) for value in amounts[:3])),
         {kind: int(most) for kind, most in limits if most is not None},
+        None if recent is None else Recent.of(recent),
     )
 
 

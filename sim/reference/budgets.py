@@ -108,6 +108,19 @@ def used_by(tree: Fields, agent_id: bytes, amount: list[int]) -> None:
     tree[name] = amount_text([a + b for a, b in zip(amount_of(tree.get(name)), amount, strict=True)])
 
 
+def lately(tree: Fields, requests: int, now: int) -> None:
+    """Counts requests that end now among those of the hour, of which each five minutes have a count."""
+    slot, counts = now // 300_000, [int(word) for word in tree.get(b"recent", b"").split()]
+    known = dict(zip(range(counts[0], counts[0] - 12, -1), counts[1:], strict=False)) if counts else {}
+    if known and abs(slot - counts[0]) >= 12:
+        known = {}
+    newest = max([slot, *known])
+    known[newest] = known.get(newest, 0) + requests
+    oldest = max(min(known), newest - 11)
+    shown = [known.get(at, 0) for at in range(newest, oldest - 1, -1)]
+    tree[b"recent"] = b" ".join(map(written, (newest, *shown)))
+
+
 def wakes(sight: Sight, timers: bytes, listed: bytes) -> int:
     """The timers of those who wait are due now, where they still stand; how many were listed."""
     members = listed.split()

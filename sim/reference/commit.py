@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
-from sim.reference.budgets import Budget, amount_of, amount_text, used_by, wakes
+from sim.reference.budgets import Budget, amount_of, amount_text, lately, used_by, wakes
 from sim.reference.given import Given, number, replied, written
 from sim.reference.lists import is_told_of_release, is_told_of_request, is_used, may_rest
 from sim.reference.queues import (
@@ -425,6 +425,8 @@ def _accounted(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) 
     if step.settlements:
         total = [sum(amounts) for amounts in zip(*judged.settled, strict=True)]
         used_by(sight.hash(keys[5]), step.targets[0].hash_[b"agent_id"], total)
+        if total[2] > 0:
+            lately(sight.hash(keys[5]), total[2], sight.now)
         _used_that_day(sight, step, judged.settled)
     return wakes(sight, keys[10], judged.to_wake)
 

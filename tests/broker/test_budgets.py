@@ -573,3 +573,64 @@ async def test_a_day_with_too_many_namespaces_counts_the_rest_for_none(
     await root.does(settlements=(uses("1", 7, "large"),))
     await root.does(settlements=(uses("2", 1, "small"),))
     assert await today(broker) == {("", "", ""): Spend(8, 16, 2)}
+
+
+# ── activity of the last hour ─────────────────────────────────────────────────────────────────
+
+
+async def activity(broker: Broker, agent: Agent) -> tuple[int, ...]:
+    """The requests of the tree's last hour, the newest five minutes first; nothing if none is counted."""
+    (found,) = await broker.trees.accounts([agent.tree])
+    return () if found.recent is None else found.recent.requests
+
+
+async def test_requests_of_the_last_hour_are_counted_by_five_minutes() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = fakeredis.FakeAsyncRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
+        clock.advance(300 - clock.now_ms() / 1000 % 300)
+        root = await root_of(broker)
+        assert await activity(broker, root) == ()
+        child = await root.spawns(1)
+        await root.does(settlements=(used("1", 7),))
+        await child.does(settlements=(used("1", 7), used("2", 1)))
+        assert await activity(broker, root) == (3, *[0] * 11)
+        (account_now,) = await broker.trees.accounts([root.tree])
+        assert account_now.recent is not None
+        assert account_now.recent.from_ms == clock.now_ms() // 300_000 * 300_000
+        clock.advance(299.0)
+        await root.does(settlements=(used("2", 7),))
+        clock.advance(1.0 + 600.0)
+        await root.does(settlements=(used("3", 7),))
+        assert await activity(broker, root) == (1, 0, 0, 4, *[0] * 8)
+        clock.advance(8 * 300.0)
+        await root.does(settlements=(used("4", 7),))
+        assert await activity(broker, root) == (1, *[0] * 7, 1, 0, 0, 4)
+        clock.advance(300.0)
+        await root.does(settlements=(used("5", 7),))
+        assert await activity(broker, root) == (1, 1, *[0] * 7, 1, 0, 0)
+        clock.advance(-300.0)
+        await root.does(settlements=(used("6", 7),))
+        assert await activity(broker, root) == (2, 1, *[0] * 7, 1, 0, 0), (
+            "a clock that goes back by less than an hour"
+        )
+        clock.advance(-3_600.0)
+        await root.does(settlements=(used("7", 7),))
+        assert await activity(broker, root) == (1, *[0] * 11)
+        clock.advance(3_600.0)
+        await root.does(settlements=(used("8", 7),))
+        assert await activity(broker, root) == (1, *[0] * 11)
+        stored = await broker.command("HGET", broker.keys.agents(root.tree), "recent")
+        assert isinstance(stored, bytes)
+        assert len(stored.split()) == 2
+        await broker.aclose()
+
+
+async def test_a_request_that_has_ended_counts_once_in_the_hour(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    await root.does(reservation=wants("1", 40))
+    assert await activity(broker, root) == ()
+    request = root.request(settlements=(used("1", 7),))
+    assert isinstance(await broker.commits.commit(request), Committed)
+    assert isinstance(await broker.commits.commit(request), Committed)
+    assert await activity(broker, root) == (1, *[0] * 11)

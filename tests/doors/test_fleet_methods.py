@@ -324,6 +324,19 @@ async def test_spend_is_told_by_day_model_and_person_of_the_client_s_namespace(
     assert "ask for fewer days" in (await peer.refused("spend/list", {"by": ["who"]}))[1]
 
 
+async def test_list_shows_what_each_tree_did_in_the_last_hour(peer: Peer, harness: Harness) -> None:
+    broker = harness.broker
+    root = await tree(broker)
+    assert (await listed(peer))[root]["activity"] is None
+    own = await held(broker, root)
+    settled = BudgetPart(settlements=(Settlement("1", Spend(7, 5, 1)), Settlement("2", Spend(1, 1, 1))))
+    await rests(broker, own, own, budget=settled)
+    found = (await listed(peer))[root]["activity"]
+    assert (found["slotMs"], found["requests"]) == (300_000, [*[0] * 11, 2])
+    now_ms = await broker.server_ms()
+    assert found["lastAtMs"] <= now_ms < found["lastAtMs"] + 600_000
+
+
 async def test_root_that_is_cancelled_is_closed(peer: Peer, harness: Harness) -> None:
     root = await talked(peer, harness, "one")
     found = await peer.call("agent/cancel", {"threadId": root, "reason": "enough"})

@@ -21,13 +21,13 @@ local function read_budget(agents, now, agent_id)
   local user = 'u:' .. (agent_id or '')
   local f = redis.call('HMGET', agents, 'spent:tokens', 'spent:cost', 'spent:requests', 'held:tokens', 'held:cost',
     'held:requests', 'guessed:tokens', 'guessed:cost', 'guessed:requests', 'limit:tokens', 'limit:cost',
-    'limit:requests', 'limit:wall', 'wall_from', 'wait:reserved', 'wait:spent', user)
+    'limit:requests', 'limit:wall', 'wall_from', 'wait:reserved', 'wait:spent', user, 'recent')
   return {
     spent = {num(f[1]), num(f[2]), num(f[3])}, held = {num(f[4]), num(f[5]), num(f[6])},
     guessed = {num(f[7]), num(f[8]), num(f[9])}, limit = {tonumber(f[10] or ''), tonumber(f[11] or ''), tonumber(f[12] or '')},
     wall_limit = tonumber(f[13] or ''), wall = f[14] and now - num(f[14]) or 0,
     waiting = {reserved = f[15] or '', spent = f[16] or ''}, waited = {reserved = f[15], spent = f[16]},
-    user = user, used = parse_amount(f[17]) or {0, 0, 0}, changed = {}, gone = {}, touched = {},
+    user = user, used = parse_amount(f[17]) or {0, 0, 0}, recent = f[18], changed = {}, gone = {}, touched = {},
   }
 end
 
@@ -88,8 +88,27 @@ local function settle(budget, field, agents, used)
   return counted
 end
 
+-- `recent`: how many requests of the tree ended in each of the last twelve five minutes, `<five minutes since 1970>
+-- <count of those> <count of the ones before> …`. Of what comes after an hour, or by a clock that was put back by one,
+-- nothing before is kept.
+local RECENT_MS, RECENT_SLOTS = 300000, 12
+
+local function with_recent(recent, requests, now)
+  local slot = math.floor(now / RECENT_MS)
+  local newest, count, before = string.match(recent or '', '^(%d+) (%d+)(.*)$')
+  local passed = newest and slot - tonumber(newest) or RECENT_SLOTS
+  if math.abs(passed) >= RECENT_SLOTS then return text(slot) .. ' ' .. text(requests) end
+  if passed <= 0 then return newest .. ' ' .. text(tonumber(count) + requests) .. before end
+  local behind, left = string.rep(' 0', passed - 1) .. ' ' .. count .. before, RECENT_SLOTS - 1
+  local kept = string.gsub(behind, ' %d+', function(one)
+    left = left - 1
+    return left >= 0 and one or ''
+  end)
+  return text(slot) .. ' ' .. text(requests) .. kept
+end
+
 -- What the tree's accounts are from now on: fields to set, and fields that go. `settled` is what the agent used.
-local function save_budget(budget, agents, settled)
+local function save_budget(budget, agents, settled, now)
   local set, gone = {}, {}
   for i, kind in ipairs(KINDS) do
     for _, name in ipairs({'spent', 'held', 'guessed'}) do
@@ -114,6 +133,7 @@ local function save_budget(budget, agents, settled)
   if settled then
     for i = 1, 3 do budget.used[i] = budget.used[i] + settled[i] end
     set[#set + 1], set[#set + 2] = budget.user, amount_text(budget.used)
+    if settled[3] > 0 then set[#set + 1], set[#set + 2] = 'recent', with_recent(budget.recent, settled[3], now) end
   end
   redis.call('HSET', agents, unpack(set))
   if #gone > 0 then redis.call('HDEL', agents, unpack(gone)) end

@@ -104,7 +104,7 @@ end
 -- Answers how many that waited for room are woken.
 local function write_budget(budget, now)
   if not budget then return 0 end
-  save_budget(budget.kept, KEYS[6], day_key and budget.settled)
+  save_budget(budget.kept, KEYS[6], day_key and budget.settled, now)
   if day_key then save_day(budget.day, day_key, spend_ms) end
   return wake_waiting(budget.to_wake, KEYS[11], now)
 end

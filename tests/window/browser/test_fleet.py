@@ -42,6 +42,23 @@ def test_trees_stand_by_their_states_and_change_while_one_looks(visitor: Visitor
     expect(page).to_have_url(re.compile(f"/tree/{asking}$"))
 
 
+def test_each_tree_shows_what_it_did_in_the_last_hour(visitor: Visitor) -> None:
+    quiet, busy = (
+        visitor.deployment.begins("Nothing was said here"),
+        visitor.deployment.asks("echo", "Echo once"),
+    )
+    visitor.deployment.until_at_rest(busy)
+    page = visitor.page(storage_state=visitor.signed_in("/fleet").context.storage_state())
+    hour = tree_row(page, busy).get_by_role("img", name=re.compile("in the last hour"))
+    page.clock.install()
+    page.goto(f"{visitor.deployment.url}/fleet?q=echo+once")
+    expect(hour).to_have_accessible_name("1 model request in the last hour")
+    expect(hour.locator("rect:not(.none)")).to_have_count(1)
+    expect(tree_row(page, quiet)).to_have_count(0)
+    page.clock.fast_forward(65 * 60_000)
+    expect(hour).to_have_accessible_name("No model request in the last hour")
+
+
 def test_a_tree_that_was_read_is_at_rest(visitor: Visitor) -> None:
     done = visitor.deployment.asks("echo", "Read me")
     page = visitor.signed_in("/fleet")

@@ -13,7 +13,7 @@ from weakref import WeakKeyDictionary
 from pydantic import Field
 
 from orchestrator.broker.notices import until
-from orchestrator.broker.records import AT_REST, BUDGET_KINDS, SPEND_DAYS, SessionHead
+from orchestrator.broker.records import AT_REST, BUDGET_KINDS, RECENT_MS, SPEND_DAYS, Recent, SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
@@ -175,6 +175,7 @@ def tree_row(row: TreeRow) -> JsonObject:
         "tokens": max(account.used.tokens, row.doing.tokens),
         "costMicro": cost or None,
         "budget": _budget(row),
+        "activity": _activity(row.account.recent),
         "model": meta.get("model") or "",
         "pool": head.pool,
         "who": head.labels.who,
@@ -196,6 +197,13 @@ def _budget(row: TreeRow) -> JsonObject | None:
         return None
     kind = max(limits, key=lambda name: used[name] / max(1, limits[name]))
     return {"kind": kind, "spent": used[kind], "limit": limits[kind]}
+
+
+def _activity(recent: Recent | None) -> JsonObject | None:
+    """The model requests that ended in each five minutes of an hour, the oldest first, up to the last one."""
+    if recent is None:
+        return None
+    return {"lastAtMs": recent.from_ms, "slotMs": RECENT_MS, "requests": list(recent.requests[::-1])}
 
 
 def change_json(change: Mapping[str, int] | None) -> JsonObject | None:

@@ -1,9 +1,9 @@
 // Fleet: every tree by its state, and new ones.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { signal } from "@preact/signals";
-import { api, may, onSignedOut, session } from "./store.js";
+import { computed, signal } from "@preact/signals";
+import { api, may, now, onSignedOut, session } from "./store.js";
 import { plain, visible } from "./text.js";
-import { Age, canopy, dollars, Glyph, go, html, Key, Link, Meter, phone, place, short, Stat, STATES, title, Words } from "./parts.js";
+import { Age, canopy, dollars, Glyph, go, html, Key, Link, Meter, phone, place, quantity, short, Stat, STATES, title, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
 import { Rows } from "./rows.js";
 import { counts, failed, loaded, ORDER, order, readAll, readMore, rows, rowsNow } from "./trees.js";
@@ -13,6 +13,15 @@ const chosen = signal(null), unfolded = signal(false);
 onSignedOut(() => { chosen.value = null; });
 
 const lastWords = (row) => plain((row.waitsFor?.text && !row.last ? `waits for ${row.waitsFor.text}` : row.last ?? "").replace(MARKS, ""), 200);
+// What a tree did in the last hour: the model requests that ended in each five minutes of it, up to now. The line that
+// a count is as high as is that of the tree's own busiest time, and of ten at least.
+const SLOT_MS = 300_000, slotNow = computed(() => Math.floor(now.value / SLOT_MS));
+function Hour({ activity }) {
+  const found = Array(12).fill(0), late = activity ? slotNow.value - Math.floor(activity.lastAtMs / SLOT_MS) : 12;
+  activity?.requests.forEach((count, n) => { const at = n - Math.max(0, late); if (at >= 0) found[at] = count; });
+  const sum = found.reduce((all, one) => all + one, 0), most = Math.max(10, ...found), words = activity === null ? "Not counted yet" : sum ? `${quantity(sum, "model request")} in the last hour` : "No model request in the last hour";
+  return html`<svg class="hour" width="70" height="22" viewBox="0 0 70 22" role="img" aria-label=${words} data-testid="activity"><title>${words}</title>${sum ? found.map((count, n) => html`<rect key=${n} class=${count ? "" : "none"} x=${n * 6} y=${count ? (20 - 18 * Math.sqrt(count / most)).toFixed(1) : 20} width="4" height=${count ? (1 + 18 * Math.sqrt(count / most)).toFixed(1) : 1} />`) : null}</svg>`;
+}
 // A row renders anew for its own tree and its own selection, and for nothing else.
 function Row({ id, index, at, before }) {
   const row = rows.get(id)?.value, on = chosen.value === id;
@@ -22,6 +31,7 @@ function Row({ id, index, at, before }) {
     <span role="gridcell"><${Glyph} state=${row.state} /></span>
     <span role="gridcell" class="title"><b><${Link} to=${`/tree/${id}`} tabindex="-1"><${Words} text=${title(row)} most=${140} /><//></b><small class=${row.state}>${visible(lastWords(row), { breaks: false })}</small></span>
     <span role="gridcell" class="can">${canopy(row.shape?.length ? row.shape : [[0, null, row.state]], 92, 26)}</span>
+    <span role="gridcell" class="act"><${Hour} activity=${row.activity ?? null} /></span>
     <span role="gridcell" class="r num work"><b>${working}</b><i>/${total}</i></span>
     <span role="gridcell" class="r num tok">${short(row.tokens ?? 0)}</span>
     <span role="gridcell" class="r num cost">${row.costMicro ? dollars(row.costMicro) : html`<i>–</i>`}${row.budget && (row.budget.kind === "cost" || row.budget.spent > row.budget.limit / 2) ? html`<${Meter} kind=${row.budget.kind} spent=${row.budget.spent} limit=${row.budget.limit} />` : null}</span>
@@ -72,7 +82,7 @@ export function Fleet() {
   const groups = ORDER.map((name) => [name, list.filter(([, is]) => is === name)]).filter(([, found]) => found.length);
   return html`<main class="fleet" data-testid="fleet">
     <header><h1>Fleet</h1><span class="count">${loaded.value ? total : ""}</span><span class="grow" /><div class="filters"><${Link} class="chip ${bare ? "on" : ""}" to="/fleet">All<//><${Link} class="chip ${mine ? "on" : ""}" to=${to({ mine: !mine })}>Mine<//>${pools.length > 1 ? pools.map((name) => html`<${Link} key=${name} class="chip pools ${pool === name ? "on" : ""}" to=${to({ pool: pool === name ? null : name })}>${plain(name, 30)}<//>`) : null}<input ref=${filter} data-testid="filter" aria-label="Filter" placeholder="Filter…  /" value=${place.value.query.get("q") ?? ""} onInput=${(event) => go(to({ q: event.target.value }), { replace: true })} /></div>${may("submit") ? html`<button class="mini new" onClick=${() => { overlay.value = "tree"; }}>New tree <${Key} k="n" /></button>` : null}</header>
-    ${loaded.value && !order.value.length ? html`<${First} />` : html`<div class="cols head" aria-hidden="true"><span></span><span>Tree</span><span>Agents</span><span class="r">Working</span><span class="r">Tokens</span><span class="r">Cost</span><span class="r chg">Changes</span><span class="pool">Pool</span><span class="r">Last</span></div>
+    ${loaded.value && !order.value.length ? html`<${First} />` : html`<div class="cols head" aria-hidden="true"><span></span><span>Tree</span><span>Agents</span><span class="act">Last hour</span><span class="r">Working</span><span class="r">Tokens</span><span class="r">Cost</span><span class="r chg">Changes</span><span class="pool">Pool</span><span class="r">Last</span></div>
     <div role="grid" aria-label="Trees" aria-rowcount=${list.length} class="rows" tabindex="0" ref=${box}>${groups.map(([name, found]) => {
       const before = above;
       above += found.length;
