@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +11,8 @@ from orchestrator.cli.invocation import Invocation
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from orchestrator.views.audited import Cost, Decided, Logs
+    from orchestrator.views.audit_questions import Answer
+    from orchestrator.views.audited import Cost, Decided, Source
 
 audit = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Answers an auditor's questions.")
 SOURCE = Annotated[
@@ -20,6 +21,7 @@ SOURCE = Annotated[
 JSON = Annotated[bool, typer.Option("--json", help="One answer a line, as JSON.")]
 GROUPS = ("who", "behalf", "agent", "model", "day", "token")
 ENTRIES_SHOWN = 6
+UNCHECKED = 2
 WORTH = (
     "proved: the entries follow from each other, and stand in the log as they were written. Without a chain "
     "key, or a head that you noted, whoever can write to Redis can write the whole log anew"
@@ -33,6 +35,9 @@ def who(
     call: Annotated[
         str, typer.Argument(metavar="CALL|GLOB", help="A call's id, or a pattern of its command.")
     ],
+    since: Annotated[
+        str, typer.Option("--since", metavar="TIME", help="UTC, or its beginning: 2026-11-28T20.")
+    ] = "",
     json: JSON = False,
 ) -> None:
     """Tells who let a call run, or which policy did; where it ran, for whom, and what came of it.
@@ -46,13 +51,15 @@ def who(
     """
     from orchestrator.views import audited
 
-    logs = _logs(ctx, source)
-    found = audited.who(logs, call)
-    if not found:
-        raise Fault(f"no call has the id {call}, or a command that fits it")
-    for one in found:
-        _show(_as_json(one, logs) if json else _decided(one, logs))
-    _end(logs)
+    async def answer(logs: Source) -> None:
+        found = False
+        async for one in audited.who(logs, call, since):
+            found = True
+            _show(_as_json(one, logs) if json else _decided(one, logs))
+        if not found:
+            raise Fault(f"no call has the id {call}, or a command that fits it")
+
+    _ask(ctx, source, answer)
 
 
 @audit.command("cost")
@@ -66,22 +73,163 @@ def cost(
 ) -> None:
     """Sums up what model requests have cost: tokens, and money by the prices that stand in the log.
 
-    A request without a price is counted as unknown, and never as free.
+    A request without a price is counted as unknown, and never as free. Of a
+    session's tree that stands still the sum is held against its registry.
 
     \b
     dendro audit cost 0199a2b4 --by model
     """
+    from orchestrator.cli.invocation import print_on_stderr
     from orchestrator.views import audited
 
     if by not in GROUPS:
         raise Fault(f"--by {by}: one of {', '.join(GROUPS)} is expected", ExitCode.USAGE)
-    logs = _logs(ctx, source)
-    for one in audited.cost(logs, by):  # type: ignore[arg-type]
-        _show(_as_json(one, logs) if json else _spent(one))
-    _end(logs)
+
+    async def answer(logs: Source) -> None:
+        total = audited.Total()
+        for one in await audited.cost(logs, by, total):  # type: ignore[arg-type]
+            _show(_as_json(one, logs) if json else _spent(one))
+        if logs.spent is None:
+            print_on_stderr(
+                "not compared with the tree's registry: a file has none, and a busy tree's changes"
+            )
+        elif differs := total.compared(logs.spent):
+            raise Fault(f"FINDING: {differs}")
+        else:
+            unknown = f"; {total.unknown} requests there are estimates" if total.unknown else ""
+            print_on_stderr(f"the sum agrees with the tree's registry{unknown}")
+
+    _ask(ctx, source, answer)
 
 
-def _logs(ctx: typer.Context, source: str) -> Logs:
+@audit.command("file")
+def file(
+    ctx: typer.Context,
+    source: SOURCE,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Whole, or its end: `src/app.py`.")],
+    json: JSON = False,
+) -> None:
+    """Tells what touched a file, in order: patches, commands, merges and snapshots, and for which words.
+
+    A command that does not name it is told of where the snapshot behind it has
+    another content of it.
+
+    \b
+    dendro audit file run.zip src/app.py
+    """
+    from orchestrator.views import audit_questions
+
+    _answer(ctx, source, lambda logs: audit_questions.file(logs, path), json, f"nothing names {path}")
+
+
+@audit.command("context")
+def context(
+    ctx: typer.Context,
+    source: SOURCE,
+    decision: Annotated[
+        str, typer.Argument(metavar="CALL|SEQ", help="A call's id, or an entry: `SESSION:SEQ`.")
+    ],
+    network: Annotated[
+        bool, typer.Option("--network", help="Only what came from outside of the machine.")
+    ] = False,
+    json: JSON = False,
+) -> None:
+    """Lists all that the model was shown when it decided: each text, its entry and its origin.
+
+    *proved* is that it was shown where the digest of the request follows from the
+    entries. Which words of the action stand in which text is likeness, and no
+    proof.
+
+    \b
+    dendro audit context run.zip call_2 --network
+    """
+    from orchestrator.views import audit_questions
+
+    none = f"no request of the model lies before {decision}"
+    _answer(ctx, source, lambda logs: audit_questions.context(logs, decision, network=network), json, none)
+
+
+@audit.command("secrets")
+def secrets(
+    ctx: typer.Context,
+    source: SOURCE,
+    find: Annotated[
+        list[str] | None, typer.Option("--find", metavar="REGEX", help="Looked for as well.")
+    ] = None,
+    json: JSON = False,
+) -> None:
+    """Finds where secrets may have been seen: by their forms, and who and which provider got each.
+
+    No answer has the secret itself. What was seen cannot be called back; `dendro
+    redact` takes it out of the logs.
+
+    \b
+    dendro audit secrets run.zip --find 'ACME-[0-9]{8}'
+    """
+    import re
+
+    from orchestrator.views import audit_questions
+
+    try:
+        audit_questions.finders(find or ())
+    except re.error as error:
+        raise Fault(f"--find: it is no regular expression: {error}", ExitCode.USAGE) from None
+    _answer(ctx, source, lambda logs: audit_questions.secrets(logs, find or ()), json)
+
+
+@audit.command("egress")
+def egress(ctx: typer.Context, source: SOURCE, json: JSON = False) -> None:
+    """Lists what may have left the machine: requests, commands with network, MCP calls, web searches.
+
+    Hosts are those that words name: what a command really reached is not observed.
+
+    \b
+    dendro audit egress run.zip --json
+    """
+    from orchestrator.views import audit_questions
+
+    _answer(ctx, source, audit_questions.egress, json)
+
+
+@audit.command("redactions")
+def redactions(ctx: typer.Context, source: SOURCE, json: JSON = False) -> None:
+    """Lists what was redacted: which entries, by whom, when and why; and entries without text.
+
+    \b
+    dendro audit redactions 0199a2b4
+    """
+    from orchestrator.views import audit_questions
+
+    _answer(ctx, source, audit_questions.redactions, json)
+
+
+def _answer(
+    ctx: typer.Context,
+    source: str,
+    question: Callable[[Source], AsyncIterator[Answer]],
+    json: bool,
+    none: str = "",
+) -> None:
+    """Prints the answers as they come; raises `Fault` with `none` where there has to be one and is not."""
+
+    async def answer(logs: Source) -> None:
+        found = False
+        async for one in question(logs):
+            found = True
+            worth = _proof(logs) if one.proved else "stated"
+            if json:
+                told = {**one.values, "entries": list(one.entries), "worth": worth}
+                _show(iter([_json(told)]))
+            else:
+                _show(iter([f"{one.text}  {_entries(one.entries)} {worth}"]))
+        if not found and none:
+            raise Fault(none)
+
+    _ask(ctx, source, answer)
+
+
+def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[None]]) -> None:
+    """Opens the logs and has them asked; says then what the answers are worth."""
     import asyncio
     from pathlib import Path
 
@@ -92,22 +240,31 @@ def _logs(ctx: typer.Context, source: str) -> Logs:
     from orchestrator.wiring.deployment import chain_key
 
     settings = Invocation.of(ctx).settings()
-    try:
+
+    async def of_file() -> Source | None:
         if is_bundle(Path(source)):
             return audited.logs_of_bundle(Path(source), chain_key(settings))
         if (path := existing_file(source)) is not None:
             return audited.logs_of_export(path, chain_key(settings))
+        return None
+
+    async def ask() -> Source:
+        if (logs := await of_file()) is not None:
+            await answer(logs)
+            return logs
+        async with opened(settings) as found:
+            logs = await audited.logs_of_tree(found, await found.find(source))
+            await answer(logs)
+            return logs
+
+    try:
+        logs = asyncio.run(ask())
     except RolloutError as error:
         raise Fault(str(error)) from None
-
-    async def read() -> Logs:
-        async with opened(settings) as found:
-            return await audited.logs_of_tree(found, await found.find(source))
-
-    return asyncio.run(read())
+    _end(logs)
 
 
-def _decided(one: Decided, logs: Logs) -> Iterator[str]:
+def _decided(one: Decided, logs: Source) -> Iterator[str]:
     where = {True: "in the sandbox", False: "OUTSIDE THE SANDBOX", None: "no command"}[one.sandboxed]
     ran = f"{one.agent}/{one.call_id}  {one.command}  {one.cwd or ''} {where}"
     yield f"{ran}  {_entries(one.entries)} {_proof(logs)}"
@@ -115,6 +272,8 @@ def _decided(one: Decided, logs: Logs) -> Iterator[str]:
         yield f"  worker     {one.worker}  {one.worker_entry} stated"
     if one.decision:
         yield f"  {one.decision:<10} by {one.by}  {one.by_entry} stated"
+        if one.key:
+            yield f"  signed     by {one.key}, if `dendro verify --trust` proves it  {one.by_entry} stated"
         if one.shown:
             yield f"  shown      {one.shown}  {one.by_entry} stated"
     elif one.unasked:
@@ -131,25 +290,29 @@ def _spent(one: Cost) -> Iterator[str]:
     money = f"${one.cost_micro / 1e6:.6f}"
     unknown = f", {one.unpriced} requests of unknown cost" if one.unpriced else ""
     used = f"{one.requests} requests, {one.input_tokens} in, {one.output_tokens} out"
-    yield f"{one.name}  {used}, {money}{unknown}  {_entries(one.entries)} stated"
+    yield f"{one.name}  {used}, {money}{unknown}  {_entries(one.entries, one.more_entries)} stated"
 
 
-def _entries(places: list[str]) -> str:
-    more = f" and {len(places) - ENTRIES_SHOWN} more" if len(places) > ENTRIES_SHOWN else ""
+def _entries(places: Sequence[str], uncounted: int = 0) -> str:
+    left = len(places) - ENTRIES_SHOWN + uncounted
+    more = f" and {left} more" if len(places) > ENTRIES_SHOWN else ""
     return ", ".join(places[:ENTRIES_SHOWN]) + more
 
 
-def _proof(logs: Logs) -> str:
-    return "stated" if logs.faults else "proved"
+def _proof(logs: Source) -> str:
+    return "stated" if logs.faults or logs.unchecked else "proved"
 
 
-def _as_json(one: Decided | Cost, logs: Logs) -> Iterator[str]:
+def _as_json(one: Decided | Cost, logs: Source) -> Iterator[str]:
     from dataclasses import asdict
 
+    yield _json({**asdict(one), "entries_are": _proof(logs), "names_are": "stated"})
+
+
+def _json(told: Mapping[str, Any]) -> str:
     import orjson
 
-    told: dict[str, Any] = {**asdict(one), "entries_are": _proof(logs), "names_are": "stated"}
-    yield orjson.dumps(told).decode()
+    return orjson.dumps(told).decode()
 
 
 def _show(lines: Iterator[str]) -> None:
@@ -159,12 +322,14 @@ def _show(lines: Iterator[str]) -> None:
         typer.echo(json_for_stdout(line.encode()) if line.startswith("{") else plain(line))
 
 
-def _end(logs: Logs) -> None:
+def _end(logs: Source) -> None:
     from orchestrator.cli.invocation import print_on_stderr
 
-    if not logs.faults:
-        print_on_stderr(WORTH)
     for fault in logs.faults[:ENTRIES_SHOWN]:
         print_on_stderr(f"not proved: {fault}")
     if logs.faults:
         raise typer.Exit(ExitCode.FAILED)
+    if logs.unchecked:
+        print_on_stderr(f"not proved: {logs.unchecked}")
+        raise typer.Exit(UNCHECKED)
+    print_on_stderr(WORTH)

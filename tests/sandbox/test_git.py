@@ -432,7 +432,7 @@ READ = {
     "orchestrator/tools/patch/writer.py": 10,
     "orchestrator/tools/patch/plan.py": 1,
     "orchestrator/tools/exec_policy.py": 1,
-    "orchestrator/views/audited.py": 1,
+    "orchestrator/views/audited.py": 2,
     "orchestrator/wiring/deployment.py": 1,
     "orchestrator/wiring/portable.py": 2,
     "orchestrator/wiring/worker_parts.py": 3,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from orchestrator.broker.records import Spend
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.facts import Claimed
 from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price
-from orchestrator.views.audited import Logs, cost, who
+from orchestrator.views.audited import Logs, Total, cost, who
 from tests.core.driver import USAGE, Session, a_command, op, text
 
 ANN = Sender("ann@host", "", "admin", "terminal", "machine")
@@ -32,12 +33,12 @@ def asked(session: Session) -> None:
     session.assessed("call_1", a_command("make", "install"))
 
 
-def test_auditor_is_told_who_allowed_a_command_for_whom_and_where_it_ran() -> None:
+async def test_auditor_is_told_who_allowed_a_command_for_whom_and_where_it_ran() -> None:
     session = Session(settings={"approval_policy": "untrusted"})
     asked(session)
     session.decides("call_1", "approved", by=BEN, who="ben")
     session.finishes("call_1")
-    (found,) = who(logs_of(session), "make*")
+    [found] = [one async for one in who(logs_of(session), "make*")]
     assert (found.call_id, found.command, found.decision) == ("call_1", "make install", "approved")
     assert found.by == "ben (scope approve, token ab12) through app-server"
     assert found.behalf == "ann@host (scope admin, token machine) through terminal"
@@ -46,28 +47,48 @@ def test_auditor_is_told_who_allowed_a_command_for_whom_and_where_it_ran() -> No
     assert lines[int(found.by_entry.partition(":")[2]) - 1]["kind"] == "answer"
     assert lines[int(found.behalf_entry.partition(":")[2]) - 1]["kind"] == "task"
     assert lines[int(found.worker_entry.partition(":")[2]) - 1]["kind"] == "claimed"
-    assert who(logs_of(session), "call_1") == [found]
-    assert who(logs_of(session), "rm*") == []
+    assert [one async for one in who(logs_of(session), "call_1")] == [found]
+    assert [one async for one in who(logs_of(session), "rm*")] == []
+    assert [one async for one in who(logs_of(session), "make*", "2100")] == []
 
 
-def test_command_that_nobody_was_asked_about_names_the_policy_that_let_it_run() -> None:
+async def test_command_that_nobody_was_asked_about_names_the_policy_that_let_it_run() -> None:
     session = Session(settings={"approval_policy": "never"})
     asked(session)
-    (found,) = who(logs_of(session), "make install")
+    [found] = [one async for one in who(logs_of(session), "make install")]
     assert (found.decision, found.by) == ("", "")
     assert found.unasked.startswith("approvals never, sandbox ")
 
 
-def test_cost_is_summed_by_who_gave_the_task_and_an_unknown_price_is_not_zero() -> None:
+async def test_cost_is_summed_by_who_gave_the_task_and_an_unknown_price_is_not_zero() -> None:
     session = Session()
     for number, (by, price) in enumerate([(ANN, Price(250, 1.0, 0.1, 2.0)), (BEN, None)]):
         session.submit(op("user_input", items=[text("go")]), f"u{number}", by=by)
         n = session.begin()
         session.happens(c.ResponseCompleted(n, f"r{number}", USAGE, price=price))
-    found = {group.name: group for group in cost(logs_of(session), "behalf")}
+    total = Total()
+    found = {group.name: group for group in await cost(logs_of(session), "behalf", total)}
     assert found["ann@host"].cost_micro == 250
     assert found["ann@host"].unpriced == 0
     assert (found["ben"].cost_micro, found["ben"].unpriced) == (0, 1)
     assert [group.requests for group in found.values()] == [1, 1]
-    assert {group.name for group in cost(logs_of(session), "token")} == {"machine", "ab12"}
-    assert [group.name for group in cost(logs_of(session), "agent")] == ["0"]
+    assert {group.name for group in await cost(logs_of(session), "token")} == {"machine", "ab12"}
+    assert [group.name for group in await cost(logs_of(session), "agent")] == ["0"]
+    tokens = 2 * USAGE["total_tokens"]
+    assert total.compared(Spend(tokens, 250, 2)) == ""
+    assert total.compared(Spend(tokens, 900, 2)) == "", "a request without a price had one at the registry"
+    assert "249 millionths of a dollar by the tree's registry, 250" in total.compared(Spend(tokens, 249, 2))
+    assert "3 requests by the tree's registry, 2 by the logs" in total.compared(Spend(tokens, 250, 3))
+
+
+async def test_call_that_was_approved_for_the_session_names_the_entry_that_says_so() -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    asked(session)
+    session.decides("call_1", "approved_for_session", by=BEN, who="ben")
+    session.finishes("call_1")
+    session.asks_for("call_2")
+    session.assessed("call_2", a_command("make", "install"))
+    found = [one async for one in who(logs_of(session), "call_2")]
+    assert found[0].unasked.endswith("approved for the session")
+    kinds = [e.decode_entry(line).payload.get("kind") for line in session.lines]
+    assert f"s1:{kinds.index('approved_for_session') + 1}" in found[0].entries

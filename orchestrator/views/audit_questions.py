@@ -1,0 +1,832 @@
+"""More questions of an auditor: a file, the context of a decision, secrets, egress, redactions.
+
+Each answer says whether it is *proved* (what it says stands in entries whose chain held) or *stated* (it is
+the word of somebody, or found by likeness of words).
+"""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from orchestrator.core.birth import needed, opened
+from orchestrator.core.blobs import is_reference, resolve
+from orchestrator.core.context import CONTEXT_TAGS, INSTRUCTIONS_TAG, ROLE_OPENING
+from orchestrator.core.entries import RESPONSE_ITEM, Entry
+from orchestrator.core.evolve import evolve
+from orchestrator.core.facts import RequestBegun
+from orchestrator.core.frozen import record
+from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, for_model, message_text, searched
+from orchestrator.core.modes import with_plan
+from orchestrator.core.state import State
+from orchestrator.core.user_turns import SKILL_TAG
+from orchestrator.folders.names import quoted
+from orchestrator.model.canonical import CanonicalRequests
+from orchestrator.model.prompt import Prompt
+from orchestrator.views.audited import MOST_ENTRIES, MOST_SHOWN, UNKNOWN, Source, Told, digest_of, name_of
+
+
+@dataclass(slots=True)
+class Answer:
+    """An answer: a line for people, the same as values, and the entries that say so."""
+
+    text: str
+    values: Mapping[str, Any]
+    entries: Sequence[str]
+    proved: bool = True
+    """False: it is somebody's word, or found by likeness."""
+
+
+def _short(text: str, most: int = MOST_SHOWN) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= most else f"{words[:most]}…"
+
+
+def _counted(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+@dataclass(slots=True)
+class _Session:
+    """The words of one session's log so far, as these questions read it."""
+
+    id: str = ""
+    agent: str = "0"
+    words: str = ""
+    words_entry: str = ""
+    reasoning: str = ""
+    reasoning_entry: str = ""
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    task: str = ""
+    task_entry: str = ""
+
+    def take(self, told: Told) -> None:
+        payload = told.payload
+        if told.kind == "configured":
+            self.agent = str((payload.get("session") or {}).get("agent_path", "0"))
+            self.settings = payload.get("settings") or {}
+        elif told.kind == "task":
+            self.task, self.task_entry = str(payload.get("id", "")), told.place
+            self.settings = payload.get("settings") or {}
+        elif told.type == RESPONSE_ITEM and payload.get("type") == "message":
+            self._said(told, payload)
+        elif told.type == RESPONSE_ITEM and payload.get("type") == "reasoning":
+            said = " ".join(
+                str(part.get("text", "")) for part in payload.get("summary") or () if isinstance(part, dict)
+            )
+            if said:
+                self.reasoning, self.reasoning_entry = _short(said), told.place
+
+    def _said(self, told: Told, payload: Mapping[str, Any]) -> None:
+        text = message_text(payload)
+        if payload.get("role") == "user" and not text.startswith(CONTEXT_TAGS):
+            self.words, self.words_entry = _short(text), told.place
+        elif payload.get("role") == "assistant":
+            self.reasoning, self.reasoning_entry = _short(text), told.place
+
+    def about(self) -> dict[str, str]:
+        return {
+            "session": self.id,
+            "agent": self.agent,
+            "task": self.task,
+            "words": self.words,
+            "before": self.reasoning,
+        }
+
+    def said_at(self) -> list[str]:
+        return [place for place in (self.task_entry, self.words_entry, self.reasoning_entry) if place]
+
+
+async def _walk(logs: Source, *, texts: bool = False) -> AsyncIterator[tuple[_Session, Told]]:
+    """Every entry, with its session as it is at it."""
+    session = _Session()
+    async for told in logs.entries(texts=texts):
+        if told.session != session.id:
+            session = _Session(told.session)
+        session.take(told)
+        yield session, told
+
+
+# ── file ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def _is_path(said: Any, wanted: str, cwd: str) -> bool:
+    """Whether a path that an entry names is the one that is asked for: whole, below `cwd`, or by its end."""
+    if not isinstance(said, str) or not said:
+        return False
+    whole = posixpath.normpath(posixpath.join(cwd or "/", said))
+    asked = posixpath.normpath(wanted)
+    if asked.startswith("/"):
+        return whole == asked
+    return posixpath.normpath(said) == asked or whole.endswith(f"/{asked}")
+
+
+@dataclass(slots=True)
+class _Touch:
+    """A call that may have touched the file."""
+
+    answer: Answer
+    names: bool
+    """Whether the call names the file; one that does not is told of where a snapshot says that it changed."""
+
+
+async def file(logs: Source, path: str) -> AsyncIterator[Answer]:
+    """Everything that touched a file, in the order of the logs: patches, commands, merges and snapshots."""
+    wanted = path.encode("utf-8", "surrogateescape")
+    calls: dict[str, _Touch] = {}
+    last: dict[str, Answer] = {}
+    session = ""
+    async for log, told in _walk(logs):
+        if log.id != session:
+            calls.clear()
+            session = log.id
+        payload = told.payload
+        if told.kind == "call" and payload.get("phase") == "running":
+            touch = _touch(log, told, path)
+            if touch is not None:
+                calls[str(payload.get("call_id"))] = touch
+                if len(calls) > MOST_ENTRIES:
+                    calls.pop(next(iter(calls)))
+                if touch.names:
+                    yield touch.answer
+        elif told.type == "event_msg" and payload.get("type") in ("patch_apply_end", "exec_command_end"):
+            found = calls.get(str(payload.get("call_id")))
+            if found is not None and found.names:
+                done = payload.get("success", payload.get("exit_code") == 0)
+                values = {"what": "end", "call": str(payload.get("call_id")), "success": bool(done)}
+                word = "succeeded" if done else "failed"
+                yield Answer(f"{log.agent}/{payload.get('call_id')}  {word}", values, [told.place])
+        elif told.kind == "workspace":
+            names = [str(name) for name in payload.get("names") or ()]
+            changed = sum(int(n) for n in dict(payload.get("files") or {}).values() if type(n) is int)
+            if any(_is_path(name, quoted(wanted), "") for name in names):
+                between = [id for id in map(str, payload.get("call_ids") or ()) if id in calls]
+                for id in between:
+                    if not calls[id].names:
+                        yield calls[id].answer
+                snapshot = str(payload.get("snapshot"))
+                by = f", behind {', '.join(between)}" if between else ""
+                values = {"what": "snapshot", "snapshot": snapshot, "calls": between, **log.about()}
+                text = f"{log.agent}  snapshot {snapshot} has another content of it than the one before{by}"
+                last[log.id] = answer = Answer(text, values, [told.place])
+                yield answer
+            elif changed > len(names):
+                values = {"what": "snapshot", "snapshot": str(payload.get("snapshot")), "may": True}
+                listed = f"{len(names)} of {changed} changed files"
+                text = f"{log.agent}  a snapshot names {listed}: it may be among them"
+                yield Answer(text, values, [told.place], proved=False)
+            calls.clear()
+        elif told.kind == "workspace_merged":
+            call = calls.get(str(payload.get("call_id")))
+            if call is not None:
+                values = {"what": "merged", "snapshot": str(payload.get("snapshot")), **log.about()}
+                yield Answer(
+                    f"{log.agent}  merged from agent {payload.get('agent_id')}", values, [told.place]
+                )
+    for session, answer in last.items():
+        snapshot = answer.values["snapshot"]
+        text = f"at the end of {session}'s log its content is that of snapshot {snapshot}"
+        yield Answer(text, {"what": "final", "session": session, "snapshot": snapshot}, answer.entries)
+
+
+def _touch(log: _Session, told: Told, path: str) -> _Touch | None:
+    work = told.payload.get("spec") or {}
+    cwd = said if isinstance(said := work.get("cwd"), str) else ""
+    id = str(told.payload.get("call_id"))
+    what, does, names = str(work.get("kind")), "", False
+    match what:
+        case "patch":
+            for name, change in dict(work.get("changes") or {}).items():
+                if _is_path(name, path, cwd):
+                    kind = change.get("type") or next(iter(change), "") if isinstance(change, dict) else ""
+                    does, names = f"patch: {kind or 'change'}", True
+        case "merge":
+            if any(_is_path(name, path, str(work.get("folder") or "")) for name in work.get("names") or ()):
+                does, names = f"merge of agent {work.get('agent_id')}", True
+        case "exec":
+            words = [word for word in work.get("command") or () if isinstance(word, str)]
+            names = any(_is_path(word, path, cwd) for word in words) or any(
+                _is_path(parsed.get(part), path, cwd)
+                for parsed in work.get("parsed_cmd") or ()
+                if isinstance(parsed, dict)
+                for part in ("path", "name")
+            )
+            # A script is one word: the name in it, between what no path has.
+            ends = r"(?<![^\s'\"=<>|;:(])" + re.escape(path) + r"(?![^\s'\"<>|;:)])"
+            names = names or any(re.search(ends, word) for word in words)
+            does = f"command: {_short(' '.join(words))}"
+        case _:
+            return None
+    if not does:
+        return None
+    values = {"what": what, "call": id, "does": does, **log.about()}
+    text = f"{log.agent}/{id}  {does}  for “{log.words}”, after “{log.reasoning}”"
+    return _Touch(Answer(text, values, [told.place, *log.said_at()]), names)
+
+
+# ── egress ────────────────────────────────────────────────────────────────────────────────────────
+
+
+_URL = re.compile(r"\b(?:https?|wss?|ssh|git|ftp)://(?:[^/\s'\"@]*@)?(\[[0-9a-fA-F:]+\]|[^/\s'\":?#)]+)")
+
+
+def _hosts(text: str) -> list[str]:
+    return sorted({host.lower() for host in _URL.findall(text)})
+
+
+async def egress(logs: Source) -> AsyncIterator[Answer]:
+    """Everything that may have left the machine: requests, commands with network, MCP calls, searches."""
+    calls: dict[str, Answer] = {}
+    session = ""
+    async for log, told in _walk(logs):
+        if log.id != session or told.kind == "task_ended":
+            for answer in calls.values():
+                yield answer
+            calls.clear()
+            session = log.id
+        payload = told.payload
+        if told.kind == "request_ended":
+            yield _sent(log, told)
+        elif told.type == RESPONSE_ITEM and payload.get("type") == "web_search_call":
+            words = searched(payload)
+            values = {"what": "search", "hosts": _hosts(words), "bytes": len(words.encode()), **log.about()}
+            text = f"{log.agent}  web search by the provider: {_short(words)}"
+            yield Answer(text, values, [told.place])
+        elif told.kind == "call" and payload.get("phase") == "running":
+            answered = _leaves(log, told)
+            if answered is not None:
+                calls[str(payload.get("call_id"))] = answered
+        elif told.type == RESPONSE_ITEM and str(payload.get("type")).endswith("_output"):
+            known = calls.pop(str(payload.get("call_id")), None)
+            if known is not None:
+                size = _bytes(payload.get("output"))
+                known.values = {**known.values, "bytes_back": size}
+                known.text += f", {size} bytes came back to the model"
+                known.entries = [*known.entries, told.place]
+                yield known
+    for answer in calls.values():
+        yield answer
+
+
+def _bytes(value: Any) -> int:
+    if is_reference(value):
+        return int(value["bytes"])
+    if isinstance(value, str):
+        return len(value.encode("utf-8", "surrogatepass"))
+    return 0 if value is None else len(orjson.dumps(value))
+
+
+def _sent(log: _Session, told: Told) -> Answer:
+    payload = told.payload
+    served, usage = payload.get("served_by") or {}, payload.get("usage") or {}
+    origin = str(served.get("origin") or UNKNOWN)
+    tokens = int(usage.get("input_tokens") or 0)
+    values = {
+        "what": "request",
+        "n": payload.get("n"),
+        "hosts": [origin],
+        "provider": str(log.settings.get("model_provider") or ""),
+        "bytes": None,
+        "input_tokens": tokens,
+        **log.about(),
+    }
+    text = f"{log.agent}  request {payload.get('n')} to {origin}: {_counted(tokens, 'input token')}"
+    # The request's end is an entry; that it went to this origin is the worker's word.
+    return Answer(text, values, [told.place], proved=False)
+
+
+def _leaves(log: _Session, told: Told) -> Answer | None:
+    work = told.payload.get("spec") or {}
+    id = str(told.payload.get("call_id"))
+    match work.get("kind"):
+        case "exec":
+            policy = log.settings.get("sandbox_policy") or {}
+            free = not work.get("sandboxed", True)
+            open_ = policy.get("network_access") is True or policy.get("mode") == "danger-full-access"
+            if not free and not open_:
+                return None
+            words = " ".join(word for word in work.get("command") or () if isinstance(word, str))
+            why = "outside the sandbox" if free else "with network"
+            hosts = _hosts(words)
+            values = {"what": "command", "call": id, "hosts": hosts, "why": why, "bytes": None}
+            at = f" to {', '.join(hosts)}" if hosts else ""
+            text = f"{log.agent}/{id}  command {why}{at}: {_short(words)}"
+            return Answer(text, {**values, **log.about()}, [told.place])
+        case "mcp":
+            server, tool = work.get("server"), work.get("tool")
+            size = _bytes(work.get("arguments"))
+            asked = {"what": "mcp", "call": id, "hosts": [f"mcp:{server}"], "tool": tool, "bytes": size}
+            text = f"{log.agent}/{id}  MCP server {server}, tool {tool}: {size} bytes of arguments"
+            return Answer(text, {**asked, **log.about()}, [told.place])
+        case _:
+            return None
+
+
+# ── redactions ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def redactions(logs: Source) -> AsyncIterator[Answer]:
+    """Each redaction: what, by whom, when and why; and the files that were made of the tree, and when."""
+    async for _, told in _walk(logs):
+        payload = told.payload
+        if told.kind == "redacted":
+            target = f"{str(payload.get('log')).removeprefix('session:')}:{payload.get('seq')}"
+            values = {
+                "what": "redacted",
+                "entry": target,
+                "digest": str(payload.get("digest")),
+                "who": str(payload.get("who")),
+                "why": str(payload.get("why")),
+                "at": told.at,
+                "by": payload.get("by"),
+            }
+            text = f"{target}  redacted at {told.at} by {name_of(payload.get('by'))}: {payload.get('why')}"
+            yield Answer(text, values, [told.place, target], proved=False)
+        elif not told.line:
+            text = f"{told.place}  has no text"
+            yield Answer(text, {"what": "without text", "entry": told.place}, [told.place])
+
+
+# ── secrets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+PATTERNS: Final[Mapping[str, str]] = {
+    "private key": r"-----BEGIN (?:[A-Z0-9]+ )*PRIVATE KEY-----",
+    "AWS access key": r"\b(?:AKIA|ASIA)[0-9A-Z]{16}\b",
+    "AWS secret key": r"(?i)aws_secret_access_key['\"]?\s*[:=]\s*['\"]?[0-9A-Za-z/+]{40}\b",
+    "GitHub token": r"\bgh[pousr]_[0-9A-Za-z]{36,255}\b",
+    "GitHub fine-grained token": r"\bgithub_pat_[0-9A-Za-z_]{60,255}\b",
+    "GitLab token": r"\bglpat-[0-9A-Za-z_-]{20,}\b",
+    "Slack token": r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",
+    "Slack webhook": r"https://hooks\.slack\.com/services/T[0-9A-Z]+/B[0-9A-Z]+/[0-9A-Za-z]{16,}",
+    "OpenAI key": r"\bsk-(?:proj-|svcacct-)?[0-9A-Za-z_-]{20,}\b",
+    "Anthropic key": r"\bsk-ant-[0-9A-Za-z_-]{20,}\b",
+    "Google API key": r"\bAIza[0-9A-Za-z_-]{35}\b",
+    "Google OAuth secret": r"\bGOCSPX-[0-9A-Za-z_-]{28}\b",
+    "Stripe key": r"\b[rs]k_live_[0-9A-Za-z]{16,}\b",
+    "npm token": r"\bnpm_[0-9A-Za-z]{36}\b",
+    "PyPI token": r"\bpypi-[0-9A-Za-z_-]{50,}\b",
+    "Docker token": r"\bdckr_pat_[0-9A-Za-z_-]{20,}\b",
+    "Hugging Face token": r"\bhf_[0-9A-Za-z]{30,}\b",
+    "SendGrid key": r"\bSG\.[0-9A-Za-z_-]{16,32}\.[0-9A-Za-z_-]{16,64}\b",
+    "Twilio key": r"\bSK[0-9a-f]{32}\b",
+    "DigitalOcean token": r"\bdo[opr]_v1_[0-9a-f]{64}\b",
+    "JSON web token": r"\beyJ[0-9A-Za-z_-]{10,}\.eyJ[0-9A-Za-z_-]{10,}\.[0-9A-Za-z_-]{10,}",
+    "address with a password": r"\b[a-z][a-z0-9+.-]{1,15}://[^\s/:@'\"]{1,64}:[^\s/@'\"]{3,128}@[^\s/'\"]+",
+    "bearer token": (
+        r"(?i)\bauthorization['\"]?\s*[:=]\s*['\"]?(?:bearer|basic|token)\s+[0-9A-Za-z._~+/=-]{12,}"
+    ),
+    "password": (
+        r"(?i)\b(?:password|passwd|pwd|secret|api[_-]?key|access[_-]?token)['\"]?\s*[:=]\s*"
+        r"['\"][^'\"\s]{6,128}['\"]"
+    ),
+    "password in a variable": r"\b[A-Z0-9_]*(?:PASSWORD|SECRET|TOKEN|API_KEY)\s*=\s*[^\s'\"$]{6,128}",
+    "value withheld by Dendro": r"\[redacted\]",
+}
+"""Forms of secrets, by what they are."""
+MOST_SECRETS: Final = 1_000
+
+
+@dataclass(slots=True)
+class _Secret:
+    """A text that may be a secret, and all that is known of it; the text itself is in no answer."""
+
+    kind: str
+    length: int
+    entries: list[str] = field(default_factory=list)
+    more: int = 0
+    agents: dict[str, str] = field(default_factory=dict)
+    """Agents in whose logs it stands, each with its session."""
+    requests: list[str] = field(default_factory=list)
+    request_entries: list[str] = field(default_factory=list)
+    texts: set[str] = field(default_factory=set)
+    shown_in: str = ""
+    """The session whose conversation has it now, since the entry `joined`."""
+    joined: str = ""
+
+    def take(self, log: _Session, told: Told, *, joins: bool) -> None:
+        if told.place not in self.entries[-1:]:
+            if len(self.entries) < MOST_ENTRIES:
+                self.entries.append(told.place)
+            else:
+                self.more += 1
+        self.agents.setdefault(log.agent, log.id)
+        if joins and self.shown_in != log.id:
+            self.shown_in, self.joined = log.id, told.place
+
+
+def finders(extra: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
+    """The patterns with those of a person; raises `re.error`."""
+    own = [(f"as given by --find {number}", re.compile(text)) for number, text in enumerate(extra, 1)]
+    return [*own, *((kind, re.compile(text)) for kind, text in PATTERNS.items())]
+
+
+async def secrets(logs: Source, extra: Sequence[str] = ()) -> AsyncIterator[Answer]:
+    """Where secrets may have been seen, and who got each: agents, requests and their providers."""
+    patterns, found = finders(extra), dict[str, _Secret]()
+    providers: dict[int, tuple[str, str]] = {}
+    outside: list[Answer] = []
+    session = ""
+    async for log, told in _walk(logs, texts=True):
+        if log.id != session:
+            session, providers = log.id, {}
+            for secret in found.values():
+                secret.shown_in = ""
+        if told.kind == "request_begun":
+            providers[int(told.payload.get("n") or 0)] = (told.place, told.at)
+        elif told.kind == "request_ended":
+            _got(log, told, found, providers)
+        elif told.type == "compacted":
+            for secret in found.values():
+                secret.shown_in = ""
+        if told.kind == "answer" and told.payload.get("secret"):
+            values = {"what": "secret answer", "call": str(told.payload.get("call_id")), **log.about()}
+            text = f"{log.agent}/{told.payload.get('call_id')}  a person's secret answer, beside the log"
+            yield Answer(text, values, [told.place])
+        if (read := _read_outside(log, told)) is not None and len(outside) < MOST_SECRETS:
+            outside.append(read)
+        joins = told.type in (RESPONSE_ITEM, "compacted") or told.kind in ("forked", "rewound")
+        for text, digest in _texts_of(told):
+            for kind, matched in _matches(patterns, text):
+                if matched not in found and len(found) >= MOST_SECRETS:
+                    continue
+                secret = found.setdefault(matched, _Secret(kind, len(matched)))
+                secret.take(log, told, joins=joins)
+                if digest:
+                    secret.texts.add(digest)
+    for number, secret in enumerate(found.values(), 1):
+        yield _told(number, secret)
+    for answer in outside:
+        yield answer
+
+
+def _matches(patterns: Sequence[tuple[str, re.Pattern[str]]], text: str) -> Iterator[tuple[str, str]]:
+    seen: list[tuple[int, int]] = []
+    for kind, pattern in patterns:
+        for match in pattern.finditer(text):
+            begin, end = match.span()
+            # A key in an assignment is one secret, and not two.
+            if begin < end and not any(begin < e and b < end for b, e in seen):
+                seen.append((begin, end))
+                yield kind, match[0]
+
+
+def _texts_of(told: Told) -> Iterator[tuple[str, str]]:
+    """The strings of an entry, each with its digest where it stands beside the log."""
+    waiting: list[Any] = [told.payload]
+    while waiting:
+        value = waiting.pop()
+        if isinstance(value, str):
+            yield value, ""
+        elif isinstance(value, dict):
+            if is_reference(value):
+                yield told.text(value), str(value["$blob"])
+            else:
+                waiting.extend(value.values())
+        elif isinstance(value, list):
+            waiting.extend(value)
+
+
+def _got(
+    log: _Session, told: Told, found: Mapping[str, _Secret], begun: Mapping[int, tuple[str, str]]
+) -> None:
+    n = int(told.payload.get("n") or 0)
+    entry, at = begun.get(n, (told.place, told.at))
+    origin = (told.payload.get("served_by") or {}).get("origin") or log.settings.get("model_provider")
+    for secret in found.values():
+        # What came with this very response was not in its request.
+        before = secret.shown_in == log.id and _place(secret.joined, log.id) < _place(entry, log.id)
+        if before and len(secret.requests) < MOST_ENTRIES:
+            secret.requests.append(f"request {n} of {log.agent} at {at} to {origin or UNKNOWN}")
+            secret.request_entries.append(told.place)
+
+
+def _place(entry: str, session: str) -> int:
+    id, _, seq = entry.rpartition(":")
+    return int(seq) if id == session else 0
+
+
+def _told(number: int, secret: _Secret) -> Answer:
+    agents = ", ".join(secret.agents)
+    values = {
+        "what": "secret",
+        "number": number,
+        "kind": secret.kind,
+        "characters": secret.length,
+        "agents": list(secret.agents),
+        "requests": secret.requests,
+        "request_entries": secret.request_entries,
+        "texts": sorted(secret.texts),
+        "more_entries": secret.more,
+    }
+    got = (
+        f"; in {_counted(len(secret.requests), 'request')}, first {secret.requests[0]}"
+        if secret.requests
+        else ""
+    )
+    beside = f"; in {_counted(len(secret.texts), 'text')} beside the log" if secret.texts else ""
+    text = f"secret {number}  {secret.kind} ({secret.length} characters), seen by {agents}{got}{beside}"
+    return Answer(text, values, secret.entries, proved=False)
+
+
+def _read_outside(log: _Session, told: Told) -> Answer | None:
+    """A command that reads a file outside of its folder, as far as its words tell."""
+    work = told.payload.get("spec") or {} if told.kind == "call" else {}
+    if work.get("kind") != "exec" or told.payload.get("phase") != "running":
+        return None
+    cwd = str(work.get("cwd") or "/")
+    paths = []
+    for parsed in work.get("parsed_cmd") or ():
+        path = parsed.get("path") or parsed.get("name") if isinstance(parsed, dict) else None
+        if isinstance(path, str) and parsed.get("type") == "read":
+            whole = posixpath.normpath(posixpath.join(cwd, path))
+            if whole != cwd and not whole.startswith(cwd.rstrip("/") + "/"):
+                paths.append(whole)
+    if not paths:
+        return None
+    id = str(told.payload.get("call_id"))
+    values = {"what": "read outside", "call": id, "paths": paths, **log.about()}
+    return Answer(
+        f"{log.agent}/{id}  reads outside of its folder: {', '.join(paths)}",
+        values,
+        [told.place],
+        proved=False,
+    )
+
+
+# ── context ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class _Origin:
+    """Where an item of a conversation came from."""
+
+    place: str
+    origin: str
+    outside: bool = False
+    """Whether it came over a network."""
+
+
+@dataclass(slots=True)
+class _Shown:
+    """A request as it was begun."""
+
+    entry: str
+    n: int
+    state: State
+    items: list[Mapping[str, Any]]
+    origins: list[_Origin]
+    purpose: str
+    sent: Told | None = None
+    instructions: Any = None
+    tools: Any = None
+
+
+class _Conversation:
+    """A session's state, and the origin of each item of its conversation."""
+
+    def __init__(self) -> None:
+        self.state = State()
+        self._origins: dict[int, tuple[Any, _Origin]] = {}
+        self._shaped = _Origin("", "conversation")
+        self._calls: dict[str, tuple[str, bool]] = {}
+        self._by = ""
+        self.broken = ""
+        self.texts: dict[str, Any] = {}
+        """Facts `text`, by their SHA-256."""
+
+    def take(self, log: _Session, told: Told) -> None:
+        payload = told.payload
+        if told.kind == "task":
+            self._by = name_of(payload.get("by")) if payload.get("by") else ""
+            self._shaped = _Origin(told.place, "task")
+        elif told.kind == "call" and payload.get("spec"):
+            self._calls[str(payload.get("call_id"))] = _tool(log, payload["spec"])
+        elif told.kind == "forked":
+            parent = payload.get("parent") or {}
+            self._shaped = _Origin(told.place, f"inherited from {parent.get('session')}:{parent.get('seq')}")
+        elif told.kind == "rewound":
+            self._shaped = _Origin(told.place, "inherited from before a compaction")
+        elif told.type == "compacted":
+            self._shaped = _Origin(told.place, "compaction of the conversation")
+        elif told.kind == "text":
+            self.texts[str(payload.get("sha256"))] = payload.get("content")
+        if not told.line:
+            self.broken = told.place
+            return
+        if told.type == RESPONSE_ITEM:
+            self._origins[id(payload)] = payload, self._of(told)
+        entry = Entry(told.type, payload, str(told.line.get("id", "")))
+        self.state = evolve(self.state, entry, told.seq)
+        if told.type == "compacted":
+            kept = {id(item) for item in self.state.history}
+            self._origins = {key: value for key, value in self._origins.items() if key in kept}
+
+    def _of(self, told: Told) -> _Origin:
+        payload, kind = told.payload, told.payload.get("type")
+        image = ", with an image" if b'"input_image"' in orjson.dumps(payload) else ""
+        if kind in OUTPUT_KINDS:
+            tool, outside = self._calls.get(str(payload.get("call_id")), ("tool", False))
+            return _Origin(told.place, tool + image, outside)
+        if kind == "web_search_call":
+            return _Origin(told.place, "web search", outside=True)
+        if kind != "message" or payload.get("role") == "assistant":
+            return _Origin(told.place, "model")
+        text = message_text(payload)
+        match payload.get("role"):
+            case "user" if text.startswith(INSTRUCTIONS_TAG):
+                return _Origin(told.place, "instructions file")
+            case "user" if text.startswith(CONTEXT_TAGS):
+                return _Origin(told.place, "Dendro: the environment")
+            case "user" if text.startswith(SKILL_TAG):
+                return _Origin(told.place, "skill")
+            case "user" if self._by:
+                return _Origin(told.place, f"person: {self._by}{image}")
+            case "user":
+                return _Origin(told.place, f"agent or person{image}")
+            case _ if text.startswith(ROLE_OPENING):
+                return _Origin(told.place, "Dendro: the agent's part")
+            case _:
+                return _Origin(told.place, "Dendro")
+
+    def begun(self, told: Told) -> _Shown:
+        """The request that an entry begins, with what the conversation is then."""
+        items = list(self.state.conversation)
+        known = [self._origins.get(id(item), (None, self._shaped))[1] for item in items]
+        purpose = str(told.payload.get("purpose"))
+        return _Shown(told.place, int(told.payload.get("n") or 0), self.state, items, known, purpose)
+
+
+def _tool(log: _Session, work: Mapping[str, Any]) -> tuple[str, bool]:
+    """The name of the part that answers a call, and whether the answer came over a network."""
+    match work.get("kind"):
+        case "exec" | "stdin":
+            policy = log.settings.get("sandbox_policy") or {}
+            free = work.get("sandboxed", True) is False
+            net = free or policy.get("network_access") is True or policy.get("mode") == "danger-full-access"
+            return ("command with network" if net else "local command"), net
+        case "mcp":
+            return f"MCP server {work.get('server')}", True
+        case "client_tool":
+            return "a client's tool", True
+        case "custom":
+            return f"tool {work.get('tool')}", True
+        case "patch" | "merge":
+            return f"Dendro: {work.get('kind')}", False
+        case "question" | "user_input" | "plan":
+            return "person", False
+        case "await" | "helper" | "variants":
+            return "agent", False
+        case other:
+            return f"tool ({other})", False
+
+
+_WORDS = re.compile(r"https?://[^\s'\"<>)\]]+|\b[0-9a-fA-F]{16,}\b|(?<![\w.])~?/?(?:[\w.@+-]+/)+[\w.@+-]+")
+_PACKAGES = re.compile(
+    r"\b(?:pip3?|uv pip|npm|pnpm|yarn|cargo|gem|go|apt-get|apt|brew)\s+(?:install|add|i|get)\s+([^;&|\n]+)"
+)
+MOST_WORDS: Final = 64
+
+
+def _telling(action: str) -> list[str]:
+    """URLs, hosts, packages, paths and long hexadecimal numbers of an action."""
+    found = dict.fromkeys(_WORDS.findall(action))
+    found |= dict.fromkeys(_hosts(action))
+    for words in _PACKAGES.findall(action):
+        found |= dict.fromkeys(word.strip("'\"") for word in words.split() if not word.startswith("-"))
+    return [word for word in found if len(word) > 3][:MOST_WORDS]
+
+
+async def context(logs: Source, wanted: str, *, network: bool = False) -> AsyncIterator[Answer]:
+    """Everything that the model was shown when it decided on a call, or wrote an entry.
+
+    An entry is `session:seq`, or a number alone. `network`: only what came over one.
+    """
+    found, action = await _decision(logs, wanted)
+    if found is None:
+        return
+    proof, why = await _reproduced(logs, found)
+    sent = found.sent.payload.get("sent") if found.sent is not None else ""
+    values = {"what": "request", "n": found.n, "sent": sent, "reproduced": proof, "why": why}
+    entries = [found.entry, *([found.sent.place] if found.sent is not None else [])]
+    yield Answer(f"request {found.n}  {why}", values, entries, proved=proof)
+    texts = await _item_texts(logs, found.items)
+    telling = _telling(action)
+    for number, (item, origin) in enumerate(zip(found.items, found.origins, strict=True), 1):
+        if network and not origin.outside:
+            continue
+        data = orjson.dumps(item, default=dict)
+        text = texts[number - 1]
+        here = [word for word in telling if word in text]
+        kind, digest = str(item.get("type")), _content_digest(item, data)
+        values = {
+            "what": "item",
+            "number": number,
+            "type": kind,
+            "origin": origin.origin,
+            "network": origin.outside,
+            "sha256": digest,
+            "begins": _short(text, 80),
+        }
+        line = f"{number:>4}  {kind}  {origin.origin}  {digest[:16]}  {_short(text, 60)}"
+        yield Answer(line, values, [origin.place] if origin.place else [], proved=proof)
+        if here:
+            values = {"what": "likeness", "number": number, "words": here, "origin": origin.origin}
+            line = f"      heuristic: the action has, word for word, {', '.join(here)} of it"
+            yield Answer(line, values, [origin.place] if origin.place else [], proved=False)
+
+
+def _content_digest(item: Mapping[str, Any], data: bytes) -> str:
+    """The SHA-256 of an output or of a message's only text; of the item's JSON where it has more."""
+    content = item.get("output") if item.get("type") in OUTPUT_KINDS else item.get("content")
+    if isinstance(content, list) and len(content) == 1 and isinstance(content[0], dict):
+        content = content[0].get("text")
+    return digest_of(content) or digest_of(data.decode())
+
+
+async def _decision(logs: Source, wanted: str) -> tuple[_Shown | None, str]:
+    """The request before the call or the entry that is meant, and the words of what was done then."""
+    session, _, seq = wanted.rpartition(":")
+    number = int(seq) if seq.isdigit() else 0
+    conversation, id, request = _Conversation(), "", None
+    async for log, told in _walk(logs):
+        if log.id != id:
+            conversation, id, request = _Conversation(), log.id, None
+            if number and not session:
+                session = log.id
+        conversation.take(log, told)
+        if told.kind == RequestBegun.kind:
+            request = conversation.begun(told)
+        elif told.kind == "request_sent" and request is not None and told.payload.get("n") == request.n:
+            request.sent = told
+            request.instructions = conversation.texts.get(str(told.payload.get("instructions")))
+            request.tools = conversation.texts.get(str(told.payload.get("tools")))
+        is_call = told.type == RESPONSE_ITEM and told.payload.get("type") in CALL_KINDS
+        if (is_call and told.payload.get("call_id") == wanted) or (
+            number and log.id.startswith(session) and told.seq == number
+        ):
+            return request, orjson.dumps(told.payload).decode().replace('\\"', '"')
+    return None, ""
+
+
+async def _item_texts(logs: Source, items: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The words of each item, with those that stand beside the log."""
+    stored = await _stored(logs, items)
+    return [orjson.dumps(list(opened([item], stored.get)), default=dict).decode() for item in items]
+
+
+async def _stored(logs: Source, items: Sequence[Any]) -> dict[str, str]:
+    """The large texts that items need, those inside of inherited conversations too."""
+    texts: dict[str, str] = {}
+    asked: set[str] = set()
+    while missing := needed(items, texts.get) - asked:
+        asked |= missing
+        texts |= await logs.texts(missing)
+    return texts
+
+
+async def _reproduced(logs: Source, found: _Shown) -> tuple[bool, str]:
+    """Whether the digest of what was sent follows from the entries before it."""
+    task, sent = found.state.task, found.sent
+    if sent is None:
+        return False, "its digest is not in the log, so that the model was shown this is not proved"
+    if found.state.task is None or found.purpose != "turn":
+        return False, "it asked for a summary: its digest is not computed here"
+    assert task is not None
+    texts = await _stored(
+        logs, [*found.items, {"text": [found.instructions, found.tools, task.output_schema]}]
+    )
+    shown = list(opened(for_model(found.items), texts.get))
+    if task.pinned is not None:
+        shown = with_plan(shown, task.pinned)
+    instructions, tools = (_whole(text, texts) for text in (found.instructions, found.tools))
+    if instructions is None or tools is None:
+        return False, "its instructions or tools are not stored, so its digest cannot be computed"
+    for reasoning in (True, False):
+        prompt = Prompt(
+            model=task.settings.model,
+            instructions=instructions,
+            input=shown,
+            tools=orjson.loads(tools),
+            effort=task.settings.effort,
+            summary=task.settings.summary,
+            verbosity=task.settings.verbosity,
+            session_id="",
+            supports_reasoning=reasoning,
+            output_schema=resolve(task.output_schema, texts.get),
+        )
+        made = CanonicalRequests().of(prompt, "turn")
+        if made is not None and made.sha256 == sent.payload.get("sent"):
+            return True, f"was sent as SHA-256 {made.sha256}, which follows from these entries"
+    return False, "its digest does not follow from the entries here: a secret answer, or a text that is gone"
+
+
+def _whole(text: Any, texts: Mapping[str, str]) -> str | None:
+    if isinstance(text, str):
+        return text
+    return texts.get(str(text["$blob"])) if isinstance(text, dict) and is_reference(text) else None

@@ -1,0 +1,89 @@
+"""`dendro audit` of files: its lines, its JSON, and its exit codes."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner, Result
+
+from orchestrator.cli.audit import audit
+from orchestrator.terminal.faults import Fault
+from tests.rollouts.conftest import kept
+from tests.rollouts.deployments import Kept
+from tests.views.test_audit_questions import KEY, three, worked
+
+__all__ = ["kept"]
+QUESTIONS = (
+    ("who", "call_3"),
+    ("cost",),
+    ("file", "src/app.py"),
+    ("context", "call_3"),
+    ("secrets",),
+    ("egress",),
+    ("redactions",),
+)
+
+
+@pytest.fixture
+async def files(kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with the export and the bundle of a session."""
+    monkeypatch.setenv("DENDRO_HOME", str(tmp_path / "home"))
+    await three(kept, tmp_path, worked())
+    return tmp_path
+
+
+def asked(question: str, source: Path, *words: str) -> Result:
+    return CliRunner().invoke(audit, [question, str(source), *words])
+
+
+@pytest.mark.parametrize("question", QUESTIONS, ids=lambda question: question[0])
+def test_each_line_of_an_answer_ends_with_entries_and_their_worth(
+    files: Path, question: tuple[str, ...]
+) -> None:
+    name, *words = question
+    done = asked(name, files / "run.zip", *words)
+    assert done.exit_code == 0, done.output
+    for line in done.stdout.splitlines():
+        assert line.endswith((" proved", " stated"))
+        assert ":" in line.split()[-2]
+    as_json = asked(name, files / "run.jsonl", *words, "--json")
+    assert as_json.exit_code == 0
+    told = [json.loads(line) for line in as_json.stdout.splitlines()]
+    assert all({"entries"} < one.keys() for one in told)
+    assert as_json.stdout == asked(name, files / "run.zip", *words, "--json").stdout
+    if name == "secrets":
+        assert KEY not in done.output + as_json.output
+
+
+def test_file_whose_chain_does_not_hold_is_answered_from_and_nothing_of_it_is_called_proved(
+    files: Path,
+) -> None:
+    spoiled = files / "run.jsonl"
+    spoiled.write_bytes(spoiled.read_bytes().replace(b"docs.example", b"dogs.example"))
+    done = asked("egress", spoiled)
+    assert (done.exit_code, "dogs.example" in done.stdout, " proved" in done.stdout) == (1, True, False)
+    assert "not proved" in done.stderr
+
+
+def test_question_that_nothing_answers_and_bad_words_are_refused(files: Path) -> None:
+    for words in (("who", "rm*"), ("file", "no/such"), ("context", "call_9")):
+        done = asked(words[0], files / "run.zip", words[1])
+        assert isinstance(done.exception, Fault)
+        assert done.exception.code == 1
+    for name, *more in (("cost", "--by", "moon"), ("secrets", "--find", "(")):
+        done = asked(name, files / "run.zip", *more)
+        assert isinstance(done.exception, Fault)
+        assert done.exception.code == 2
+
+
+async def test_bundle_under_a_key_that_is_not_here_is_not_called_proved(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DENDRO_HOME", str(tmp_path / "home"))
+    await three(kept, tmp_path, worked(), key_id="k")
+    done = await asyncio.to_thread(asked, "file", tmp_path / "run.zip", "src/app.py")
+    assert (done.exit_code, " proved" in done.stdout) == (2, False)
+    assert "keyed by 'k'" in done.stderr
