@@ -23,9 +23,29 @@ def examples(by_night: int) -> int:
 @cache
 def base_seed() -> int:
     """From the commit's hash; a fixed number where there is no repository."""
-    words = ["git", "-C", str(Path(__file__).parent), "rev-parse", "HEAD"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return int(done.stdout[:8], 16) if done.returncode == 0 else WITHOUT_GIT
+    told = _git("rev-parse", "HEAD")
+    return int(told[:8], 16) if told else WITHOUT_GIT
+
+
+@cache
+def commit_number() -> int:
+    """How many commits its line has, so that the next has the next number; the seed in a shallow clone."""
+    if _git("rev-parse", "--is-shallow-repository") != "false":
+        return base_seed()
+    return int(_git("rev-list", "--count", "--first-parent", "HEAD"))
+
+
+def name_of_commit(back: int) -> str:
+    """The short name of a commit before this one, in its line."""
+    return _git("rev-parse", "--short", "--verify", "--quiet", f"HEAD~{back}") or "an unknown commit"
+
+
+def _git(*words: str) -> str:
+    """The answer in this checkout; nothing if git fails or there is no repository."""
+    done = subprocess.run(
+        ["git", "-C", str(Path(__file__).parent), *words], capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def chosen(name: str, turns: int) -> int:

@@ -1,10 +1,12 @@
 """Costs of tests: long tests begin first, and a run names the files that grew most.
 
-Long tests take turns: a commit runs one in `TURNS` of them, drawn by its hash, and the night runs all.
+Long tests take turns: a commit runs one in `TURNS` of them, by its number, and the night runs all. No commit
+leaves a whole file out, nor a test that is marked `always`, nor what is about the whole repository (files
+directly in `tests`).
 
 The cost is CPU seconds, with those of the processes that a test waited for: they depend less on what else a
 machine does than its clock. `costs.json` holds what files and tests cost when it was written last
-(`make costs`); it orders, tells and says which tests are long, so an old table does no harm.
+(`make costs`), and the turn of each long test, which stays the same; an old table does no harm.
 """
 
 from __future__ import annotations
@@ -19,16 +21,17 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
-from tests.commit_seed import NIGHT, chosen
+from tests.commit_seed import NIGHT, commit_number, name_of_commit
 
 _T = TypeVar("_T")
 TABLE = Path(__file__).with_name("costs.json")
 WRITE = "DENDRO_WRITE_COSTS"
 """Set, the table is written anew at the end of the run."""
-LONG_S, KEPT_S, GREW_S = 2.0, 0.5, 2.0
-"""Seconds on the clock from which a test is long; CPU seconds from which a file is kept, and is said to have
-grown."""
-NAMED, TURNS = 10, 2
+LONG_S, LONG_CPU_S = 1.0, 0.3
+"""Seconds on the clock, or of the processor, from which a test is long."""
+KEPT_S, GREW_S = 0.5, 2.0
+"""CPU seconds from which a file is kept, and is said to have grown."""
+NAMED, TURNS = 10, 3
 """How many files that grew are named; a long test runs with one commit in as many, and each night."""
 LEFT = {
     "night": "`make nightly` (long tests that this commit does not draw, further servers and conversations)",
@@ -42,17 +45,19 @@ class Costs:
     def __init__(self, workers: int) -> None:
         self._workers = workers
         table = json.loads(TABLE.read_text()) if TABLE.exists() else {}
-        self._long: dict[str, float] = table.get("tests", {})
+        self._turns: list[dict[str, float]] = table.get("turns", [])
+        self._long = {name: took for turn in self._turns for name, took in turn.items()}
         self._files: dict[str, float] = table.get("files", {})
         self._spent: dict[str, float] = defaultdict(float)
         self._waited: dict[str, float] = defaultdict(float)
+        self._used: dict[str, float] = defaultdict(float)
         self._left: Counter[str] = Counter()
         self._mark = _used()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
-        for item in items:
-            if item.nodeid in self._long and not drawn(item):
+        if not NIGHT and WRITE not in os.environ:
+            for item in left_by(items, self._turns, commit_number()):
                 item.add_marker(pytest.mark.night)
         yield
         items[:] = longest_first(items, [self._long.get(item.nodeid, 0.0) for item in items], self._workers)
@@ -75,7 +80,8 @@ class Costs:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         spent, waited = cast("tuple[float, float]", getattr(report, "cost", (0.0, 0.0)))
-        self._spent[report.nodeid.partition("::")[0]] += spent
+        self._spent[_file(report.nodeid)] += spent
+        self._used[report.nodeid] += spent
         self._waited[report.nodeid] += waited
 
     @pytest.hookimpl(optionalhook=True)
@@ -89,13 +95,24 @@ class Costs:
             output["left"] = dict(self._left)
         elif WRITE in os.environ:
             files = {name: round(cost, 1) for name, cost in self._spent.items() if cost >= KEPT_S}
-            tests = {name: round(took, 1) for name, took in self._waited.items() if took >= LONG_S}
-            TABLE.write_text(json.dumps({"files": files, "tests": tests}, indent=1, sort_keys=True) + "\n")
+            tests = {name: round(took, 1) for name, took in self._waited.items() if self._is_long(name)}
+            table = {"files": files, "turns": in_turns(tests, self._turns)}
+            TABLE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
+
+    def _is_long(self, name: str) -> bool:
+        return self._waited[name] >= LONG_S or self._used[name] >= LONG_CPU_S
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         for name, where in LEFT.items():
             if self._left[name]:
                 terminalreporter.write_line(f"{self._left[name]} tests are left for {where}")
+        if self._left["night"] and self._turns:
+            number = commit_number()
+            counts = [len(self._turns[(number - back) % TURNS]) for back in range(TURNS)]
+            others = [f"{counts[back]} with {name_of_commit(back)}" for back in range(1, TURNS)]
+            terminalreporter.write_line(
+                f"long tests take turns: {counts[0]} with this commit, last time {' and '.join(others)}"
+            )
         grew = grown(self._spent, self._files)
         if grew and len(self._spent) > NAMED:
             terminalreporter.write_line("files that cost more CPU seconds than tests/costs.json says:")
@@ -103,9 +120,38 @@ class Costs:
                 terminalreporter.write_line(f"  {now:6.1f} instead of {before:6.1f}  {name}")
 
 
-def drawn(item: pytest.Item) -> bool:
-    """Returns if this commit runs a long test."""
-    return NIGHT or WRITE in os.environ or chosen(item.nodeid, TURNS) == 0
+def left_by(
+    items: Sequence[pytest.Item], turns: Sequence[Mapping[str, float]], number: int
+) -> list[pytest.Item]:
+    """The long tests that the commit with this number leaves for others and for the night."""
+    here = {name for turn, tests in enumerate(turns) if turn != number % TURNS for name in tests}
+    took = {name: seconds for tests in turns for name, seconds in tests.items()}
+    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    for item in items:
+        if not any(item.get_closest_marker(name) for name in LEFT):
+            files[_file(item.nodeid)].append(item)
+    left: list[pytest.Item] = []
+    for file, tests in files.items():
+        if file.count("/") == 1:
+            continue
+        late = [it for it in tests if it.nodeid in here and not it.get_closest_marker("always")]
+        if len(late) == len(tests):
+            late.remove(min(late, key=lambda it: took[it.nodeid]))
+        left += late
+    return left
+
+
+def in_turns(tests: Mapping[str, float], before: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:
+    """The turns of long tests: those of before, and for others the one that has fewest of their file."""
+    turns: list[dict[str, float]] = [{} for _ in range(TURNS)]
+    known = {name: turn for turn, names in enumerate(before[:TURNS]) for name in names}
+    for name in sorted(tests, key=lambda name: (name not in known, -tests[name], name)):
+        turn = known.get(name)
+        if turn is None:
+            of_file = [sum(_file(other) == _file(name) for other in it) for it in turns]
+            turn = min(range(TURNS), key=lambda at: (of_file[at], sum(turns[at].values())))
+        turns[turn][name] = tests[name]
+    return turns
 
 
 def longest_first(items: Sequence[_T], costs: Sequence[float], workers: int) -> list[_T]:
@@ -130,6 +176,10 @@ def grown(now: Mapping[str, float], before: Mapping[str, float]) -> list[tuple[s
     found = [(name, before.get(name, 0.0), cost) for name, cost in now.items()]
     found = [(name, was, cost) for name, was, cost in found if cost - was > GREW_S]
     return sorted(found, key=lambda it: it[1] - it[2])[:NAMED]
+
+
+def _file(name: str) -> str:
+    return name.partition("::")[0]
 
 
 def _used() -> float:

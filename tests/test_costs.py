@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from tests.commit_seed import chosen
-from tests.costs import LEFT, WRITE, drawn, grown, longest_first
+from tests.costs import LEFT, TABLE, TURNS, grown, in_turns, left_by, longest_first
 
 ROOT = Path(__file__).parents[1]
 
@@ -43,17 +45,63 @@ def test_each_choice_comes_within_as_many_commits(monkeypatch: pytest.MonkeyPatc
     assert found == {0, 1, 2}
 
 
-@pytest.mark.parametrize("everything", [False, True])
-def test_long_test_runs_with_every_other_commit_and_each_night(
-    everything: bool, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
-) -> None:
-    monkeypatch.delenv(WRITE, raising=False)
-    monkeypatch.setattr("tests.costs.NIGHT", everything)
-    ran = []
-    for seed in range(4):
-        monkeypatch.setattr("tests.commit_seed.base_seed", lambda seed=seed: seed)
-        ran.append(drawn(request.node))
-    assert ran in ([[True] * 4] if everything else [[True, False] * 2, [False, True] * 2])
+class _Item:
+    """A test, of which the choice looks at the name and the marks."""
+
+    def __init__(self, nodeid: str, *marks: str) -> None:
+        self.nodeid, self.marks = nodeid, marks
+
+    def get_closest_marker(self, name: str) -> str | None:
+        return name if name in self.marks else None
+
+
+def _ran(items: list[_Item], turns: list[dict[str, float]], number: int) -> set[str]:
+    left = left_by(cast("list[pytest.Item]", items), turns, number)
+    return {item.nodeid for item in items} - {item.nodeid for item in left}
+
+
+def test_long_test_runs_with_one_commit_in_three_and_a_short_one_with_each() -> None:
+    items = [_Item(f"tests/a/test_a.py::{name}") for name in ("one", "two", "three", "short")]
+    one, two, three, short = (item.nodeid for item in items)
+    turns = [{one: 2.0}, {two: 9.0}, {three: 4.0}]
+    assert [_ran(items, turns, number) - {short} for number in range(7, 11)] == [{two}, {three}, {one}, {two}]
+    assert all(short in _ran(items, turns, number) for number in range(3))
+
+
+def test_file_that_has_only_long_tests_runs_its_shortest_when_no_other_has_its_turn() -> None:
+    items = [_Item(f"tests/a/test_a.py::{name}") for name in ("brief", "lengthy")]
+    brief, lengthy = (item.nodeid for item in items)
+    turns = [{lengthy: 9.0}, {brief: 2.0}, {}]
+    assert [_ran(items, turns, number) for number in range(3)] == [{lengthy}, {brief}, {brief}]
+
+
+def test_way_through_a_subject_and_what_is_about_the_repository_run_with_each_commit() -> None:
+    items = [
+        _Item("tests/a/test_a.py::way", "always"),
+        _Item("tests/a/test_a.py::other"),
+        _Item("tests/test_pages.py::page"),
+    ]
+    way, other, page = (item.nodeid for item in items)
+    turns = [{}, {way: 5.0, other: 6.0, page: 7.0}, {}]
+    assert _ran(items, turns, 0) == {way, page}
+    assert _ran(items, turns, 1) == {way, other, page}
+
+
+def test_long_test_keeps_its_turn_and_a_new_one_takes_that_with_fewest_of_its_file() -> None:
+    before = [{"a::one": 3.0, "b::gone": 9.0}, {}, {}]
+    assert in_turns({"a::one": 1.0, "a::two": 5.0, "a::three": 2.0, "b::new": 4.0}, before) == [
+        {"a::one": 1.0},
+        {"a::two": 5.0},
+        {"b::new": 4.0, "a::three": 2.0},
+    ]
+
+
+def test_each_long_test_of_the_table_has_one_turn_and_the_turns_are_of_one_length() -> None:
+    turns = json.loads(TABLE.read_text())["turns"]
+    assert len(turns) == TURNS
+    assert len({name for turn in turns for name in turn}) == sum(map(len, turns))
+    took = [sum(turn.values()) for turn in turns]
+    assert max(took) < 1.5 * min(took), "renumber them: `make costs` without `turns` in the table"
 
 
 def test_what_make_test_leaves_out_runs_in_slices_or_at_night() -> None:

@@ -7,6 +7,8 @@ import pty
 import termios
 from pathlib import Path
 
+import pytest
+
 from orchestrator.requests import request_of
 from orchestrator.terminal.chat import Editor, PressedKeys, first_line, nothing_to_stop
 from orchestrator.terminal.live import LiveView
@@ -19,6 +21,7 @@ IDLE = "/help shows words"
 DONE = r"— \d+\.\d s"
 
 
+@pytest.mark.always
 def test_person_talks_with_an_agent_and_goes_on_with_the_session_later(machine: Machine) -> None:
     with machine.model(says("the first"), says("the second"), says("the third")) as user:
         with user.terminal("run") as person:

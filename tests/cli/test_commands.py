@@ -25,6 +25,7 @@ TRANSCRIPTS = Path(__file__).parents[1] / "transcripts"
 UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-access")
 
 
+@pytest.mark.always
 def test_a_session_is_run_listed_replayed_verified_exported_and_imported(machine: Machine) -> None:
     with machine.model(TOUCH, says("done"), says("again")) as user:
         ran = user.run("run", "make a file", "-c", "sandbox_mode=danger-full-access")

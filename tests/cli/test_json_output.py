@@ -59,6 +59,7 @@ def test_person_sees_json_that_steers_no_terminal_from_every_command(machine: Ma
 
 
 @pytest.mark.realredis
+@pytest.mark.always
 def test_json_at_a_terminal_has_the_values_of_json_in_a_pipe(machine: Machine) -> None:
     with machine.model({"items": [{"text": HOSTILE}]}) as user:
         with user.terminal("run", f"go {HOSTILE}", "--json") as person:

@@ -39,6 +39,7 @@ def test_module_of_the_current_folder_is_not_imported(name: str, tmp_path: Path)
     assert not ran.exists()
 
 
+@pytest.mark.always
 def test_person_runs_the_installed_command_in_a_folder_whose_modules_have_names_of_its_own(
     machine: Machine,
 ) -> None:

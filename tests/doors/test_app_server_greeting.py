@@ -96,6 +96,7 @@ async def test_only_the_answer_that_a_client_has_is_kept_back_of_messages_that_a
 
 
 @pytest.mark.realredis
+@pytest.mark.always
 def test_client_on_stdio_is_answered_once_and_goes_on(tmp_path: Path, redis_server: RedisServer) -> None:
     with redis_server.client() as client:
         client.flushall()  # another test's deployment may have another shape

@@ -122,6 +122,7 @@ async def talking(folder: Path, server: RedisServer, **arguments: Any) -> AsyncI
             yield Talk(deployment, settings, environ, folder, provider.base_url)
 
 
+@pytest.mark.always
 async def test_tool_runs_streams_and_asks(tmp_path: Path, redis_server: RedisServer) -> None:
     async with (
         talking(tmp_path, redis_server, words=["hello", "world"], ask=True) as talk,

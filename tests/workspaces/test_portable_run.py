@@ -21,6 +21,7 @@ SHELL = {
 
 @pytest.mark.sandbox
 @pytest.mark.skipif(probe().bubblewrap is None, reason="bubblewrap does not work here")
+@pytest.mark.always
 def test_program_at_proto_sees_a_portable_session_leave_the_folder_as_it_is(tmp_path: Path) -> None:
     (tmp_path / "redis").mkdir()
     with start_redis(tmp_path / "redis") as server:

@@ -11,6 +11,7 @@ from tests.window.browser.test_needs_you import decision, queue
 __all__ = ["queue"]
 
 
+@pytest.mark.always
 def test_a_conversation_shows_its_items_and_takes_words_that_can_be_taken_back(visitor: Visitor) -> None:
     thread = visitor.deployment.asks("echo", "Echoes")
     page = visitor.signed_in(f"/tree/{thread}")
