@@ -56,6 +56,7 @@ from orchestrator.settings.overrides import of_object
 from orchestrator.settings.sources import in_work_tree
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.views.view_errors import ViewError
+from orchestrator.views.workers import serving_pools
 from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.new_sessions import VERSION, forked_birth, guide, new_birth
 from orchestrator.wiring.open_deployment import Opened
@@ -66,8 +67,10 @@ if TYPE_CHECKING:
     from orchestrator.rollouts.verify import Report
     from orchestrator.views.workspaces import FolderDiffs
 
-OWNERS = frozenset({"pool", "project_doc_max_bytes", "project_doc_fallback_filenames"})
+OWNERS = frozenset({"project_doc_max_bytes", "project_doc_fallback_filenames"})
 """Keys of new sessions that are the gateway's."""
+POOL = "pool"
+"""The key that clients of the machine's user set: a tenant learns of no pool."""
 MORE = frozenset(
     {
         "agents.enabled",
@@ -82,6 +85,8 @@ MORE = frozenset(
     }
 )
 SHOWN_KEYS = 12
+SHOWN_POOLS = 8
+SHOWN_POOL = 80
 TO_WORK_IN = "name one on the machine whose workers run the session"
 TO_COPY = (
     "the session begins with a copy of a folder of the gateway's machine; name one there, or none to begin "
@@ -110,6 +115,7 @@ class NewThreads:
         wish = await self._placed(client, principal, wish)
         settings, warnings = await in_git_thread(self._seen, principal, wish)
         await self._check(principal, settings, wish)
+        await self._check_pool(principal, settings, wish, portable=wish.workspace is not None)
         birth = await self._born(wish.workspace, settings)
         facts = replace(birth.facts, client_tools=self._brought(wish))
         birth = replace(birth, facts=facts, history=await client.history())
@@ -170,14 +176,37 @@ class NewThreads:
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(_policies(asked, asked.sandbox), _policies(own, own.sandbox))
 
+    async def _check_pool(
+        self, principal: Principal, settings: Settings, wish: NewThread, *, portable: bool
+    ) -> None:
+        """Raises `BadSetting` for a pool that no worker serves, `NotPermitted` for who may choose none."""
+        if principal.is_tenant or POOL not in _named(wish):
+            return
+        principal.require(Scope.APPROVE, "a choice of the pool")
+        pool = session_pool(settings)
+        shown = repr(pool[:SHOWN_POOL])
+        if portable and pool.startswith("host:"):
+            raise BadSetting(
+                f"pool: {shown} is one machine's, and a portable session is for any: name no pool"
+            )
+        served = await serving_pools(self.found.broker.claims)
+        if pool not in served:
+            others = sorted(name for name in served if not (portable and name.startswith("host:")))
+            these = ", ".join(name[:SHOWN_POOL] for name in others[:SHOWN_POOLS]) or "none"
+            more = f" and {len(others) - SHOWN_POOLS} more" if len(others) > SHOWN_POOLS else ""
+            raise BadSetting(f"pool: no worker serves {shown}; pools that have workers: {these}{more}")
+
     async def fork(self, client: Client, principal: Principal, source: ForkedFrom, wish: NewThread) -> Born:
         """Makes a root session that goes on where `source` stands; raises `BadSetting`, `NotPermitted`.
 
         Only what the client names is new: the gateway's own command line is not about this session.
         """
         settings, warnings = await in_git_thread(self._seen, principal, wish)
+        portable = source.state.facts.portable is not None
+        await self._check_pool(principal, settings, wish, portable=portable)
         own = replace(await in_git_thread(self._birth, settings), history=await client.history())
-        birth = await _forked(self.found.broker.commits, replace(settings, named=_named(wish)), source, own)
+        named = _named(wish) - {POOL} if principal.is_tenant else _named(wish)
+        birth = await _forked(self.found.broker.commits, replace(settings, named=named), source, own)
         permissions = permissions_of(self.found.settings, principal)
         permissions.check_policies(Policies.of(birth.settings), Policies.of(source.state.settings))
         tree = TreeId(birth.facts.tree_id)
@@ -199,29 +228,22 @@ class NewThreads:
             raise BadSetting(f"cwd: {OUTSIDE}")
         home = str(self.sources.home)
         try:
-            settings, warnings = self._settings(wish)
+            settings, warnings = self._settings(wish, self.allowed - {POOL})
         except BadSetting as error:
             raise BadSetting(str(error).replace(home, "…")) from None
         return settings, tuple(warning.replace(home, "…") for warning in warnings)
 
-    def _settings(self, wish: NewThread) -> tuple[Settings, tuple[str, ...]]:
+    def _settings(
+        self, wish: NewThread, allowed: frozenset[str] | None = None
+    ) -> tuple[Settings, tuple[str, ...]]:
         try:
-            overrides, unknown = self._known(of_object(wish.config))
+            overrides, unknown = _known(of_object(wish.config), self.allowed if allowed is None else allowed)
             settings = load_settings(self._sources(wish, overrides))
         except SettingsError as error:
             raise BadSetting(str(error)) from None
         own = set(self.found.settings.warnings)
         new = [warning for warning in settings.warnings if warning not in own]
         return settings, (*_ignored(unknown), *new)
-
-    def _known(self, overrides: Iterable[str]) -> tuple[list[str], list[str]]:
-        known: list[str] = []
-        unknown: list[str] = []
-        for override in overrides:
-            path, _ = parse_override(override)
-            key = ".".join(path)
-            (known if key in self.allowed else unknown).append(override if key in self.allowed else key)
-        return known, unknown
 
     def _sources(self, wish: NewThread, overrides: Iterable[str]) -> SettingsSources:
         ours = self.sources
@@ -234,6 +256,17 @@ class NewThreads:
             flags["cwd"] = str(folder)
         said = (*ours.overrides, *overrides)
         return replace(ours, cwd=folder, config_file=file, flags=flags, overrides=said)
+
+
+def _known(overrides: Iterable[str], allowed: frozenset[str]) -> tuple[list[str], list[str]]:
+    """The overrides that are acted on, and the keys of the others."""
+    known: list[str] = []
+    unknown: list[str] = []
+    for override in overrides:
+        path, _ = parse_override(override)
+        key = ".".join(path)
+        (known if key in allowed else unknown).append(override if key in allowed else key)
+    return known, unknown
 
 
 def tenants_folder(settings: Settings, sources: SettingsSources) -> Path:

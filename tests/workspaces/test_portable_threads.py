@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker.worker_state import WorkerState, encoded
 from orchestrator.gateways.app_server.door_ports import BadSetting, Born, NewThread
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Params
@@ -257,3 +258,47 @@ async def test_client_with_a_folder_that_cannot_be_is_told_why(
     client = makes.found.client(ANN.sender("app-server"), ANN.namespace)
     with pytest.raises(BadSetting, match=said):
         await makes.create(client, ANN, NewThread(cwd=cwd))
+
+
+# ── the pool that a client chooses ────────────────────────────────────────────────────────────
+
+
+async def serves(makes: NewThreads, *pools: str) -> None:
+    """A worker serves these pools, by its heartbeat."""
+    await makes.found.broker.claims.heartbeat("w1", encoded(WorkerState(pools, 0, 1)))
+
+
+async def chosen(makes: NewThreads, who: Principal, pool: object, **more: Any) -> Born:
+    client = makes.found.client(who.sender("app-server"), who.namespace)
+    return await makes.create(client, who, NewThread(config={"pool": pool}, **more))
+
+
+async def test_client_chooses_a_pool_that_a_worker_serves(makes: NewThreads) -> None:
+    await serves(makes, "gpu", "default")
+    born = await chosen(makes, ANN, "gpu")
+    assert (born.head.pool, born.warnings) == ("gpu", ())
+    portable = await chosen(makes, ANN, "gpu", workspace=WorkspaceSource(empty=True))
+    assert (portable.head.pool, portable.portable) == ("gpu", True)
+
+
+async def test_pool_without_a_worker_is_refused_by_name(makes: NewThreads) -> None:
+    await serves(makes, *(f"p{n}" for n in range(10)), "host:one")
+    with pytest.raises(BadSetting, match=r"no worker serves 'gpu'; .*: host:one, p0, .*p6 and 3 more$"):
+        await chosen(makes, ANN, "gpu")
+    with pytest.raises(BadSetting) as refused:
+        await chosen(makes, ANN, "g" * 2_000)
+    assert len(str(refused.value)) < 300
+    for wrong in (7, ["gpu"]):
+        with pytest.raises(BadSetting, match="pool"):
+            await chosen(makes, ANN, wrong)
+    with pytest.raises(BadSetting, match="is one machine's, and a portable session is for any"):
+        await chosen(makes, ANN, "host:one", workspace=WorkspaceSource(empty=True))
+    assert (await chosen(makes, ANN, "host:one")).head.pool == "host:one"
+
+
+async def test_client_that_may_not_loosen_chooses_no_pool(makes: NewThreads) -> None:
+    await serves(makes, "gpu")
+    with pytest.raises(NotPermitted, match=r"choice of the pool needs the scope approve"):
+        await chosen(makes, Principal("bob", scope=Scope.SUBMIT), "gpu")
+    born = await chosen(makes, Principal("eve", "team"), "gpu", workspace=WorkspaceSource(empty=True))
+    assert (born.head.pool, born.warnings) == ("default", ("config: not acted on: pool",))

@@ -71,6 +71,36 @@ def test_a_tree_that_was_read_is_at_rest(visitor: Visitor) -> None:
     expect(tree_row(page, done)).to_have_attribute("data-state", "idle")
 
 
+def test_a_new_tree_is_begun_for_a_pool_that_has_workers(visitor: Visitor) -> None:
+    page = visitor.signed_in("/fleet")
+    page.get_by_role("button", name="New tree").click()
+    dialog, pool = page.get_by_test_id("new-tree"), page.get_by_test_id("new-tree-pool")
+    expect(pool.locator("option[value='default']")).to_have_text("default · 1 worker")
+    expect(pool.locator("option[value^='host:']")).not_to_have_count(0)
+    page.get_by_test_id("portable").check()
+    expect(pool.locator("option[value^='host:']")).to_have_count(0)
+    page.get_by_test_id("portable").uncheck()
+    pool.select_option("default")
+    dialog.get_by_role("textbox", name="What is to be done").fill("echo")
+    dialog.get_by_role("button", name="Begin").click()
+    expect(page).to_have_url(re.compile("/tree/"))
+    tree = page.url.rpartition("/")[2]
+    assert visitor.deployment.call("fleet/list", {"pool": "default"})["data"][0]["treeId"] == tree
+    expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
+
+
+def test_a_pool_whose_workers_have_gone_is_refused_in_words(visitor: Visitor) -> None:
+    visitor.allowed.add("400")
+    page = visitor.signed_in("/fleet")
+    told = {"data": [{"worker": "w", "status": "serving", "pools": ["gone"], "machine": "m"}]}
+    page.route("**/api/worker/list", lambda route: route.fulfill(json=told))
+    page.get_by_role("button", name="New tree").click()
+    page.get_by_test_id("new-tree-pool").select_option("gone")
+    page.get_by_role("textbox", name="What is to be done").fill("echo")
+    page.get_by_role("button", name="Begin").click()
+    expect(page.get_by_role("alert")).to_contain_text("no worker serves 'gone'; pools that have workers:")
+
+
 def test_a_new_tree_is_begun_in_a_portable_folder(visitor: Visitor) -> None:
     page = visitor.signed_in("/fleet")
     expect(page.get_by_role("button", name="New tree")).to_be_visible()
