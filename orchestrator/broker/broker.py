@@ -57,11 +57,15 @@ class Broker:
         monotonic = self._deployment.monotonic
         return FleetFeed(self._connection, self.keys, self.logs, monotonic, namespace)
 
-    async def open(self) -> None:
-        """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs."""
+    async def open(self, *, reads: bool = False) -> None:
+        """Fixes the shard count at the first start ever; raises `Misconfigured` if it differs.
+
+        Who only reads fixes nothing.
+        """
         key = self.keys.topology()
-        await self._connection.command("HSETNX", key, "shards", self.config.shards)
-        stored = int(await self._connection.command("HGET", key, "shards"))
+        if not reads:
+            await self._connection.command("HSETNX", key, "shards", self.config.shards)
+        stored = int(await self._connection.command("HGET", key, "shards") or self.config.shards)
         if stored != self.config.shards:
             raise Misconfigured(
                 f"this Redis was set up with {stored} shards and the setting says {self.config.shards}; "

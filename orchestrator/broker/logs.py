@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
@@ -17,11 +18,13 @@ from orchestrator.broker.pool_service import Serving, serving
 from orchestrator.broker.port import Port, scored
 from orchestrator.broker.records import (
     START,
+    TIP_FIELDS,
     Place,
     SessionHead,
     SqEntry,
     StoredEntry,
     StoredEvent,
+    Tip,
     TreeEntry,
 )
 from orchestrator.broker.replies import (
@@ -161,6 +164,25 @@ class Logs(Port):
         rows = [("HGET", self.keys.session(session), "seq") for session in sessions]
         found = await self._connection.commands(rows) if rows else []
         return [int(value or 0) for value in found]
+
+    async def tips(self, sessions: Sequence[SessionId]) -> dict[SessionId, Tip]:
+        """Those of the sessions that exist, as far as a reader of their logs has to know them.
+
+        One whose hash cannot be read is left out.
+        """
+        found = dict[SessionId, Tip]()
+        for start in range(0, len(sessions), _HEADS):
+            some = sessions[start : start + _HEADS]
+            rows = [("HMGET", self.keys.session(session), *TIP_FIELDS) for session in some]
+            for session, row in zip(some, await self._connection.commands(rows), strict=True):
+                if row[0] is None:
+                    continue
+                tree, seq, head, status, namespace = (value or b"" for value in row)
+                with suppress(ValueError):
+                    found[session] = Tip(
+                        TreeId(tree.decode()), int(seq or 0), head, status.decode(), namespace.decode()
+                    )
+        return found
 
     async def read_eq(
         self, session: SessionId, after_n: int = 0, count: int = 1_000

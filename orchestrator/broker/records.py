@@ -199,6 +199,8 @@ class TreeEntry:
     depths: tuple[InboxDepth, ...]
     at_ms: int
     about: bytes = b""
+    salt: bytes = b""
+    """Of its digest in the log's Merkle tree; empty where no notary was named when it was written."""
 
 
 @record
@@ -603,6 +605,20 @@ class StoredEvent:
 
 AT_REST: Final = frozenset({"idle", "closed"})
 """The statuses of a session that no task runs in."""
+
+
+TIP_FIELDS: Final = ("tree", "seq", "head", "status", "namespace")
+
+
+@record
+class Tip:
+    """The end of a session's log, and what is to be known of the session beside it."""
+
+    tree: TreeId
+    seq: int
+    head: bytes
+    status: str
+    namespace: str
 
 
 @record

@@ -467,6 +467,7 @@ def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TreeEntry:
         depths=depths(fields[b"d"].decode()),
         at_ms=int(fields[b"t"]),
         about=fields[b"a"],
+        salt=fields.get(b"z", b""),
     )
 
 

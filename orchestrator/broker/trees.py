@@ -266,6 +266,12 @@ class Deletion(Port):
         pairs = zip(found[::2], found[1::2], strict=True)
         return tuple((SessionId(session.decode()), int(float(at))) for session, at in pairs)
 
+    async def deleted_at(self, session: SessionId) -> int | None:
+        """When a session was deleted (Unix ms); None if it was not, or 30 days ago."""
+        key = self.keys.deleted(self.keys.shard_of(session))
+        score = await self._connection.command("ZSCORE", key, session)
+        return None if score is None else int(float(score))
+
     async def _delete(self, order: _Order) -> None:
         while True:
             if order.whole:
@@ -487,21 +493,33 @@ class Trees(Deletion, FleetIndex, Resting):
             known.update({head.session: head for head in page if head.tree == tree})
         if not known:
             raise UnknownSession(tree)
-        gone: set[SessionId] = set()
+        tree_seq, ends = await self.ends_at_once(tree, known)
+        # Born since the shard was read.
+        known.update({head.session: head for head in await self._logs.heads(list(ends.keys() - known))})
+        found = (
+            replace(known[id], seq=end[0], head=end[1]) for id, end in ends.items() if end and id in known
+        )
+        return tree_seq, tuple(found)
+
+    async def ends_at_once(
+        self, tree: TreeId, sessions: Iterable[SessionId]
+    ) -> tuple[int, dict[SessionId, tuple[int, bytes] | None]]:
+        """The end of the tree's log, and number and hash of the last entries of sessions: of one moment.
+
+        Of `sessions` and of the registry's, in the order of their ids; None of one that is gone.
+        """
+        wanted = set(sessions)
         while True:
-            sessions = sorted(known)
-            keys = [self.keys.agents(tree), *map(self.keys.session, sessions)]
+            asked = sorted(wanted)
+            keys = [self.keys.agents(tree), *map(self.keys.session, asked)]
             read: TreeHeads = (await self._run(call("tree_heads", keys))).fields
-            born = [id for id in map(SessionId, read["named"]) if id not in known and id not in gone]
-            if not born:
-                ends = zip(sessions, read["heads"], strict=True)
-                found = (
-                    replace(known[id], seq=seq, head=head) for id, (seq, head) in ends if seq is not None
-                )
-                return read["tree_seq"], tuple(found)
-            # Born since the shard was read: their ends have to be of the same moment.
-            known.update({head.session: head for head in await self._logs.heads(born)})
-            gone.update(id for id in born if id not in known)
+            if not (born := set(map(SessionId, read["named"])) - wanted):
+                ends = zip(asked, read["heads"], strict=True)
+                return read["tree_seq"], {
+                    id: (seq, head) if seq is not None else None for id, (seq, head) in ends
+                }
+            # Their ends have to be of the same moment.
+            wanted |= born
 
     async def recount(self, tree: TreeId) -> str | None:
         """Counts the tree's agents in its root's hash, where an earlier version made it.

@@ -327,8 +327,8 @@ class _Writer:
         self._logs.append(log.told(""))
 
     def _told(self, log: str, entry: TreeEntry) -> Line:
-        payload = _tree_payload(entry)
-        digest = payload_digest(b"", payload)
+        payload = tree_payload(entry)
+        digest = payload_digest(entry.salt, payload)
         text: str | None = payload.decode()
         if self._order.withhold.has(log, entry.tree_seq):
             self._withheld.append((log, entry.tree_seq))
@@ -336,7 +336,7 @@ class _Writer:
         elif may_refer(payload):
             self._texts.update(texts_named(orjson.loads(payload)))
         self._named.add(str(entry.session))
-        return Line(entry.tree_seq, entry.seq, entry.head, digest, text, b"", str(entry.session))
+        return Line(entry.tree_seq, entry.seq, entry.head, digest, text, entry.salt, str(entry.session))
 
     # ── texts and packs ───────────────────────────────────────────────────────────────────────
 
@@ -436,7 +436,7 @@ def _tells(payload: bytes) -> bool:
     )
 
 
-def _tree_payload(entry: TreeEntry) -> bytes:
+def tree_payload(entry: TreeEntry) -> bytes:
     """An entry of a tree's log in a bundle: its event as a rollout line has it, and what stands beside it."""
     told = orjson.loads(entry.payload)
     value: dict[str, Any] = {"timestamp": timestamp(entry.at_ms), "type": EVENT_MSG, "payload": told["msg"]}

@@ -1,0 +1,390 @@
+"""The notary: what it states, when, and what it refuses to state."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.merkle import leaf_hash, root_of
+from orchestrator.rollouts.bundle_receipts import Head, read_statement
+from orchestrator.rollouts.notary import Notary
+from orchestrator.rollouts.notary_state import BadState, KnownLog, NotaryState
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.register import BadRegister, Forked, Register
+from orchestrator.rollouts.signed_notes import Signer
+from tests.rollouts import bundles as b
+from tests.rollouts.deployments import NOW_MS, Kept, said
+
+pytestmark = pytest.mark.asyncio
+MINUTE = 60_000
+
+
+@dataclass
+class Office:
+    """A notary of a deployment, with a clock of its own."""
+
+    kept: Kept
+    folder: Path
+    now_ms: int = NOW_MS
+    objects: Objects = field(init=False)
+    state: NotaryState = field(init=False)
+    notary: Notary = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.objects = Objects((self.folder / "register").as_uri())
+        NotaryState.create(self.folder / "state", "fleet.example", b.OPERATOR.key.public.hex())
+        self.open()
+
+    def open(self) -> None:
+        self.state = NotaryState.open(self.folder / "state")
+        self.notary = Notary(
+            self.kept,
+            self.state,
+            self.objects,
+            lambda origin: Signer(origin, b.private("log")),
+            MINUTE,
+            lambda: self.now_ms,
+        )
+
+    def again(self) -> None:
+        """The notary is stopped, and another one started with its state."""
+        self.state.close()
+        self.open()
+        self.notary.start()
+
+    async def looks(self, later_ms: int = 0) -> list[Head]:
+        """The statements of a look, so much later."""
+        self.now_ms += later_ms
+        before = len(self.heads())
+        await self.notary.look()
+        return self.heads()[before:]
+
+    def heads(self, register: str = "home") -> list[Head]:
+        """The statements that are published, under a checkpoint that holds."""
+        found = Register(self.objects, register)
+        newest = found.newest()
+        if newest is None:
+            return []
+        assert newest.note.signed_by([Signer(newest.point.origin, b.private("log")).key])
+        texts = list(found.statements(newest.point.size))
+        assert newest.point.root == root_of([leaf_hash(text.encode()) for text in texts])
+        return [read_statement(n, text) for n, text in enumerate(texts)]
+
+    def alarms(self) -> dict[str, str]:
+        return {log: alarm.kind for log, alarm in self.state.alarms.items()}
+
+
+@pytest.fixture
+def office(kept: Kept, tmp_path: Path) -> Office:
+    return Office(kept, tmp_path)
+
+
+async def grow(kept: Kept, session: SessionId, words: str, status: str = "running", at_ms: int = 0) -> None:
+    """Puts an entry behind a session's log, as a commit does."""
+    from orchestrator.core.chain import next_chain, payload_digest
+    from orchestrator.core.entries import encode_entry
+
+    keys, head = kept.broker.keys, await kept.head(session)
+    payload, salt, seq = encode_entry(said(words), NOW_MS, {}).line, b"s" * 16, head.seq + 1
+    chain = next_chain(head.head, seq, 1, payload_digest(salt, payload))
+    await kept.redis.xadd(keys.rollout(session), {"e": 1, "p": payload, "s": salt, "h": chain}, id=f"{seq}-0")
+    await kept.redis.hset(keys.session(session), mapping={"seq": seq, "head": chain, "status": status})
+    await touch(kept, session, at_ms)
+
+
+async def touch(kept: Kept, session: SessionId, at_ms: int = 0) -> None:
+    keys = kept.broker.keys
+    shard = keys.shard_of(session)
+    last = await kept.redis.zscore(keys.sessions(shard), session) or 0
+    await kept.redis.zadd(keys.sessions(shard), {session: at_ms or last + 1})
+
+
+async def test_log_is_stated_when_it_is_born_as_a_bundle_has_it(kept: Kept, office: Office) -> None:
+    import io
+
+    from orchestrator.rollouts.bundle_writer import Order, write_bundle
+
+    session = await kept.has(said("go"))
+    [head] = await office.looks()
+    made = await write_bundle(kept, TreeId(session), io.BytesIO(), Order("x", "", "d"))
+    told = made.manifest.logs[0]
+    assert (head.log, head.tree) == (f"session:{session}", session)
+    assert (head.size, head.root, head.chain) == (told.size, told.root, told.head)
+    assert (head.ms, head.state) == (office.now_ms, "rest")
+    assert await office.looks() == [], "nothing has changed"
+    assert await office.looks(MINUTE) == []
+
+
+async def test_growing_log_is_stated_each_interval_and_at_rest(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    await office.looks()
+    await grow(kept, session, "one")
+    assert await office.looks(1_000) == []
+    await grow(kept, session, "two")
+    assert await office.looks(MINUTE - 2_000) == []
+    [head] = await office.looks(1_000)
+    assert (head.size, head.state) == ((await kept.head(session)).seq, "open")
+    await grow(kept, session, "three", "idle")
+    [head] = await office.looks(1_000)
+    assert (head.size, head.state) == ((await kept.head(session)).seq, "rest")
+    await grow(kept, session, "four", "closed")
+    assert [one.state for one in await office.looks()] == ["closed"]
+
+
+async def test_notary_that_was_stopped_goes_on_where_it_was(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    await office.looks()
+    office.again()
+    assert await office.looks() == []
+    await grow(kept, session, "more", "idle")
+    await kept.redis.xtrim(kept.broker.keys.rollout(session), minid="3-0")
+    [head] = await office.looks()
+    assert head.size == (await kept.head(session)).seq, "no entry is read twice: those before are gone"
+
+
+async def test_trees_log_is_stated_with_the_sessions_it_names_as_of_one_moment(
+    kept: Kept, office: Office
+) -> None:
+    root = await kept.has(said("go"))
+    await tell(kept, root, 1)
+    first = await office.looks()
+    assert [(one.log.partition(":")[0], one.size) for one in first] == [("session", 5), ("tree", 1)]
+    await tell(kept, root, 2)
+    await grow(kept, root, "more", "idle")
+    assert [(one.log.partition(":")[0], one.size) for one in await office.looks()] == [
+        ("session", 6),
+        ("tree", 2),
+    ]
+
+
+async def tell(kept: Kept, root: SessionId, number: int, words: str = "told", salt: bytes = b"") -> None:
+    """An entry of the tree's log, caused by the root's last entry."""
+    keys, head = kept.broker.keys, await kept.head(root)
+    payload = json.dumps({"id": "", "msg": {"type": "warning", "message": words}}).encode()
+    fields: dict[str, Any] = {"p": payload, "s": root, "q": head.seq, "h": head.head, "d": "", "t": NOW_MS}
+    more = {"z": salt} if salt else {}
+    await kept.redis.xadd(keys.tree(TreeId(root)), {**fields, "a": "", **more}, id=f"{number}-0")
+    await kept.redis.hset(keys.agents(TreeId(root)), "tree_seq", number)
+
+
+# ── attacks by who can write to Redis ─────────────────────────────────────────────────────────────
+
+
+async def test_log_that_was_cut_is_an_alarm_and_not_stated_again(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"), said("the deed"))
+    await office.looks()
+    rollout = kept.broker.keys.rollout(session)
+    *before, _ = await kept.redis.xrange(rollout)
+    await kept.redis.delete(rollout)
+    for id, fields in before:
+        await kept.redis.xadd(rollout, fields, id=id)
+    cut = {"seq": 5, "head": before[-1][1][b"h"]}
+    await kept.redis.hset(kept.broker.keys.session(session), mapping=cut)
+    assert await office.looks(MINUTE) == [], "within an interval, though no list says that it changed"
+    assert office.alarms() == {f"session:{session}": "rewound"}
+    await grow(kept, session, "another deed", "idle")
+    await grow(kept, session, "and on", "idle")
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {f"session:{session}": "changed"}
+    office.again()
+    assert office.alarms() == {f"session:{session}": "changed"}, "an alarm outlives the notary"
+
+
+async def test_other_logs_are_stated_beside_one_that_is_refused(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    await office.looks()
+    await kept.redis.hset(kept.broker.keys.session(session), "head", bytes(32))
+    await touch(kept, session)
+    other = await kept.has(said("go"))
+    assert [head.log for head in await office.looks(MINUTE)] == [f"session:{other}"]
+    assert office.alarms() == {f"session:{session}": "head"}
+
+
+async def test_log_that_agrees_again_is_stated_again(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    await office.looks()
+    head = (await kept.head(session)).head
+    await kept.redis.hset(kept.broker.keys.session(session), "head", bytes(32))
+    await office.looks(MINUTE)
+    await kept.redis.hset(kept.broker.keys.session(session), "head", head)
+    await office.looks(MINUTE)
+    assert office.alarms() == {}
+    await grow(kept, session, "on", "idle")
+    assert len(await office.looks()) == 1
+
+
+async def test_backup_of_redis_that_was_brought_back_is_an_alarm_within_a_minute(
+    kept: Kept, office: Office
+) -> None:
+    grown, born = await kept.has(said("go")), None
+    await office.looks()
+    backup = {key: await kept.redis.dump(key) for key in await kept.redis.keys("*")}
+    await grow(kept, grown, "one", "idle")
+    born = await kept.has(said("later"))
+    await office.looks(1_000)
+    office.again()
+    await office.looks(1_000)
+    await kept.redis.flushall()
+    for key, value in backup.items():
+        await kept.redis.restore(key, 0, value)
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {f"session:{grown}": "rewound", f"session:{born}": "vanished"}
+
+
+async def test_session_that_somebody_took_away_is_an_alarm_and_one_that_was_deleted_is_stated(
+    kept: Kept, office: Office
+) -> None:
+    stolen, removed = await kept.has(said("go")), await kept.has(said("go"))
+    await tell(kept, removed, 1)
+    await office.looks()
+    for key in await kept.redis.keys(f"*{stolen}*"):
+        await kept.redis.delete(key)
+    keys = kept.broker.keys
+    await kept.redis.zrem(keys.sessions(keys.shard_of(stolen)), stolen)
+    await kept.broker.trees.delete_tree([await kept.head(removed)])
+    stated = await office.looks(MINUTE)
+    assert {(head.log, head.state) for head in stated} == {
+        (f"session:{removed}", "deleted"),
+        (f"tree:{removed}", "deleted"),
+    }
+    assert office.alarms() == {f"session:{stolen}": "vanished"}
+    assert await office.looks(MINUTE) == []
+
+
+async def test_trees_log_that_was_made_anew_is_an_alarm(kept: Kept, office: Office) -> None:
+    root = await kept.has(said("go"))
+    await tell(kept, root, 1, "as it was")
+    await office.looks()
+    await kept.redis.delete(kept.broker.keys.tree(TreeId(root)))
+    await tell(kept, root, 1, "as it was not")
+    await tell(kept, root, 2)
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {f"tree:{root}": "changed"}
+
+
+async def test_entry_that_is_missing_or_no_entry_is_an_alarm(kept: Kept, office: Office) -> None:
+    gap, damaged = await kept.has(said("go"), said("on")), await kept.has(said("go"))
+    await kept.redis.xdel(kept.broker.keys.rollout(gap), "3-0")
+    await kept.redis.delete(kept.broker.keys.rollout(damaged))
+    await kept.redis.xadd(kept.broker.keys.rollout(damaged), {"x": "y"}, id="1-0")
+    assert await office.looks() == []
+    assert office.alarms() == {f"session:{gap}": "missing", f"session:{damaged}": "unreadable"}
+
+
+async def test_tree_or_namespace_that_no_statement_can_name_is_an_alarm(kept: Kept, office: Office) -> None:
+    wrong, lost, unread = [await kept.has(said("go")) for _ in range(3)]
+    await kept.redis.hset(kept.broker.keys.session(wrong), "namespace", "../elsewhere")
+    await kept.redis.hset(kept.broker.keys.session(lost), "tree", "a\nb")
+    await kept.redis.hset(kept.broker.keys.session(unread), "seq", "many")
+    sound = await kept.has(said("go"))
+    assert [head.log for head in await office.looks()] == [f"session:{sound}"]
+    assert office.alarms() == {f"session:{wrong}": "unreadable", f"session:{lost}": "unreadable"}
+
+
+async def test_namespaces_are_stated_in_registers_of_their_own(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    await kept.redis.hset(kept.broker.keys.session(session), "namespace", "team-a")
+    await kept.has(said("go"))
+    await office.looks()
+    assert [head.log for head in office.heads("team-a")] == [f"session:{session}"]
+    assert len(office.heads()) == 1
+
+
+# ── one root for one size ─────────────────────────────────────────────────────────────────────────
+
+
+async def test_root_that_was_kept_and_not_told_is_the_one_that_is_told(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    told = office.objects.put
+
+    def fails(name: str, content: bytes) -> None:
+        raise ArchiveUnavailable("the disk is full")
+
+    office.objects.put = fails  # type: ignore[method-assign]
+    with pytest.raises(ArchiveUnavailable):
+        await office.notary.look()
+    office.objects.put = told  # type: ignore[method-assign]
+    kept_size = office.state.registers["home"].frontier.size
+    root = office.state.registers["home"].frontier.root()
+    await grow(kept, session, "meanwhile", "idle")
+    office.again()
+    office.now_ms += MINUTE
+    await office.notary.look()
+    successor = office.objects.get("home/next/0")
+    assert successor is not None
+    assert successor.decode().split("\n")[1] == str(kept_size) == "1"
+    import base64
+
+    assert base64.b64decode(successor.decode().split("\n")[2]) == root
+    assert [head.size for head in office.heads()] == [5, 6]
+
+
+async def test_state_of_a_backup_does_not_start(kept: Kept, office: Office, tmp_path: Path) -> None:
+    await kept.has(said("go"))
+    await office.looks()
+    backup = (tmp_path / "state" / "notary.db").read_bytes()
+    await kept.has(said("go"))
+    await office.looks()
+    office.state.close()
+    (tmp_path / "state" / "notary.db").write_bytes(backup)
+    office.open()
+    with pytest.raises(Forked, match="older"):
+        office.notary.start()
+    await kept.has(said("go"))
+    with pytest.raises(Forked, match="another notary"):
+        await office.notary.look()
+
+
+async def test_register_that_lost_its_files_is_told(kept: Kept, office: Office) -> None:
+    await kept.has(said("go"))
+    await office.looks()
+    office.objects.remove("home/checkpoint")
+    with pytest.raises(BadRegister, match="backup"):
+        office.again()
+
+
+async def test_state_is_made_once_and_used_by_one(office: Office, tmp_path: Path) -> None:
+    with pytest.raises(BadState, match="never made anew"):
+        NotaryState.create(tmp_path / "state", "fleet.example", "ab")
+    with pytest.raises(BadState, match="another notary uses"):
+        NotaryState.open(tmp_path / "state")
+    with pytest.raises(BadState, match="init"):
+        NotaryState.open(tmp_path / "elsewhere")
+    office.state.close()
+    (tmp_path / "state" / "notary.db").write_bytes(b"no database, but long enough to be one" * 100)
+    with pytest.raises(BadState, match="damaged"):
+        NotaryState.open(tmp_path / "state")
+    (tmp_path / "state" / "notary.db").write_bytes(b"")
+    with pytest.raises(BadState, match="half-way"):
+        NotaryState.open(tmp_path / "state")
+
+
+async def test_files_of_a_notary_are_its_users_alone(kept: Kept, office: Office, tmp_path: Path) -> None:
+    await kept.has(said("go"))
+    await office.looks()
+    files = [
+        path for part in ("state", "register") for path in (tmp_path / part).rglob("*") if path.is_file()
+    ]
+    assert files
+    assert [path for path in files if path.stat().st_mode & 0o077] == []
+
+
+async def test_register_of_hundreds_of_statements_forgets_what_is_in_full_tiles(
+    kept: Kept, office: Office
+) -> None:
+    known = KnownLog(
+        f"session:{b.ROOT}", "home", b.ROOT, 1, bytes(32), bytes(32), (bytes(32),), NOW_MS, "rest"
+    )
+    heads = [
+        Head(0, f"session:{b.ROOT}", b.ROOT, n, bytes(32), bytes(32), NOW_MS, "rest") for n in range(520)
+    ]
+    for first, end in ((0, 200), (200, 256), (256, 519), (519, 520)):
+        office.state.add([(known, head) for head in heads[first:end]], {})
+        await office.notary.look()
+    assert [head.size for head in office.heads()] == list(range(520))
+    assert len(office.state.statements("home", 0, 1_000)) == 520 % 256
