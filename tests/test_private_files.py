@@ -268,6 +268,7 @@ KERNEL = "a file of the kernel's"
 TRIED = "in a folder of mode 700 that is made for the attempt"
 
 OTHERWISE = {
+    "orchestrator/cli/audit.py": (1, "a folder of mode 700 for tables, where the person names it"),
     "orchestrator/demo/play.py": (3, "the demo's project, in a folder of mode 700"),
     "orchestrator/folders/build.py": (4, IN_A_COPY),
     "orchestrator/folders/copy.py": (14, IN_A_COPY),
@@ -284,6 +285,7 @@ OTHERWISE = {
     "orchestrator/sandbox/limits.py": (4, KERNEL),
     "orchestrator/tools/exec/held_objects.py": (3, KERNEL),
     "orchestrator/tools/patch/writer.py": (3, f"a patch, {THE_PERSONS}"),
+    "orchestrator/views/audit_tables.py": (1, "rows on their way, in a new folder of mode 700"),
     "workers/companion.py": (1, KERNEL),
 }
 """Files of code that make files or folders otherwise: how often, and why they may."""

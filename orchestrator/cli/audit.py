@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -21,6 +22,7 @@ SOURCE = Annotated[
 JSON = Annotated[bool, typer.Option("--json", help="One answer a line, as JSON.")]
 GROUPS = ("who", "behalf", "agent", "model", "day", "token")
 ENTRIES_SHOWN = 6
+SQL_ROWS = 1_000
 UNCHECKED = 2
 WORTH = (
     "proved: the entries follow from each other, and stand in the log as they were written. Without a chain "
@@ -203,6 +205,106 @@ def redactions(ctx: typer.Context, source: SOURCE, json: JSON = False) -> None:
     _answer(ctx, source, audit_questions.redactions, json)
 
 
+@audit.command("report")
+def report(
+    ctx: typer.Context,
+    source: SOURCE,
+    file: Annotated[Path, typer.Option("--html", metavar="FILE", help="The page that is written.")],
+) -> None:
+    """Writes one page: what holds, what is stated, decisions, cost, what left the machine, redactions.
+
+    It needs nothing beside it, and has no scripts.
+
+    \b
+    dendro audit report run.zip --html run.html
+    """
+    from orchestrator.private_files import replacing
+    from orchestrator.views import audit_tables
+
+    async def answer(logs: Source) -> None:
+        with replacing(file) as out:
+            await audit_tables.write_page(logs, source, out)
+
+    _ask(ctx, source, answer)
+
+
+@audit.command("sql")
+def sql(
+    ctx: typer.Context,
+    source: SOURCE,
+    statement: Annotated[str, typer.Argument(metavar="SQL", help="One or more statements of DuckDB.")],
+    json: JSON = False,
+) -> None:
+    """Answers a statement of SQL over the logs; it can reach no file and no network.
+
+    Tables: entries, tasks, requests, calls, approvals, agents, files, texts,
+    mail, claims, redactions, about. Needs the extra `audit`.
+
+    \b
+    dendro audit sql run.zip "SELECT session, seq, command FROM calls JOIN entries USING (session)"
+    """
+    from orchestrator.views import audit_tables
+
+    async def answer(logs: Source) -> None:
+        import duckdb
+
+        made = await audit_tables.tables(logs)
+        try:
+            audit_tables.close_doors(made)
+            found = made.execute(statement)
+            names = [column[0] for column in found.description or ()]
+            while rows := found.fetchmany(SQL_ROWS):
+                for row in rows:
+                    told = dict(zip(names, row, strict=False)) if json else "\t".join(map(_cell, row))
+                    _show(iter([told if isinstance(told, str) else _json(told)]))
+        except duckdb.Error as error:
+            raise Fault(f"the statement failed: {error}", ExitCode.USAGE) from None
+        finally:
+            made.close()
+
+    _with_duckdb(ctx, source, answer)
+
+
+@audit.command("export")
+def export(
+    ctx: typer.Context,
+    source: SOURCE,
+    folder: Annotated[Path, typer.Option("--parquet", metavar="DIR", help="A new folder.")],
+) -> None:
+    """Writes the tables of `dendro audit sql` as Parquet files into a new folder.
+
+    \b
+    dendro audit export run.zip --parquet tables
+    """
+    from orchestrator.views import audit_tables
+
+    async def answer(logs: Source) -> None:
+        made = await audit_tables.tables(logs)
+        try:
+            folder.mkdir(mode=0o700)
+            audit_tables.write_parquet(made, folder)
+        except FileExistsError:
+            raise Fault(f"{folder} is there already: name a new folder", ExitCode.USAGE) from None
+        finally:
+            made.close()
+
+    _with_duckdb(ctx, source, answer)
+
+
+def _with_duckdb(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[None]]) -> None:
+    from orchestrator.views.audit_tables import NoDuckDB
+
+    try:
+        _ask(ctx, source, answer)
+    except (NoDuckDB, ImportError):
+        why = "tables need DuckDB, which is not installed: pip install 'dendro-orchestrator[audit]'"
+        raise Fault(why, ExitCode.USAGE) from None
+
+
+def _cell(value: object) -> str:
+    return "" if value is None else str(value).replace("\t", " ").replace("\n", " ")
+
+
 def _answer(
     ctx: typer.Context,
     source: str,
@@ -231,7 +333,6 @@ def _answer(
 def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[None]]) -> None:
     """Opens the logs and has them asked; says then what the answers are worth."""
     import asyncio
-    from pathlib import Path
 
     from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts.bundle_members import is_bundle
@@ -312,7 +413,7 @@ def _as_json(one: Decided | Cost, logs: Source) -> Iterator[str]:
 def _json(told: Mapping[str, Any]) -> str:
     import orjson
 
-    return orjson.dumps(told).decode()
+    return orjson.dumps(told, default=str).decode()
 
 
 def _show(lines: Iterator[str]) -> None:

@@ -6,14 +6,18 @@ import asyncio
 import json
 from pathlib import Path
 
+import duckdb
 import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli.audit import audit
 from orchestrator.terminal.faults import Fault
+from orchestrator.views.audit_tables import TABLES, _safe, close_doors, tables
+from tests.core.driver import Session
 from tests.rollouts.conftest import kept
 from tests.rollouts.deployments import Kept
 from tests.views.test_audit_questions import KEY, three, worked
+from tests.views.test_audited import logs_of
 
 __all__ = ["kept"]
 QUESTIONS = (
@@ -87,3 +91,58 @@ async def test_bundle_under_a_key_that_is_not_here_is_not_called_proved(
     done = await asyncio.to_thread(asked, "file", tmp_path / "run.zip", "src/app.py")
     assert (done.exit_code, " proved" in done.stdout) == (2, False)
     assert "keyed by 'k'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "COPY entries TO '/tmp/dendro-audit.csv'",
+        "ATTACH '/tmp/dendro-audit.db'",
+        "SELECT * FROM read_csv('/etc/passwd')",
+        "SELECT * FROM glob('/etc/*')",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "EXPORT DATABASE '/tmp/dendro-audit'",
+        "SET enable_external_access = true",
+        "SELECT * FROM nowhere",
+    ],
+)
+async def test_statement_that_reaches_beyond_the_logs_is_refused(
+    statement: str, kept: Kept, tmp_path: Path
+) -> None:
+    session = Session()
+    made = await tables(logs_of(session))
+    close_doors(made)
+    with pytest.raises(duckdb.Error):
+        made.execute(statement)
+
+
+def test_tables_answer_sql_and_are_written_as_parquet(files: Path) -> None:
+    query = (
+        "SELECT c.call_id, t.who FROM calls c JOIN tasks t USING (session) WHERE command LIKE '%setup.sh%'"
+    )
+    done = asked("sql", files / "run.zip", query)
+    assert (done.exit_code, done.stdout) == (0, "call_3\tann@host\n")
+    as_json = asked("sql", files / "run.jsonl", "SELECT n, sent FROM requests ORDER BY n LIMIT 1", "--json")
+    assert json.loads(as_json.stdout)["n"] == 1
+    assert len(json.loads(as_json.stdout)["sent"]) == 64
+    wrong = asked("sql", files / "run.zip", "SELECT * FROM read_text('/etc/passwd')")
+    assert isinstance(wrong.exception, Fault)
+    target = files / "tables"
+    assert asked("export", files / "run.zip", "--parquet", str(target)).exit_code == 0
+    assert {path.stem for path in target.iterdir()} == set(TABLES)
+    with duckdb.connect() as read:
+        [[count]] = read.execute(f"SELECT count(*) FROM '{target}/entries.parquet'").fetchall()
+    assert count == len((files / "run.jsonl").read_bytes().splitlines()) - 1
+    again = asked("export", files / "run.zip", "--parquet", str(target))
+    assert isinstance(again.exception, Fault)
+
+
+def test_page_has_no_scripts_and_shows_markup_as_text(files: Path) -> None:
+    done = asked("report", files / "run.zip", "--html", str(files / "run.html"))
+    assert done.exit_code == 0, done.output
+    page = (files / "run.html").read_text()
+    assert "default-src 'none'" in page
+    assert "call_3" in page
+    assert "<script" not in page
+    assert _safe("<b>\u202e\x1b[0m") == "&lt;b&gt;\\u202e\\u001b[0m"
