@@ -1,8 +1,8 @@
 """Costs of tests: long tests begin first, and a run names the files that grew most.
 
 Long tests take turns: a commit runs one in `TURNS` of them, by its number, and the night runs all. No commit
-leaves a whole file out, nor a test that is marked `always`, nor what is about the whole repository (files
-directly in `tests`).
+leaves out all of a file whose shortest test is below `ALONE_S`, a test that is marked `always`, or what is
+about the whole repository (files directly in `tests`).
 
 The cost is CPU seconds, with those of the processes that a test waited for: they depend less on what else a
 machine does than its clock. `costs.json` holds what files and tests cost when it was written last
@@ -31,6 +31,8 @@ LONG_S, LONG_CPU_S = 1.0, 0.3
 """Seconds on the clock, or of the processor, from which a test is long."""
 KEPT_S, GREW_S = 0.5, 2.0
 """CPU seconds from which a file is kept, and is said to have grown."""
+ALONE_S = 10.0
+"""Seconds from which a test takes turns although nothing else of its file runs."""
 NAMED, TURNS = 10, 3
 """How many files that grew are named; a long test runs with one commit in as many, and each night."""
 LEFT = {
@@ -135,8 +137,9 @@ def left_by(
         if file.count("/") == 1:
             continue
         late = [it for it in tests if it.nodeid in here and not it.get_closest_marker("always")]
-        if len(late) == len(tests):
-            late.remove(min(late, key=lambda it: took[it.nodeid]))
+        shortest = min(tests, key=lambda it: took.get(it.nodeid, 0.0))
+        if len(late) == len(tests) and took[shortest.nodeid] < ALONE_S:
+            late.remove(shortest)
         left += late
     return left
 

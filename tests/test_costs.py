@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tests.commit_seed import chosen
-from tests.costs import LEFT, TABLE, TURNS, grown, in_turns, left_by, longest_first
+from tests.costs import ALONE_S, LEFT, TABLE, TURNS, grown, in_turns, left_by, longest_first
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,6 +73,15 @@ def test_file_that_has_only_long_tests_runs_its_shortest_when_no_other_has_its_t
     brief, lengthy = (item.nodeid for item in items)
     turns = [{lengthy: 9.0}, {brief: 2.0}, {}]
     assert [_ran(items, turns, number) for number in range(3)] == [{lengthy}, {brief}, {brief}]
+
+
+def test_file_whose_shortest_test_takes_ten_seconds_has_its_turn_alone() -> None:
+    item = _Item("tests/a/test_a.py::lengthy")
+    assert [_ran([item], [{}, {item.nodeid: ALONE_S}, {}], number) for number in range(3)] == [
+        set(),
+        {item.nodeid},
+        set(),
+    ]
 
 
 def test_way_through_a_subject_and_what_is_about_the_repository_run_with_each_commit() -> None:

@@ -427,10 +427,15 @@ def test_script_that_keeps_the_grammar_busy_for_ever_is_not_read_and_the_next_on
     assert command_beginnings("ls $(rm -rf x)") == (("ls",), ("rm", "-rf", "x"))
 
 
+def _reader_at_work() -> bash._Reader:
+    """The reader, behind a script that it reads; one that was read before would be known, and ask nobody."""
+    bash.ask(bash.PLAIN, b"echo one")
+    assert bash._reader is not None
+    return bash._reader
+
+
 def test_reader_that_dies_is_replaced() -> None:
-    assert read_plain("echo one") is not None
-    reader = bash._reader
-    assert reader is not None
+    reader = _reader_at_work()
     reader._process.send_signal(signal.SIGSEGV)
     reader._process.wait()
     assert read_plain("echo of a script that nobody has read") is not None
@@ -443,9 +448,7 @@ def test_reader_that_dies_is_replaced() -> None:
     ids=["no JSON", "no text", "too deep", "too long"],
 )
 def test_reader_that_answers_nonsense_is_replaced(answer: bytes) -> None:
-    assert read_plain("echo a reader is there") is not None
-    before = bash._reader
-    assert before is not None
+    before = _reader_at_work()
     before._socket.close()
     before._socket, theirs = socket.socketpair()
     with theirs:
@@ -458,9 +461,7 @@ def test_reader_that_answers_nonsense_is_replaced(answer: bytes) -> None:
 @pytest.mark.parametrize("signalled", [signal.SIGKILL, signal.SIGSTOP])
 def test_command_whose_reader_is_killed_or_stopped_is_read_by_the_next_one(signalled: signal.Signals) -> None:
     def harmed() -> bash._Reader:
-        assert command_beginnings(f"echo {os.urandom(8).hex()}") is not None
-        reader = bash._reader
-        assert reader is not None
+        reader = _reader_at_work()
         reader._socket.settimeout(0.2)
         reader._process.send_signal(signalled)
         return reader
@@ -485,17 +486,14 @@ def test_script_that_costs_each_reader_is_unreadable_and_not_destructive() -> No
 
 
 def test_reader_may_not_write_connect_or_start_anything_and_has_no_environment() -> None:
-    assert read_plain("echo one") is not None
-    assert bash._reader is not None
-    folder = Path(f"/proc/{bash._reader._process.pid}")
+    folder = Path(f"/proc/{_reader_at_work()._process.pid}")
     assert (folder / "environ").read_bytes() == b""
     assert "NoNewPrivs:\t1" in (folder / "status").read_text()
     assert "Seccomp:\t2" in (folder / "status").read_text()
 
 
 def test_fork_reads_with_a_process_of_its_own() -> None:
-    assert read_plain("echo one") is not None
-    kept = bash._reader
+    kept = _reader_at_work()
     read, write = os.pipe()
     if (child := os.fork()) == 0:
         found = read_plain("echo in the fork")
