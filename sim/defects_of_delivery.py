@@ -52,7 +52,7 @@ DEFECTS = (
         text(
             _Input,
             "precedes",
-            "return self._items == list(items[: len(self._items)])",
+            "return same(self._items, items) or self._items == list(items[: len(self._items)])",
             "return len(self._items) <= len(items)",
         ),
         "compactions",

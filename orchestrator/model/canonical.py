@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from operator import is_
 from typing import Any, Final
 
 import orjson
@@ -49,8 +50,8 @@ class _Input:
         self._calls: dict[str, int] = {}
 
     def precedes(self, items: Sequence[Item]) -> bool:
-        """Whether these items begin with those that were read; items do not change, so most are the same."""
-        return self._items == list(items[: len(self._items)])
+        """Whether these items begin with those that were read."""
+        return same(self._items, items) or self._items == list(items[: len(self._items)])
 
     def read(self, items: Sequence[Item]) -> None:
         """Takes the items behind those that were read."""
@@ -59,7 +60,7 @@ class _Input:
                 data = orjson.dumps(self._canonical(form), default=dict, option=_SORTED)
                 self._hash.update(b"," + data if self._written else data)
                 self._written = True
-        self._items = list(items)
+            self._items.append(item)
 
     def _canonical(self, item: Item) -> dict[str, Any]:
         made = dict(item)
@@ -78,11 +79,26 @@ class _Input:
         return whole.hexdigest()
 
 
+@record
+class _Text:
+    """A part of requests that many sessions share: the last one that was encoded, with its digest."""
+
+    of: Sequence[Item] | str
+    data: bytes
+    sha256: str
+
+    @classmethod
+    def read(cls, of: Sequence[Item] | str, data: bytes) -> _Text:
+        return cls(of, data, hashlib.sha256(data).hexdigest())
+
+
 class CanonicalRequests:
     """The canonical digests of a process's requests: of a conversation that grew, the new part is read."""
 
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, str], _Input] = OrderedDict()
+        self._instructions = _Text.read("", b"")
+        self._tools = _Text.read((), b"[]")
 
     def of(self, prompt: Prompt, purpose: str) -> Sent | None:
         """The digests of a prompt of a session's turn, or of its compaction; None for what is no JSON."""
@@ -92,8 +108,7 @@ class CanonicalRequests:
             known = _Input()
         try:
             known.read(prompt.input)
-            instructions = prompt.instructions.encode()
-            tools = orjson.dumps(sorted(map(_plain, prompt.tools), key=_name), default=dict, option=_SORTED)
+            instructions, tools = self._read_instructions(prompt.instructions), self._read_tools(prompt.tools)
             rest = {
                 "instructions": prompt.instructions,
                 "model": prompt.model,
@@ -107,9 +122,26 @@ class CanonicalRequests:
         self._known[key] = known
         while len(self._known) > MOST_SESSIONS:
             self._known.popitem(last=False)
-        named = _sha256(instructions), _sha256(tools)
-        texts = {named[0]: prompt.instructions, named[1]: tools.decode()}
-        return Sent(known.digest(b"]," + behind[1:-1] + b',"tools":' + tools + b"}"), *named, texts)
+        texts = {instructions.sha256: prompt.instructions, tools.sha256: tools.data.decode()}
+        digest = known.digest(b"]," + behind[1:-1] + b',"tools":' + tools.data + b"}")
+        return Sent(digest, instructions.sha256, tools.sha256, texts)
+
+    def _read_instructions(self, text: str) -> _Text:
+        if self._instructions.of != text:
+            self._instructions = _Text.read(text, text.encode())
+        return self._instructions
+
+    def _read_tools(self, tools: Sequence[Item]) -> _Text:
+        known = self._tools
+        if len(known.of) != len(tools) or not same(known.of, tools):
+            data = orjson.dumps(sorted(map(_plain, tools), key=_name), default=dict, option=_SORTED)
+            self._tools = _Text.read(tuple(tools), data)
+        return self._tools
+
+
+def same(before: Sequence[object], now: Sequence[object]) -> bool:
+    """Whether `now` begins with the very objects of `before`: items and tools do not change."""
+    return len(before) <= len(now) and all(map(is_, before, now))
 
 
 def _plain(tool: Item) -> dict[str, Any]:

@@ -31,6 +31,7 @@ from orchestrator.core.state import State
 from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
+from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.arrivals import Arrivals, Arrived, Bisect
 from orchestrator.runtime.committing import Delta
 from orchestrator.runtime.intake import Unreadable, failed_call
@@ -107,35 +108,45 @@ class Decisions:
             self._show(step, command)
             return
         try:
-            decision = self._decision(step, command)
-            if decision.entries and not step.entries and not self._opened:
-                step.take(self._noted(step, self._opening(step.position.state)))
-                # Again, behind the entries that begin the epoch: a rule may note where an entry stands.
-                decision = self._decision(step, command)
-            step.take(decision)
+            if self._opened or step.entries or not self._begins_epoch(step, command):
+                step.take(self._decision(step.position, step.at_ms, command))
         except Exception as error:
             # A part of it may be in the step: nothing of that may be committed.
             raise Broken(error) from error
         if not isinstance(command, (Note, Unreadable)):
             self._side_work.settle(command)
 
-    def _decision(self, step: Step, command: c.Command | Note | Unreadable) -> Decision:
+    def _begins_epoch(self, step: Step, command: c.Command | Note | Unreadable) -> bool:
+        """Takes a decision behind the entries that begin the epoch; False, and nothing, if it has no entries.
+
+        It is decided behind them: a rule may note where an entry stands.
+        """
+        at = step.position
+        opening = self._noted(at, step.at_ms, self._opening(at.state))
+        behind = Position(opening.state, at.seq + len(opening.entries), at.head)
+        decision = self._decision(behind, step.at_ms, command)
+        if not decision.entries:
+            return False
+        step.take(opening)
+        step.take(decision)
+        return True
+
+    def _decision(self, at: Position, at_ms: int, command: c.Command | Note | Unreadable) -> Decision:
         if isinstance(command, Note):
-            return self._noted(step, command)
+            return self._noted(at, at_ms, command)
         if isinstance(command, Unreadable):
             raise command.error
         try:
-            return decide(step.position.state, command, self._moment(step))
+            return decide(at.state, command, self._moment(at, at_ms))
         except IllegalCommand as illegal:
             if isinstance(command, c.Submitted):
-                return self._noted(step, given_up(command.id, str(illegal)))
+                return self._noted(at, at_ms, given_up(command.id, str(illegal)))
             # What an effect still had to say of work that was stopped meanwhile.
             log.info("session %s: %s", self._claim.session, illegal)
-            return Decision(step.position.state)
+            return Decision(at.state)
 
-    def _noted(self, step: Step, note: Note) -> Decision:
-        at = step.position
-        return noted(at.state, note, c.Moment(step.at_ms, self._claim.epoch, at.seq))
+    def _noted(self, at: Position, at_ms: int, note: Note) -> Decision:
+        return noted(at.state, note, c.Moment(at_ms, self._claim.epoch, at.seq))
 
     def _show(self, step: Step, delta: Delta) -> None:
         task = step.position.state.task
@@ -148,10 +159,9 @@ class Decisions:
             self._writing.delta(delta, step.base)
             self._bisect.arrived.pop()
 
-    def _moment(self, step: Step) -> c.Moment:
-        at = step.position
+    def _moment(self, at: Position, at_ms: int) -> c.Moment:
         rules, ports = self._rules(at.state), self._ports
-        return c.Moment(step.at_ms, self._claim.epoch, at.seq, rules, ports.jitter(), ports.machine)
+        return c.Moment(at_ms, self._claim.epoch, at.seq, rules, ports.jitter(), ports.machine)
 
     def _rules(self, state: State) -> Rules:
         provider = state.in_force.model_provider

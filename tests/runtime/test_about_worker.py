@@ -11,11 +11,15 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.commands import Command, Moment
+from orchestrator.core.decide import decide
+from orchestrator.core.decide.draft import Decision
 from orchestrator.core.entries import DENDRO, decode_entry
 from orchestrator.core.facts import Claimed
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol import ops
+from orchestrator.runtime import step
 from orchestrator.runtime.ports import AboutWorker
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import SettingsSources, TrustList, load_settings
@@ -68,6 +72,25 @@ async def test_claim_that_writes_nothing_leaves_no_word(harness: Harness) -> Non
     await harness.run(session)
     assert await harness.broker.logs.read_sq(session) == ()
     assert [epoch for epoch, _ in await kinds(harness, session) if epoch] == []
+
+
+async def test_worker_decides_each_command_of_a_claim_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told(harness)
+    decided = list[Command]()
+
+    def counted(state: State, command: Command, moment: Moment) -> Decision:
+        decided.append(command)
+        return decide(state, command, moment)
+
+    monkeypatch.setattr(step, "decide", counted)
+    session = await harness.session()
+    for _ in range(2):
+        await harness.say(session)
+        await harness.run(session)
+    assert len(await harness.facts(session, "claimed")) == 2
+    assert len(decided) == len(set(map(id, decided)))
 
 
 @pytest.fixture
