@@ -271,7 +271,7 @@ OTHERWISE = {
     "orchestrator/cli/audit.py": (1, "a folder of mode 700 for tables, where the person names it"),
     "orchestrator/demo/play.py": (3, "the demo's project, in a folder of mode 700"),
     "orchestrator/folders/build.py": (4, IN_A_COPY),
-    "orchestrator/folders/copy.py": (14, IN_A_COPY),
+    "orchestrator/folders/copy.py": (15, IN_A_COPY),
     "orchestrator/folders/keeper_process.py": (1, IN_A_COPY),
     "orchestrator/folders/merge.py": (5, IN_A_COPY),
     "orchestrator/folders/packs.py": (1, IN_A_COPY),

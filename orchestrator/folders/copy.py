@@ -25,6 +25,7 @@ from orchestrator.folders.git_objects import (
     tree_of_commit,
 )
 from orchestrator.folders.head import HeadImport, read_head
+from orchestrator.folders.joined import AllObjects, joined
 from orchestrator.folders.known import (
     Change,
     File,
@@ -50,6 +51,7 @@ from orchestrator.folders.outcomes import (
     ANYWHERE,
     NAMED_OMISSIONS,
     Bounds,
+    Branch,
     Conflict,
     Conflicted,
     Counts,
@@ -58,6 +60,7 @@ from orchestrator.folders.outcomes import (
     FolderError,
     FolderSnapshot,
     Guard,
+    Joined,
     Made,
     Merged,
     Omission,
@@ -89,6 +92,8 @@ class Copy:
     def __init__(self, place: Place, bounds: Bounds) -> None:
         self.place = place
         self.bounds = bounds
+        self._given: list[Indexed] = []
+        """Packs of other copies, for branches that are joined."""
         self._states: dict[FolderSnapshot, State] = {}
         """The last snapshot, and the one before: the last one may never be recorded."""
         for folder in (self._packs, self.place.objects / "spool"):
@@ -334,6 +339,23 @@ class Copy:
             objects = self._with(packs)
             old = self._walked(objects, before)[0] if before is not None else Known()
             return difference(old, self._walked(objects, after)[0], objects, text=not stat, path=path)
+
+    def give(self, packs: Sequence[PackSource]) -> None:
+        """Reads packs that make branches: those that others build on come first."""
+        with system_errors("the comparison"):
+            known = {pack.file.path for pack in self._given}
+            for source in packs:
+                path = self._received_file(source)
+                if path not in known:
+                    known.add(path)
+                    self._given.append(kept(path) or checked(path, Objects(self._given), self.bounds))
+
+    def join(self, branches: Sequence[Branch]) -> Joined:
+        """The files that branches have changed, whose packs were given, as if all were merged."""
+        with system_errors("the comparison"):
+            self._work.mkdir(exist_ok=True)
+            objects = AllObjects(self._given)
+            return joined(branches, objects, self.bounds, self._work, lambda *change: _compared(*change)[1])
 
     def read_tree(
         self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[PackSource] = ()

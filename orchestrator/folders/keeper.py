@@ -30,12 +30,14 @@ from orchestrator.folders.keeper_wire import LENGTH, MOST_ANSWERED, MOST_ASKED, 
 from orchestrator.folders.outcomes import (
     ANYWHERE,
     Bounds,
+    Branch,
     Conflicted,
     Difference,
     ErrorKind,
     FolderError,
     FolderSnapshot,
     Guard,
+    Joined,
     Made,
     Merged,
     Place,
@@ -56,7 +58,7 @@ _GRACE_S = 20.0
 """Time beyond the bound's: the process should have told by itself that it takes too long."""
 _CLOSE_S = 5.0
 _SHA256 = re.compile("[0-9a-f]{64}")
-_Record = TypeVar("_Record", Unchanged, Taken, Made, Planned, Merged, Conflicted, Difference)
+_Record = TypeVar("_Record", Unchanged, Taken, Made, Planned, Merged, Conflicted, Difference, Joined)
 
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
@@ -227,6 +229,16 @@ class Keeper:
         """
         words = {"do": "diff", "before": before, "after": after, "stat": stat, "path": path}
         return self._read(await self._do(words, packs), Difference)
+
+    async def join(self, branches: Sequence[Branch], packs: Sequence[Path]) -> Joined:
+        """The files that branches have changed, as if all were merged.
+
+        `packs` are those that make their snapshots; the ones that others build on come first.
+        """
+        for first in range(0, len(packs), MOST_DESCRIPTORS):
+            await self._do({"do": "give"}, packs[first : first + MOST_DESCRIPTORS])
+        rows = [[one.parent, one.base, one.now, one.merged] for one in branches]
+        return self._read(await self._do({"do": "join", "branches": rows}, ()), Joined)
 
     async def read_tree(
         self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[Path] = ()

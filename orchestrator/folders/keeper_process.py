@@ -26,7 +26,7 @@ from typing import Any, NoReturn
 
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.keeper_wire import frame, receive
-from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Guard, Place
+from orchestrator.folders.outcomes import Bounds, Branch, FolderError, FolderSnapshot, Guard, Place
 from orchestrator.sandbox import kernel, landlock
 
 MEMORY_BYTES = 3 << 30
@@ -248,6 +248,15 @@ def _diff(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]
     )
 
 
+def _give(copy: Copy, _: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    copy.give(packs)
+    return {"is": "done"}
+
+
+def _join(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
+    return _record(copy.join([Branch(*branch) for branch in words["branches"]]))
+
+
 def _read_tree(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
     found = copy.read_tree(FolderSnapshot(words["snapshot"]), words["paths"], packs)
     return {"is": "contents", "value": {path: base64.b64encode(it).decode() for path, it in found.items()}}
@@ -267,6 +276,8 @@ _WORK: dict[str, Callable[[Copy, dict[str, Any], list[int]], dict[str, Any]]] = 
     "write_merge": _write_merge,
     "take_back_merge": _take_back_merge,
     "diff": _diff,
+    "give": _give,
+    "join": _join,
     "read_tree": _read_tree,
     "end": _end,
 }

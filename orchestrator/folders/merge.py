@@ -172,24 +172,7 @@ class Planner:
         return Step(path, ours, after, content) if after != ours else None
 
     def _merged_content(self, ours: bytes, base: bytes, theirs: bytes) -> bytes:
-        names = []
-        for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
-            (self._work / name).write_bytes(content)
-            names.append(name)
-        try:
-            words, environ = ("merge-file", "-p", *names), git_environment(Path(os.devnull))
-            done = run_git_here(words, environ, self._work, self._bounds.seconds)
-        except GitFailed as error:
-            raise FolderError("failed", f"{error}. Nothing was merged") from error
-        if done.code == 0:
-            return done.out
-        if 0 < done.code < 128:
-            raise Refused("the same lines changed on both sides")
-        if b"binary" in done.complaint:
-            raise Refused("a binary file, changed on both sides")
-        raise FolderError(
-            "failed", f"git cannot merge a file: {done.complaint.decode('utf-8', 'replace')[:200].strip()}"
-        )
+        return merged_content(self._work, self._bounds.seconds, ours, base, theirs)
 
     def _ours(self, root: int, path: bytes) -> Side | None:
         """The side that the folder is at a path."""
@@ -225,6 +208,28 @@ class Planner:
                     (path + b"/" + os.fsencode(it.name), it.is_dir(follow_symlinks=False)) for it in names
                 ]
         return all(self._is_given_up(root, it) if folder else it in self._given_up for it, folder in found)
+
+
+def merged_content(work: Path, seconds: float, ours: bytes, base: bytes, theirs: bytes) -> bytes:
+    """A text that two sides have changed, as git merges it, in a folder of ours. Raises `Refused`."""
+    names = []
+    for name, content in (("ours", ours), ("base", base), ("theirs", theirs)):
+        (work / name).write_bytes(content)
+        names.append(name)
+    try:
+        words, environ = ("merge-file", "-p", *names), git_environment(Path(os.devnull))
+        done = run_git_here(words, environ, work, seconds)
+    except GitFailed as error:
+        raise FolderError("failed", f"{error}. Nothing was merged") from error
+    if done.code == 0:
+        return done.out
+    if 0 < done.code < 128:
+        raise Refused("the same lines changed on both sides")
+    if b"binary" in done.complaint:
+        raise Refused("a binary file, changed on both sides")
+    raise FolderError(
+        "failed", f"git cannot merge a file: {done.complaint.decode('utf-8', 'replace')[:200].strip()}"
+    )
 
 
 def _side(file: File | None) -> Side | None:

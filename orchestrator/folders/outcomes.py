@@ -179,6 +179,61 @@ class Difference:
     """At most 1,000."""
 
 
+@dataclass(frozen=True, slots=True)
+class Branch:
+    """A folder that is joined with others."""
+
+    parent: int | None
+    """The number of the branch that it merges into, one before it; None for the first."""
+    base: FolderSnapshot | None
+    """Its first snapshot; None where no log has its folder."""
+    now: FolderSnapshot | None
+    merged: FolderSnapshot | None = None
+    """Its snapshot that was merged last into the branch above."""
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """The change of a file by one branch itself, against the snapshot that it began with."""
+
+    branch: int
+    what: Literal["A", "M", "D"]
+    insertions: int
+    deletions: int
+
+
+@dataclass(frozen=True, slots=True)
+class JoinedFile:
+    """A file as it would be if all branches were merged, against what the first one began with."""
+
+    path: str
+    what: Literal["A", "M", "D"]
+    insertions: int
+    deletions: int
+    binary: bool
+    too_large: bool
+    shares: tuple[Share, ...]
+    """At most 32."""
+    of: int
+    """The number of branches that have changed it themselves."""
+    conflict: str = ""
+    """The reason why it cannot be merged; empty if it can. The figures leave out what cannot."""
+    between: tuple[int, int] | None = None
+    """The two branches that have changed it each in its way."""
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """Files that branches have changed."""
+
+    files: tuple[JoinedFile, ...]
+    """At most 10,000."""
+    all: int
+    insertions: int
+    deletions: int
+    conflicts: int
+
+
 ErrorKind = Literal[
     "too_many_files",
     "too_large",

@@ -6,23 +6,31 @@ import asyncio
 import re
 import tempfile
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import get_args
+from typing import TypeAlias, get_args
 
 from orchestrator.boottime import boottime
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import decode_entry, line_ms, stored_kind
 from orchestrator.core.evolve import evolve_workspace
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack
-from orchestrator.core.workspace import NO_WORKSPACE, Unsaved
+from orchestrator.core.workspace import NO_WORKSPACE, Unsaved, Workspace
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.outcomes import Bounds, Difference, FolderError, FolderSnapshot, Place
+from orchestrator.folders.outcomes import (
+    Bounds,
+    Branch,
+    Difference,
+    FolderError,
+    FolderSnapshot,
+    Joined,
+    Place,
+)
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
@@ -31,6 +39,8 @@ from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 PATIENCE_S = 3_600.0
 """The time for all work on one copy of a person's."""
+FETCHED_AT_ONCE = 8
+"""Packs that are fetched side by side."""
 _FACTS = frozenset(get_args(f.WorkspaceFact))
 
 
@@ -101,20 +111,65 @@ async def folder_past(source: LogSource, head: SessionHead) -> FolderPast:
 
 async def recorded_past(source: LogSource, head: SessionHead) -> FolderPast | None:
     """The same, and None for a session that has none."""
-    known, moments = NO_WORKSPACE, list[Moment]()
-    async for stored in source.log(head.session, head.seq):
+    read = _Read()
+    await read.on(source, head)
+    return read.past(head)
+
+
+@record
+class MergedChild:
+    """A snapshot of a child that was merged into a session's folder."""
+
+    at_ms: int
+    agent_id: int
+    snapshot: FolderSnapshot
+    packs: tuple[Pack, ...]
+
+
+@dataclass(slots=True)
+class _Read:
+    """A log, as far as it was read for its folder."""
+
+    seq: int = 0
+    last: bytes = b""
+    known: Workspace = NO_WORKSPACE
+    moments: list[Moment] = field(default_factory=list)
+    merges: list[MergedChild] = field(default_factory=list)
+
+    async def on(self, source: LogSource, head: SessionHead) -> bool:
+        """Reads what is new; False if the log is not the one that was read: it was put back."""
+        if self.seq > head.seq:
+            return False
+        if self.seq == head.seq and self.last:
+            return True
+        async for stored in source.log(head.session, head.seq, max(0, self.seq - 1)):
+            if stored.seq > self.seq:
+                self._take(stored)
+            elif stored.payload != self.last:
+                return False
+        return True
+
+    def _take(self, stored: StoredEntry) -> None:
+        self.seq, self.last = stored.seq, stored.payload
         if stored_kind(stored.payload) not in _FACTS:
-            continue
+            return
         fact = f.decode(decode_entry(stored.payload).payload)
         assert fact.of == "workspace"
-        known = evolve_workspace(known, fact)
+        self.known = known = evolve_workspace(self.known, fact)
+        at_ms = line_ms(stored.payload)
+        if isinstance(fact, f.WorkspaceMerged):
+            merged = MergedChild(at_ms, int(fact.agent_id), FolderSnapshot(fact.snapshot), fact.packs)
+            self.merges.append(merged)
         snapshot = None if known.snapshot is None else FolderSnapshot(known.snapshot)
-        if snapshot is not None and (not moments or moments[-1].snapshot != snapshot):
+        if snapshot is not None and (not self.moments or self.moments[-1].snapshot != snapshot):
             files, names = (fact.files.total, fact.names) if isinstance(fact, f.WorkspaceSaved) else (0, ())
-            moments.append(Moment(stored.seq, snapshot, known.packs, files, names, line_ms(stored.payload)))
-    if not moments:
-        return None
-    return FolderPast(head, tuple(moments), known.unsaved, known.change)
+            self.moments.append(Moment(stored.seq, snapshot, known.packs, files, names, at_ms))
+
+    def past(self, head: SessionHead) -> FolderPast | None:
+        """The snapshots; None if the log has none."""
+        if not self.moments:
+            return None
+        return FolderPast(head, tuple(self.moments), self.known.unsaved, self.known.change)
 
 
 def packs_of(moments: Iterable[Moment]) -> tuple[Pack, ...]:
@@ -201,7 +256,15 @@ async def fetched(
     with tempfile.TemporaryDirectory(prefix=".dendro-", dir=near) as spool:
         objects = Path(spool, "objects")
         await asyncio.to_thread(make_folder, objects)
-        files = [await _fetched(store, PackName.of(pack.name, tree), pack, Path(spool)) for pack in packs]
+        files = list[Path]()
+        for first in range(0, len(packs), FETCHED_AT_ONCE):
+            some = packs[first : first + FETCHED_AT_ONCE]
+            fetching = (_fetched(store, PackName.of(pack.name, tree), pack, Path(spool)) for pack in some)
+            # Nothing is written to the folder any more when it goes.
+            for done in await asyncio.gather(*fetching, return_exceptions=True):
+                if isinstance(done, BaseException):
+                    raise done
+                files.append(done)
         deadline = boottime() + PATIENCE_S
         place = Place(folder or Path(spool, "folder"), objects)
         keeper = await Keeper.start(place, bounds, deadline)
@@ -227,6 +290,48 @@ DIFF_S = 20.0
 """A comparison that takes longer is given up, as is one that waits so long for its turn."""
 MOST_KEPT = 256
 MOST_KEPT_BYTES = 32 << 20
+MOST_AGENTS = 1_000
+"""Agents whose changes are joined."""
+MOST_PACKS = 3_000
+"""Packs that are joined: each is mapped by one process."""
+MOST_LOGS = 2_048
+"""Logs that are kept as far as they were read for their folders."""
+LOGS_AT_ONCE = 16
+_Key: TypeAlias = tuple[object, ...]
+_Kept: TypeAlias = Difference | Joined
+
+
+@record
+class Member:
+    """An agent of a tree whose folder may be joined with others."""
+
+    agent_id: int
+    head: SessionHead
+    above: tuple[int, ...] = ()
+    """The agents that it is below, the nearest last."""
+
+
+@record
+class JoinedAgent:
+    """An agent whose folder was joined, between two snapshots of it."""
+
+    agent_id: int
+    head: SessionHead
+    base: Moment
+    now: Moment
+    unsaved: str = ""
+    """The machine that alone has its newest changes."""
+
+
+@record
+class TreeChanges:
+    """The changes of all agents of a tree. Branches of `joined` are numbers of `agents`."""
+
+    agents: tuple[JoinedAgent | None, ...]
+    """None for one whose folder no log has."""
+    joined: Joined
+    left_out: int
+    """Agents with changes beyond the bounds."""
 
 
 class FolderDiffs:
@@ -236,9 +341,10 @@ class FolderDiffs:
         self._store = store
         self._bounds = bounds
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._kept: OrderedDict[tuple[str, str, str | None], Difference] = OrderedDict()
+        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
         self._bytes = 0
-        self._under_way: dict[tuple[str, str, str | None], asyncio.Task[Difference]] = {}
+        self._under_way: dict[_Key, asyncio.Task[_Kept]] = {}
+        self._logs: OrderedDict[str, _Read] = OrderedDict()
 
     async def between(
         self, tree: TreeId, before: Moment, after: Moment, path: str | None = None
@@ -248,17 +354,63 @@ class FolderDiffs:
         Raises `ViewError` where they cannot be had now.
         """
         key = (before.snapshot, after.snapshot, path)
+        found = await self._once(key, lambda: self._compared(tree, before, after, path))
+        assert isinstance(found, Difference)
+        return found
+
+    async def of_tree(
+        self, source: LogSource, members: Sequence[Member], at_ms: int | None = None
+    ) -> TreeChanges:
+        """The changes of agents, as if all were merged into the first; each stands behind those above it.
+
+        As they were at a time, with `at_ms`. Raises `ViewError` where they cannot be had now.
+        """
+        gate = asyncio.Semaphore(LOGS_AT_ONCE)
+        reads = await asyncio.gather(*(self._read(source, member.head, gate) for member in members))
+        found = _branches(members, reads, at_ms)
+        key = tuple((one.parent, one.base, one.now, one.merged) for one in found.branches)
+        if all(one.base == one.now for one in found.branches):
+            return TreeChanges(found.agents, Joined((), 0, 0, 0, 0), 0)
+        done = await self._once(key, lambda: self._joined(members[0].head.tree, found))
+        assert isinstance(done, Joined)
+        return TreeChanges(found.agents, done, found.left_out)
+
+    async def _read(self, source: LogSource, head: SessionHead, gate: asyncio.Semaphore) -> _Read:
+        """A session's log, read for its folder; only what is new of it is read again."""
+        async with gate:
+            read = self._logs.pop(head.session, None) or _Read()
+            if not await read.on(source, head):
+                read = _Read()
+                await read.on(source, head)
+            self._logs[head.session] = read
+            if len(self._logs) > MOST_LOGS:
+                self._logs.popitem(last=False)
+            return read
+
+    async def _once(self, key: _Key, make: Callable[[], Coroutine[None, None, _Kept]]) -> _Kept:
+        """The answer that is kept, or is being made, or is made now."""
         if (known := self._kept.get(key)) is not None:
             self._kept.move_to_end(key)
             return known
         if (task := self._under_way.get(key)) is None:
-            task = asyncio.create_task(self._compared(tree, before, after, path))
+            task = asyncio.create_task(make())
             self._under_way[key] = task
             task.add_done_callback(lambda done: self._keep(key, done))
         return await asyncio.shield(task)
 
     async def _compared(self, tree: TreeId, before: Moment, after: Moment, path: str | None) -> Difference:
-        packs = packs_of((before, after))
+        async with self._copy(tree, packs_of((before, after))) as copy:
+            return await copy.keeper.diff(
+                before.snapshot, after.snapshot, copy.packs, stat=path is None, path=path
+            )
+
+    async def _joined(self, tree: TreeId, found: _Branches) -> Joined:
+        async with self._copy(tree, found.packs) as copy:
+            return await copy.keeper.join(found.branches, copy.packs)
+
+    @asynccontextmanager
+    async def _copy(self, tree: TreeId, packs: Sequence[Pack]) -> AsyncIterator[FetchedFolder]:
+        """Packs and a process that reads them, in its turn and for a short time. Raises `ViewError`."""
         bounds = self._bounds()
         bounds = replace(bounds, seconds=min(bounds.seconds, DIFF_S))
         try:
@@ -268,9 +420,7 @@ class FolderDiffs:
             raise ViewError("many compare folders at the moment: ask again in a while") from None
         try:
             async with asyncio.timeout(2 * DIFF_S), fetched(self._store(), tree, packs, bounds) as copy:
-                return await copy.keeper.diff(
-                    before.snapshot, after.snapshot, copy.packs, stat=path is None, path=path
-                )
+                yield copy
         except TimeoutError:
             raise ViewError(f"the folder was not compared within {2 * DIFF_S:.0f} s: {INSTEAD}") from None
         except (BrokenPack, FolderError, ArchiveUnavailable, OSError) as error:
@@ -278,7 +428,7 @@ class FolderDiffs:
         finally:
             self._room.release()
 
-    def _keep(self, key: tuple[str, str, str | None], done: asyncio.Task[Difference]) -> None:
+    def _keep(self, key: _Key, done: asyncio.Task[_Kept]) -> None:
         del self._under_way[key]
         if done.cancelled() or done.exception() is not None:
             return
@@ -292,8 +442,86 @@ class FolderDiffs:
 INSTEAD = "`dendro diff` takes its time"
 
 
-def _size(difference: Difference) -> int:
-    return 2 * len(difference.text) + sum(100 + len(file.path) for file in difference.files)
+def _size(kept: _Kept) -> int:
+    if isinstance(kept, Joined):
+        return sum(200 + len(file.path) + 50 * len(file.shares) for file in kept.files)
+    return 2 * len(kept.text) + sum(100 + len(file.path) for file in kept.files)
+
+
+@record
+class _Branches:
+    """Folders of agents that are joined, and the packs that make them, in the order of their chains."""
+
+    agents: tuple[JoinedAgent | None, ...]
+    branches: tuple[Branch, ...]
+    packs: tuple[Pack, ...]
+    left_out: int
+
+
+def _branches(members: Sequence[Member], reads: Sequence[_Read], at_ms: int | None) -> _Branches:
+    """The branches of those agents that have changed something, or stand above one that has."""
+    pasts = {one.agent_id: _cut(read, at_ms) for one, read in zip(members, reads, strict=True)}
+    by_id = {member.agent_id: member for member in members}
+    wanted, left_out = {members[0].agent_id}, 0
+    packs = dict[str, Pack]()
+    for member in members:
+        moments, _ = pasts[member.agent_id]
+        if not moments or moments[0].snapshot == moments[-1].snapshot:
+            continue
+        line = [number for number in member.above if number in by_id and pasts[number][0]]
+        more = {
+            pack.name: pack for number in (*line, member.agent_id) for pack in _packs(number, pasts, by_id)
+        }
+        if len(wanted | {*line, member.agent_id}) > MOST_AGENTS or len(packs | more) > MOST_PACKS:
+            left_out += 1
+            continue
+        wanted |= {*line, member.agent_id}
+        packs |= more
+    agents, branches, place = list[JoinedAgent | None](), list[Branch](), dict[int, int]()
+    for member, read in zip(members, reads, strict=True):
+        if member.agent_id not in wanted:
+            continue
+        place[member.agent_id] = len(branches)
+        moments, _ = pasts[member.agent_id]
+        above = next((number for number in reversed(member.above) if number in place), members[0].agent_id)
+        parent = None if not branches else place[above]
+        if not moments:
+            agents.append(None)
+            branches.append(Branch(parent, None, None))
+            continue
+        # A folder that no log has is as what its agents began with: all of theirs is open.
+        merged = _merged(member, pasts) if parent is not None and agents[parent] is not None else None
+        unsaved = read.known.unsaved if at_ms is None else None
+        machine = "" if unsaved is None else unsaved.machine
+        agents.append(JoinedAgent(member.agent_id, member.head, moments[0], moments[-1], machine))
+        last = None if merged is None else merged.snapshot
+        branches.append(Branch(parent, moments[0].snapshot, moments[-1].snapshot, last))
+    return _Branches(tuple(agents), tuple(branches), tuple(packs.values()), left_out)
+
+
+_Past: TypeAlias = tuple[Sequence[Moment], Sequence[MergedChild]]
+
+
+def _cut(read: _Read, at_ms: int | None) -> _Past:
+    if at_ms is None:
+        return read.moments, read.merges
+    moments = [moment for moment in read.moments if moment.at_ms <= at_ms]
+    return moments, [merge for merge in read.merges if merge.at_ms <= at_ms]
+
+
+def _merged(member: Member, pasts: Mapping[int, _Past]) -> MergedChild | None:
+    """The last merge of an agent by one above it."""
+    above = (pasts[number] for number in reversed(member.above) if number in pasts)
+    merges = (merge for _, known in above for merge in reversed(known))
+    return next((merge for merge in merges if merge.agent_id == member.agent_id), None)
+
+
+def _packs(number: int, pasts: Mapping[int, _Past], by_id: Mapping[int, Member]) -> Iterator[Pack]:
+    moments, _ = pasts[number]
+    merged = _merged(by_id[number], pasts)
+    yield from moments[0].packs
+    yield from () if merged is None else merged.packs
+    yield from moments[-1].packs
 
 
 @record

@@ -106,3 +106,116 @@ def test_client_sees_which_files_a_thread_changed_when_and_by_which_lines(machin
             ):
                 error = refused(client, id, "workspace/diff", threadId=portable, **words)
                 assert (error["code"], said in error["message"]) == (-32602, True), error
+
+
+def call(name: str, **arguments: Any) -> dict[str, Any]:
+    return {"items": [{"call": name, "args": arguments}]}
+
+
+def spawning(*labels: str, **more: Any) -> dict[str, Any]:
+    calls = [{"call": "subagent_spawn", "args": {"label": it, "prompt": it, **more}} for it in labels]
+    return {"items": calls}
+
+
+AGENTS = [
+    {"label": "left", "steps": [shell("sed -i s/one/LEFT/ here.txt; echo x > left.txt"), says("Left.")]},
+    {"label": "right", "steps": [shell("sed -i s/one/RIGHT/ here.txt; rm gone.txt"), says("Right.")]},
+    {"label": "low", "steps": [shell("sed -i s/four/LOW/ here.txt"), says("Low.")]},
+    {
+        "label": "high",
+        "steps": [spawning("low"), call("subagent_await"), shell("echo y > high.txt"), says("High.")],
+    },
+    {
+        "prompt": "whole",
+        "steps": [
+            spawning("left", "right", "high"),
+            *[call("subagent_await")] * 3,
+            call("subagent_merge", agent_id=1),
+            shell("echo z > root.txt"),
+            says("All."),
+        ],
+    },
+    {
+        "prompt": "copies",
+        "steps": [
+            spawning("left", "right", workspace="own"),
+            *[call("subagent_await")] * 2,
+            says("All."),
+        ],
+    },
+]
+
+
+def test_client_sees_what_all_agents_of_a_tree_changed_whose_it_is_and_what_is_at_odds(
+    machine: Machine,
+) -> None:
+    (machine.folder / "here.txt").write_text("one\ntwo\nthree\nfour\n")
+    (machine.folder / "gone.txt").write_text("gone\n")
+    scenario = {"steps": [says("Nothing.")], "agents": AGENTS}
+    with machine.playing(json.dumps(scenario)) as user:
+        user = user.under(DENDRO_APPROVAL_POLICY="never", DENDRO_SANDBOX_MODE="workspace-write")
+        user.run("run", "--portable", "whole")
+        user.run("run", "copies")
+        rows = json.loads(user.run("sessions", "--json").stdout)
+        titles = {row["title"]: row["session_id"] for row in rows}
+        tree, copies = titles["whole"], titles["copies"]
+        with serving(user, "--listen", "ws://127.0.0.1:0") as (_, address), connect(address) as wire:
+            client = Client(wire)
+            told = client.call(1, "workspace/changes", threadId=tree, below=True)
+            files = {file["path"]: file for file in told["files"]}
+            owners = {path: [one["agentId"] for one in file["agents"]] for path, file in files.items()}
+            low = max(agent["agentId"] for agent in told["agents"])
+            assert owners == {
+                "gone.txt": [2],
+                "here.txt": [1, 2, low],
+                "high.txt": [3],
+                "left.txt": [1],
+                "root.txt": [0],
+            }
+            assert {path: file["agentId"] for path, file in files.items() if file["of"] == 1} == {
+                "gone.txt": 2,
+                "high.txt": 3,
+                "left.txt": 1,
+                "root.txt": 0,
+            }
+            # Left's is merged, low's stands in other lines, right's cannot be merged with left's.
+            here = files["here.txt"]
+            assert here["conflict"] == {
+                "agents": [0, 2],
+                "reason": "the same lines changed on both sides",
+            }
+            assert (here["added"], here["removed"], here["of"], told["conflicts"]) == (2, 2, 3, 1)
+            assert (told["portable"], told["more"], told["moreAgents"]) == (True, 0, 0)
+            right = next(agent for agent in told["agents"] if agent["agentId"] == 2)
+            line = client.call(
+                2,
+                "workspace/diff",
+                threadId=right["threadId"],
+                path="here.txt",
+                **{"from": right["from"], "to": right["to"]},
+            )
+            assert ["+", "RIGHT"] in line["hunks"][0]["lines"]
+
+            # Of an agent, what is below it; of an entry of the tree's log, what there was by then.
+            high = next(agent["threadId"] for agent in told["agents"] if agent["agentId"] == 3)
+            below = client.call(3, "workspace/changes", threadId=high, below=True)
+            assert {file["path"]: file["agentId"] for file in below["files"]} == {
+                "here.txt": low,
+                "high.txt": 3,
+            }
+            then = client.call(4, "workspace/changes", threadId=tree, below=True, at=1)
+            assert (then["portable"], then["files"], then["conflicts"]) == (True, [], 0)
+
+            # A root without a portable folder: its agents' copies, against what they began with.
+            told = client.call(5, "workspace/changes", threadId=copies, below=True)
+            files = {file["path"]: [one["agentId"] for one in file["agents"]] for file in told["files"]}
+            assert files == {"gone.txt": [2], "here.txt": [1, 2], "left.txt": [1]}
+            assert next(file["conflict"]["agents"] for file in told["files"] if file["conflict"]) == [1, 2]
+            for id, words, said in (
+                (6, {"from": 1}, "entries of one log"),
+                (7, {"to": 1}, "entries of one log"),
+                (8, {"at": 99_999}, "no entry 99999"),
+                (9, {"below": 2}, "below"),
+            ):
+                error = refused(client, id, "workspace/changes", **{"threadId": tree, "below": True, **words})
+                assert (error["code"], said in error["message"]) == (-32602, True), error

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from difflib import unified_diff
@@ -13,11 +13,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.ids import TreeId
-from orchestrator.folders.outcomes import Bounds, Counts, Difference, FolderError, FolderSnapshot
+from orchestrator.broker.records import SessionHead, StoredEntry
+from orchestrator.core import facts as f
+from orchestrator.core.entries import Entry, encode_entry, fact
+from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.folders.outcomes import (
+    Bounds,
+    Branch,
+    Counts,
+    Difference,
+    FolderError,
+    FolderSnapshot,
+    Joined,
+)
+from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.rollouts.source import LogSource
 from orchestrator.views import workspaces
 from orchestrator.views.view_errors import ViewError
-from orchestrator.views.workspaces import AT_ONCE, FolderDiffs, Moment, hunks
+from orchestrator.views.workspaces import AT_ONCE, FolderDiffs, Member, Moment, TreeChanges, hunks
+from tests.views.test_workspaces import SAID, begun, pack, saved
 
 TREE = TreeId("t")
 
@@ -35,6 +49,7 @@ class Work:
     go: asyncio.Event = field(default_factory=asyncio.Event)
     error: Exception | None = None
     text: str = ""
+    branches: list[tuple[Branch, ...]] = field(default_factory=list)
 
     @asynccontextmanager
     async def fetched(self, *_: object) -> AsyncIterator[Any]:
@@ -53,6 +68,12 @@ class Work:
         if self.error is not None:
             raise self.error
         return Difference(self.text, False, Counts(), 0, 0)
+
+    async def join(self, branches: Sequence[Branch], _: object) -> Joined:
+        self.branches.append(tuple(branches))
+        self.news.set()
+        await self.go.wait()
+        return Joined((), 0, 0, 0, 0)
 
     async def until(self, number: int) -> None:
         while len(self.asked) < number:
@@ -148,3 +169,105 @@ def test_hunks_hold_the_lines_of_a_diff_at_their_places(old: list[str], new: lis
         assert after == (new[hunk.new_start - 1 :][: len(after)] if after else [])
     changed = [line for hunk in found for line in hunk.lines if line[0] != " "]
     assert bool(changed) == (old != new)
+
+
+# ── all agents of a tree ──────────────────────────────────────────────────────────────────────────
+
+
+def merged(agent: int, number: int) -> Entry:
+    packs = (pack(0, whole=True), pack(number))
+    return fact(f.WorkspaceMerged(CallId("c3"), AgentId(agent), None, SnapshotId(f"s{number}"), packs))
+
+
+class Logs:
+    """Logs of sessions, by their names; each entry a second behind the one before."""
+
+    def __init__(self, **logs: Sequence[Entry]) -> None:
+        self.logs: dict[str, Sequence[Entry]] = dict(logs)
+        self.read: list[tuple[str, int]] = []
+
+    async def log(self, session: str, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        self.read.append((session, through - after))
+        for seq, entry in enumerate(self.logs[session][after:through], start=after + 1):
+            yield StoredEntry(seq, 1, encode_entry(entry, 1_000 * seq, {}).line, b"", b"")
+
+    async def changes(
+        self, made: FolderDiffs, above: Mapping[str, tuple[int, ...]], at_ms: int | None = None
+    ) -> TreeChanges:
+        members = [
+            Member(number, cast(SessionHead, Head(name, TREE, len(self.logs[name]))), line)
+            for number, (name, line) in enumerate(above.items())
+        ]
+        return await made.of_tree(cast(LogSource, self), members, at_ms)
+
+
+@dataclass
+class Head:
+    session: str
+    tree: TreeId
+    seq: int
+
+
+FAMILY = {"root": (), "one": (0,), "two": (0,), "low": (0, 1)}
+
+
+async def test_agents_are_joined_behind_those_that_they_merge_into_without_those_that_did_nothing(
+    work: Work,
+) -> None:
+    work.go.set()
+    logs = Logs(
+        root=[begun(0), merged(3, 6), SAID],
+        one=[begun(0), merged(3, 5)],
+        two=[begun(0)],
+        low=[begun(0), saved(5)],
+    )
+    found = await logs.changes(diffs(), FAMILY)
+    assert [one.agent_id for one in found.agents if one is not None] == [0, 1, 3]
+    first, above, low = work.branches[0]
+    assert (first.parent, above.parent, low.parent) == (None, 0, 1)
+    assert (low.base, low.now, low.merged) == ("s0", "s5", "s5"), "the nearest agent's merge counts"
+    # Before that entry's time the agent had its first snapshot, and nothing was to be joined.
+    assert (await logs.changes(diffs(), FAMILY, 1_500)).joined.files == ()
+    assert len(work.branches) == 1
+
+
+async def test_folder_of_the_root_that_no_log_has_is_told_as_none(work: Work) -> None:
+    work.go.set()
+    logs = Logs(root=[SAID, merged(1, 1)], one=[begun(0), saved(1)])
+    found = await logs.changes(diffs(), {"root": (), "one": (0,)})
+    assert found.agents[0] is None
+    assert work.branches[0] == (
+        Branch(None, None, None),
+        Branch(0, FolderSnapshot("s0"), FolderSnapshot("s1")),
+    )
+
+
+async def test_only_what_is_new_of_a_log_is_read_again_and_one_that_was_put_back_anew(work: Work) -> None:
+    work.go.set()
+    logs, made, alone = Logs(root=[begun(0), saved(1), SAID]), diffs(), {"root": ()}
+    await logs.changes(made, alone)
+    await logs.changes(made, alone)
+    assert logs.read == [("root", 3)]
+    logs.logs["root"] = [*logs.logs["root"], saved(2)]
+    await logs.changes(made, alone)
+    assert logs.read[1:] == [("root", 2)], "the last one that was read, to see that it is the same"
+    logs.logs["root"] = [begun(0), saved(7)]
+    await logs.changes(made, alone)
+    logs.logs["root"] = [begun(0), saved(7), saved(8)]
+    await logs.changes(made, alone)
+    logs.logs["root"] = [begun(0), saved(7), saved(9), saved(4)]
+    await logs.changes(made, alone)
+    assert [branches[0].now for branches in work.branches] == ["s1", "s2", "s7", "s8", "s4"]
+
+
+@pytest.mark.parametrize("bound", [{"MOST_AGENTS": 2}, {"MOST_PACKS": 2}])
+async def test_agents_beyond_the_bounds_are_counted(
+    work: Work, monkeypatch: pytest.MonkeyPatch, bound: dict[str, int]
+) -> None:
+    for name, most in bound.items():
+        monkeypatch.setattr(workspaces, name, most)
+    work.go.set()
+    changed = [begun(0), saved(1)]
+    logs = Logs(root=[begun(0)], one=changed, two=[begun(0), saved(2)], low=[begun(0), saved(3)])
+    found = await logs.changes(diffs(), FAMILY)
+    assert ([one and one.agent_id for one in found.agents], found.left_out) == ([0, 1], 2)

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 
 from pydantic import Field
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.ids import SessionId
+from orchestrator.core.registry import projected
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.threads import tree_entry_at
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.bounds import PATH_BYTES
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.views.view_errors import ViewError
 
 if TYPE_CHECKING:
-    from orchestrator.views.workspaces import FolderDiffs, FolderPast, Moment
+    from orchestrator.folders.outcomes import JoinedFile
+    from orchestrator.views.workspaces import FolderDiffs, FolderPast, Member, Moment
 
 MOST_MOMENTS = 1_000
 KINDS: Mapping[str, str] = {"A": "add", "M": "update", "D": "delete"}
@@ -36,17 +41,25 @@ class Between(Params):
     at: Seq | None = None
 
 
+class Changed(Between):
+    """The same; with `below` also of all agents below the thread's, as if all were merged into its folder."""
+
+    below: bool = False
+
+
 class OneFile(Between):
-    """The same, of one file, as `workspace/changes` names it."""
+    """Two entries, and one file, as `workspace/changes` names it."""
 
     path: Annotated[str, Field(min_length=1, max_length=4 * PATH_BYTES)]
 
 
-async def changes(door: Door, params: Between) -> Result:
+async def changes(door: Door, params: Changed) -> Result:
     """The files that differ, and the entries at which the folder changed."""
     from orchestrator.views.workspaces import recorded_past
 
     head = await door.head(params.thread_id)
+    if params.below:
+        return await _joined(door, head, params)
     past = await recorded_past(door.ports.found, head)
     if past is None:
         return {"portable": False, "files": [], "moments": [], "from": None, "to": None, "more": 0}
@@ -82,6 +95,93 @@ async def changes(door: Door, params: Between) -> Result:
             for moment in past.moments[-MOST_MOMENTS:]
         ],
         "unsaved": past.unsaved.machine if past.unsaved is not None and after is past.moments[-1] else None,
+    }
+
+
+async def _joined(door: Door, head: SessionHead, params: Changed) -> Result:
+    """The files that the agents below a thread's and it have changed, and which of them changed which."""
+    if params.from_ is not None or params.to is not None:
+        raise bad_params("below: from and to are entries of one log; at says up to where")
+    at_ms = None if params.at is None else (await tree_entry_at(door, head, params.at)).at_ms
+    try:
+        found = await _diffs(door).of_tree(door.ports.found, await _members(door, head), at_ms)
+    except ViewError as error:
+        raise RpcError(str(error)) from None
+    ids = [None if one is None else one.agent_id for one in found.agents]
+    top = ids[0] if ids[0] is not None else int(head.agent_id)
+    files = [
+        _joined_file(file, [top, *(it for it in ids[1:] if it is not None)]) for file in found.joined.files
+    ]
+    return {
+        "portable": any(one is not None for one in found.agents),
+        "files": files,
+        "more": found.joined.all - len(files),
+        "added": found.joined.insertions,
+        "removed": found.joined.deletions,
+        "conflicts": found.joined.conflicts,
+        "from": None,
+        "to": None,
+        "moments": [],
+        "unsaved": next((one.unsaved for one in found.agents if one is not None and one.unsaved), None),
+        "agents": [
+            {
+                "agentId": one.agent_id,
+                "threadId": one.head.session,
+                "from": one.base.seq,
+                "to": one.now.seq,
+                "unsaved": one.unsaved or None,
+            }
+            for one in found.agents
+            if one is not None
+        ],
+        "moreAgents": found.left_out,
+    }
+
+
+async def _members(door: Door, head: SessionHead) -> list[Member]:
+    """The thread's agent and those below it whose folders go along with them, each behind those above it."""
+    from orchestrator.views.workspaces import Member
+
+    broker, top = door.ports.found.broker, int(head.agent_id)
+    _, fields = await broker.trees.projection(head.tree)
+    agents = projected(fields).agents
+    below = {
+        number: tuple(int(one) for one in agent.path.split("/")[:-1])
+        for number, agent in agents.items()
+        if number != top and (top == ROOT or agent.below(top))
+    }
+    order = sorted(below, key=lambda number: (len(below[number]), number))
+    heads = {
+        int(one.agent_id): one
+        for one in await broker.logs.heads([SessionId(agents[it].session) for it in order])
+    }
+    rows = [Member(it, heads[it], below[it]) for it in order if it in heads and heads[it].portable]
+    return [Member(top, head), *rows]
+
+
+def _joined_file(file: JoinedFile, ids: Sequence[int]) -> JsonObject:
+    between = None if file.between is None else [ids[branch] for branch in file.between]
+    shares = [
+        {
+            "agentId": ids[share.branch],
+            "kind": KINDS[share.what],
+            "added": share.insertions,
+            "removed": share.deletions,
+        }
+        for share in file.shares
+    ]
+    return {
+        "path": file.path,
+        "oldPath": None,
+        "kind": KINDS[file.what],
+        "added": file.insertions,
+        "removed": file.deletions,
+        "binary": file.binary and not file.too_large,
+        "tooLarge": file.too_large,
+        "agentId": shares[0]["agentId"] if file.of == 1 else None,
+        "agents": shares,
+        "of": file.of,
+        "conflict": None if between is None else {"agents": between, "reason": file.conflict},
     }
 
 
@@ -127,6 +227,6 @@ def _diffs(door: Door) -> FolderDiffs:
 
 
 METHODS: Mapping[str, Method] = {
-    "workspace/changes": Method(Between, changes, Scope.READ, waits=True),
+    "workspace/changes": Method(Changed, changes, Scope.READ, waits=True),
     "workspace/diff": Method(OneFile, diff, Scope.READ, waits=True),
 }
