@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, cast
 from unittest.mock import patch
@@ -54,12 +54,14 @@ class Died(Exception):
 class Founder(Person):
     """A client that makes sessions with a first folder."""
 
-    def __init__(self, fixture: Fixture, facts: dict[str, Any], *, sleeps: float = SLEEPS) -> None:
+    def __init__(
+        self, fixture: Fixture, facts: dict[str, Any], *, sleeps: float = SLEEPS, days: float = 1.0
+    ) -> None:
         rng = fixture.site.drawn(fixture.rng.getrandbits(64))
         super().__init__(fixture.site, f"p{len(fixture.people) + 1}", rng, fixture.diary)
         fixture.people.append(self)
         self._facts = facts
-        self._sleepy = sleeps
+        self._sleepy, self._days = sleeps, days
         self._insists = rng.random() < 0.5
         """Whether it asks again where it heard nothing, instead of making another session."""
 
@@ -119,7 +121,7 @@ class Founder(Person):
     async def _sleeps(self) -> None:
         if self._rng.random() < self._sleepy:
             self._site.trace.note(self.name, "sleeps")
-            await asyncio.sleep(DAY_S * self._rng.uniform(0.9, 1.2))
+            await asyncio.sleep(self._days * DAY_S * self._rng.uniform(0.9, 1.2))
 
     def _whose(self) -> State | None:
         """The session whose folder the next one begins with; None: it packs a folder of its own."""
@@ -152,15 +154,23 @@ class Founder(Person):
         """The store, for the copies of another session's packs."""
         return Packs(self._site.objects.opened())
 
-    async def announce(self, session: SessionId) -> None:
+    async def announce(self, session: SessionId) -> int:
+        if self._days > 1:
+            self.does(self._late_copy(session), "late copy")
         while True:
             try:
-                await self._broker.commits.announce(session)
-                return
+                return await self._broker.commits.announce(session)
             except Unavailable:
                 if not self._insists:
                     raise
                 await asyncio.sleep(0.3)
+
+    async def _late_copy(self, session: SessionId) -> None:
+        """An announcement that a network held back until its session was given up and its packs removed."""
+        await asyncio.sleep(DAY_S * self._rng.uniform(1.2, 2.0))
+        with suppress(BirthGivenUp, Unavailable, OutOfMemory):
+            await self._broker.commits.announce(session)
+            self._site.watch.reach.saw("announced_anew")
 
     async def packs(self, birth: Birth) -> f.WorkspaceBegun:
         """Puts the first pack into the store."""

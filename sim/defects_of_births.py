@@ -7,14 +7,20 @@ from sim.mutant import Mutant, lua, text
 from workers import upkeep_packs
 
 _ANNOUNCES = """if first.top is not None:
-            await commits.announce(SessionId(birth.facts.session_id))
-            return"""
+            announced_ms = await commits.announce(SessionId(birth.facts.session_id))
+            folder"""
 
 DEFECTS = (
     Mutant(
+        "late copies of an announcement stand for it",
+        "`create` takes any announcement of its session, also one that arrived when the first was given up",
+        lua("create", "session)) ~= announced then", "session)) <= 0 then"),
+        "births",
+    ),
+    Mutant(
         "given up and made all the same",
         "`create` does not ask whether the packs of its session were given up",
-        lua("create", "if announced and num(", "if false and num("),
+        lua("create", "if announced > 0 and num(", "if false and num("),
         "births",
     ),
     Mutant(
@@ -37,7 +43,12 @@ DEFECTS = (
     Mutant(
         "nobody announces births",
         "a client stores the packs of a session that Redis has never heard of",
-        text(portable, "with_folder", _ANNOUNCES, "if first.top is not None:\n            return"),
+        text(
+            portable,
+            "with_folder",
+            _ANNOUNCES,
+            "if first.top is not None:\n            announced_ms = 1\n            folder",
+        ),
         "births",
     ),
     Mutant(
@@ -47,8 +58,8 @@ DEFECTS = (
             portable,
             "with_folder",
             """.workspace.snapshot is not None:
-            await commits.announce(SessionId(birth.facts.session_id))""",
-            ".workspace.snapshot is not None:",
+            announced_ms = await commits.announce(SessionId(birth.facts.session_id))""",
+            ".workspace.snapshot is not None:\n            announced_ms = 1",
         ),
         "births",
     ),
@@ -58,18 +69,17 @@ DEFECTS = (
         text(
             portable,
             "with_folder",
-            f"{_ANNOUNCES} replace(birth, folder=await _packed(settings, birth, first.top))",
+            f"{_ANNOUNCES} = await _packed(settings, birth, first.top)",
             """if first.top is not None:
             folder = await _packed(settings, birth, first.top)
-            await commits.announce(SessionId(birth.facts.session_id))
-            return replace(birth, folder=folder)""",
+            announced_ms = await commits.announce(SessionId(birth.facts.session_id))""",
         ),
         "births",
     ),
     Mutant(
         "births stay announced",
         "`create` leaves the announcement of the session that it makes",
-        lua("create", "if announced then redis.call('ZREM'", "if false then redis.call('ZREM'"),
+        lua("create", "if announced > 0 then redis.call('ZREM'", "if false then redis.call('ZREM'"),
         "births",
     ),
     Mutant(

@@ -46,6 +46,8 @@ class GiverGrammar(TreeGrammar):
         self.texts: set[str] = set()
         self._named: set[str] = set()
         self._epoch = 0
+        self._changed_by: Mapping[str, Any] | None = None
+        """By whom settings changed, until the next fact: an input's own change stands before its task."""
 
     def _begins_epoch(self, entry: Entry, epoch: int) -> None:
         """The first entry of each claim says who writes; texts that it names stand in the log."""
@@ -67,19 +69,21 @@ class GiverGrammar(TreeGrammar):
     def _is_given(self, fact: Mapping[str, Any]) -> None:
         """Takes a fact with its sender; raises `Wrong` if it cannot be that one."""
         kind, by = fact["kind"], fact.get("by")
+        changed_by, self._changed_by = self._changed_by, None
         if kind == "configured":
             self.behalf = fact["session"].get("behalf")
             check(by is not None or fact["session"]["agent_id"], "a session was made by nobody")
         elif kind in ("task", "queued", "steered"):
             sent_by(fact["id"], by)
+            if kind == "task" and changed_by is not None:
+                sent_by(fact["id"], changed_by)
             if kind == "task" and not self.facts.get("behalf"):
                 self.behalf = by or self.behalf
         elif kind in ("stopping", "closing"):
             sent_by(str(fact.get("by") or ""), fact.get("sender"))
         elif kind == "settings":
             check(by is not None, "settings were changed by nobody")
-            if self.task is None and self.queue:
-                sent_by(self.queue[0], by)
+            self._changed_by = by if self.task is None else None
         elif kind == "child":
             self.made_for[fact["child"]["session"]] = self.behalf
         elif kind == "answer" and fact["who"] != TIMER:

@@ -505,6 +505,7 @@ CASES = {
         "a client came to make a session whose packs were given up", ("reply create GIVEN_UP",)
     ),
     "birth_copied": Case("a session began with the packs of another one's folder"),
+    "announced_anew": Case("an announcement came behind the removal of its packs"),
     "announced_late": Case("an announcement came behind its session", ("reply give_up BORN",)),
     "unstored": Case("Redis lost a text before the commit that names it", ("reply commit UNSTORED",)),
     "birth_unstored": Case(

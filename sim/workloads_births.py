@@ -17,6 +17,8 @@ from sim.nemesis import Nemesis
 LOOK_S, LOOKS = 0.5, 120
 LATE_SEEDS = 0.6
 """The share of seeds under which most clients sleep before they make their session."""
+OVERSLEPT_SEEDS = 0.15
+"""The share of seeds under which they sleep for three days, and their packs are removed meanwhile."""
 LATE_S = 13.0
 """Longer than a command is late."""
 ROUNDS_S = 601.0
@@ -32,14 +34,19 @@ async def births(fixture: Fixture) -> None:
     late = Random(f"late:{rng.getstate()[1][:4]}").random() < LATE_SEEDS
     if late and nemesis.failover is not None:
         nemesis.failover.gives_up = 1.0
+    overslept = Random(f"overslept:{rng.getstate()[1][:4]}").random() < OVERSLEPT_SEEDS
     if Random(f"announced:{rng.getstate()[1][:4]}").random() < 0.75:
         nemesis.lie_in_wait(LateAnnouncement)
     founders = []
     for _ in range(rng.choice((2, 3, 4))):
         facts: dict[str, Any] = {"portable": rng.choice((PORTABLE, PORTABLE, SCRIPTED))}
-        founders.append(Founder(fixture, facts, sleeps=0.6) if late else Founder(fixture, facts))
+        if overslept:
+            founders.append(Founder(fixture, facts, sleeps=0.7, days=3.0))
+        else:
+            founders.append(Founder(fixture, facts, sleeps=0.6) if late else Founder(fixture, facts))
     plays = [one.does(_founds(one), "founds") for one in founders]
-    days = fixture.site.loop.start(nemesis.lane, _days(nemesis, Random(rng.getrandbits(64))), "days")
+    passing = _days(nemesis, Random(rng.getrandbits(64)), rounds=overslept)
+    days = fixture.site.loop.start(nemesis.lane, passing, "days")
     await asyncio.wait(plays)
     days.cancel()
     await nemesis.calm.wait()
@@ -56,11 +63,14 @@ async def _founds(person: Founder) -> None:
     await person.works(session, person.acts())
 
 
-async def _days(nemesis: Nemesis, rng: Random) -> None:
-    """Lets days pass for everybody, whenever nobody holds a session."""
+async def _days(nemesis: Nemesis, rng: Random, *, rounds: bool) -> None:
+    """Lets days pass for everybody, whenever nobody holds a session; and `rounds` of upkeep in between."""
     while True:
         await asyncio.sleep(rng.choice((1.0, 5.0, 15.0)) * rng.uniform(0.5, 1.0))
         await _passes(nemesis, DAY_S * rng.choice((0.3, 0.95, 1.01)))
+        if rounds:
+            await asyncio.sleep(LATE_S)
+            await _passes(nemesis, ROUNDS_S)
 
 
 async def _passes(nemesis: Nemesis, seconds: float) -> None:

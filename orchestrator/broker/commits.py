@@ -33,6 +33,7 @@ from orchestrator.broker.records import (
     Unstored,
 )
 from orchestrator.broker.replies import (
+    AnnounceOk,
     Reply,
     committed,
     fenced,
@@ -70,17 +71,25 @@ MOST_LISTED = 100
 class Births(Port):
     """The part of the broker that knows of sessions before they are created."""
 
-    async def announce(self, session: SessionId) -> None:
-        """Notes that packs are about to be stored for a session that is not created yet."""
+    async def announce(self, session: SessionId) -> int:
+        """Notes that packs are about to be stored for a session that is not created yet.
+
+        Answers when it was announced first (Unix, in milliseconds): its birth names that moment. Raises
+        `BirthGivenUp` if it was given up since.
+        """
         reply = await self._run(
             call("announce", [self.keys.unborn(self.keys.shard_of(session))], session=session),
             session,
         )
         match reply.code:
             case "OK":
-                self._clock.note(reply.now)
+                announced: AnnounceOk = reply.fields
+                self._clock.note(announced["now"])
             case _:
                 raise reply.unexpected()
+        if announced["known"] <= 0:
+            raise BirthGivenUp(session)
+        return announced["known"]
 
     async def unborn(self, before_ms: int) -> tuple[SessionId, ...]:
         """Sessions given up and not forgotten, then those announced before a time, the oldest first."""

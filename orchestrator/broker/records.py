@@ -385,8 +385,8 @@ class NewTree:
     root: NewSession
     summary: Mapping[str, bytes] = field(default_factory=dict)
     labels: Labels = UNLABELLED
-    announced: bool = False
-    """Whether packs were stored for it: then it was announced before."""
+    announced_ms: int = 0
+    """When Redis was told that packs are stored for it; 0 where there are none."""
     texts: tuple[str, ...] = ()
     """The hashes of large texts that were stored for it."""
     min_core: int = 0

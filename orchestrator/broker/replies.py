@@ -60,6 +60,11 @@ class AdmitWait(TypedDict):
     now: int
 
 
+class AnnounceOk(TypedDict):
+    now: int
+    known: int
+
+
 class AttendOk(TypedDict):
     now: int
     behind: str

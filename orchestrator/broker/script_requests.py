@@ -140,7 +140,7 @@ def create_call(keys: Keys, config: BrokerConfig, tree: NewTree) -> ScriptCall:
         source=tree.labels.source,
         who=tree.labels.who,
         ephemeral="1" if tree.labels.ephemeral else "",
-        announced=tree.announced,
+        announced=tree.announced_ms,
         texts=len(tree.texts),
         near=keys.nearby,
     )

@@ -191,11 +191,11 @@ async def _import(
             plan = replace(plan, notes=(*plan.notes, f"{left}: of the root alone a session is made"))
         async with opened(settings) as found:
             own = plan.facts
-            if plan.packs:
-                await found.broker.commits.announce(own.session_id)
+            announced_ms = await found.broker.commits.announce(own.session_id) if plan.packs else 0
             given = (bundled.copy_pack,) if bundled is not None else ()
             lacking = await copied_to(found.packs(), own.tree_id, own.session_id, plan.packs, *given)
-            return await store(found, plan, blobs, now_ms, worker_name()), plan, lacking
+            made = await store(found, plan, blobs, now_ms, worker_name(), announced_ms)
+            return made, plan, lacking
 
 
 def _bounded(own: TurnSettings, told: TurnSettings, portable: PortableFolder | None) -> TurnSettings:

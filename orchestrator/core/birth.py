@@ -49,6 +49,8 @@ class Birth:
     """The program that the session was made for."""
     folder: f.WorkspaceBegun | None = None
     """The first snapshot of a portable folder, where the store has one already."""
+    announced_ms: int = 0
+    """When its packs were announced; 0 where it begins without any."""
     warnings: tuple[str, ...] = ()
     """Words for people about what the session begins without."""
     by: Sender | None = None

@@ -167,8 +167,7 @@ class Client:
         blobs: dict[str, bytes] = {}
         root = self._born(birth, session, tree, blobs)
         labels = Labels(self.namespace or "", source, self.who, ephemeral)
-        packed = birth.folder is not None and bool(birth.folder.packs)
-        new = NewTree(root, first_limits(birth.facts.tree_rules), labels, announced=packed)
+        new = NewTree(root, first_limits(birth.facts.tree_rules), labels, birth.announced_ms)
         await self._insist(lambda: self._stands(new, blobs, copies))
         return session
 

@@ -470,11 +470,17 @@ class _Ending:
 
 
 async def store(
-    found: LogSource, plan: ImportPlan, blobs: Mapping[str, bytes], now_ms: int, writer: str
+    found: LogSource,
+    plan: ImportPlan,
+    blobs: Mapping[str, bytes],
+    now_ms: int,
+    writer: str,
+    announced_ms: int = 0,
 ) -> SessionId:
     """Creates the session of a plan, in the name of `writer`.
 
-    Raises the broker's errors, and leaves nothing behind then.
+    `announced_ms` is when its packs were announced, if it has any. Raises the broker's errors, and leaves
+    nothing behind then.
     """
     contents = dict(blobs)
     encoded = [encode_entry(entry, at_ms, contents) for entry, at_ms in plan.entries]
@@ -492,7 +498,7 @@ async def store(
         status=ending.status if whole else IMPORTING,
     )
     named = tuple(contents) if whole else _texts_of(cuts[0], contents)
-    new = NewTree(born, announced=bool(plan.packs), texts=named, min_core=0 if whole else BAR)
+    new = NewTree(born, announced_ms=announced_ms, texts=named, min_core=0 if whole else BAR)
     await _create(found, new, contents)
     if not whole:
         try:

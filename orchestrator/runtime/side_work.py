@@ -157,6 +157,9 @@ class SideWork:
             self._effects.start(("request", str(n)), following)
 
     async def _stop_all(self) -> None:
+        if self._overdue and self._grace is not None:
+            # It has stopped the calls, and is still recording what they did to the folder.
+            await asyncio.wait((self._grace,))
         elapsed = self._effects.elapsed("call")
         await self._effects.stop()
         await self.folder.stop_setup()

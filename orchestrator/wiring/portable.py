@@ -179,11 +179,13 @@ async def with_folder(commits: Commits, settings: Settings, birth: Birth, first:
     """
     try:
         if first.top is not None:
-            await commits.announce(SessionId(birth.facts.session_id))
-            return replace(birth, folder=await _packed(settings, birth, first.top))
+            announced_ms = await commits.announce(SessionId(birth.facts.session_id))
+            folder = await _packed(settings, birth, first.top)
+            return replace(birth, announced_ms=announced_ms, folder=folder)
         if first.source is not None and first.source[0].workspace.snapshot is not None:
-            await commits.announce(SessionId(birth.facts.session_id))
-            return replace(birth, folder=await _copied(settings, birth, first.source[0]))
+            announced_ms = await commits.announce(SessionId(birth.facts.session_id))
+            folder = await _copied(settings, birth, first.source[0])
+            return replace(birth, announced_ms=announced_ms, folder=folder)
         return birth
     except FolderError as error:
         raise NoWorkspace(f"folder: {error.text}") from error

@@ -51,13 +51,13 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
     pool = Pool.at(given.word(), keys, 2)
     keep, ttl_ms = given.number(), given.number()
     it, summary = birth(given, [pool], keys, 6), given.rows(2)
-    labels, announced = Labels(*given.words(4)), bool(given.number())
+    labels, announced = Labels(*given.words(4)), given.number()
     texts = keys[16 : 16 + given.number()]
     it = replace(it, pool=replace(pool, near=given.word()))
     known = sight.hash(keys[6]).get(b"created")
     if known is not None:
         return [b"DUP" if known == it.digest else b"CONFLICT", sight.now]
-    if announced and sight.zset(keys[13]).get(it.session, 0) <= 0:
+    if announced and sight.zset(keys[13]).get(it.session, 0) != announced:
         sight.zset(keys[13]).setdefault(it.session, -sight.now)
         return [b"GIVEN_UP"]
     if lost := unstored(sight, texts):
@@ -80,8 +80,7 @@ def create(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def announce(sight: Sight, keys: Keys, given: Given) -> Reply:
-    sight.zset(keys[0]).setdefault(given.word(), sight.now)
-    return [b"OK", sight.now]
+    return [b"OK", sight.now, int(sight.zset(keys[0]).setdefault(given.word(), sight.now))]
 
 
 def give_up(sight: Sight, keys: Keys, given: Given) -> Reply:

@@ -98,8 +98,9 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         events=(NewEvent(b"hello", 1, "00000000"),),
         submissions=(NewSubmission("client", "s0", b"op"),),
     )
-    await broker.commits.announce(root.session)
-    await broker.commits.create(NewTree(root, {"limit:slots": b"4", "limit:tokens": b"50"}, announced=True))
+    announced_ms = await broker.commits.announce(root.session)
+    limits = {"limit:slots": b"4", "limit:tokens": b"50"}
+    await broker.commits.create(NewTree(root, limits, announced_ms=announced_ms))
     assert await broker.commits.give_up(session_id())
     session = root.session
     await submitted(broker, session)

@@ -24,26 +24,27 @@ async def listed(broker: Broker, after_ms: int = 1) -> tuple[SessionId, ...]:
 
 async def test_session_is_announced_from_its_first_announcement_until_it_is_created(broker: Broker) -> None:
     root = new_session()
-    await broker.commits.announce(root.session)
+    announced_ms = await broker.commits.announce(root.session)
     first_ms = broker.now_ms()
-    await broker.commits.announce(root.session)
+    assert await broker.commits.announce(root.session) == announced_ms
     assert await broker.commits.unborn(first_ms + 1) == (root.session,)
     assert await broker.commits.unborn(first_ms - 60_000) == ()
-    assert await broker.commits.create(NewTree(root, announced=True))
+    assert await broker.commits.create(NewTree(root, announced_ms=announced_ms))
     assert await listed(broker) == ()
-    assert not await broker.commits.create(NewTree(root, announced=True))
+    assert not await broker.commits.create(NewTree(root, announced_ms=announced_ms))
 
 
 async def test_session_that_was_given_up_or_never_announced_is_not_created(broker: Broker) -> None:
     given_up, never = new_session(), new_session()
-    await broker.commits.announce(given_up.session)
+    announced_ms = await broker.commits.announce(given_up.session)
     since_ms = await broker.commits.give_up(given_up.session)
     assert since_ms is not None
     for root in (given_up, never):
         with pytest.raises(BirthGivenUp, match=root.session):
-            await broker.commits.create(NewTree(root, announced=True))
+            await broker.commits.create(NewTree(root, announced_ms=announced_ms))
         assert await broker.logs.head(root.session) is None
-    await broker.commits.announce(given_up.session)
+    with pytest.raises(BirthGivenUp, match=given_up.session):
+        await broker.commits.announce(given_up.session)
     assert await broker.commits.give_up(given_up.session) == since_ms, "it counts from the first time"
     assert set(await broker.commits.unborn(1)) == {given_up.session, never.session}, (
         "what is given up stays so"

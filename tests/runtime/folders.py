@@ -40,6 +40,8 @@ class ScriptedFolders(NoFolders):
         self.began_making = asyncio.Event()
         self.unmaking: Gate | None = None
         """The place where a making that is stopped waits before it ends."""
+        self.stopping: Gate | None = None
+        """The place where it waits before it tells what stopped calls have changed."""
         self.tried = asyncio.Event()
         """Set when the store was tried without success."""
         self._last: SnapshotId | None = None
@@ -90,6 +92,8 @@ class ScriptedFolders(NoFolders):
         within_s: float | None = None,
     ) -> WorkspaceSaved | FolderUnsaved | None:
         self.asked.append(f"changed {','.join(call_ids)}" + (f" within {within_s:g}" if within_s else ""))
+        if within_s is not None and self.stopping is not None:
+            await self.stopping.wait()
         if not self._written:
             return None
         if self.away:

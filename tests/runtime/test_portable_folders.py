@@ -140,6 +140,27 @@ async def test_command_that_its_leaving_worker_kills_is_recorded_first(
     assert found[-2:] == ["workspace", "call"]
 
 
+async def test_interrupt_of_a_command_that_its_leaving_worker_has_killed_waits_for_what_it_did(
+    harness: Harness, folders: ScriptedFolders
+) -> None:
+    session, folders.stopping = await portable(harness), Gate()
+    harness.models.will([calls("c1"), ends()])
+    harness.tools.gates["c1"] = Gate()
+    await harness.say(session)
+    runner, task = await running(harness, session, drain_grace_s=0.01)
+    await harness.tools.began("c1").wait()
+    runner.drain()
+    await folders.stopping.reached.wait()
+    await harness.submit(session, ops.Interrupt())
+    await harness.submit(session, ops.SetThreadName(name="behind it"))
+    runner.notify()
+    await harness.until(session, "thread_name_updated")
+    folders.stopping.open()
+    assert await task is Ended.PARKED
+    found = await kinds(harness, session)
+    assert found.index("stopping") < found.index("workspace") < found.index("task_ended")
+
+
 async def test_tool_that_breaks_down_leaves_what_it_did_recorded(
     harness: Harness, folders: ScriptedFolders
 ) -> None:

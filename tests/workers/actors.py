@@ -82,6 +82,8 @@ class Author:
         self.position = Position(State(), 0, GENESIS)
         self._claim: Claim | None = None
         self._last_commit = ""
+        self.announced_ms = 1
+        """When Redis was told of it; at first a moment that Redis does not know."""
 
     async def is_born(self, tree: TreeId | None = None) -> Author:
         """In Redis, parked; as a child if the tree is another's."""

@@ -121,14 +121,14 @@ async def test_log_that_cannot_be_read_whole_costs_no_pack(
 async def unborn(storage: Storage, packs: Packs, tmp_path: Path) -> Author:
     """A client that has stored the first pack of a session, and not yet created it."""
     author = Author(storage)
-    await storage.broker.commits.announce(author.session)
+    author.announced_ms = await storage.broker.commits.announce(author.session)
     await stored(packs, author, 0, f"first of {author.session}", tmp_path)
     return author
 
 
 async def creates(storage: Storage, author: Author) -> bool:
     root = NewSession(author.session, TreeId(author.session), "default", AgentId(0))
-    return (await storage.broker.commits.create(NewTree(root, announced=True))) is True
+    return (await storage.broker.commits.create(NewTree(root, announced_ms=author.announced_ms))) is True
 
 
 async def test_packs_of_a_session_that_nobody_made_are_removed_after_a_day(
@@ -168,6 +168,7 @@ async def _was_announced(storage: Storage, author: Author, at_ms: int) -> None:
     """Sets Redis to where a session was announced at another time, and not given up since."""
     key = storage.broker.keys.unborn(storage.broker.keys.shard_of(author.session))
     await storage.broker.command("ZADD", key, at_ms, author.session)
+    author.announced_ms = at_ms
 
 
 async def test_session_that_was_made_keeps_its_packs_and_is_announced_no_more(
@@ -200,7 +201,7 @@ async def test_packs_that_come_after_the_removal_go_once_their_client_was_refuse
     storage: Storage, packs: Packs, tmp_path: Path
 ) -> None:
     late = Author(storage)
-    await storage.broker.commits.announce(late.session)
+    late.announced_ms = await storage.broker.commits.announce(late.session)
     later = storage.broker.now_ms() + int(TOMORROW * 1000)
     assert await collect_unborn(storage.broker.commits, packs, later) == 1
     await stored(packs, late, 0, "behind the removal", tmp_path)
@@ -226,3 +227,33 @@ async def test_what_a_lost_upkeep_or_a_store_that_is_away_left_is_removed_by_the
     assert await storage.broker.commits.unborn(1) == (lost.session,)
     assert await collect_unborn(storage.broker.commits, packs, later) == 1
     assert await left(packs, lost) == set()
+
+
+async def test_copy_of_an_announcement_that_comes_behind_the_removal_does_not_stand_for_it(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    late, commits = await unborn(storage, packs, tmp_path), storage.broker.commits
+    later = storage.broker.now_ms() + int(TOMORROW * 1000)
+    assert await collect_unborn(commits, packs, later) == 1
+    assert await commits.announce(late.session) > late.announced_ms
+    with pytest.raises(BirthGivenUp, match="begin again"):
+        await creates(storage, late)
+    assert await storage.broker.logs.head(late.session) is None
+    # What its client stores behind that is still looked for.
+    assert await commits.unborn(later + int(TOMORROW * 1000)) == (late.session,)
+
+
+async def test_announcement_that_is_sent_again_has_the_moment_of_the_first(
+    storage: Storage, packs: Packs, tmp_path: Path
+) -> None:
+    author, commits = await unborn(storage, packs, tmp_path), storage.broker.commits
+    assert await commits.announce(author.session) == author.announced_ms
+    assert await creates(storage, author)
+
+
+async def test_client_is_told_at_once_that_what_it_announces_again_was_given_up(storage: Storage) -> None:
+    late, commits = Author(storage), storage.broker.commits
+    await commits.announce(late.session)
+    assert await commits.give_up(late.session) is not None
+    with pytest.raises(BirthGivenUp, match="begin again"):
+        await commits.announce(late.session)

@@ -45,8 +45,9 @@ APP = "https://git.example/team/app.git"
 class Announced(list[str]):
     """A broker that notes what it is told of."""
 
-    async def announce(self, session: str) -> None:
+    async def announce(self, session: str) -> int:
         self.append(session)
+        return 1
 
 
 ANNOUNCED: Any = Announced()

@@ -1,11 +1,12 @@
 -- uses: base fleet wake queue birth states index rest texts
--- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced?
+-- takes: pool_name eq_keep~ eq_ttl_ms~ born<birth> summary(field value) namespace source who ephemeral announced#
 -- takes: texts# near
 -- gives: OK DUP CONFLICT now# | GIVEN_UP
 --
 -- A root session comes into being with its first entries and submissions. The session id is the
--- idempotency key: the same request again gets DUP, another request under the id CONFLICT. An announced one
--- whose packs were given up meanwhile, or whose announcement is lost, is not created, and is given up from then on.
+-- idempotency key: the same request again gets DUP, another request under the id CONFLICT. One that was announced
+-- (at `announced`; 0: it was not), and whose packs were given up meanwhile, or whose announcement is lost, is not
+-- created, and is given up from then on. A copy of the announcement that came later does not stand for it.
 --
 -- The large texts that it is born with were stored before it, to be kept for a while: from here on they live as
 -- long as the tree. UNSTORED names those that Redis does not have, and nothing was made.
@@ -31,7 +32,7 @@ local created = redis.call('HGET', born.key, 'created')
 if created then return {created == born.digest and 'DUP' or 'CONFLICT', now} end
 bad = birth_misfit(born)
 if bad then return bad end
-if announced and num(redis.call('ZSCORE', KEYS[14], born.session)) <= 0 then
+if announced > 0 and num(redis.call('ZSCORE', KEYS[14], born.session)) ~= announced then
   -- Its client may have stored packs behind their removal: they are looked for once more.
   redis.call('ZADD', KEYS[14], 'NX', text(-now), born.session)
   return {'GIVEN_UP'}
@@ -49,7 +50,7 @@ if born.agent_id == '0' and ephemeral ~= '1' then
   index_move(KEYS[13], {namespace = namespace, source = source, created_ms = now}, born.session, now)
 end
 for _, f in ipairs(summary) do redis.call('HSET', KEYS[1], f.field, f.value) end
-if announced then redis.call('ZREM', KEYS[14], born.session) end
+if announced > 0 then redis.call('ZREM', KEYS[14], born.session) end
 may_rest(KEYS[15], born.session, now)
 for i = 16, 16 + texts do redis.call('PERSIST', KEYS[i]) end
 return {'OK', now}
