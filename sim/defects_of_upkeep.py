@@ -22,7 +22,7 @@ def _unwritten(real: Any) -> Any:
 
 
 def _one_by_one(real: Any) -> Any:
-    async def delete_tree(self: Trees, seen: Any, *, owed: bool = False) -> None:
+    async def delete_tree(self: Trees, seen: Any, *, owed: bool = False, by: str = "") -> None:
         for head in seen:
             try:
                 await self.delete_session(head.session, owed=owed, epoch=head.epoch)
@@ -123,6 +123,12 @@ DEFECTS = (
         "a tree is deleted session by session, its agents first",
         swapped(Trees, "delete_tree", _one_by_one),
         "archives",
+    ),
+    Mutant(
+        "deleted by nobody",
+        "`delete` keeps that a session was deleted, and not by whom",
+        lua("delete", ".. string.sub(by, 1, MOST_BY))", ")"),
+        test="tests/broker/test_deletion.py::test_every_session_of_a_tree_has_who_deleted_it_and_when",
     ),
     Mutant(
         "deletion that no machine hears of",

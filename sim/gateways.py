@@ -362,9 +362,9 @@ class SimGateway:
         await client.create(birth, copies=lambda: copy_texts(self._found, source, TreeId(tree)))
         return Born(await self._head(client, session), settings)
 
-    async def _delete(self, members: Sequence[SessionHead]) -> None:
+    async def _delete(self, members: Sequence[SessionHead], by: str) -> None:
         self.site.watch.archive_moves.by_people.update(str(head.tree) for head in members)
-        await delete_everywhere(self._storage, members)
+        await delete_everywhere(self._storage, members, by=by)
 
     def _new_id(self, principal: Principal) -> SessionId:
         shard = self.rng.randrange(self.site.config.shards)

@@ -63,14 +63,16 @@ def _quiet(head: SessionHead) -> bool:
     return head.holder is None and head.sq_tip == head.cursor and head.status != "running"
 
 
-async def delete_tree(storage: Storage, members: Sequence[SessionHead], *, owed: bool = False) -> bool:
+async def delete_tree(
+    storage: Storage, members: Sequence[SessionHead], *, owed: bool = False, by: str = ""
+) -> bool:
     """Deletes a tree, whose sessions were seen so; False, and nothing is gone, if one was used meanwhile.
 
-    `owed`: what its sessions had been given by then and have not read may go with them.
+    `owed`: what its sessions had been given by then and have not read may go with them; `by`: who wants it.
     """
     tree = members[-1].tree
     try:
-        await delete_everywhere(storage, members, owed=owed)
+        await delete_everywhere(storage, members, owed=owed, by=by)
     except SessionHeld as held:
         log.info("tree %s: not deleted, session %s was used again", tree, held.session)
         return False

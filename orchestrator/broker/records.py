@@ -723,6 +723,22 @@ class AgentStates:
 
 
 @record
+class Deleted:
+    """The end of a session that was deleted."""
+
+    at_ms: int
+    namespace: str
+    who: str
+    """Empty: nobody did, its time was over."""
+
+    @classmethod
+    def of(cls, stored: bytes) -> Deleted:
+        """Reads a field of `deleted_by`, which `delete.lua` describes."""
+        at, namespace, who = stored.decode("utf-8", "replace").split("\n", 2)
+        return cls(int(at), namespace, who)
+
+
+@record
 class PoolQueue:
     """The sessions of a pool that are due, those that workers hold, and how long work has waited."""
 

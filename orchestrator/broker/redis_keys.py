@@ -46,6 +46,7 @@ a tree live in one slot and a script may touch them together.
                                     enlist; look_again
     {s}:to_delete           zset    commit enlist; look_again    upkeep            closed trees
     {s}:deleted             zset    delete                       workers' files    30 days
+    {s}:deleted_by          hash    delete                       doors             as deleted
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
@@ -225,6 +226,10 @@ class Keys:
     def deleted(self, shard: int) -> str:
         """Sessions that were deleted, by when: machines remove their files."""
         return self.of_shard(shard, "deleted")
+
+    def deleted_by(self, shard: int) -> str:
+        """Of the same sessions when, in which namespace, and by whom: who asks for one is told."""
+        return self.of_shard(shard, "deleted_by")
 
     def unborn(self, shard: int) -> str:
         """The root sessions that packs are stored for and that are not created yet."""

@@ -24,6 +24,7 @@ from orchestrator.broker.records import (
     BudgetKind,
     ClaimState,
     DaySpend,
+    Deleted,
     LimitChange,
     LimitsRaised,
     Place,
@@ -220,6 +221,7 @@ class _Order:
     listed: tuple[_Listed, ...]
     owed: bool
     whole: bool
+    by: str = ""
     blobs: tuple[str, ...] = ()
 
 
@@ -228,9 +230,10 @@ class Deletion(Port):
 
     _logs: Logs
 
-    async def delete_tree(self, seen: Sequence[SessionHead], *, owed: bool = False) -> None:
+    async def delete_tree(self, seen: Sequence[SessionHead], *, owed: bool = False, by: str = "") -> None:
         """Removes every key of a tree, its log, registry and blobs too, or nothing; `seen` are its sessions.
 
+        `by`: the person who wants it, whom those who ask for it are told of (`deletion_of`).
         Raises `SessionHeld` for the first of them that a worker holds, or is to take, or that was used,
         spoken to or created since it was seen. `owed`: what they had been given by then may go too.
         """
@@ -239,7 +242,7 @@ class Deletion(Port):
             _Listed(head.session, head.pool, head.epoch, queue_number(head.sq_tip))
             for head in sorted(seen, key=lambda head: str(head.session) != str(tree))
         )
-        await self._delete(_Order(tree, tuple(listed), owed, whole=True))
+        await self._delete(_Order(tree, tuple(listed), owed, whole=True, by=by))
 
     async def delete_session(
         self, session: SessionId, *, owed: bool = False, epoch: int | None = None
@@ -271,6 +274,12 @@ class Deletion(Port):
         key = self.keys.deleted(self.keys.shard_of(session))
         score = await self._connection.command("ZSCORE", key, session)
         return None if score is None else int(float(score))
+
+    async def deletion_of(self, session: SessionId) -> Deleted | None:
+        """When and by whom a session was deleted; None if that is not known, or was 30 days ago."""
+        key = self.keys.deleted_by(self.keys.shard_of(session))
+        found = await self._connection.command("HGET", key, session)
+        return None if found is None else Deleted.of(found)
 
     async def _delete(self, order: _Order) -> None:
         while True:
@@ -312,7 +321,7 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
     names = [keys.sessions(shard), keys.timers(shard), keys.approvals(shard)]
     names += [keys.agents(tree), keys.blobs(tree), keys.tree(tree), keys.secrets(tree)]
     names += [keys.index(shard), keys.asked(shard), keys.to_archive(shard), keys.to_delete(shard)]
-    names += [keys.deleted(shard), keys.released(shard)]
+    names += [keys.deleted(shard), keys.released(shard), keys.deleted_by(shard)]
     for pool in pools:
         names += [keys.due(shard, pool), keys.leases(shard, pool)]
     for listed in order.listed:
@@ -331,6 +340,7 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
         "delete",
         names,
         tree=tree,
+        by=order.by,
         owed_too=order.owed,
         whole=order.whole,
         pools=pools,

@@ -158,9 +158,10 @@ def _files(found: Opened, members: Sequence[SessionHead]) -> list[Path]:
 
 
 async def _delete(found: Opened, members: Sequence[SessionHead], *, force: bool) -> None:
+    from orchestrator.gateways.principals import machine_user
     from orchestrator.rollouts.storage import Storage
     from workers.upkeep_retention import delete_tree
 
     storage = Storage(found.broker, found.deployment.blobs, found.archive(), found.secret)
-    if not await delete_tree(storage, members, owed=force):
+    if not await delete_tree(storage, members, owed=force, by=machine_user().name):
         raise Fault(f"not removed: a session of {members[-1].session} was taken by a worker meanwhile; again")

@@ -30,7 +30,16 @@ from orchestrator.broker.follow import (
 )
 from orchestrator.broker.notices import Answer, until
 from orchestrator.broker.open_requests import RequestChange
-from orchestrator.broker.records import Labels, NewTree, SessionHead, Source, Submit, Submitted, Unstored
+from orchestrator.broker.records import (
+    Deleted,
+    Labels,
+    NewTree,
+    SessionHead,
+    Source,
+    Submit,
+    Submitted,
+    Unstored,
+)
 from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
@@ -251,6 +260,14 @@ class Client:
             # It names a shard that this deployment does not have.
             return None
         return head if head is None or self._sees(head.labels.namespace) else None
+
+    async def deletion(self, session: SessionId) -> Deleted | None:
+        """When and by whom a session was deleted that this client would see; None if that is not known."""
+        try:
+            found: Deleted | None = await self._insist(lambda: self._ports.broker.trees.deletion_of(session))
+        except InvalidSessionId:
+            return None
+        return found if found is None or self._sees(found.namespace) else None
 
     async def family(self, head: SessionHead) -> tuple[SessionHead, ...]:
         """The heads of all sessions of a session's tree that are still there, its own among them."""

@@ -34,8 +34,12 @@ AT_ONCE = 200
 _OURS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-async def delete_everywhere(storage: Storage, members: Sequence[SessionHead], *, owed: bool = False) -> None:
+async def delete_everywhere(
+    storage: Storage, members: Sequence[SessionHead], *, owed: bool = False, by: str = ""
+) -> None:
     """Deletes a tree, whose sessions were seen so; `owed`: what they were given and have not read may go too.
+
+    `by` is the person who wants it; empty where its time is over.
 
     Raises `SessionHeld` if one was used meanwhile, and nothing is gone; `ArchiveUnavailable`: if Redis does
     not have the tree any more, upkeep removes the rest.
@@ -43,7 +47,7 @@ async def delete_everywhere(storage: Storage, members: Sequence[SessionHead], *,
     tree = members[-1].tree
     await storage.archive.condemn(tree)
     try:
-        await storage.broker.trees.delete_tree(members, owed=owed)
+        await storage.broker.trees.delete_tree(members, owed=owed, by=by)
     except SessionHeld:
         await storage.archive.spare(tree)
         raise

@@ -388,7 +388,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         client=client,
         create=makes.create,
         fork=makes.fork,
-        delete=lambda members: delete_everywhere(found.storage(), members),
+        delete=lambda members, by: delete_everywhere(found.storage(), members, by=by),
         home=found.settings.home,
         version=VERSION,
         now_ms=lambda: time.time_ns() // 1_000_000,

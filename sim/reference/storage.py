@@ -65,10 +65,11 @@ def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
-    tree, owed_too, whole = given.word(), given.number() == 1, given.number() == 1
+    tree, by = given.words(2)
+    owed_too, whole = given.number() == 1, given.number() == 1
     pools = [row[0] for row in given.rows(1)]
     listed, blobs = given.rows(4), given.number()
-    first, of_pools = 13 + 2 * len(pools), keys[13 : 13 + 2 * len(pools)]
+    first, of_pools = 14 + 2 * len(pools), keys[14 : 14 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
         session = sight.hash(keys[first + 8 * at])
@@ -85,6 +86,11 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
         if name in leases or (owes and not owed_too):
             return held
     names = {row[0] for row in listed}
+    of_namespace = {
+        row[0]: session.get(b"namespace", b"")
+        for at, row in enumerate(listed)
+        if b"tree" in (session := sight.hash(keys[first + 8 * at]))
+    }
     if whole:
         known = [value for field, value in agents.items() if field.startswith(b"s:")]
         if unlisted := [name for name in known if name not in names]:
@@ -114,6 +120,10 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     deleted |= dict.fromkeys(names, sight.now)
     for old in sorted((at, name) for name, at in deleted.items() if at <= sight.now - DELETED_KEPT_MS)[:1000]:
         del deleted[old[1]]
+        sight.hash(keys[13]).pop(old[1], None)
+    for name, namespace in of_namespace.items():
+        sight.hash(keys[13])[name] = b"\n".join((written(sight.now), namespace, by[:200]))
+    sight.expires_in(keys[13], DELETED_KEPT_MS)
     for name, *_ in listed:
         is_told_of_release(sight, keys[12], name)
     return [b"OK", sight.now]

@@ -5,16 +5,26 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
+import fakeredis
 import pytest
 
 from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import ScriptCall
+from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import SessionHeld
-from orchestrator.broker.records import BrokerConfig, SessionHead
+from orchestrator.broker.records import BrokerConfig, Labels, NewTree, SessionHead
 from orchestrator.core.commit_parts import Approval, NewSession, Timer
 from orchestrator.core.ids import AgentId
-from tests.broker.actors import Backend, RecordingConnection, everything, holder_died, session_id, submitted
+from tests.broker.actors import (
+    Backend,
+    RecordingConnection,
+    everything,
+    holder_died,
+    new_session,
+    session_id,
+    submitted,
+)
+from tests.broker.doubles import FakeClock, redis_time
 from tests.broker.families import Agent, root_of
 
 IN_HAND = {"timers_set": (Timer("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
@@ -102,6 +112,45 @@ async def test_deleted_tree_takes_all_of_its_own_and_nothing_of_another(backend:
         assert {k: v for k, v in left.items() if k not in shared} == {
             k: v for k, v in before.items() if k not in shared
         }
+
+
+async def test_every_session_of_a_tree_has_who_deleted_it_and_when(broker: Broker) -> None:
+    family = await _family(broker)
+    assert await broker.trees.deletion_of(family[1].session) is None
+    before_ms = await broker.server_ms()
+    await broker.trees.delete_tree(await _seen(broker, family), by="jo of the night\nshift " + "x" * 300)
+    for agent in family:
+        found = await broker.trees.deletion_of(agent.session)
+        assert found is not None
+        assert (found.namespace, found.who[:22], len(found.who)) == ("", "jo of the night\nshift ", 200)
+        assert before_ms <= found.at_ms <= await broker.server_ms()
+
+
+async def test_a_tree_whose_time_was_over_was_deleted_by_nobody(broker: Broker) -> None:
+    born = new_session(session_id(1))
+    await broker.commits.create(NewTree(born, {}, Labels(namespace="team", who="jo")))
+    await broker.trees.delete_session(born.session)
+    found = await broker.trees.deletion_of(born.session)
+    assert found is not None
+    assert (found.namespace, found.who) == ("team", "")
+
+
+async def test_who_deleted_is_forgotten_after_30_days() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = fakeredis.FakeAsyncRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
+        old, new, last = [await _family(broker) for _ in range(3)]
+        await broker.trees.delete_tree(await _seen(broker, old), by="jo")
+        clock.advance(20 * 86_400)
+        await broker.trees.delete_tree(await _seen(broker, new), by="ana")
+        clock.advance(11 * 86_400)
+        assert await broker.trees.deletion_of(old[0].session) is not None, "until somebody deletes again"
+        await broker.trees.delete_tree(await _seen(broker, last), by="ben")
+        kept = [await broker.trees.deletion_of(each[0].session) for each in (old, new, last)]
+        assert [one and one.who for one in kept] == [None, "ana", "ben"]
+        clock.advance(31 * 86_400)
+        assert await broker.trees.deletion_of(last[0].session) is None
+        await broker.aclose()
 
 
 async def test_what_had_been_given_goes_if_a_person_wants_it_and_what_came_later_stays(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -101,15 +102,33 @@ async def test_thread_that_a_client_deletes_is_gone_for_everybody(
     assert await peer.call("thread/delete", {"threadId": thread}) == {}
     assert await peer.until("thread/deleted") == {"threadId": thread}
     code, text = await other.refused("thread/read", {"threadId": thread})
-    assert (code, text) == (Code.REFUSED, f"no rollout found for thread id {thread}")
+    assert code == Code.REFUSED
+    at = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
+    assert re.fullmatch(rf"no rollout found for thread id {thread}: it was deleted by \S+ at {at}", text)
     assert (await other.call("thread/list"))["data"] == []
+
+
+async def test_who_deleted_a_thread_is_told_in_its_namespace_alone(
+    server: AppServer, peer: Peer, harness: Harness
+) -> None:
+    thread = await talked(peer, harness, "one")
+    assert await peer.call("thread/delete", {"threadId": thread}) == {}
+    assert (
+        "deleted by"
+        in (await peer.refused("turn/steer", {"threadId": thread, "input": [], "expectedTurnId": "t"}))[1]
+    )
+    async with connected(server, Principal("eve", namespace="theirs")) as eve:
+        await eve.greet(experimentalApi=True)
+        for method in ("thread/read", "tree/read", "thread/archive"):
+            named = {"treeId": thread} if method == "tree/read" else {"threadId": thread}
+            assert (await eve.refused(method, named))[1] == f"no rollout found for thread id {thread}"
 
 
 @asynccontextmanager
 async def deleting(harness: Harness, archive: Archive) -> AsyncIterator[Peer]:
     """A client of a gateway whose deployment has an archive."""
     storage = Storage(harness.broker, cast(Any, None), archive)
-    ports = ports_of(harness, delete=lambda seen: delete_everywhere(storage, seen))
+    ports = ports_of(harness, delete=lambda seen, by: delete_everywhere(storage, seen, by=by))
     async with served(ports, notifications) as server, working(harness), connected(server) as peer:
         await peer.greet()
         yield peer

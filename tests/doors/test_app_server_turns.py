@@ -82,7 +82,7 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
         client=client,
         create=create,
         fork=cast(Any, None),
-        delete=harness.broker.trees.delete_tree,
+        delete=lambda seen, by: harness.broker.trees.delete_tree(seen, by=by),
         home=Path("/home/ann/.dendro"),
         version="1.2.3",
         now_ms=lambda: time.time_ns() // 1_000_000,

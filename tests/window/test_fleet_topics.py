@@ -113,6 +113,30 @@ async def test_tree_tells_what_its_agents_come_to_and_ends_with_it(site: Site) -
         await stream.until(lambda told: told.data["type"] == "gone")
 
 
+async def test_who_deleted_a_tree_is_told_to_its_namespace_and_to_no_other(site: Site) -> None:
+    broker, jo = site.harness.broker, await site.signed_in(name="jo")
+    root = await tree(broker)
+    before_ms = await broker.server_ms()
+    async with jo.stream(f"tree:{root}") as stream:
+        await stream.next()
+        await jo.call("thread/delete", {"threadId": root})
+        told = (await stream.until(lambda told: told.data["type"] == "gone")).data
+    assert told == {"type": "gone", "deletedBy": "jo", "deletedAtMs": told["deletedAtMs"]}
+    assert before_ms <= told["deletedAtMs"] <= await broker.server_ms()
+    later, tenant = await site.signed_in(Scope.READ), await site.signed_in(namespace="ours")
+    for topic in (f"tree:{root}", f"thread:{root}"):
+        async with later.stream(topic) as stream, tenant.stream(topic) as theirs:
+            known, unknown = await stream.next(), await theirs.next()
+            assert known is not None
+            assert unknown is not None
+            assert (known.data, unknown.data) == (told, {"type": "gone"})
+    refused = await later.post("tree/read", {"treeId": root})
+    assert refused.status_code == 404
+    assert "it was deleted by jo at" in refused.text
+    theirs_refused = await tenant.post("tree/read", {"treeId": root})
+    assert (theirs_refused.status_code, "deleted" in theirs_refused.text) == (404, False)
+
+
 async def test_tree_of_another_namespace_is_no_topic(site: Site) -> None:
     root = await tree(site.harness.broker)
     browser = await site.signed_in(namespace="ours")

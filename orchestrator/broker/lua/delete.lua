@@ -1,5 +1,5 @@
 -- uses: base index
--- takes: tree owed_too? whole? pools(name) sessions(session pool# epoch sq) blobs#
+-- takes: tree by owed_too? whole? pools(name) sessions(session pool# epoch sq) blobs#
 -- gives: OK now# | HELD session owner | UNLISTED unlisted(session) | BLOBS
 --
 -- Every key of the sessions goes, and with `whole` the tree's own: all at one moment, or nothing does. HELD names
@@ -22,12 +22,13 @@
 -- KEYS  1 sessions zset   2 timers zset   3 approvals hash   4 agents hash   5 blobs set   6 tree stream
 --       7 secrets hash   8 index zset    9 asked stream
 --      10 to_archive zset   11 to_delete zset   12 deleted zset: the sessions that went, with the time, for KEPT_MS
---      13 released stream
---      14… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
+--      13 released stream   14 deleted_by hash: of the same sessions `<time>\n<namespace>\n<who deleted them>`
+--      15… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
 --          which are deleted whatever they are, then each blob
 
 local KEPT_MS = 2592000000
-local next_key = 14
+local MOST_BY = 200
+local next_key = 15
 for i, name in ipairs(pools) do
   pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
@@ -44,7 +45,7 @@ local function any_misfit()
   local bad = misfit(KEYS[1], 'zset') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'hash')
     or misfit(KEYS[4], 'hash') or misfit(KEYS[5], 'set') or misfit(KEYS[8], 'zset') or misfit(KEYS[9], 'stream')
     or misfit(KEYS[10], 'zset') or misfit(KEYS[11], 'zset') or misfit(KEYS[12], 'zset')
-    or misfit(KEYS[13], 'stream')
+    or misfit(KEYS[13], 'stream') or misfit(KEYS[14], 'hash')
   if bad then return bad end
   for _, pool in ipairs(pools) do
     bad = misfit(pool.due, 'zset') or misfit(pool.leases, 'zset')
@@ -93,7 +94,9 @@ end
 for i, row in ipairs(sessions) do
   if row.due then redis.call('ZREM', row.pool.due, row.session) end
   redis.call('ZREM', KEYS[1], row.session)
-  index_remove(KEYS[8], fields_of(row.key, INDEXED), row.session)
+  local labels = fields_of(row.key, INDEXED)
+  if labels.agent_id then row.namespace = labels.namespace or '' end
+  index_remove(KEYS[8], labels, row.session)
   for _, timer in ipairs(redis.call('HKEYS', row.timer)) do redis.call('ZREM', KEYS[2], row.session .. ':' .. timer) end
   local k = first_session + 8 * (i - 1)
   redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7])
@@ -110,6 +113,14 @@ local now = now_ms()
 for _, row in ipairs(sessions) do redis.call('ZADD', KEYS[12], text(now), row.session) end
 for _, old in ipairs(redis.call('ZRANGEBYSCORE', KEYS[12], '-inf', text(now - KEPT_MS), 'LIMIT', 0, 1000)) do
   redis.call('ZREM', KEYS[12], old)
+  redis.call('HDEL', KEYS[14], old)
 end
+-- Who asks for one of them is told who deleted it, and when.
+for _, row in ipairs(sessions) do
+  if row.namespace then
+    redis.call('HSET', KEYS[14], row.session, text(now) .. '\n' .. row.namespace .. '\n' .. string.sub(by, 1, MOST_BY))
+  end
+end
+redis.call('PEXPIRE', KEYS[14], KEPT_MS)
 for _, row in ipairs(sessions) do notify_released(KEYS[13], row.session) end
 return {'OK', now}

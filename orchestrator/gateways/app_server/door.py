@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Final, TypeVar
 from uuid import UUID, uuid5
 
 from orchestrator.broker.errors import BrokerError, QueueFull, SessionHeld, UnknownSession
 from orchestrator.broker.notices import until
-from orchestrator.broker.records import AT_REST, SessionHead
+from orchestrator.broker.records import AT_REST, Deleted, SessionHead
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
@@ -23,6 +24,8 @@ from orchestrator.gateways.app_server.messages import (
     Answer,
     NotThere,
     RequestId,
+    RpcError,
+    WasDeleted,
     not_found,
     notification,
     request,
@@ -121,7 +124,7 @@ class Door:
         """The session of a thread that this principal may see; raises `RpcError`."""
         head = await self.known(thread)
         if head is None:
-            raise not_found(thread)
+            raise await missing(self.client, thread, not_found(thread))
         return head
 
     async def known(self, thread: str) -> SessionHead | None:
@@ -409,6 +412,18 @@ async def thread_head(client: Client, thread: str) -> SessionHead | None:
     except InvalidSessionId:
         raise NotThere(f"invalid thread id: {thread[:100]}") from None
     return await client.head(session)
+
+
+async def missing(client: Client, thread: str, error: RpcError) -> RpcError:
+    """The error for a thread that there is not; one that was deleted is told with who did, and when."""
+    found = await client.deletion(parse_session_id(thread))
+    return error if found is None else WasDeleted(f"{error.message}: {deletion_words(found)}", found)
+
+
+def deletion_words(found: Deleted) -> str:
+    at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
+    who = f"it was deleted by {found.who}" if found.who else "its time was over, and it was deleted"
+    return f"{who} at {at:%Y-%m-%d %H:%M:%S} UTC"
 
 
 def _session_of(held: Told | Line) -> str:

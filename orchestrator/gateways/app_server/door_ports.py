@@ -110,7 +110,7 @@ class Ports:
     """Makes a root session; raises `BadSetting`, `NotPermitted`."""
     fork: Callable[[Client, Principal, ForkedFrom, NewThread], Awaitable[Born]]
     """Makes a root session that goes on from a place in another one's log; raises the same."""
-    delete: Callable[[Sequence[SessionHead]], Awaitable[None]]
+    delete: Callable[[Sequence[SessionHead], str], Awaitable[None]]
     """Deletes a tree, whose sessions were seen so, wherever its parts are; raises `SessionHeld`,
     `ArchiveUnavailable`."""
     home: Path

@@ -23,7 +23,7 @@ from starlette.types import Receive, Scope, Send
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.core.frozen import record
-from orchestrator.gateways.app_server.door import ClientInfo, Door, thread_head
+from orchestrator.gateways.app_server.door import ClientInfo, Door, missing, thread_head
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import LiveThreads
 from orchestrator.gateways.app_server.messages import (
@@ -31,6 +31,7 @@ from orchestrator.gateways.app_server.messages import (
     NotMeant,
     NotThere,
     RpcError,
+    WasDeleted,
     bad_params,
     no_rollout,
 )
@@ -41,7 +42,7 @@ from orchestrator.gateways.bearer_tokens import KEY, NotSignedIn, Windows
 from orchestrator.gateways.principals import NotPermitted, Principal
 from orchestrator.gateways.submit import OpRefused
 from orchestrator.gateways.window.export import MOST_AT_ONCE, export_of
-from orchestrator.gateways.window.feeds import TOPICS, Feeds
+from orchestrator.gateways.window.feeds import TOPICS, Feeds, deleted_json
 from orchestrator.gateways.window.pages import KEPT, File, Pages
 from orchestrator.gateways.window.stream import (
     THREAD,
@@ -353,10 +354,11 @@ class Window:
                 return await self._thread(asked, reader, stream)
             topic = TOPICS[asked.name]
             await topic.check(self._given.ports, reader, asked.named)
-        except (RpcError, UnknownSession):
+        except (RpcError, UnknownSession) as error:
             channel = LogChannel(asked.topic, stream.news)
             stream.add(channel)
-            channel.say("", {"type": "gone"})
+            told = deleted_json(error.found) if isinstance(error, WasDeleted) else {}
+            channel.say("", {"type": "gone", **told})
             return _nothing
         state = StateChannel(asked.topic, topic, reader, stream.news)
         stream.add(state)
@@ -367,7 +369,7 @@ class Window:
         client = self._given.ports.client(reader, "window")
         head = await thread_head(client, asked.named)
         if head is None:
-            raise no_rollout(asked.named)
+            raise await missing(client, asked.named, no_rollout(asked.named))
         session = head.session
         stream.add(channel)
         seat = ThreadSeat(channel)

@@ -9,7 +9,7 @@ from pydantic import Field, ValidationError
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
-from orchestrator.gateways.app_server.door import thread_head
+from orchestrator.gateways.app_server.door import missing, thread_head
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import NotMeant, bad_params, invalid, no_rollout
 from orchestrator.gateways.app_server.method import Params
@@ -64,7 +64,8 @@ async def export_of(ports: Ports, principal: Principal, given: JsonValue) -> Exp
         raise invalid(error) from None
     if wish.full:
         principal.require(Scope.ADMIN, _WHOLE)
-    head = await thread_head(ports.client(principal, "window"), wish.thread_id)
+    client = ports.client(principal, "window")
+    head = await thread_head(client, wish.thread_id)
     if head is None:
-        raise no_rollout(wish.thread_id)
+        raise await missing(client, wish.thread_id, no_rollout(wish.thread_id))
     return Export(head, wish.full)

@@ -23,13 +23,13 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable, UnknownSession
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.open_requests import Opened, Settled
-from orchestrator.broker.records import AT_REST
+from orchestrator.broker.records import AT_REST, Deleted
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.door import thread_head
+from orchestrator.gateways.app_server.door import missing, thread_head
 from orchestrator.gateways.app_server.door_ports import Ports
-from orchestrator.gateways.app_server.messages import NotThere
+from orchestrator.gateways.app_server.messages import NotThere, no_rollout
 from orchestrator.gateways.app_server.methods.approvals import answered_json, request_id, request_row
 from orchestrator.gateways.app_server.methods.fleet import tree_json, tree_row, worker_json
 from orchestrator.gateways.principals import Principal, Scope
@@ -87,14 +87,27 @@ class Topic:
     """Whether each person has rows of their own: its feed is given the person in the place of a name."""
 
 
+class Gone(UnknownSession):
+    """The thing that a topic is about is gone; `told` says what is known of that."""
+
+    def __init__(self, session: SessionId, told: JsonObject) -> None:
+        super().__init__(session)
+        self.told = told
+
+
+def deleted_json(found: Deleted) -> JsonObject:
+    """The end of a session, for a reader of its namespace."""
+    return {"deletedBy": found.who or None, "deletedAtMs": found.at_ms}
+
+
 class Seat(Protocol):
     """A stream that hears a feed."""
 
     def take(self, update: Update) -> None:
         """Takes an update; must not wait."""
 
-    def end(self) -> None:
-        """Is told that nothing more will come: what the topic is about is gone."""
+    def end(self, told: JsonObject) -> None:
+        """Is told that what the topic is about is gone, and what is known of that; nothing more will come."""
 
 
 class Shared:
@@ -106,14 +119,14 @@ class Shared:
         self._beside: JsonMapping = {}
         self._whole = False
         self._seats: list[Seat] = []
-        self._ended = False
+        self._ended: JsonObject | None = None
         self._task: asyncio.Task[None] | None = None
 
     def join(self, seat: Seat) -> None:
         """Lets a stream hear all that is there, and then each change."""
         self._seats.append(seat)
-        if self._ended:
-            seat.end()
+        if self._ended is not None:
+            seat.end(self._ended)
         elif self._whole:
             seat.take(Update(dict(self._rows), whole=True, beside=self._beside))
         if self._task is None:
@@ -131,11 +144,14 @@ class Shared:
             await asyncio.gather(self._task, return_exceptions=True)
 
     async def _run(self) -> None:
+        ended: JsonObject = {}
         while True:
             try:
                 async with aclosing(self._updates()) as updates:  # type: ignore[type-var]
                     async for update in updates:
                         self._tell(update)
+            except Gone as gone:
+                ended = gone.told
             except UnknownSession:
                 pass
             except Unavailable:
@@ -145,9 +161,9 @@ class Shared:
                 log.exception("a topic of the window failed: it begins anew")
                 await asyncio.sleep(RETRY_S)
                 continue
-            self._ended = True
+            self._ended = ended
             for seat in tuple(self._seats):
-                seat.end()
+                seat.end(ended)
             return
 
     def _tell(self, update: Update) -> None:
@@ -318,6 +334,10 @@ async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update
             await asyncio.sleep(LOOK_S)
             cursors = await _woken(listener, {key: cursors[key] for key in streams})
             await feed.keep_watching()
+    except UnknownSession:
+        found = await broker.trees.deletion_of(root)
+        seen = found is not None and found.namespace == namespace
+        raise Gone(root, deleted_json(found) if found is not None and seen else {}) from None
     finally:
         await feed.aclose()
         await listener.aclose()
@@ -358,9 +378,12 @@ async def workers(ports: Ports, namespace: str, named: str) -> AsyncIterator[Upd
 
 async def _a_tree(ports: Ports, reader: Principal, named: str) -> None:
     """Raises `NotThere` for what is no root of the reader's namespace."""
-    head = await thread_head(ports.client(reader, "window"), named)
-    if head is None or head.agent_id != ROOT:
-        raise NotThere(f"no rollout found for thread id {named[:100]}")
+    client = ports.client(reader, "window")
+    head = await thread_head(client, named)
+    if head is None:
+        raise await missing(client, named, no_rollout(named))
+    if head.agent_id != ROOT:
+        raise no_rollout(named)
 
 
 TOPICS: Mapping[str, Topic] = {

@@ -73,7 +73,7 @@ class StateChannel:
     _gone: dict[str, JsonObject] = field(default_factory=dict)
     _beside: JsonMapping = field(default_factory=dict)
     _whole: bool = False
-    _ended: bool = False
+    _ended: JsonObject | None = None
     _waits: bool = False
     _not_before: float = 0.0
     _told: int = 0
@@ -92,9 +92,9 @@ class StateChannel:
         self._waits = True
         self.news()
 
-    def end(self) -> None:
-        """Is told that the topic is gone."""
-        self._ended = self._waits = True
+    def end(self, told: JsonObject) -> None:
+        """Is told that the topic is gone, and what is known of that."""
+        self._ended, self._waits = told, True
         self.news()
 
     def due_s(self, now: float) -> float | None:
@@ -105,8 +105,8 @@ class StateChannel:
             return
         self._waits, self._not_before = False, now + PACE_S
         self._told += 1
-        if self._ended:
-            yield event(self.topic, str(self._told), {"type": "gone"})
+        if self._ended is not None:
+            yield event(self.topic, str(self._told), {"type": "gone", **self._ended})
             return
         rows = [self.kind.drawn(row, self.reader) for row in self._changed.values()]
         if self._whole:

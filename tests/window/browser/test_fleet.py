@@ -151,6 +151,20 @@ def test_a_tree_that_is_not_there_is_said_to_be_gone(visitor: Visitor) -> None:
     expect(page.get_by_test_id("tree")).to_contain_text("There is no such tree")
 
 
+def test_a_tree_that_somebody_deletes_says_who_did_and_when(visitor: Visitor) -> None:
+    visitor.allowed.add("404")
+    tree = visitor.deployment.asks("echo", "To be deleted")
+    visitor.deployment.until_at_rest(tree)
+    page = visitor.signed_in(f"/tree/{tree}")
+    expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
+    visitor.deployment.call("thread/delete", {"threadId": tree})
+    said = page.get_by_role("heading", name=re.compile(r"^This tree was deleted by program at \d\d?:\d\d"))
+    expect(said).to_be_visible()
+    page.reload()
+    expect(said).to_be_visible()
+    assert found(page) == []
+
+
 @pytest.mark.usefixtures("queue")
 def test_the_log_and_the_proof_of_a_tree_are_shown(visitor: Visitor) -> None:
     tree = visitor.deployment.asks("family", "A proved family")

@@ -143,7 +143,7 @@ async def delete(door: Door, params: ThreadParams) -> Result:
     """Deletes a thread with its agents, for good; one that is at work is refused."""
     head = await _root(door, params.thread_id)
     try:
-        await door.ports.delete(await _at_rest(door, head))
+        await door.ports.delete(await _at_rest(door, head), door.principal.name)
     except SessionHeld as error:
         raise RpcError(f"{error}: interrupt it, and delete it then") from None
     except ArchiveUnavailable as error:

@@ -15,7 +15,7 @@ from orchestrator.core.counts import counted
 from orchestrator.core.ids import InvalidSessionId, parse_session_id
 from orchestrator.core.state import Process, State
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door import Door, missing
 from orchestrator.gateways.app_server.messages import bad_params, no_rollout
 from orchestrator.gateways.app_server.method import (
     CursorText,
@@ -105,7 +105,7 @@ async def head_to_read(door: Door, thread: str) -> SessionHead:
     """The session of a thread whose log is read; raises `RpcError` as clients know it."""
     head = await door.known(thread)
     if head is None:
-        raise no_rollout(thread)
+        raise await missing(door.client, thread, no_rollout(thread))
     return head
 
 

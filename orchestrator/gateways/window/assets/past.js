@@ -13,6 +13,7 @@ const AGAIN_MS = 250, GROWN_MS = 1000, PLAY_MS = 900;
 const count = (n) => n.toLocaleString("en");
 // A time of another day says which.
 export const moment = (ms) => (new Date(ms).toDateString() === new Date(now.peek()).toDateString() ? clock(ms) : `${new Date(ms).toLocaleDateString([], { day: "numeric", month: "short", year: "numeric" })}, ${clock(ms)}`);
+export const minute = (ms) => moment(ms).replace(/(\d\d?:\d\d):\d\d/, "$1");
 
 // ── places in the address ────────────────────────────────────────────────────────────────────────
 
@@ -103,7 +104,7 @@ export class Then {
         // What the server has to read yet is missing in it.
         if (head.reading) setTimeout(() => { if (this.wanted === asked) { this.stale = true; this.want(asked); } }, GROWN_MS);
       } catch (error) {
-        if (error.status === 404) this.grown.gone.value = true;
+        if (error.status === 404) this.grown.gone.value ??= {};
         if (this.wanted !== asked) continue;
         this.error.value = { at: asked, text: error.message };
         break;

@@ -10,7 +10,7 @@ import { rowOf } from "./trees.js";
 import { Decided } from "./decided.js";
 import { Export } from "./treeacts.js";
 import { Changes } from "./changes.js";
-import { Banner, Compare, here, PastTalk, Slider, Then } from "./past.js";
+import { Banner, Compare, here, minute, PastTalk, Slider, Then } from "./past.js";
 import { Conversation, focusComposer, interrupt, takeBackWords } from "./conversation.js";
 
 const MOST_READ = 128; // of more agents not all logs are read for a place in the past
@@ -29,7 +29,7 @@ class Grown {
     this.head = signal({});
     this.loaded = signal(false);
     this.error = signal("");
-    this.gone = signal(false);
+    this.gone = signal(null); // what is known of its end: {deletedBy, deletedAtMs}
   }
 
   begin() {
@@ -41,10 +41,10 @@ class Grown {
     try {
       const { agents, ...head } = await api("tree/read", { treeId: this.id });
       this.on({ type: "all", data: agents, ...head });
-    } catch (error) { if (error.status === 404) this.gone.value = true; else this.error.value = error.message; }
+    } catch (error) { if (error.status === 404) this.gone.value ??= {}; else this.error.value = error.message; }
   }
   on({ type, data, changed, gone, ...head }) {
-    if (type === "gone") { this.gone.value = true; return; }
+    if (type === "gone") { this.gone.value = head; return; }
     if (type === "error") { if (!this.loaded.peek()) this.error.value = head.error?.message ?? ""; return; }
     if (type === "reset") { this.read(); return; }
     if (type === "all") {
@@ -151,7 +151,7 @@ export function Tree() {
   }, [threadId, state]);
   const link = useMemo(() => (thread) => html`<${AgentOf} tree=${tree} live=${live} thread=${thread} />`, [tree]);
   const head = tree.head.value, row = rowOf(id), name = head.title || row?.title || "";
-  if (live.gone.value || tree.gone.value) return html`<main class="empty" data-testid="tree"><div><h1>There is no such tree</h1><p>It was deleted, or it is not yours to see.</p><p><${Link} to="/fleet" class="under">Fleet<//></p></div></main>`;
+  if (live.gone.value || tree.gone.value) return html`<main class="empty" data-testid="tree"><div><${Deleted} ...${live.gone.value ?? tree.gone.value} /><p><${Link} to="/fleet" class="under">Fleet<//></p></div></main>`;
   if (tree.error.value) return html`<main class="empty" data-testid="tree"><div><h1>This tree cannot be read</h1><p>${tree.error.value}</p><p><button onClick=${() => tree.read()}>Try again</button></p></div></main>`;
   const agents = [...tree.agents.values()].map((each) => each.peek()), working = tree.order.value && agents.filter((one) => one.state === "working").length;
   const pane = phone.value && place.value.agent !== undefined;
@@ -166,6 +166,13 @@ export function Tree() {
       <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${agent ? `agent-${chosenId.value}` : undefined} data-testid="agents"><${Rows} key=${`${id} ${tree.past}`} keys=${tree.keys.value} Row=${Row} more=${tree.more} box=${list} usual=${phone.value ? 60 : 52} chosen=${chosenRow} name=${`agents ${id}`} /></section>
       ${agent && (!phone.value || pane) ? html`<${at === null ? Conversation : PastTalk} key=${agent.threadId} at=${at} agent=${agent} name=${agentName(agent)} link=${link} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${here(`/tree/${id}`)} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">${noAgent(at)}</p>` : null}</section>`}
     </div>`}<${Slider} id=${id} seq=${live.head.value.treeSeq} then=${then} /></main>`;
+}
+// The end of a tree. The server tells it to whom it belonged, for 30 days.
+function Deleted({ deletedBy, deletedAtMs }) {
+  if (!deletedAtMs) return html`<h1>There is no such tree</h1><p>It was deleted, or it is not yours to see.</p>`;
+  const at = minute(deletedAtMs);
+  return deletedBy ? html`<h1>This tree was deleted by <${Words} text=${deletedBy} most=${60} /> at ${at}</h1><p>Its logs, its requests and its folders are gone; what was exported before can be imported.</p>`
+    : html`<h1>This tree was deleted at ${at}</h1><p>It had ended, and the time for which ended trees are kept was over.</p>`;
 }
 const noAgent = (at) => { const number = plain(String(place.value.agent ?? 0), 20); return at === null ? `There is no agent ${number} in this tree.` : `There was no agent ${number} yet, or it was off the list.`; };
 // The limit that is shown: the nearest one when more than half of it is spent, else that of cost or of tokens.
