@@ -32,6 +32,16 @@ PATCH = """*** Begin Patch
 +third <script>alert(7)</script>
 *** End Patch"""
 
+AT_ODDS = """*** Begin Patch
+*** Update File: poem.txt
+@@
+-roses are red
++roses are <b>white</b>
+ violets are blue
+*** Add File: alone.txt
++of one alone
+*** End Patch"""
+
 LATER = """*** Begin Patch
 *** Add File: later.md
 +of later
@@ -87,6 +97,21 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "reword": [
         {"items": [{"call": "apply_patch", "args": {"input": REWORD}}]},
         {"items": [{"text": "It is reworded."}]},
+    ],
+    "brood of poets": [
+        {
+            "items": [
+                {"call": "subagent_spawn", "args": {"label": "left", "prompt": "reword"}},
+                {"call": "subagent_spawn", "args": {"label": EVIL, "prompt": "at odds"}},
+            ]
+        },
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"text": "Both are back."}]},
+    ],
+    "at odds": [
+        {"items": [{"call": "apply_patch", "args": {"input": AT_ODDS}}]},
+        {"items": [{"text": "It is white."}]},
     ],
     "two changes": [
         {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},

@@ -95,7 +95,7 @@ def test_no_page_has_serious_findings_or_text_of_agents_that_is_more_than_text(
     asks = deployment.asks
     plain, family, plan = asks("hostile", EVIL), asks("evil brood", EVIL), asks("evil design", EVIL)
     patch = asks("patch", EVIL)
-    files = portable(deployment, "reword", poem=POEM)
+    files = portable(deployment, "brood of poets", poem=POEM)
     page = visitor.signed_in("/", bypass_csp=True)
     requests = page.get_by_test_id("request")
     expect(requests).to_have_count(4)
@@ -125,7 +125,7 @@ def test_no_page_has_serious_findings_or_text_of_agents_that_is_more_than_text(
         f"/tree/{family}/1/log": "log-row",
         f"/tree/{patch}/0/proof": "proof-act",
         f"/tree/{family}?at=1": "past-banner",
-        f"/tree/{files}/0/changes": "file",
+        f"/tree/{files}/0/changes?by=all": "file",
         "/workers": "worker",
         "/spend?by=tree": "spend-row",
     }
@@ -134,6 +134,7 @@ def test_no_page_has_serious_findings_or_text_of_agents_that_is_more_than_text(
         expect(page.get_by_test_id(shown).first).to_be_visible()
         if shown == "file":
             page.get_by_test_id("file").filter(has_text="poem").click()
+            expect(page.get_by_test_id("conflict")).to_contain_text("⟨U+202E⟩evil")
             # Both with words of it marked: side by side at a desk, in one column on a phone.
             expect(page.locator("mark").first).to_be_visible()
             page.get_by_role("button", name="Remark on line 1", exact=True).last.click()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
 from tests.window.browser.conftest import PHONE, Deployment, Visitor, portable
@@ -94,3 +96,55 @@ def test_lines_stand_side_by_side_with_marked_words_and_one_below_the_other_wher
     page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
     page.get_by_test_id("viewed").click()
     expect(page.get_by_test_id("file").filter(has_text="poem").get_by_label("viewed")).to_be_visible()
+
+
+def test_changes_of_all_agents_stand_in_one_list_with_whose_they_are_and_what_is_at_odds(
+    visitor: Visitor, deployment: Deployment
+) -> None:
+    tree = portable(deployment, "brood of poets", poem=POEM)
+    page = visitor.signed_in(f"/tree/{tree}")
+    page.get_by_test_id("tab-changes").click()
+    expect(page).to_have_url(re.compile(r"/0/changes\?by=all$"))
+    files, poem = page.get_by_test_id("file"), page.get_by_test_id("file").filter(has_text="poem")
+    expect(files).to_have_count(4)
+    expect(files.filter(has_text="alone.txt")).to_contain_text("⟨U+202E⟩evil")
+    expect(files.filter(has_text="notes.txt")).to_contain_text("left")
+    expect(poem).to_contain_text("conflict2 agents")
+    page.get_by_test_id("files-odds").click()
+    expect(files).to_have_count(1)
+    expect(page.get_by_test_id("conflict")).to_have_text(
+        re.compile(r"^Conflict\. left and <img .* are at odds: the same lines changed on both sides\.$")
+    )
+    # The lines are those of the agent that is chosen, and a remark goes to it.
+    changes, shares = page.get_by_test_id("changes"), page.get_by_test_id("share")
+    expect(shares.first).to_have_attribute("aria-pressed", "true")
+    expect(changes).to_contain_text("added alone")
+    page.get_by_role("button", name="Remark on line 3", exact=True).click()
+    page.get_by_test_id("remark-text").fill("Not alone.")
+    page.get_by_test_id("remark-add").click()
+    expect(page.get_by_test_id("remarks")).to_contain_text("1 remark for left")
+    shares.last.click()
+    expect(changes).to_contain_text("roses are <b>white</b>")
+    expect(changes).not_to_contain_text("added alone")
+    page.get_by_role("button", name="Remark on line 1", exact=True).click()
+    page.get_by_test_id("remark-text").fill("Why white?")
+    page.get_by_test_id("remark-add").click()
+    remarks = page.get_by_test_id("remarks")
+    expect(remarks).to_have_count(2)
+    expect(remarks.filter(has_text="evil")).to_contain_text("1 remark for")
+    page.get_by_test_id("remarks-send").first.click()
+    expect(remarks).to_have_count(1)
+    page.keyboard.press("v")
+    expect(poem.get_by_label("viewed")).to_be_visible()
+    page.get_by_test_id("by-agent").click()
+    expect(changes).to_contain_text("Nothing is changed yet.")
+    page.go_back()
+    expect(page.get_by_test_id("agents")).to_be_visible()
+    # As it was before any agent had written; the place and the view stay in the address.
+    page.goto(f"{deployment.url}/tree/{tree}/0/changes?by=all&at=1")
+    expect(changes).to_contain_text("Nothing is changed up to there.")
+    page.get_by_test_id("live").click()
+    expect(files).to_have_count(4)
+    page.get_by_test_id("tab-agents").click()
+    page.get_by_test_id("agent").filter(has_text="left").click()
+    expect(page.get_by_test_id("conversation")).to_contain_text("poem.txt, line 3:")

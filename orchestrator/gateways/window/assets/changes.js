@@ -1,12 +1,13 @@
-// Changes: the files that an agent changed in its portable folder, and the remarks on their lines.
-import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
+// Changes: the files that an agent changed in its portable folder, or all agents of a tree, and the remarks on their lines.
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { api, may, notice, onSignedOut } from "./store.js";
 import { KINDS, Lines } from "./lines.js";
 import { plain, visible } from "./text.js";
-import { agentName, clock, html, Key, place, quantity, Stat, Words } from "./parts.js";
+import { agentName, clock, go, html, Key, phone, place, quantity, Stat, Words } from "./parts.js";
 import { bind } from "./keys.js";
-import { picture } from "./past.js";
+import { Rows } from "./rows.js";
+import { here, picture } from "./past.js";
 
 // Remarks that were not sent yet, by thread: they outlive a look at another page.
 const drafts = new Map(), viewed = signal(new Set());
@@ -21,45 +22,87 @@ export function remarkText(remarks) {
   })].join("\n\n");
 }
 
+const SHOWN = { all: () => true, several: (file) => file.of > 1, odds: (file) => Boolean(file.conflict) };
+const MERGED_AGAIN_MS = 5_000; // joining the folders of a tree costs more than a look at one
+
 // `at` is the entry of the tree's log at whose time they are shown; null for now.
-export function Changes({ tree, agent, at, seq }) {
-  const thread = agent.threadId, { held } = place.value, [found, setFound] = useState(null), [why, setWhy] = useState(""), [to, setTo] = useState(0), [path, setPath] = useState("");
-  const remarks = remarksOf(thread), chosen = found?.files?.find((file) => file.path === path) ?? found?.files?.[0];
+export function Changes({ id, tree, agent, at, seq }) {
+  const thread = agent.threadId, { held } = place.value, all = place.value.all && held === null, many = tree.order.value.length > 1;
+  const [told, setTold] = useState(null), found = told?.all === all ? told : null, [why, setWhy] = useState(""), [to, setTo] = useState(0), [shown, setShown] = useState("all"), [shares, setShares] = useState({});
+  const chosen = useMemo(() => signal(null), []), box = useRef();
   // Beside a place that is held they are those since then; a folder that was not recorded yet began empty.
-  const since = async () => (held === null ? null : (await picture(tree, held)).agents.find((one) => one.threadId === thread)?.seq || null);
-  const asked = useRef(0); // an answer to an earlier question is dropped
+  const since = async () => (held === null ? null : (await picture(id, held)).agents.find((one) => one.threadId === thread)?.seq || null);
+  const asked = useRef({ number: 0, atMs: 0 }); // an answer to an earlier question is dropped
   const read = async () => {
-    const number = ++asked.current, until = at !== null ? { at } : to ? { to } : {}, ask = (more) => api("workspace/changes", { threadId: thread, ...until, ...more });
+    const number = ++asked.current.number, until = at !== null ? { at } : to && !all ? { to } : {}, ask = (more) => api("workspace/changes", { threadId: thread, ...until, ...more });
+    asked.current.atMs = Date.now();
     try {
-      const from = await since();
-      const told = await (from ? ask({ from }).catch((error) => { if (error.status === 400) return ask({}); throw error; }) : ask({}));
-      if (number !== asked.current) return;
+      const from = all ? null : await since();
+      const answer = await (from ? ask({ from }).catch((error) => { if (error.status === 400) return ask({}); throw error; }) : ask(all ? { below: true } : {}));
+      if (number !== asked.current.number) return;
       setWhy("");
-      setFound(told);
-    } catch (error) { if (number === asked.current) setWhy(error.message); }
+      setTold({ ...answer, all });
+    } catch (error) { if (number === asked.current.number) setWhy(error.message); }
   };
-  useEffect(() => { setFound(null); }, [thread]);
-  useEffect(() => { read(); }, [thread, to, at, held, seq]);
-  const view = (one) => { const key = `${thread} ${one?.path}`, now = new Set(viewed.peek()); if (!now.delete(key)) now.add(key); viewed.value = now; };
-  const step = (by) => { const files = found?.files ?? [], at = files.indexOf(chosen); setPath(files[Math.min(files.length - 1, Math.max(0, at + by))]?.path ?? ""); };
-  useLayoutEffect(() => bind({ "]": () => step(1), "[": () => step(-1), v: () => view(chosen) }), [found, path, thread]);
+  // What any agent does may change a folder.
+  const moved = all ? [...tree.agents.values()].reduce((sum, one) => sum + (one.value.sinceAtMs ?? 0), 0) : 0;
+  useEffect(() => { setTold(null); setWhy(""); }, [thread, all]);
+  useEffect(() => {
+    const wait = all ? asked.current.atMs + MERGED_AGAIN_MS - Date.now() : 0;
+    if (!found || wait <= 0) { read(); return undefined; }
+    const timer = setTimeout(read, wait);
+    return () => clearTimeout(timer);
+  }, [thread, all, to, at, held, seq, moved]);
+
+  const files = useMemo(() => (found?.files ?? []).filter(SHOWN[all ? shown : "all"]), [found, shown]), byPath = useMemo(() => new Map(files.map((file) => [file.path, file])), [files]), paths = useMemo(() => files.map((file) => file.path), [files]);
+  useLayoutEffect(() => { if (!byPath.has(chosen.peek())) chosen.value = paths[0] ?? null; }, [byPath]);
+  const name = (number) => agentName(tree.agents.get(number)?.peek() ?? { agentId: number }), key = (path) => `${all ? "all " : ""}${thread} ${path}`;
+  const view = (path) => { const now = new Set(viewed.peek()); if (!now.delete(key(path))) now.add(key(path)); viewed.value = now; };
+  const step = (by) => { const next = paths[Math.min(paths.length - 1, Math.max(0, paths.indexOf(chosen.peek()) + by))]; if (next !== undefined) chosen.value = next; };
+  useLayoutEffect(() => bind({ "]": () => step(1), "[": () => step(-1), v: () => { if (chosen.peek() !== null) view(chosen.peek()); } }), [byPath, thread, all]);
+  const more = useMemo(() => ({ files: byPath, chosen, mark: key, name }), [byPath, thread, tree, all]);
+  const title = all && agent.agentId ? `${agentName(agent)} and those below` : all ? "All agents" : agentName(agent);
+  const which = many && held === null ? html`<div class="switch" role="group" aria-label="Whose changes">${[[true, "Merged", "merged"], [false, "By agent", "by-agent"]].map(([on, words, test]) => html`<button class="chip ${all === on ? "on" : ""}" aria-pressed=${all === on} data-testid=${test} onClick=${() => go(here(place.peek().path, { all: on }), { replace: true })}>${words}</button>`)}</div>` : null;
+  const wholly = (inside) => html`<section class="wholly" aria-label="Changes" data-testid="changes">${which}${inside}</section>`;
+  if (why && !found) return wholly(html`<p class="error">The changes cannot be read: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>`);
+  if (!found) return wholly(html`<p class="faint late-shown">${all ? "Joins the folders of all agents…" : "Compares the folder…"}</p>`);
+  if (!found.portable) return wholly(html`<p class="nothing">${all ? "No folder of these agents is portable, so no log has their states: what they wrote stands in their conversations." : `The folder of ${agentName(agent)} is not portable, so no log has its states: what it wrote stands in its conversation.`}</p>`);
+  // Whose lines of a file are shown: of several agents' the one that was chosen.
+  const file = byPath.get(chosen.value), share = all && file ? file.agents.find((one) => one.agentId === shares[file.path]) ?? file.agents[0] : null, its = share && found.agents.find((one) => one.agentId === share.agentId);
+  const lines = !file ? null : all ? its && { thread: its.threadId, from: its.from, to: its.to, kind: share.kind } : { thread, from: found.from, to: found.to, kind: file.kind };
+  const several = all ? found.files.filter(SHOWN.several).length : 0, alone = all ? found.agents.filter((one) => one.unsaved).length : 0;
+  const remarks = lines && remarksOf(lines.thread); // before those of all are looked through
+  const writers = (all ? found.agents : [agent]).map((one) => ({ thread: one.threadId, name: name(one.agentId), remarks: drafts.get(one.threadId)?.value ?? [] })).filter((one) => one.remarks.length);
+  return html`<section class="changes" aria-label="Changes of ${plain(title)}" data-testid="changes">
+    <aside>${which}<header><b><${Words} text=${title} most=${60} /></b><${Stat} added=${found.added} removed=${found.removed} /></header>
+      ${at === null && !all ? html`<label class="faint">As it was <select value=${to} onChange=${(event) => setTo(Number(event.target.value))} data-testid="moment"><option value="0">now</option>${found.moments.slice(1, -1).reverse().map((one) => html`<option key=${one.seq} value=${one.seq}>${clock(one.atMs)}, entry ${one.seq}, ${quantity(one.files, "file")}</option>`)}</select></label>` : null}
+      ${why ? html`<p class="error">Not read anew: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>` : null}
+      ${!all && found.unsaved ? html`<p class="faint">The newest changes are on ${plain(found.unsaved, 60)} alone.</p>` : alone ? html`<p class="faint">The newest changes of ${quantity(alone, "agent")} are on their machines alone.</p>` : null}
+      ${several || found.conflicts ? html`<div class="switch" role="group" aria-label="Which files">${[["all", `All ${found.files.length.toLocaleString("en")}`], ["several", `Of several ${several.toLocaleString("en")}`], ["odds", `Conflicts ${found.conflicts.toLocaleString("en")}`]].map(([one, words]) => html`<button key=${one} class="chip ${shown === one ? "on" : ""}" aria-pressed=${shown === one} data-testid="files-${one}" onClick=${() => setShown(one)}>${words}</button>`)}</div>` : null}
+      ${files.length ? html`<div class="files" role="listbox" aria-label="Files" tabindex="0" ref=${box}><${Rows} key=${`${thread} ${all}`} keys=${paths} Row=${File} more=${more} box=${box} usual=${phone.value ? 44 : 29} chosen=${chosen} /></div>` : html`<p class="nothing">${shown !== "all" && all ? "There is no such file." : `Nothing is changed ${to || at !== null ? "up to there" : "yet"}.`}</p>`}
+      ${found.more ? html`<p class="faint">and ${quantity(found.more, "file")} more</p>` : null}${found.moreAgents ? html`<p class="faint">and the changes of ${quantity(found.moreAgents, "agent")} more</p>` : null}<p class="faint keysline"><${Key} k="]" /> <${Key} k="[" /> file · <${Key} k="v" /> viewed</p></aside>
+    <div class="lines">${file?.conflict ? html`<p class="odds" data-testid="conflict"><b>Conflict.</b> <${Words} text=${name(file.conflict.agents[0])} most=${60} /> and <${Words} text=${name(file.conflict.agents[1])} most=${60} /> are at odds: ${plain(file.conflict.reason)}.</p>` : null}
+      ${all && file && file.agents.length > 1 ? html`<div class="switch whose" role="group" aria-label="Whose lines">${file.agents.map((one) => html`<button key=${one.agentId} class="chip ${one === share ? "on" : ""}" aria-pressed=${one === share} data-testid="share" data-agent-id=${one.agentId} onClick=${() => setShares({ ...shares, [file.path]: one.agentId })}><${Words} text=${name(one.agentId)} most=${60} /> <${Stat} added=${one.added} removed=${one.removed} /></button>`)}${file.of > file.agents.length ? html`<span class="faint">and ${file.of - file.agents.length} more</span>` : null}</div>` : all && file ? html`<p class="whose faint">by <${Words} text=${name(share.agentId)} most=${60} />, entries ${its.from.toLocaleString("en")} to ${its.to.toLocaleString("en")}</p>` : null}
+      ${lines ? html`<${Lines} key=${`${lines.thread} ${file.path} ${lines.from} ${lines.to}`} thread=${lines.thread} file=${{ ...file, kind: lines.kind }} from=${lines.from} to=${lines.to} remarks=${remarks} seen=${viewed.value.has(key(file.path))} onSeen=${() => view(file.path)} />` : null}
+    ${may("submit") ? writers.map((one) => html`<${Send} key=${one.thread} ...${one} />`) : null}</div></section>`;
+}
+
+// A file of the list: in one of all agents with whose it is.
+function File({ id, at, files, chosen, mark, name }) {
+  const file = files.get(id), on = chosen.value === id;
+  if (!file) return null;
+  return html`<div role="option" aria-selected=${on} class="file ${on ? "on" : ""}" data-testid="file" data-path=${id} onClick=${() => { chosen.value = id; }} ...${at}><span class="clip">${viewed.value.has(mark(id)) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(id, { breaks: false })}</span>${file.conflict ? html`<small class="odd-ones">conflict</small>` : null}${file.agents ? html`<small class="by clip">${file.of > 1 ? quantity(file.of, "agent") : html`<${Words} text=${name(file.agents[0].agentId)} most=${60} />`}</small>` : null}<small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</div>`;
+}
+
+// The remarks for one agent: one message.
+function Send({ thread, name, remarks }) {
+  const kept = remarksOf(thread);
   const send = async () => {
-    const all = remarks.peek();
     try {
-      await api("turn/start", { threadId: thread, input: [{ type: "text", text: remarkText(all) }], clientUserMessageId: all[0].id });
-      remarks.value = [];
-      notice(`Sent to ${agentName(agent)}.`, { forMs: 4000 });
+      await api("turn/start", { threadId: thread, input: [{ type: "text", text: remarkText(remarks) }], clientUserMessageId: remarks[0].id });
+      kept.value = kept.peek().filter((one) => !remarks.includes(one));
+      notice(`Sent to ${plain(name)}.`, { forMs: 4000 });
     } catch (error) { notice(error.message, { bad: true }); }
   };
-  if (why && !found) return html`<section class="wholly" data-testid="changes"><p class="error">The changes cannot be read: ${why}. <button class="quiet" onClick=${read}>Try again</button></p></section>`;
-  if (!found) return html`<section class="wholly" data-testid="changes" />`;
-  if (!found.portable) return html`<section class="wholly" data-testid="changes"><p class="nothing">The folder of ${agentName(agent)} is not portable, so no log has its states: what it wrote stands in its conversation.</p></section>`;
-  return html`<section class="changes" aria-label="Changes of ${agentName(agent)}" data-testid="changes">
-    <aside><header><b><${Words} text=${agentName(agent)} most=${60} /></b><${Stat} added=${found.added} removed=${found.removed} /></header>
-      ${at === null ? html`<label class="faint">As it was <select value=${to} onChange=${(event) => setTo(Number(event.target.value))} data-testid="moment"><option value="0">now</option>${found.moments.slice(1, -1).reverse().map((one) => html`<option key=${one.seq} value=${one.seq}>${clock(one.atMs)}, entry ${one.seq}, ${quantity(one.files, "file")}</option>`)}</select></label>` : null}
-      ${found.unsaved ? html`<p class="faint">The newest changes are on ${plain(found.unsaved, 60)} alone.</p>` : null}
-      ${found.files.length ? html`<ul role="listbox" aria-label="Files" tabindex="0">${found.files.map((file) => html`<li key=${file.path} role="option" aria-selected=${file === chosen} class=${file === chosen ? "on" : ""} data-testid="file" data-path=${file.path} onClick=${() => setPath(file.path)}><span class="clip">${viewed.value.has(`${thread} ${file.path}`) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(file.path, { breaks: false })}</span><small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</li>`)}</ul>` : html`<p class="nothing">Nothing is changed ${to || at !== null ? "up to there" : "yet"}.</p>`}
-      ${found.more ? html`<p class="faint">and ${quantity(found.more, "file")} more</p>` : null}<p class="faint keysline"><${Key} k="]" /> <${Key} k="[" /> file · <${Key} k="v" /> viewed</p></aside>
-    <div class="lines">${chosen ? html`<${Lines} key=${`${chosen.path} ${found.from} ${found.to}`} agent=${agent} file=${chosen} from=${found.from} to=${found.to} remarks=${remarks} seen=${viewed.value.has(`${thread} ${chosen.path}`)} onSeen=${() => view(chosen)} />` : null}
-    ${remarks.value.length && may("submit") ? html`<footer class="remarks" data-testid="remarks"><span>${quantity(remarks.value.length, "remark")} for ${agentName(agent)}</span><span class="grow" /><button class="quiet" onClick=${() => { remarks.value = []; }}>Discard</button><button class="primary" data-testid="remarks-send" onClick=${send}>Send</button></footer>` : null}</div></section>`;
+  return html`<footer class="remarks" data-testid="remarks"><span>${quantity(remarks.length, "remark")} for <${Words} text=${name} most=${60} /></span><span class="grow" /><button class="quiet" onClick=${() => { kept.value = []; }}>Discard</button><button class="primary" data-testid="remarks-send" onClick=${send}>Send</button></footer>`;
 }

@@ -75,9 +75,9 @@ function Line({ text, parts }) {
 
 const SIGNS = { "+": ["+", "added", "add"], "-": ["−", "removed", "del"], " ": ["", undefined, ""] };
 
-export function Lines({ agent, file, from, to, remarks, seen, onSeen }) {
+export function Lines({ thread, file, from, to, remarks, seen, onSeen }) {
   const [diff, setDiff] = useState(null), [why, setWhy] = useState(""), [at, setAt] = useState(null), table = useRef();
-  const read = () => api("workspace/diff", { threadId: agent.threadId, path: file.path, from, to }).then((told) => { setWhy(""); setDiff(told); }, (error) => setWhy(error.message));
+  const read = () => api("workspace/diff", { threadId: thread, path: file.path, from, to }).then((told) => { setWhy(""); setDiff(told); }, (error) => setWhy(error.message));
   useEffect(() => { read(); loadDiffer(); }, []);
   const parts = useMemo(() => marked(diff?.hunks ?? [], differ.value), [diff, differ.value]);
   if (why) return html`<p class="error">This file cannot be compared: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>`;

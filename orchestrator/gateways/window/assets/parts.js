@@ -13,7 +13,7 @@ const here = signal(location.pathname + location.search);
 addEventListener("popstate", () => { here.value = location.pathname + location.search; });
 export const place = computed(() => {
   const url = new URL(here.value, location.origin), [, page = "", tree, agent, tab] = url.pathname.split("/").map(decodeURIComponent);
-  return { path: url.pathname, page: page || "needs", tree, agent, tab: tab ?? "agents", query: url.searchParams, at: entry(url.searchParams.get("at")), held: entry(url.searchParams.get("held")) };
+  return { path: url.pathname, page: page || "needs", tree, agent, tab: tab ?? "agents", query: url.searchParams, at: entry(url.searchParams.get("at")), held: entry(url.searchParams.get("held")), all: url.searchParams.get("by") === "all" };
 });
 const entry = (text) => (/^[1-9][0-9]{0,14}$/.test(text ?? "") ? Number(text) : null);
 effect(() => { past.value = place.value.page === "tree" && place.value.at !== null; });

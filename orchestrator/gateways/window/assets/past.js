@@ -18,8 +18,9 @@ export const minute = (ms) => moment(ms).replace(/(\d\d?:\d\d):\d\d/, "$1");
 // ── places in the address ────────────────────────────────────────────────────────────────────────
 
 // An address of the tree's page at the place that is looked at, or at another one.
-export function here(path, { at = place.peek().at, held = place.peek().held } = {}) {
+export function here(path, { at = place.peek().at, held = place.peek().held, all = path === place.peek().path && place.peek().all } = {}) {
   const asked = new URLSearchParams();
+  if (all) asked.set("by", "all");
   if (at !== null) asked.set("at", at);
   if (held !== null) asked.set("held", held);
   return asked.size ? `${path}?${asked}` : path;
