@@ -903,6 +903,32 @@ class UpkeepSettings(Table):
     is an error in the log of `dendro upkeep`."""
 
 
+class ReceiptsSettings(Table):
+    """Receipts: a notary states the heads of all logs in a register that it signs ([notary](notary.md))."""
+
+    url: str | None = setting(None, "receipts.url")
+    """Where the registers are published: a folder (`file:///…`) or an object store (`s3://…`), which any file
+    server may serve. Where it is set, lines of trees' logs get salts, `dendro notary` writes there, and
+    `dendro bundle --receipts` reads there."""
+
+    name: str | None = setting(None, "receipts.name", pattern=r"^[^\s+/]{1,100}$")
+    """The deployment's name, such as `fleet.example`: the register of a namespace is `<name>/<namespace>`,
+    and that of sessions without one `<name>/home`. It is fixed by `dendro notary init`."""
+
+    state: Path | None = setting(None, "receipts.state", shown_default="`notary` in the home folder")
+    """Folder of the notary's state, on a local disk. It is not restored from a backup: a register goes on
+    with its last state alone."""
+
+    key_file: Path | None = setting(
+        None, "receipts.key_file", shown_default="`notary.key` in the home folder"
+    )
+    """The Ed25519 key that signs, in a file of mode 600 which `dendro notary init` makes where there is none.
+    No worker and no gateway needs it."""
+
+    interval_s: float = setting(60.0, "receipts.interval_s", at_least=1, at_most=3_600)
+    """Seconds after which a log that grows is stated again, and within which a cut log is noticed."""
+
+
 class WebhookSettings(Table):
     """The webhook: upkeep tells a server of the owner's who is needed, and which tasks have ended."""
 
@@ -1210,6 +1236,7 @@ __all__ = [
     "ModelPrice",
     "ModelSettings",
     "ProviderSettings",
+    "ReceiptsSettings",
     "RedisSettings",
     "SandboxMode",
     "SandboxPolicy",

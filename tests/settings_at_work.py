@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -35,6 +37,8 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.wire import written
+from orchestrator.rollouts.notary_state import NotaryState
+from orchestrator.rollouts.signed_notes import own_private_key
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.model_request import _asking, _Following, _prompt
@@ -60,6 +64,7 @@ from orchestrator.wiring.new_sessions import new_birth
 from orchestrator.wiring.open_deployment import Opened
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
+from workers.notary import notary_of
 from workers.upkeep import Upkeep, upkeep_of
 from workers.webhook import Webhook, webhook_of
 
@@ -370,6 +375,32 @@ def told(settings: Settings) -> Webhook:
     found = webhook_of(settings.webhook, NOBODY)
     assert found is not None
     return found
+
+
+def init_notary(settings: Settings) -> str:
+    """The name that a notary's state is made for."""
+    with office(settings) as state:
+        return state.name
+
+
+def notary_interval(settings: Settings) -> int:
+    """The milliseconds after which a notary states a log that grows."""
+    with office(settings) as state:
+        broker = Broker(cast(Any, Recorder()), broker_config(settings), time.monotonic)
+        return notary_of(settings, Opened(settings, Deployment(broker, NOBODY, NOBODY)), state).interval_ms
+
+
+@contextmanager
+def office(settings: Settings) -> Iterator[NotaryState]:
+    """A new state of a notary."""
+    told = settings.receipts
+    assert told.key_file is not None
+    key = own_private_key(told.key_file).public_key().public_bytes_raw().hex()
+    with TemporaryDirectory() as folder:
+        NotaryState.create(Path(folder), told.name or "unnamed", key)
+        state = NotaryState.open(Path(folder))
+        yield state
+        state.close()
 
 
 def upkeep(settings: Settings) -> Upkeep:

@@ -80,6 +80,7 @@ RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(de
 KEY_FILE, CERTIFICATE = ('gateway.tls_key="/k.pem"',), ('gateway.tls_certificate="/c.pem"',)
 ASKED = "on-request"
 SCRIPT = ('workspace.setup_script="make"',)
+REGISTER = ('receipts.url="memory://register"',)
 SIGNED = ('webhook.url="https://one"', 'webhook.secret="0123456789abcdef"')
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
 HELLO = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -206,6 +207,11 @@ EFFECTS: Mapping[str, Effect] = {
     "upkeep.archive_after_days": Effect("1", lambda s: upkeep(s).mover.archive_after_ms, 86_400_000),
     "upkeep.archive_idle_days": Effect("1", lambda s: upkeep(s).mover.idle_after_ms, 86_400_000),
     "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),
+    "receipts.url": Effect('"file:///r"', lambda s: broker_config(s).salted, True),
+    "receipts.name": Effect('"fleet.example"', at_work.init_notary, "fleet.example", REGISTER),
+    "receipts.state": Effect('"/srv/s"', lambda s: str(s.receipts.state), "/srv/s"),
+    "receipts.key_file": Effect('"/srv/k"', lambda s: str(s.receipts.key_file), "/srv/k"),
+    "receipts.interval_s": Effect("7", at_work.notary_interval, 7_000, REGISTER),
     "upkeep.verify_sessions": Effect("3", lambda s: upkeep(s).verify_sessions, 3),
     # The webhook
     "webhook.url": Effect('"https://two"', lambda s: told(s).url, "https://two", SIGNED),

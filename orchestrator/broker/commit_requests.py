@@ -5,6 +5,7 @@ Nothing here talks to Redis.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ from orchestrator.broker.records import SPEND_DAYS, BrokerConfig, CommitRequest,
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.script_requests import birth, birth_keys, eq_limits, holder, mark_of, queue_number
 from orchestrator.broker.scripts import Argument
+from orchestrator.core.chain import SALT_BYTES
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 
@@ -212,7 +214,7 @@ def _others(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: Com
         "children": [
             birth(child, shape.pool_index(child.pool, own), config.core_version) for child in tree.children
         ],
-        "tree_events": tree_event_rows(tree.events, order),
+        "tree_events": tree_event_rows(tree.events, order, salted=config.salted),
         "summary": tree.summary.items(),
         "draws": tree.debits,
         "unless_marked": tree.unless_flagged,
@@ -251,8 +253,8 @@ def amount(spend: Spend | None) -> tuple[int, int, int]:
 
 
 def tree_event_rows(
-    events: Iterable[TreeEvent], order: Mapping[SessionId, int]
-) -> list[tuple[int, Argument, str, bytes, Sequence[bytes], list[int]]]:
+    events: Iterable[TreeEvent], order: Mapping[SessionId, int], *, salted: bool
+) -> list[tuple[int, Argument, str, bytes, bytes, Sequence[bytes], list[int]]]:
     """The events as records of the scripts; `order` numbers the sessions that the script knows."""
     return [
         (
@@ -260,6 +262,7 @@ def tree_event_rows(
             "" if event.inbox is None else order.get(event.inbox, ""),
             event.once,
             event.about,
+            os.urandom(SALT_BYTES) if salted else b"",
             event.parts,
             [order[target] for target in dict.fromkeys(event.targets) if target in order],
         )

@@ -281,6 +281,8 @@ class BrokerConfig:
     """The machine of this process's copies of portable folders; empty if it has none."""
     leave_s: float = _WORKSPACE.leave_s
     """Seconds for which a portable session is left to the machine that has its copy."""
+    salted: bool = False
+    """Whether entries of trees' logs get salts: a notary states these logs."""
 
 
 @record

@@ -63,16 +63,25 @@ COMMANDS = (
 """Every command that scripts and reads use, `@` in the place of a key."""
 
 
-async def missing_rights(connection: Connection, keys: Keys) -> tuple[str, ...]:
+READS = (
+    *("EVALSHA 0 1 @", "EVAL 0 1 @", "HGET @ f", "HGETALL @", "HMGET @ f", "XRANGE @ - +"),
+    *("ZRANGEBYSCORE @ 0 1", "ZSCORE @ m"),
+)
+"""The commands of who reads logs alone: a notary."""
+
+
+async def missing_rights(
+    connection: Connection, keys: Keys, commands: Sequence[str] = COMMANDS
+) -> tuple[str, ...]:
     """The commands that this connection's user may not run on keys of the deployment, as ACLs name them."""
-    ask = call("rights", (), key=keys.confirmed(0), commands=COMMANDS)
+    ask = call("rights", (), key=keys.confirmed(0), commands=commands)
     found: Rights = read_reply(ask, await connection.run(ask)).fields
-    return tuple(command_names([COMMANDS[number - 1] for number in found["denied"]]))
+    return tuple(command_names([commands[number - 1] for number in found["denied"]]))
 
 
-async def require_rights(connection: Connection, keys: Keys) -> None:
+async def require_rights(connection: Connection, keys: Keys, commands: Sequence[str] = COMMANDS) -> None:
     """Raises `Misconfigured` if the user may not do all that is needed."""
-    if missing := await missing_rights(connection, keys):
+    if missing := await missing_rights(connection, keys, commands):
         raise Misconfigured(f"the Redis user has too few rights: {remedy(missing, keys)}")
 
 

@@ -589,7 +589,7 @@ class Trees(Deletion, FleetIndex, Resting):
             **eq_limits(self.config),
             adds=change.add.items(),
             forgotten=[name(kind) for kind in kinds for name in (warned, exhausted)],
-            events=tree_event_rows(events, {root: 0}),
+            events=tree_event_rows(events, {root: 0}, salted=self.config.salted),
         )
 
     async def revoke(self, session: SessionId) -> int:

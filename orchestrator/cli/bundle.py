@@ -16,7 +16,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 if TYPE_CHECKING:
     from orchestrator.rollouts.bundle_check import BundleReport
     from orchestrator.rollouts.bundle_receipts import Trust
-    from orchestrator.rollouts.bundle_writer import FetchPack, Made
+    from orchestrator.rollouts.bundle_writer import FetchPack, Made, WantedReceipts
     from orchestrator.rollouts.signed_notes import Signer
     from orchestrator.settings import Settings
     from orchestrator.wiring.open_deployment import Opened
@@ -52,6 +52,16 @@ def bundle(
     origin: Annotated[
         str, typer.Option("--origin", metavar="NAME", help="What the key is called; else HOST/NAMESPACE.")
     ] = "",
+    receipts: Annotated[
+        str,
+        typer.Option(
+            "--receipts", metavar="all|own", help="With the whole register, or its statements on this tree."
+        ),
+    ] = "",
+    since: Annotated[
+        Path | None,
+        typer.Option("--since", metavar="NOTE", help="With the proof that the register continues this one."),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Shows what a bundle holds; writes nothing.")] = False,
 ) -> None:
     """Writes a whole tree as a file that a stranger can check.
@@ -64,9 +74,14 @@ def bundle(
     What you withhold is shown as withheld, and its digest stays. Packs that
     come with it are in the clear.
 
+    With receipts it goes as far as the notary has stated its logs, and shows
+    that nothing of them was changed or left out since. `own` statements show no
+    completeness. The bundle is of the register's name then.
+
     \b
     dendro bundle 0199a2b4 -o run.zip --key ~/.ssh/id_ed25519
     dendro bundle 0199a2b4 -o run.zip --packs here --withhold 0199a2b4:118
+    dendro bundle 0199a2b4 -o run.zip --receipts all --since seen.note
     dendro bundle --open run.zip
     """
     import asyncio
@@ -80,8 +95,13 @@ def bundle(
         raise Fault(NO_FILE, ExitCode.USAGE)
     if packs not in ("here", "named"):
         raise Fault(f"--packs {packs!r} is neither here nor named", ExitCode.USAGE)
+    if receipts not in ("", "all", "own"):
+        raise Fault(f"--receipts {receipts!r} is neither all nor own", ExitCode.USAGE)
+    if since is not None and not receipts:
+        raise Fault("--since needs --receipts", ExitCode.USAGE)
+    wanted = receipts, since
     made, signer = asyncio.run(
-        _bundle(settings, session, Path(output), packs == "here", withhold or [], key, origin)
+        _bundle(settings, session, Path(output), packs == "here", withhold or [], key, origin, wanted)
     )
     for line in _made_lines(made, signer, output):
         print(line, file=sys.stderr)
@@ -95,6 +115,7 @@ async def _bundle(
     withhold: list[str],
     key: Path | None,
     origin: str,
+    receipts: tuple[str, Path | None],
 ) -> tuple[Made, Signer]:
     import tempfile
     import time
@@ -107,7 +128,13 @@ async def _bundle(
 
     async with opened(settings) as found:
         head = await found.find(session)
-        name = origin or _usual_origin(head.labels.namespace)
+        wanted = _receipts(settings, head.labels.namespace, *receipts) if receipts[0] else None
+        name = origin or (wanted.newest.point.origin if wanted else _usual_origin(head.labels.namespace))
+        if wanted is not None and name != wanted.newest.point.origin:
+            raise Fault(
+                f"--origin {name}: a bundle with receipts is of {wanted.newest.point.origin}",
+                ExitCode.USAGE,
+            )
         signer = _signer(settings, key, name)
         with tempfile.TemporaryDirectory(prefix=".dendro-") as spool, replacing(file) as out:
             order = Order(
@@ -120,8 +147,27 @@ async def _bundle(
                 signer=signer,
                 fetch_pack=_fetch_pack(found),
                 spool=Path(spool),
+                receipts=wanted,
             )
             return await write_bundle(found, head.tree, out, order), signer
+
+
+def _receipts(settings: Settings, namespace: str, kind: str, since: Path | None) -> WantedReceipts:
+    from orchestrator.rollouts.bundle_writer import WantedReceipts
+    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.register import BadRegister, Register, Signed, register_of
+    from orchestrator.rollouts.signed_notes import BadNote
+
+    if settings.receipts.url is None:
+        raise Fault("no receipts.url is set: where the notary publishes its registers", ExitCode.USAGE)
+    register = Register(Objects(settings.receipts.url), register_of(namespace))
+    try:
+        earlier = Signed.read(since.read_bytes()).point if since is not None else None
+        return WantedReceipts.of(register, whole=kind == "all", since=earlier)
+    except BadNote as error:
+        raise Fault(f"{since}: {error}", ExitCode.USAGE) from None
+    except BadRegister as error:
+        raise Fault(f"{settings.receipts.url}: {error}") from None
 
 
 def _usual_origin(namespace: str) -> str:
@@ -178,6 +224,10 @@ def _made_lines(made: Made, signer: Signer, file: str) -> Iterator[str]:
         yield f"warning    {counted(made.absent_texts, 'large text')} not stored any more: shown as withheld"
     if made.absent_packs:
         yield f"warning    {counted(made.absent_packs, 'pack')} not in the store: named, not here"
+    if made.behind:
+        yield f"receipts   {counted(made.behind, 'entry')} not in it: not stated yet"
+    for log in made.disputed:
+        yield f"warning    {log} is not as it was stated: who checks the bundle finds that"
     yield f"signed by  {signer.key}"
 
 

@@ -91,6 +91,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "stats": ("workers", "stats", "Shows how much there is to do, pool by pool, and who does it."),
     "worker": ("processes", "worker", "Claims sessions and runs their turns, until it is told to drain."),
     "upkeep": ("processes", "upkeep", "Keeps a deployment tidy: archiving, retention, late timers."),
+    "notary": ("notary", "notary", "States the heads of all logs in a register that it signs."),
     "mcp-server": ("serve", "mcp_server", "Offers sessions as tools to an MCP client, on stdio."),
     "doctor": ("doctor", "doctor", "Says what is there and what is missing, with the remedy for each."),
     "model-stub": (

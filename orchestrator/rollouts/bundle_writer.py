@@ -6,9 +6,10 @@ Merkle tree's edge. Equal input gives equal bytes, but for the time at which the
 
 from __future__ import annotations
 
+import base64
 import re
 import zipfile
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
@@ -24,10 +25,13 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import Frontier
 from orchestrator.rollouts.bundle_form import (
+    CONSISTENCY,
     EMPTY_HEAD,
     HASH,
     MANIFEST,
     NOTE,
+    REGISTER,
+    BadForm,
     File,
     Line,
     LogLine,
@@ -42,8 +46,10 @@ from orchestrator.rollouts.bundle_form import (
     texts_named,
 )
 from orchestrator.rollouts.bundle_members import CHUNK
+from orchestrator.rollouts.bundle_receipts import Head, read_statement
 from orchestrator.rollouts.log_errors import RolloutError
-from orchestrator.rollouts.signed_notes import Note, Signer
+from orchestrator.rollouts.register import BadRegister, Register, Signed
+from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_entries
 
@@ -116,6 +122,32 @@ def read_selection(words: Iterable[str], tree: str) -> Selection:
 
 
 @record
+class WantedReceipts:
+    """The register that a bundle gets receipts of."""
+
+    register: Register
+    newest: Signed
+    whole: bool = True
+    """All of the register, which alone shows that nothing was left out; else the tree's own statements."""
+    since: Checkpoint | None = None
+    """A checkpoint that the auditor had: the proof that the register goes on from it comes along."""
+
+    @classmethod
+    def of(cls, register: Register, *, whole: bool, since: Checkpoint | None = None) -> WantedReceipts:
+        """Of the register as it is now; raises `RolloutError` where there is none, or it is another one."""
+        newest = register.newest()
+        if newest is None:
+            raise RolloutError("there is no register yet: does a notary run? (`dendro notary run`)")
+        point = newest.point
+        if since is not None and (since.origin != point.origin or since.size > point.size):
+            raise RolloutError(
+                f"the checkpoint of {since.origin} with {since.size} statements is none of {point.origin}, "
+                f"which has {point.size}"
+            )
+        return cls(register, newest, whole, since)
+
+
+@record
 class Order:
     """How a bundle is to be made."""
 
@@ -130,6 +162,7 @@ class Order:
     fetch_pack: FetchPack | None = None
     spool: Path = Path()
     """A folder of this user's for a pack on its way."""
+    receipts: WantedReceipts | None = None
 
 
 @dataclass(slots=True)
@@ -143,13 +176,77 @@ class Made:
     absent_texts: int = 0
     """Texts that are not stored any more: they are declared as withheld."""
     absent_packs: int = 0
+    behind: int = 0
+    """Entries that are not in it because nothing was stated about them yet."""
+    disputed: tuple[str, ...] = ()
+    """Logs that are not as they were stated: who checks the bundle finds that."""
 
 
 async def write_bundle(found: LogSource, tree: TreeId, out: BinaryIO, order: Order) -> Made:
     """Writes the bundle of a tree; raises `RolloutError` if a log is not all there."""
     tree_seq, heads = await found.broker.trees.heads_at_once(tree)
+    stated = _Stated.of(tree, order.receipts) if order.receipts is not None else None
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED, compresslevel=_LEVEL) as archive:
-        return await _Writer(found, tree, archive, order, heads).run(tree_seq)
+        return await _Writer(found, tree, archive, order, heads, stated).run(tree_seq)
+
+
+class _Stated:
+    """The statements about the logs of a tree, up to a register's newest checkpoint."""
+
+    def __init__(self, wanted: WantedReceipts, heads: Sequence[Head]) -> None:
+        self.wanted, self.heads = wanted, heads
+        self.last = {head.log: head for head in heads}
+
+    @classmethod
+    def of(cls, tree: TreeId, wanted: WantedReceipts) -> _Stated:
+        """Reads the register once; raises `RolloutError` where it says nothing of the tree."""
+        try:
+            texts = enumerate(wanted.register.statements(wanted.newest.point.size))
+            own = [read_statement(n, text) for n, text in texts if text.split("\n", 3)[2:3] == [str(tree)]]
+        except (BadRegister, BadForm) as error:
+            raise RolloutError(f"the register {wanted.newest.point.origin} is damaged: {error}") from None
+        if not own:
+            raise RolloutError(
+                f"{wanted.newest.point.origin} has no statement about it yet: try again in a minute"
+            )
+        return cls(wanted, own)
+
+    def size_of(self, log: str) -> int:
+        """The last entry of a log that was stated, of all logs at one moment; 0 of one that was deleted."""
+        last = self.last.get(log)
+        return last.size if last is not None and last.state != "deleted" else 0
+
+    def disputes(self, log: LogLine) -> bool:
+        last = self.last.get(log.id)
+        return last is None or (last.size, last.root, last.chain) != (log.size, log.root, log.head)
+
+    def files(self) -> Iterator[tuple[str, Iterator[bytes]]]:
+        """The members of the bundle; raises `BadRegister`."""
+        wanted = self.wanted
+        size = wanted.newest.point.size
+        yield REGISTER, self._lines(size)
+        yield f"receipts/{size}.note", iter((wanted.newest.note.encode(),))
+        if wanted.since is not None and wanted.since.size < size:
+            proof = {
+                "from": wanted.since.size,
+                "to": size,
+                "p": _encoded(wanted.register.consistency(size, wanted.since.size)),
+            }
+            yield CONSISTENCY, iter((orjson.dumps([proof]) + b"\n",))
+
+    def _lines(self, size: int) -> Iterator[bytes]:
+        register = self.wanted.register
+        if self.wanted.whole:
+            for n, text in enumerate(register.statements(size)):
+                yield orjson.dumps({"i": n, "t": text}) + b"\n"
+            return
+        for head in self.heads:
+            proof = _encoded(register.inclusion(size, head.index))
+            yield orjson.dumps({"i": head.index, "n": size, "t": head.text, "p": proof}) + b"\n"
+
+
+def _encoded(proof: Iterable[bytes]) -> list[str]:
+    return [base64.b64encode(one).decode() for one in proof]
 
 
 @dataclass(slots=True)
@@ -204,9 +301,15 @@ class _Writer:
         archive: zipfile.ZipFile,
         order: Order,
         heads: Sequence[SessionHead],
+        stated: _Stated | None = None,
     ) -> None:
         self._found, self._tree, self._archive, self._order = found, tree, archive, order
-        self._heads = _kept(heads, order.withhold.sessions)
+        self._stated, self._behind, self._disputed = stated, 0, list[str]()
+        self._heads = [
+            head
+            for head in _kept(heads, order.withhold.sessions)
+            if self._end(f"session:{head.session}", head.seq)
+        ]
         self._files: dict[str, File] = {}
         self._logs: list[LogLine] = []
         self._named: set[str] = set()
@@ -225,6 +328,7 @@ class _Writer:
         self._require_selected()
         texts, absent = await self._write_texts()
         packs, absent_packs = await self._write_packs()
+        self._write_receipts()
         kept = {str(head.session) for head in self._heads}
         manifest = Manifest(
             origin=order.origin,
@@ -244,7 +348,8 @@ class _Writer:
         note = order.signer.signed(text) if order.signer is not None else Note(text, ())
         self._write(NOTE, note.encode())
         entries = sum(log.size for log in self._logs)
-        return Made(manifest, sha256(data).hexdigest(), entries, absent, absent_packs)
+        digest, disputed = sha256(data).hexdigest(), tuple(self._disputed)
+        return Made(manifest, digest, entries, absent, absent_packs, self._behind, disputed)
 
     def _write(self, name: str, data: bytes) -> None:
         with self._archive.open(name, "w") as target:
@@ -254,22 +359,46 @@ class _Writer:
 
     async def _session(self, head: SessionHead) -> None:
         log, name = _Log(f"session:{head.session}"), log_member(f"session:{head.session}")
+        end = self._end(log.id, head.seq)
+        self._behind += head.seq - end
         with self._archive.open(name, "w", force_zip64=True) as target:
             member = _Member(target)
-            async for entry in self._found.log(head.session, head.seq):
+            async for entry in self._found.log(head.session, end):
                 member.write(log.line(self._entry(log.id, entry)))
             self._files[name] = member.file()
-        if log.frontier.size < head.seq:
+        if log.frontier.size < end:
             raise RolloutError(
                 f"entry {log.frontier.size + 1} of session {head.session} is missing; "
                 "`dendro verify` tells more"
             )
-        if log.head != head.head and head.seq:
+        if log.head != head.head and end == head.seq:
             raise RolloutError(
                 f"session {head.session} is said to have another head than its last entry; "
                 "`dendro verify` tells more"
             )
-        self._logs.append(log.told(self._order.key_id))
+        self._told_of(log.told(self._order.key_id))
+
+    def _end(self, log: str, last: int) -> int:
+        """The last entry of a log that comes into the bundle: that of its last statement, or its last one."""
+        return last if self._stated is None else min(last, self._stated.size_of(log))
+
+    def _told_of(self, log: LogLine) -> None:
+        self._logs.append(log)
+        if self._stated is not None and log.size and self._stated.disputes(log):
+            self._disputed.append(log.id)
+
+    def _write_receipts(self) -> None:
+        if self._stated is None:
+            return
+        try:
+            for name, parts in self._stated.files():
+                with self._archive.open(name, "w", force_zip64=True) as target:
+                    member = _Member(target)
+                    for part in parts:
+                        member.write(part)
+                    self._files[name] = member.file()
+        except BadRegister as error:
+            raise RolloutError(f"the register is damaged: {error}") from None
 
     def _entry(self, log: str, entry: StoredEntry) -> Line:
         digest = payload_digest(entry.salt, entry.payload)
@@ -313,18 +442,20 @@ class _Writer:
 
     async def _tree_log(self, last: int) -> None:
         log, name = _Log(f"tree:{self._tree}"), log_member(f"tree:{self._tree}")
+        end = self._end(log.id, last)
+        self._behind += last - end
         with self._archive.open(name, "w", force_zip64=True) as target:
             member = _Member(target)
             async for entry in tree_entries(self._found.broker.logs, self._tree):
-                if entry.tree_seq > last:
+                if entry.tree_seq > end:
                     break
                 member.write(log.line(self._told(log.id, entry)))
             self._files[name] = member.file()
-        if log.frontier.size < last:
+        if log.frontier.size < end:
             raise RolloutError(
                 f"entry {log.frontier.size + 1} of the tree's log is missing; see `dendro verify`"
             )
-        self._logs.append(log.told(""))
+        self._told_of(log.told(""))
 
     def _told(self, log: str, entry: TreeEntry) -> Line:
         payload = tree_payload(entry)

@@ -94,7 +94,7 @@ class Notary:
         witnessed: Witnessed | None = None,
     ) -> None:
         self._source, self._state, self._objects = source, state, objects
-        self._signer, self._interval_ms, self._now_ms = signer, interval_ms, now_ms
+        self._signer, self.interval_ms, self._now_ms = signer, interval_ms, now_ms
         self._witnessed = witnessed
         self._since = [0] * source.broker.config.shards
         """By shard, the time of the last change that was seen."""
@@ -140,7 +140,7 @@ class Notary:
         trees = await self._due(round.now_ms)
         if round.now_ms >= self._next_round_ms:
             trees = list(dict.fromkeys([*trees, *await self._others()]))
-            self._next_round_ms = round.now_ms + self._interval_ms
+            self._next_round_ms = round.now_ms + self.interval_ms
         for tree in trees:
             await self._look_at(tree, round)
         if round.stated or round.alarms:
@@ -177,7 +177,7 @@ class Notary:
             self._trees.setdefault(tree, set()).add(session)
             if known is not None and (tip.seq, tip.head) == (known.size, known.chain):
                 self._growing.pop(session, None)
-            elif known is None or tip.status in AT_REST or now_ms - known.ms >= self._interval_ms:
+            elif known is None or tip.status in AT_REST or now_ms - known.ms >= self.interval_ms:
                 due[tree] = None
             else:
                 self._growing[session] = tree

@@ -50,6 +50,7 @@ from orchestrator.tables import (
     ModelPrice,
     ModelSettings,
     ProviderSettings,
+    ReceiptsSettings,
     RedisSettings,
     SandboxMode,
     SandboxPolicy,
@@ -118,6 +119,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         worker=reader.table(WorkerSettings),
         log=reader.table(LogSettings),
         upkeep=reader.table(UpkeepSettings),
+        receipts=reader.table(ReceiptsSettings),
         webhook=reader.table(WebhookSettings),
         tools=reader.table(ToolSettings),
         sandbox=reader.table(SandboxSettings, environment=reader.table(EnvironmentPolicy)),
@@ -341,8 +343,18 @@ def _complete(settings: Settings, warnings: Iterable[str]) -> Settings:
     worker = settings.worker.model_copy(update={"pools": pools})
     root = settings.workspace.root or settings.home / "workspaces"
     workspace = settings.workspace.model_copy(update={"root": root})
+    told = settings.receipts
+    files = {
+        "state": told.state or settings.home / "notary",
+        "key_file": told.key_file or settings.home / "notary.key",
+    }
     return replace(
-        settings, worker=worker, upkeep=upkeep, workspace=workspace, warnings=tuple(dict.fromkeys(warnings))
+        settings,
+        worker=worker,
+        upkeep=upkeep,
+        workspace=workspace,
+        receipts=told.model_copy(update=files),
+        warnings=tuple(dict.fromkeys(warnings)),
     )
 
 

@@ -27,6 +27,7 @@ from orchestrator.tables import (
     LogSettings,
     McpServerSettings,
     ModelSettings,
+    ReceiptsSettings,
     RedisSettings,
     SandboxSettings,
     SessionDefaults,
@@ -92,6 +93,7 @@ class Settings:
     exec: ExecSettings = field(default_factory=ExecSettings)
     workspace: WorkspaceSettings = field(default_factory=WorkspaceSettings)
     webhook: WebhookSettings = field(default_factory=WebhookSettings)
+    receipts: ReceiptsSettings = field(default_factory=ReceiptsSettings)
     mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""

@@ -20,7 +20,7 @@ from orchestrator.broker.connection import RetryingConnection, connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.rights import require_rights
+from orchestrator.broker.rights import COMMANDS, READS, require_rights
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId
@@ -88,10 +88,11 @@ def broker_config(settings: Settings) -> BrokerConfig:
         quarantine_event=QUARANTINE_EVENT,
         machine=settings.host.machine_id,
         leave_s=settings.workspace.leave_s,
+        salted=settings.receipts.url is not None,
     )
 
 
-ProcessKind = Literal["worker", "gateway", "upkeep", "cli", "burial"]
+ProcessKind = Literal["worker", "gateway", "upkeep", "cli", "burial", "notary"]
 
 
 def client_name(kind: ProcessKind) -> str:
@@ -128,6 +129,7 @@ async def deployment(
     """Opens the broker, checks that process and deployment agree, and closes it again.
 
     A Redis that does not answer is waited for at the opening, and with `patience_s` at every request.
+    A notary needs no right to write.
     """
     connection, config = connect(settings.redis.at(url), client_name(kind)), broker_config(settings)
     connection.outage = outage
@@ -136,8 +138,9 @@ async def deployment(
         connection = retrying
     broker = Broker(connection, config, time.monotonic)
     try:
-        await require_rights(retrying, broker.keys)
-        await broker.open()
+        reads = kind == "notary"
+        await require_rights(retrying, broker.keys, READS if reads else COMMANDS)
+        await broker.open(reads=reads)
         blobs = Blobs(connection, broker.keys)
         yield Deployment(broker, Texts(blobs, archived=archived_text(settings)), blobs)
     finally:

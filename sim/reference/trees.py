@@ -23,6 +23,7 @@ class TreeEvent:
     inbox: bytes
     once: bytes
     about: bytes
+    salt: bytes
     parts: list[bytes]
     targets: list[int]
     payload: bytes = b""
@@ -32,6 +33,7 @@ def tree_events(given: Given) -> list[TreeEvent]:
     return [
         TreeEvent(
             given.number(),
+            given.word(),
             given.word(),
             given.word(),
             given.word(),
@@ -74,6 +76,7 @@ def is_logged(
     for n, event in enumerate(events, first + 1):
         entry = {b"p": event.payload, b"s": cause.session, b"q": written(cause.seq), b"h": cause.head}
         entry |= {b"d": cause.depths, b"t": written(sight.now), b"a": event.about}
+        entry |= {b"z": event.salt} if event.salt else {}
         sight.stream(stream).add(n, entry)
         if event.once:
             tree[b"said:" + event.once] = written(n)

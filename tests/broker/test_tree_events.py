@@ -10,7 +10,8 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import EqCursor, Followed, follow, hash8_of
 from orchestrator.broker.records import InboxDepth, Refused
 from orchestrator.core.commit_parts import Debit, NewEvent, NewSession, TreeEvent
-from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, Backend, RecordingConnection, created, session_id
 from tests.broker.families import Agent, depths_event, letter, root_of
 
@@ -33,6 +34,20 @@ async def test_parent_and_root_are_told_of_a_grandchild_in_the_order_of_the_log(
     log = await broker.logs.read_tree(root.tree)
     assert [(e.tree_seq, e.payload) for e in log] == expected
     assert [(e.session, e.seq, e.head) for e in log[:2]] == [(child.session, 1, child.at.head)] * 2
+
+
+async def test_entries_of_a_trees_log_are_salted_each_for_itself_where_a_notary_is_named(
+    broker: Broker,
+) -> None:
+    root = await root_of(broker)
+    plain = broker.commits.config
+    broker.commits.config = replace(plain, salted=True)
+    await root.does(tree_events=(TreeEvent((b"one",)), TreeEvent((b"two",))))
+    broker.commits.config = plain
+    await root.does(tree_events=(TreeEvent((b"three",)),))
+    one, two, three = await broker.logs.read_tree(TreeId(root.session))
+    assert (len(one.salt), len(two.salt), three.salt) == (16, 16, b"")
+    assert one.salt != two.salt
 
 
 async def test_event_names_the_entry_that_its_target_had_last(broker: Broker) -> None:

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 
 from orchestrator.rollouts.signed_notes import VerifierKey
 from tests.cli.machine import Machine
-from tests.cli.parked_tree import TESTS, parked_tree
+from tests.cli.parked_tree import TESTS, ParkedTree, parked_tree
 from tests.rollouts.test_bundle_check import example
 
 pytestmark = pytest.mark.realredis
@@ -31,6 +31,24 @@ def key_file(folder: Path) -> VerifierKey:
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     (folder / "key").write_bytes(pem)
     return VerifierKey.of(ORIGIN, private.public_key().public_bytes_raw())
+
+
+def receipted(found: ParkedTree, folder: Path, key: VerifierKey) -> None:
+    """A notary states the tree, and a bundle with receipts shows that they are of it."""
+    url = (folder / "register").as_uri()
+    register = ("-c", f'receipts.url="{url}"', "-c", 'receipts.name="fleet.example"')
+    bundle = ("bundle", found.root, "-o", "seen.zip", "--receipts", "all", "--key", "key", *register)
+    assert "no register yet" in found.refused(*bundle)[1]
+    notary = found.says("notary", "init", *register).strip()
+    assert notary.startswith(f"{ORIGIN}+")
+    assert "never made anew" in found.refused("notary", "init", *register)[1]
+    assert found.run("notary", "run", "--once", *register).returncode == 0
+    assert f"{ORIGIN}  " in found.says("notary", "status", *register)
+    assert "is of fleet.example/home" in found.refused(*bundle, "--origin", "other/home")[1]
+    done = found.run(*bundle)
+    assert done.returncode == 0, done.stderr
+    (folder / "trust.json").write_text(json.dumps({"log": [notary, str(key)]}))
+    assert "all of them under receipts" in found.says("verify", "seen.zip", "--trust", "trust.json")
 
 
 def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Machine) -> None:
@@ -54,6 +72,7 @@ def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Mach
         assert kept.stat().st_mode & 0o777 == 0o600
         assert "findings   none" in found.says("bundle", "--open", "run.zip")
         assert stranger(folder / "run.zip") == stranger(folder / "less.zip") == set()
+        receipted(found, folder, key)
         assert found.run("export", found.root, "root.jsonl").returncode == 0
         assert "of the tree's log: not proved by this file" in found.says("verify", "root.jsonl")
         proved = found.says("verify", "root.jsonl", "--tree-from", "run.zip")

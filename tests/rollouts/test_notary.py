@@ -9,16 +9,21 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import leaf_hash, root_of
-from orchestrator.rollouts.bundle_receipts import Head, read_statement
+from orchestrator.rollouts.bundle_check import check_bundle
+from orchestrator.rollouts.bundle_receipts import Head, Trust, read_statement
+from orchestrator.rollouts.bundle_writer import Made, Order, WantedReceipts, write_bundle
+from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import BadState, KnownLog, NotaryState
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import BadRegister, Forked, Register
-from orchestrator.rollouts.signed_notes import Signer
+from orchestrator.rollouts.signed_notes import Checkpoint, Signer
 from tests.rollouts import bundles as b
 from tests.rollouts.deployments import NOW_MS, Kept, said
+from tests.rollouts.test_bundle_check import _by_receipts
 
 pytestmark = pytest.mark.asyncio
 MINUTE = 60_000
@@ -170,6 +175,88 @@ async def tell(kept: Kept, root: SessionId, number: int, words: str = "told", sa
     more = {"z": salt} if salt else {}
     await kept.redis.xadd(keys.tree(TreeId(root)), {**fields, "a": "", **more}, id=f"{number}-0")
     await kept.redis.hset(keys.agents(TreeId(root)), "tree_seq", number)
+
+
+# ── bundles with receipts ─────────────────────────────────────────────────────────────────────────
+
+
+async def bundled(
+    office: Office, session: SessionId, whole: bool = True, since: Checkpoint | None = None
+) -> Made:
+    """Writes a bundle of a session's tree with receipts."""
+    wanted = WantedReceipts.of(Register(office.objects, "home"), whole=whole, since=since)
+    order = Order(
+        wanted.newest.point.origin, "2026-11-23T20:00:00.000Z", "d", signer=b.OPERATOR, receipts=wanted
+    )
+    with (office.folder / "run.zip").open("wb") as out:
+        return await write_bundle(office.kept, TreeId(session), out, order)
+
+
+def found_in(office: Office, **trust: Any) -> set[str]:
+    """The findings in that bundle, of both checkers."""
+    told = json.dumps({"log": [str(b.OPERATOR.key)], **trust}).encode()
+    report = check_bundle(office.folder / "run.zip", Trust.read(told))
+    found = {finding.code for finding in report.findings}
+    assert _by_receipts(office.folder / "run.zip", told) == found
+    return found
+
+
+async def test_bundle_goes_as_far_as_the_notary_has_stated_and_holds(kept: Kept, office: Office) -> None:
+    session, other = await kept.has(said("go")), await kept.has(said("of another tree"))
+    await tell(kept, session, 1, salt=b"z" * 16)
+    await office.looks()
+    newest = Register(office.objects, "home").newest()
+    assert newest is not None
+    await grow(kept, session, "later")
+    made = await bundled(office, session)
+    assert (made.behind, made.disputed) == (1, ())
+    assert found_in(office) == set()
+    await grow(kept, other, "later", "idle")
+    await office.looks(MINUTE)
+    seen = newest.note.encode().decode()
+    for whole in (True, False):
+        made = await bundled(office, session, whole, newest.point)
+        assert made.behind == 0
+        assert found_in(office, checkpoint=seen) == set()
+    witness = {"witnesses": [str(b.witness_key())], "quorum": 1}
+    assert found_in(office, checkpoint=seen, **witness) == {"chosen", "witnesses"}
+
+
+async def test_what_the_register_says_of_a_changed_tree_is_found_in_its_bundle(
+    kept: Kept, office: Office
+) -> None:
+    session = await kept.has(said("go"), said("the deed"))
+    await tell(kept, session, 1, "as it was")
+    await tell(kept, session, 2, "as it was, too")
+    await office.looks()
+    await kept.redis.delete(kept.broker.keys.tree(TreeId(session)))
+    await tell(kept, session, 1, "as it was not")
+    await tell(kept, session, 2, "as it was, too")
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {}, "an entry before the last one is not read twice"
+    made = await bundled(office, session)
+    assert made.disputed == (f"tree:{session}",)
+    assert found_in(office) == {"prefix"}
+    *before, _ = await kept.redis.xrange(kept.broker.keys.rollout(session))
+    cut = {"seq": 5, "head": before[-1][1][b"h"]}
+    await kept.redis.hset(kept.broker.keys.session(session), mapping=cut)
+    await bundled(office, session)
+    assert found_in(office) >= {"prefix", "complete"}
+
+
+async def test_no_bundle_with_receipts_is_made_where_nothing_is_stated(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    with pytest.raises(RolloutError, match="no register yet"):
+        await bundled(office, session)
+    await office.looks()
+    later = await kept.has(said("go"))
+    with pytest.raises(RolloutError, match="no statement about it"):
+        await bundled(office, later)
+    newest = Register(office.objects, "home").newest()
+    assert newest is not None
+    for wrong in (replace(newest.point, size=9), replace(newest.point, origin="another/home")):
+        with pytest.raises(RolloutError, match="is none of"):
+            await bundled(office, session, since=wrong)
 
 
 # ── attacks by who can write to Redis ─────────────────────────────────────────────────────────────

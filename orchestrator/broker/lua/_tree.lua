@@ -2,9 +2,9 @@
 -- A watcher is the event queue's side of a session: {key, eq, n, seq, head, keep}. Its payloads are
 -- opaque; between the parts of one stand numbers that only the commit knows.
 
--- record tree_event: after# inbox once about parts(part) targets(target#)
+-- record tree_event: after# inbox once about salt parts(part) targets(target#)
 -- Targets are told the event after so many of the step's own; `inbox` is the session whose depths stand between the
--- parts, or empty; with `once` it is written at most once under that name.
+-- parts, or empty; with `once` it is written at most once under that name; `salt` is kept where it is not empty.
 
 -- Those that will be written: an event with a name is not, if one of that name was. The name counts
 -- from the first of one script on, so that a step may repeat itself.
@@ -37,8 +37,13 @@ end
 
 -- cause: {session, seq, head, depths}
 local function log_event(tree, tree_seq, event, cause, now)
-  redis.call('XADD', tree, text(tree_seq) .. '-0', 'p', event.payload, 's', cause.session, 'q', text(cause.seq),
-    'h', cause.head, 'd', cause.depths, 't', text(now), 'a', event.about)
+  local fields = {'p', event.payload, 's', cause.session, 'q', text(cause.seq), 'h', cause.head, 'd', cause.depths,
+    't', text(now), 'a', event.about}
+  if event.salt ~= '' then
+    fields[#fields + 1] = 'z'
+    fields[#fields + 1] = event.salt
+  end
+  redis.call('XADD', tree, text(tree_seq) .. '-0', unpack(fields))
 end
 
 -- The session's own events, and among them those of the tree that it is told of, each in its place.
