@@ -7,6 +7,8 @@ import hashlib
 import json
 import re
 
+import pytest
+
 from tests.window_vendor import AXE_FOLDER, AXE_SHA256, CHARACTERS, MANIFEST, PARTS, SOURCES, VENDOR
 
 LICENCES = {"MIT", "Apache-2.0", "BSD-3-Clause", "OFL-1.1"}
@@ -93,3 +95,21 @@ def test_the_page_names_vendored_modules_alone_and_all_of_them() -> None:
             )
         }
         assert {name for name in named if not name.startswith("./")} <= set(imports), script.name
+
+
+@pytest.mark.parametrize(
+    "newer",
+    [
+        r"^\s*&|[;{]\s*&",
+        r"@(container|layer|scope|starting-style|property)\b",
+        r"\bpopover\b|anchor-name|field-sizing|interpolate-size|scrollbar-gutter",
+        r"^(const \w+ = )?await ",
+        r"Promise\.(withResolvers|try)|\b(Object|Map)\.groupBy|\.to(Sorted|Reversed|Spliced)\(|Array\.fromAsync",
+        r"(?<!-webkit-)\buser-select: none(?<!-webkit-user-select: none; user-select: none)",
+    ],
+)
+def test_the_page_needs_no_more_of_a_browser_than_its_page_of_docs_says(newer: str) -> None:
+    for file in (VENDOR.parent / "assets").iterdir():
+        if file.suffix in (".js", ".css", ".html"):
+            found = re.search(newer, file.read_text(), re.M)
+            assert found is None, f"{file.name}: {found and found[0]}"
