@@ -47,7 +47,8 @@ class GiverGrammar(TreeGrammar):
         self._named: set[str] = set()
         self._epoch = 0
         self._changed_by: Mapping[str, Any] | None = None
-        """By whom settings changed, until the next fact: an input's own change stands before its task."""
+        """By whom settings changed while inputs waited, until the next fact: an input's own change stands before
+        its task. Where none waits it may be that of a person before."""
 
     def _begins_epoch(self, entry: Entry, epoch: int) -> None:
         """The first entry of each claim says who writes; texts that it names stand in the log."""
@@ -83,7 +84,7 @@ class GiverGrammar(TreeGrammar):
             sent_by(str(fact.get("by") or ""), fact.get("sender"))
         elif kind == "settings":
             check(by is not None, "settings were changed by nobody")
-            self._changed_by = by if self.task is None else None
+            self._changed_by = by if self.task is None and self.queue else None
         elif kind == "child":
             self.made_for[fact["child"]["session"]] = self.behalf
         elif kind == "answer" and fact["who"] != TIMER:
