@@ -44,18 +44,18 @@ check: setup
 test: setup
 	$(BIN)/pytest -n auto --dist worksteal -m "not slice and not night"
 
-# Slices of the simulator, of crashes and of mutations, others for each commit.
+# Slices of the simulator, of crashes and of mutations, others for each commit; long ones take turns.
 slices: setup
-	$(BIN)/pytest -n auto --dist worksteal -m slice tests/crash tests/sim
+	$(BIN)/pytest -n auto --dist worksteal -m "slice and not night" tests/crash tests/sim
 
 # Everything, also what `make test` leaves out for its time, with all examples, and the growth of a large fleet.
 nightly: setup
 	DENDRO_NIGHT=1 $(BIN)/pytest -n auto --dist worksteal
 	$(MAKE) growth
 
-# Writes tests/costs.json anew, by which `make test` begins with long tests and names what has grown.
+# Writes tests/costs.json anew, by which tests begin with long ones, take turns, and name what has grown.
 costs: setup
-	DENDRO_WRITE_COSTS=1 $(BIN)/pytest -n auto --dist worksteal -m "not slice and not night"
+	DENDRO_WRITE_COSTS=1 $(BIN)/pytest -n auto --dist worksteal -m "not night"
 
 # What the tests of the layers below reach of the core, the protocol and the broker, in all their processes.
 COVERED := tests/core tests/protocol tests/broker tests/runtime tests/tree tests/gateways tests/sim tests/cli/test_doctor.py

@@ -128,12 +128,12 @@ def left_by(
     """The long tests that the commit with this number leaves for others and for the night."""
     here = {name for turn, tests in enumerate(turns) if turn != number % TURNS for name in tests}
     took = {name: seconds for tests in turns for name, seconds in tests.items()}
-    files: dict[str, list[pytest.Item]] = defaultdict(list)
+    files: dict[tuple[str, bool], list[pytest.Item]] = defaultdict(list)
     for item in items:
-        if not any(item.get_closest_marker(name) for name in LEFT):
-            files[_file(item.nodeid)].append(item)
+        if not item.get_closest_marker("night"):
+            files[_file(item.nodeid), item.get_closest_marker("slice") is not None].append(item)
     left: list[pytest.Item] = []
-    for file, tests in files.items():
+    for (file, _), tests in files.items():
         if file.count("/") == 1:
             continue
         late = [it for it in tests if it.nodeid in here and not it.get_closest_marker("always")]

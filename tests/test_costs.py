@@ -75,6 +75,14 @@ def test_file_that_has_only_long_tests_runs_its_shortest_when_no_other_has_its_t
     assert [_ran(items, turns, number) for number in range(3)] == [{lengthy}, {brief}, {brief}]
 
 
+def test_slices_of_a_file_take_turns_beside_its_other_tests() -> None:
+    items = [_Item(f"tests/a/test_a.py::{name}", "slice") for name in ("lengthy", "brief")]
+    items.append(_Item("tests/a/test_a.py::short"))
+    lengthy, brief, short = (item.nodeid for item in items)
+    turns = [{lengthy: 9.0}, {brief: 2.0}, {}]
+    assert [_ran(items, turns, number) - {short} for number in range(3)] == [{lengthy}, {brief}, {brief}]
+
+
 def test_file_whose_shortest_test_takes_ten_seconds_has_its_turn_alone() -> None:
     item = _Item("tests/a/test_a.py::lengthy")
     assert [_ran([item], [{}, {item.nodeid: ALONE_S}, {}], number) for number in range(3)] == [
@@ -120,7 +128,7 @@ def test_what_make_test_leaves_out_runs_in_slices_or_at_night() -> None:
     assert left == set(LEFT)
     assert " -m " not in recipes["nightly"], "the night leaves nothing out"
     assert "DENDRO_NIGHT=1" in recipes["nightly"]
-    assert " -m slice" in recipes["slices"]
+    assert ' -m "slice and not night"' in recipes["slices"]
     marked = {path for path in (ROOT / "tests").rglob("*.py") if "mark.slice" in path.read_text()}
     looked = [ROOT / folder for folder in re.findall(r" (tests/\w+)", recipes["slices"])]
     assert [path for path in marked if not any(map(path.is_relative_to, looked))] == [Path(__file__)]

@@ -59,6 +59,7 @@ def test_test_run_with_a_change_fails_and_without_it_does_not() -> None:
 
 @pytest.mark.slow
 @pytest.mark.slice
+@pytest.mark.always
 @pytest.mark.timeout(300)
 def test_sample_of_this_commit_comes_to_verdicts_and_figures() -> None:
     chosen = sample(len(SCOPES), base_seed())

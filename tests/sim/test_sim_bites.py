@@ -89,6 +89,7 @@ def test_look_that_dies_ends_the_whole() -> None:
 
 
 @pytest.mark.slice
+@pytest.mark.always
 def test_every_planted_defect_fits_the_product() -> None:
     """In a process each, for what is planted stays."""
     unfit = [mutant.name for mutant in MUTANTS if _exit_of(mutant) != 0]
