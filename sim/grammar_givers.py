@@ -47,8 +47,8 @@ class GiverGrammar(TreeGrammar):
         self._named: set[str] = set()
         self._epoch = 0
         self._changed_by: Mapping[str, Any] | None = None
-        """By whom settings changed while inputs waited, until the next fact: an input's own change stands before
-        its task. Where none waits it may be that of a person before."""
+        """By whom settings changed while inputs waited, until the next fact: an input's own change stands
+        before its task. Where none waits it may be that of a person before."""
 
     def _begins_epoch(self, entry: Entry, epoch: int) -> None:
         """The first entry of each claim says who writes; texts that it names stand in the log."""
