@@ -249,7 +249,7 @@ def _sentinel(url: str, options: Mapping[str, Any]) -> Redis:
 
 
 SMALL_BYTES = 256 * KIB
-"""Commands with longer arguments go over connections of the pool: they would hold up all that come behind."""
+"""Commands that are longer go over connections of the pool: they would hold up all that come behind."""
 
 
 class Wire:
@@ -271,9 +271,13 @@ class Wire:
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Runs a command; raises the client library's errors."""
-        if sum(map(_size, args)) > SMALL_BYTES:
+        packed = _packed(args)
+        if len(packed) > SMALL_BYTES:
             return await cast(Any, self.library).execute_command(*args, **options)
-        reply = await (await self._open()).send(_packed(args))
+        link = self._link
+        if link is None or not link.serves:
+            link = await self._open()
+        reply = await link.send(packed)
         parsed = self._parsed.get(args[0])
         return reply if parsed is None else parsed(reply, **options)
 
@@ -452,10 +456,6 @@ def _packed(args: Sequence[Any]) -> bytes:
     # The library's own habit: `SCRIPT LOAD` is two words on the wire.
     packed: bytes = hiredis.pack_command((*args[0].split(), *args[1:]))
     return packed
-
-
-def _size(word: Any) -> int:
-    return len(word) if isinstance(word, str | bytes) else 8
 
 
 # ── tls ───────────────────────────────────────────────────────────────────────────────────────────
