@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 import orjson
 
@@ -30,6 +30,13 @@ from orchestrator.core.history import INHERITED, Item
 
 # ── log line ──────────────────────────────────────────────────────────────────────────────────────
 # An entry of a log with its JSON, which is read once: for those who look at a line several times.
+
+
+_TIME_HEAD: Final = b'{"timestamp":"'
+_TIME_END: Final = len(_TIME_HEAD) + len("2025-11-28T12:00:00.000Z")
+_FACT_HEAD: Final = f'","type":"{DENDRO}","payload":{{"kind":"'.encode()
+"""Stands behind the time of each fact as it is written, which is seen without reading the JSON."""
+_FORK: Final = Forked.kind.encode()
 
 
 class LogLine:
@@ -56,7 +63,15 @@ class LogLine:
     @property
     def is_fact(self) -> bool:
         """Whether the line's type is `dendro`, Dendro's own, which Codex's format has no line for."""
+        payload = self.stored.payload
+        if payload.startswith(_FACT_HEAD, _TIME_END) and payload.startswith(_TIME_HEAD):
+            return True
         return bool(self.value["type"] == DENDRO)
+
+    @property
+    def is_fork(self) -> bool:
+        """Whether the line is the fact that a fork's log begins with."""
+        return _FORK in self.stored.payload and self.kind is Forked
 
 
 # ── inherited lines ───────────────────────────────────────────────────────────────────────────────
@@ -72,7 +87,7 @@ def missing_texts(lines: Iterable[LogLine], text_of: TextOf) -> set[str]:
     """
     found: set[str] = set()
     for line in lines:
-        if may_refer(line.stored.payload) or line.kind is Forked:
+        if may_refer(line.stored.payload) or line.is_fork:
             payload = line.value["payload"]
             found.update(digest for digest in references(payload) if text_of(digest) is None)
             found |= needed(_wrapped(payload), text_of)
@@ -104,9 +119,9 @@ def _wrapped(payload: Mapping[str, Any]) -> list[Item]:
 
 def inherited_lines(line: LogLine, text_of: TextOf) -> list[bytes]:
     """The lines for a fork's fact; none for any other, or if its text is not stored any more."""
-    entry, value = line.stored, line.value
-    if line.kind is not Forked:
+    if not line.is_fork:
         return []
+    entry, value = line.stored, line.value
     items = list(_items(_wrapped(value["payload"]), text_of, depth=-1))
     if not items:
         return []

@@ -72,6 +72,8 @@ def _opened(path: Path) -> BinaryIO:
 log = logging.getLogger("dendro.runtime")
 
 _TAIL_BYTES = 1 << 16
+_NEAR_BYTES = 1 << 12
+"""The distance at which a last line is looked for first: few are longer."""
 _LONGEST_LINE = 16 << 20
 """The longest distance from a file's end at which a note of its last entry is looked for."""
 
@@ -183,11 +185,11 @@ class RolloutFile:
                 last = NOTHING
             elif judged != Judged(last, True) and not part.joins(last, self._secret):
                 return last, False
-            lacking = [entry for entry in part.entries if entry.seq > last.seq]
-            if last.seq < part.end.seq and (not lacking or lacking[0].seq != last.seq + 1):
+            lacking = [LogLine(entry) for entry in part.entries if entry.seq > last.seq]
+            if last.seq < part.end.seq and (not lacking or lacking[0].stored.seq != last.seq + 1):
                 return last, False
-            file.write(b"".join(export_lines(map(LogLine, lacking), ports.texts.get)))
-            shown = next((entry for entry in reversed(lacking) if not LogLine(entry).is_fact), None)
+            file.write(b"".join(export_lines(lacking, ports.texts.get)))
+            shown = next((line.stored for line in reversed(lacking) if not line.is_fact), None)
             return FileLine(shown.seq, shown.chain) if shown else last, True
 
     def _last_line(self, file: BinaryIO) -> FileLine:
@@ -226,13 +228,14 @@ def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None])
     omitted: list[list[Any]] = []
     inherited: list[bytes] = []
     for line in lines:
-        entry, value = line.stored, line.value
+        entry = line.stored
         if line.is_fact:
             omitted.append([entry.seq, entry.epoch, payload_digest(entry.salt, entry.payload).hex()])
             inherited += inherited_lines(line, text_of)
             continue
         # Only with the line that names their fact's digest: they have no place of their own.
         yield from inherited
+        value = line.value
         if may_refer(entry.payload):
             value = {**value, "payload": resolve(value["payload"], text_of)}
         place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
@@ -267,9 +270,9 @@ def last_line(file: BinaryIO) -> FileLine:
     it, and it is written again.
     """
     size = file.seek(0, 2)
-    start = size
+    start, reach = size, _NEAR_BYTES
     while True:
-        start = max(0, start - _TAIL_BYTES)
+        start, reach = max(0, start - reach), _TAIL_BYTES
         file.seek(start)
         tail = file.read()
         end = tail.rfind(b"\n") + 1
