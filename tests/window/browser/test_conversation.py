@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from playwright.sync_api import expect
 
 from tests.window.browser.conftest import PHONE, Visitor
+from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import decision, queue
 
 __all__ = ["queue"]
@@ -77,3 +80,55 @@ def test_at_a_phone_the_conversation_slides_over_the_agents(visitor: Visitor) ->
     expect(page.get_by_test_id("agents")).to_be_hidden()
     page.go_back()
     expect(page.get_by_test_id("agents")).to_be_visible()
+
+
+def queued(visitor: Visitor, thread: str, text: str) -> list[dict[str, str]]:
+    """Words that a thread begins with when its turn has ended."""
+    words = [{"type": "text", "text": text}]
+    asked = {"threadId": thread, "input": words, "clientUserMessageId": uuid.uuid4().hex}
+    visitor.deployment.call("thread/queue/add", asked)
+    return words
+
+
+@pytest.mark.usefixtures("queue")
+def test_words_that_wait_stand_above_the_composer_and_are_moved_and_taken_back(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one", "Has a queue")
+    page = visitor.signed_in(f"/tree/{thread}")
+    talk, waiting = page.get_by_test_id("conversation"), page.get_by_test_id("queued")
+    expect(talk.locator("[data-type=request]")).to_be_visible()
+    for text in ("echo first", "echo second", "echo third"):
+        queued(visitor, thread, text)
+    expect(waiting).to_have_text(["next 1echo first×", "next 2echo second↑×", "next 3echo third↑×"])
+    page.keyboard.press("m")
+    page.keyboard.type("echo fourth")
+    page.keyboard.press("Alt+Enter")
+    expect(page.get_by_test_id("own-words")).to_contain_text("echo fourth")
+    expect(waiting).to_have_count(4)
+    expect(page.get_by_test_id("own-words")).to_have_count(0)
+    waiting.filter(has_text="third").get_by_role("button", name="Move to the front").click()
+    expect(waiting.first).to_contain_text("echo third")
+    waiting.filter(has_text="first").get_by_role("button", name="Take back").click()
+    expect(waiting).to_have_text(["next 1echo third×", "next 2echo second↑×", "next 3echo fourth↑×"])
+    assert found(page) == []
+    talk.locator("[data-type=request]").get_by_test_id("deny").click()
+    said = talk.locator("[data-type=userMessage]")
+    expect(said).to_have_count(4)
+    expect(said.nth(1)).to_contain_text("echo third")
+    expect(said.nth(2)).to_contain_text("echo second")
+    expect(said.nth(3)).to_contain_text("echo fourth")
+    expect(waiting).to_have_count(0)
+
+
+@pytest.mark.usefixtures("queue")
+def test_words_that_began_meanwhile_are_not_taken_back_and_it_is_said(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one", "Loses a race")
+    page = visitor.signed_in(f"/tree/{thread}")
+    words = queued(visitor, thread, "echo soon")
+    expect(page.get_by_test_id("queued")).to_have_count(1)
+    page.route(
+        "**/api/thread/queue/list",
+        lambda route: route.fulfill(json={"data": [{"id": "gone", "input": words}]}),
+    )
+    page.reload()
+    page.get_by_test_id("queued").get_by_role("button", name="Take back").click()
+    expect(page.get_by_test_id("notice")).to_contain_text("these words have begun meanwhile")

@@ -255,7 +255,7 @@ function Composer({ talk, to }) {
   const onKey = (event) => {
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) { event.preventDefault(); send(event.altKey && busy); } else if (event.key === "Escape") event.target.blur();
   };
-  const drop = (id) => api("thread/queue/delete", { threadId: talk.thread, queuedSubmissionId: id }).then(() => talk.readQueue(), (error) => notice(error.message, { bad: true }));
+  const drop = (id) => api("thread/queue/delete", { threadId: talk.thread, queuedSubmissionId: id }).then(({ deleted }) => { if (!deleted) notice("Not taken back: these words have begun meanwhile.", { key: "queue" }); return talk.readQueue(); }, (error) => notice(error.message, { bad: true }));
   const first = (id) => api("thread/queue/reorder", { threadId: talk.thread, queuedSubmissionIds: [id, ...queue.map((one) => one.id).filter((each) => each !== id)] }).then(() => talk.readQueue(), (error) => notice(error.message, { bad: true }));
   const words = (one) => (one.input ?? []).map((part) => part.text ?? `[${part.type}]`).join(" ");
   return html`<div class="below">
