@@ -21,6 +21,12 @@ NOTES_PLACES = """() => {
   new MutationObserver(() => { seen.push(slider.dataset.at); document.body.dataset.seen = seen.join(); })
     .observe(slider, {attributeFilter: ['data-at']});
 }"""
+FITS = """() => {
+  const right = (one) => document.querySelector(one).getBoundingClientRect(), words = document.createRange();
+  words.selectNodeContents(document.querySelector('.time .place'));
+  return words.getBoundingClientRect().right <= right('[data-testid=live]').left;
+}"""
+"""Whether the words of the slider's place end before its button."""
 EVIL = '<img src=x onerror="alert(1)"> \u202eevil\u202c [Allow](https://evil.example.com) "'
 
 
@@ -282,3 +288,23 @@ def test_slider_is_dragged_shows_pauses_and_hostile_marks_and_has_no_serious_fin
     shows(page, None)
     page.go_back()
     shows(page, 2)
+
+
+@pytest.mark.usefixtures("queue")
+def test_two_places_are_compared_at_a_phone(visitor: Visitor) -> None:
+    tree = family(visitor, "Compared by a thumb")
+    page = visitor.signed_in(f"/tree/{tree}?at=1", size=PHONE, bypass_csp=True)
+    shows(page, 1)
+    assert page.evaluate(FITS)
+    page.get_by_role("button", name="Compare").tap()
+    compared = page.get_by_test_id("compare")
+    expect(compared).to_contain_text("Entry 1 is held")
+    page.get_by_test_id("live").tap()
+    shows(page, None)
+    expect(compared).to_contain_text(re.compile(r"^From entry 1, .*, to now"))
+    expect(page.get_by_test_id("difference")).not_to_have_count(0)
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert page.evaluate(FITS)
+    assert found(page) == []
+    compared.get_by_role("button", name="Let go").tap()
+    expect(compared).to_have_count(0)

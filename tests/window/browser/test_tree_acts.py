@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Page, expect
 
-from tests.window.browser.conftest import PHONE, Visitor
+from tests.window.browser.conftest import PHONE, Visitor, portable
+from tests.window.browser.scripts import POEM
 from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import queue
 
@@ -47,6 +48,30 @@ def test_the_palette_finds_the_agents_of_a_tree_and_does_what_its_page_does(visi
     expect(page.get_by_role("dialog", name="Interrupt all")).to_be_visible()
     page.keyboard.press("Escape")
     expect(page.get_by_role("dialog")).to_have_count(0)
+
+
+def test_the_palette_finds_the_files_that_a_tree_has_changed(visitor: Visitor) -> None:
+    tree = portable(visitor.deployment, "brood of poets", poem=POEM)
+    page = visitor.signed_in(f"/tree/{tree}")
+    expect(page.get_by_test_id("agent")).not_to_have_count(0)
+    hit, chosen = page.get_by_test_id("palette-item"), page.locator("[data-testid=file][aria-selected=true]")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("alone.txt")
+    # A name that an agent chose is text, in which nothing is hidden.
+    expect(hit.filter(has_text="alone.txt")).to_contain_text("⟨U+202E⟩evil")
+    hit.filter(has_text="alone.txt").click()
+    expect(page).to_have_url(re.compile(rf"/tree/{tree}/2/changes\?file=.*alone\.txt$"))
+    expect(chosen).to_contain_text("alone.txt")
+    page.keyboard.press("Control+k")
+    page.keyboard.type("poem")
+    expect(hit.filter(has_text="poem.txt")).to_contain_text("file · 2 agents")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile(r"/0/changes\?by=all&file=poem\.txt$"))
+    expect(chosen).to_contain_text("poem.txt")
+    page.keyboard.press("[")
+    expect(chosen).not_to_contain_text("poem.txt")
+    page.reload()
+    expect(chosen).to_contain_text("poem.txt")
 
 
 def _saved(page: Page, testid: str, into: Path) -> tuple[str, bytes]:

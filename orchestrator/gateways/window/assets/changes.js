@@ -56,6 +56,9 @@ export function Changes({ id, tree, agent, at, seq }) {
 
   const files = useMemo(() => (found?.files ?? []).filter(SHOWN[all ? shown : "all"]), [found, shown]), byPath = useMemo(() => new Map(files.map((file) => [file.path, file])), [files]), paths = useMemo(() => files.map((file) => file.path), [files]);
   useLayoutEffect(() => { if (!byPath.has(chosen.peek())) chosen.value = paths[0] ?? null; }, [byPath]);
+  // `?file=PATH`: the file that a link leads to, until another one is chosen.
+  const linked = place.value.query.get("file"), led = useRef(null);
+  useLayoutEffect(() => { if (linked !== null && led.current !== linked && byPath.has(linked)) { led.current = linked; chosen.value = linked; } }, [linked, byPath]);
   const name = (number) => agentName(tree.agents.get(number)?.peek() ?? { agentId: number }), key = (path) => `${all ? "all " : ""}${thread} ${path}`;
   const view = (path) => { const now = new Set(viewed.peek()); if (!now.delete(key(path))) now.add(key(path)); viewed.value = now; };
   const step = (by) => { const next = paths[Math.min(paths.length - 1, Math.max(0, paths.indexOf(chosen.peek()) + by))]; if (next !== undefined) chosen.value = next; };

@@ -22,8 +22,13 @@ export function Settings({ close }) {
 
 // Finds pages, trees and requests, and does what the page can do.
 export function Palette({ close }) {
-  const [text, setText] = useState(""), [at, setAt] = useState(0), [fuzzy, setFuzzy] = useState(null), [said, setSaid] = useState([]);
+  const [text, setText] = useState(""), [at, setAt] = useState(0), [fuzzy, setFuzzy] = useState(null), [said, setSaid] = useState([]), [files, setFiles] = useState([]);
   useEffect(() => { import("ufuzzy").then(({ default: uFuzzy }) => setFuzzy(() => new uFuzzy({ intraMode: 1 }))); }, []);
+  useEffect(() => {
+    let open = true;
+    if (place.peek().page === "tree" && ofTree.hasFiles()) ofTree.files().then((found) => { if (open) setFiles(found); }, () => {});
+    return () => { open = false; };
+  }, []);
   // Words that were said are found by the server.
   useEffect(() => {
     if (text.trim().length < 3) { setSaid([]); return undefined; }
@@ -32,7 +37,7 @@ export function Palette({ close }) {
   }, [text]);
   const all = [
     ...needs.openRequests().map((one) => [`${agentName(one)}: ${one.subject}`, "needs", "asks you", () => go(`/?request=${encodeURIComponent(one.requestId)}`), one.requestId]),
-    ...(place.value.page === "tree" ? [...ofTree.acts().map(([words, act]) => [words, "", "do", act, words]), ...ofTree.agents()] : []),
+    ...(place.value.page === "tree" ? [...ofTree.acts().map(([words, act]) => [words, "", "do", act, words]), ...ofTree.agents(), ...files] : []),
     ...trees.rowsNow().map((one) => [title(one), one.state, `tree · ${(STATES[one.state] ?? "").toLowerCase()}`, () => go(`/tree/${one.treeId}`), one.treeId]),
     ...(place.value.page === "needs" ? needs.acts() : []).map(([words, act]) => [words, "", "do", act, words]),
     ...trees.acts().map(([words, act]) => [words, "", "do", act, words]),

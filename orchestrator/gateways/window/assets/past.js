@@ -287,7 +287,7 @@ export function Banner({ id, then }) {
   return html`<div class="banner" role="status" data-testid="past-banner" data-at=${at} data-drawn=${drawn ?? ""}>
     <span>${error?.at === at ? html`<span class="error">Entry ${count(at)} cannot be shown: ${error.text}.</span> <button class="quiet" onClick=${() => then.again()}>Try again</button>` : html`${phone.value ? "At" : "As it was at"} ${drawn === at ? html`<b>${moment(atMs)}</b>, ` : ""}entry ${count(at)}.${late ? html` <i>${reading ? `The log is read: ${count(reading.read)} of ${count(reading.of)} entries.` : "Comes…"}</i>` : phone.value ? null : html` <span class="more-words">What came later is not shown, and nothing can be answered here.</span>`}`}</span>
     <button class="quiet under" data-testid="back-to-now" onClick=${() => goTo(null)}>Back to now <${Key} k="End" /></button><span class="grow" />
-    ${phone.value || place.value.held !== null ? null : html`<button class="quiet" onClick=${hold}>Compare <${Key} k="=" /></button>`}
+    ${place.value.held !== null ? null : html`<button class="quiet" onClick=${hold}>Compare <${Key} k="=" /></button>`}
     ${signedInMay("submit") ? html`<button class="mini" data-testid="fork" disabled=${drawn !== at} onClick=${() => { overlay.value = "fork"; }}>${phone.value ? "Fork…" : "Fork from here…"}</button>` : null}</div>`;
 }
 

@@ -74,3 +74,14 @@ export function acts() {
   ];
 }
 export const agents = () => [...(here()?.agents.values() ?? [])].slice(0, MOST_AGENTS).map((each) => each.peek()).map((one) => [agentName(one), one.state, `agent ${one.agentId}`, () => go(`/tree/${place.peek().tree}/${one.agentId}`), `agent ${one.agentId}`]);
+
+// The files that agents of the shown tree have changed, each opened where its lines are. Told once while the palette is open.
+export const hasFiles = () => [...(here()?.agents.values() ?? [])].some((each) => each.peek().change?.files);
+export async function files() {
+  const { tree, at } = place.peek();
+  const { files: found } = await api("workspace/changes", { threadId: tree, below: true, ...(at === null ? {} : { at }) });
+  return found.map(({ path, agents: by, of }) => {
+    const alone = of === 1 ? by[0].agentId : null, known = here()?.agents.get(alone)?.peek(), query = new URLSearchParams({ ...(at === null ? {} : { at }), ...(alone === null ? { by: "all" } : {}), file: path });
+    return [path, "", alone === null ? `file · ${quantity(of, "agent")}` : `file · ${known ? agentName(known) : `agent ${alone}`}`, () => go(`/tree/${tree}/${alone ?? 0}/changes?${query}`), `file ${path}`];
+  });
+}
