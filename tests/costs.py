@@ -35,6 +35,8 @@ ALONE_S = 10.0
 """Seconds from which a test takes turns although nothing else of its file runs."""
 NAMED, TURNS = 10, 3
 """How many files that grew are named; a long test runs with one commit in as many, and each night."""
+TOGETHER = ("tests/window/browser/",)
+"""Folders of which one process runs all tests: they share a browser and a deployment."""
 LEFT = {
     "night": "`make nightly` (long tests that this commit does not draw, further servers and conversations)",
     "slice": "`make slices` (slices of the simulator, of crashes and of mutations)",
@@ -62,7 +64,8 @@ class Costs:
             for item in left_by(items, self._turns, commit_number()):
                 item.add_marker(pytest.mark.night)
         yield
-        items[:] = longest_first(items, [self._long.get(item.nodeid, 0.0) for item in items], self._workers)
+        costs = [self._long.get(item.nodeid, 0.0) for item in items]
+        items[:] = longest_first(items, costs, [_group(item.nodeid) for item in items], self._workers)
 
     def pytest_deselected(self, items: Sequence[pytest.Item]) -> None:
         self._left.update(
@@ -157,20 +160,36 @@ def in_turns(tests: Mapping[str, float], before: Sequence[Mapping[str, float]]) 
     return turns
 
 
-def longest_first(items: Sequence[_T], costs: Sequence[float], workers: int) -> list[_T]:
-    """The items, so that each of as many workers begins with long ones; the others keep their order.
+def longest_first(
+    items: Sequence[_T], costs: Sequence[float], groups: Sequence[str], workers: int
+) -> list[_T]:
+    """The items, so that each of as many workers begins with groups that have long ones; the others keep
+    their order.
 
+    A group stays together, long ones first: what its tests share is made once, and not by each worker.
     `worksteal` gives each worker a part of the list that hangs together, and later what others have left.
     """
-    ordered = sorted(range(len(items)), key=lambda at: -costs[at])
-    long = [at for at in ordered if costs[at] > 0]
-    rest = [at for at in range(len(items)) if costs[at] <= 0]
+    members: dict[str, list[int]] = defaultdict(list)
+    for at, group in enumerate(groups):
+        members[group].append(at)
+    took = {group: sum(costs[at] for at in ats) for group, ats in members.items()}
+    sizes = [(len(items) + worker) // workers for worker in range(workers)]
+    parts: list[list[int]] = [[] for _ in range(workers)]
+    loads = [0.0] * workers
+    for group in sorted(members, key=lambda group: -took[group]):
+        if not took[group]:
+            break
+        ats = sorted(members.pop(group), key=lambda at: -costs[at])
+        room = [at for at in range(workers) if len(parts[at]) + len(ats) <= sizes[at]] or list(range(workers))
+        least = min(room, key=lambda at: (loads[at], len(parts[at])))
+        parts[least] += ats
+        loads[least] += took[group]
+    rest = [at for at in range(len(items)) if groups[at] in members]
     order: list[int] = []
-    for worker in range(workers):
-        mine = long[worker::workers]
-        size = (len(items) - len(order)) // (workers - worker)
-        taken, rest = rest[: size - len(mine)], rest[max(size - len(mine), 0) :]
-        order += mine + taken
+    for part, size in zip(parts, sizes, strict=True):
+        more = max(size - len(part), 0)
+        order += part + rest[:more]
+        rest = rest[more:]
     return [items[at] for at in order]
 
 
@@ -179,6 +198,11 @@ def grown(now: Mapping[str, float], before: Mapping[str, float]) -> list[tuple[s
     found = [(name, before.get(name, 0.0), cost) for name, cost in now.items()]
     found = [(name, was, cost) for name, was, cost in found if cost - was > GREW_S]
     return sorted(found, key=lambda it: it[1] - it[2])[:NAMED]
+
+
+def _group(name: str) -> str:
+    """Tests that share something costly: those of a file, and of all files that one browser runs."""
+    return next((folder for folder in TOGETHER if name.startswith(folder)), _file(name))
 
 
 def _file(name: str) -> str:

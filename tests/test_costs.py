@@ -18,17 +18,28 @@ ROOT = Path(__file__).parents[1]
 def test_each_worker_begins_with_long_tests_and_nothing_is_lost() -> None:
     items = list("abcdefghij")
     costs = [{"c": 9.0, "h": 7.0, "j": 3.0}.get(item, 0.0) for item in items]
-    ordered = longest_first(items, costs, 2)
-    assert ordered[:5] == ["c", "j", "a", "b", "d"]
-    assert ordered[5:] == ["h", "e", "f", "g", "i"]
+    ordered = longest_first(items, costs, items, 2)
+    assert ordered[:5] == ["c", "a", "b", "d", "e"]
+    assert ordered[5:] == ["h", "j", "f", "g", "i"]
+
+
+def test_tests_that_share_something_stay_together_behind_their_long_ones() -> None:
+    items = ["a1", "b1", "a2", "c1", "b2", "c2", "a3", "d1"]
+    costs = [{"a2": 5.0, "b2": 4.0, "b1": 2.0}.get(item, 0.0) for item in items]
+    ordered = longest_first(items, costs, [item[0] for item in items], 2)
+    assert ordered == ["b2", "b1", "c1", "c2", "a2", "a1", "a3", "d1"]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3, 5])
 @pytest.mark.parametrize("long", [0, 1, 4, 7])
-def test_any_number_of_workers_and_of_long_tests_has_each_test_once(workers: int, long: int) -> None:
+@pytest.mark.parametrize("each", [1, 2, 7])
+def test_any_number_of_workers_and_of_long_tests_has_each_test_once(
+    workers: int, long: int, each: int
+) -> None:
     items = list(range(7))
     costs = [float(number < long) for number in items]
-    assert sorted(longest_first(items, costs, workers)) == items
+    groups = [str(number // each) for number in items]
+    assert sorted(longest_first(items, costs, groups, workers)) == items
 
 
 def test_files_that_grew_most_are_named_first() -> None:
