@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from orchestrator.protocol.submission import Submission
     from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
     from orchestrator.tools.custom import CustomTool, ToolPlace, ToolRequest
+    from orchestrator.views import ViewError
     from orchestrator.views.approvals import Asked, Decided, open_requests_of
     from orchestrator.views.event import Event
     from orchestrator.views.past import Page, Place, page_before
     from orchestrator.views.sessions import Filter, Listing, sessions_listed, trees_listed
     from orchestrator.views.tree import TreePicture, TreeReader
-    from orchestrator.views.view_errors import ViewError
     from orchestrator.wiring.embedded_worker import run_worker
     from orchestrator.wiring.open_deployment import Opened, new_session, opened
 
@@ -89,7 +89,7 @@ _MODULES = {
     "settings": ("Settings", "SettingsError", "SettingsSources", "load_settings"),
     "tools.custom": ("CustomTool", "ToolPlace", "ToolRequest"),
     "views.approvals": ("Asked", "Decided", "open_requests_of"),
-    "views.view_errors": ("ViewError",),
+    "views": ("ViewError",),
     "views.event": ("Event",),
     "views.past": ("Page", "Place", "page_before"),
     "views.sessions": ("Filter", "Listing", "sessions_listed", "trees_listed"),

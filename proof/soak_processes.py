@@ -17,8 +17,7 @@ from typing import Any
 
 import uvloop
 
-from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key, deployment, redis_url
 from workers.upkeep import Context, archive, look, reap, retain, seal, timers, upkeep_of, verify

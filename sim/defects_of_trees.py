@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core import birth, compaction, context, decide
 from orchestrator.core.commit_parts import SPAWNED
-from orchestrator.core.decide import agent, agent_calls, request, task, transitions
+from orchestrator.core.decide import agent, agent_calls, request, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.runtime import model_request
 from orchestrator.runtime.journal import Step
@@ -167,7 +167,7 @@ DEFECTS = (
     Mutant(
         "slot kept by who fails",
         "an agent whose task fails does not give its slot back",
-        swapped(transitions, "come_to_rest", _keeps_its_slot),
+        swapped(decide, "come_to_rest", _keeps_its_slot),
     ),
     Mutant(
         "spawn does not count",

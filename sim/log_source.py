@@ -9,8 +9,8 @@ from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import full_log
-from orchestrator.rollouts.storage import Storage
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.model.canonical import CanonicalRequests
-from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.runtime.burial import bury_all
 from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.ports import AboutWorker, Ports

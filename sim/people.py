@@ -43,8 +43,8 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.runtime.loader import restore_session
+from orchestrator.views import ViewError
 from orchestrator.views.event import Event
-from orchestrator.views.view_errors import ViewError
 from sim.answering import Answering
 from sim.double import EPOCH_S
 from sim.grammar_terms import BOTH, BRINGS, BROUGHT, MEANT, PNG

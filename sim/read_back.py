@@ -22,10 +22,10 @@ from orchestrator.core.chain import BrokenLink, ChainKey, ExpectedHead
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_file, fold_session
 from orchestrator.rollouts.verify import audit_file
 from sim.double import Double

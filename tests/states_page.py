@@ -21,7 +21,7 @@ _TASK = """## A task
 `orchestrator/core/state.py` says what each phase means. A session without a task is at either end: the
 next task begins with queued input, with mail, or with a person's op. What follows from a state by itself
 (a turn is over, a wait is over, the next task begins, an agent comes to rest) is
-`orchestrator/core/decide/transitions.py`.
+`orchestrator/core/decide/__init__.py`.
 """
 _CALL = """## A tool call
 

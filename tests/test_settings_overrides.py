@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
-from orchestrator.settings.overrides import MOST_OVERRIDES, of_object, translated
+from orchestrator.settings.sources import MOST_OVERRIDES, of_object, translated
 
 
 def loaded(*overrides: str) -> Any:

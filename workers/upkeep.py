@@ -37,8 +37,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.runtime.reaper import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings

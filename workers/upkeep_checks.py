@@ -14,9 +14,9 @@ from orchestrator.broker.worker_state import decoded
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.full_log import head_of
-from orchestrator.rollouts.storage import Storage
 
 log = logging.getLogger("dendro.upkeep")
 

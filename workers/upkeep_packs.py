@@ -16,10 +16,10 @@ from orchestrator.broker.commits import Commits
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.storage import Storage
 from orchestrator.workspaces.stored_packs import PackName, Packs, named_in
 
 log = logging.getLogger("dendro.upkeep")

@@ -16,9 +16,9 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.broker.trees import RESTING_AT_ONCE, RestingTree
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import Moved, Mover, archive_session, at_rest, rest_wanted_ms, rested_ms
 
 log = logging.getLogger("dendro.upkeep")

@@ -14,10 +14,10 @@ from orchestrator.broker.errors import SessionHeld, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.rollouts.imports import IMPORTING
-from orchestrator.rollouts.storage import Storage
 from workers.upkeep_sealing import ended_ms
 
 log = logging.getLogger("dendro.upkeep")

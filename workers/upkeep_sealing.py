@@ -30,11 +30,10 @@ from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, S
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
-from orchestrator.rollouts.archive import SEGMENT_ENTRIES, stretches
+from orchestrator.rollouts.archive import SEGMENT_ENTRIES, Storage, stretches
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
-from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import end_of, folded, referenced_blobs
 
 log = logging.getLogger("dendro.upkeep")

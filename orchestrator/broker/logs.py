@@ -14,7 +14,6 @@ from typing import Any, TypeVar
 
 from orchestrator.broker.errors import Corrupt, DamagedEntry
 from orchestrator.broker.follow import EqCursor
-from orchestrator.broker.pool_service import Serving, serving
 from orchestrator.broker.port import Port, scored
 from orchestrator.broker.records import (
     START,
@@ -37,6 +36,7 @@ from orchestrator.broker.replies import (
     tree_entry,
 )
 from orchestrator.broker.scripts import Argument
+from orchestrator.broker.worker_state import Serving, serving
 from orchestrator.core.ids import SessionId, TreeId
 
 _HEADS = 250

@@ -335,8 +335,8 @@ def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[N
     import asyncio
 
     from orchestrator.cli.invocation import existing_file, opened
+    from orchestrator.rollouts import RolloutError
     from orchestrator.rollouts.bundle_members import is_bundle
-    from orchestrator.rollouts.log_errors import RolloutError
     from orchestrator.views import audited
     from orchestrator.wiring.deployment import chain_key
 

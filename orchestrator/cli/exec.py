@@ -131,7 +131,7 @@ def _read(words: Sequence[str], *, last: bool) -> tuple[str | None, str | None]:
 def _invocation(given: Invocation) -> Invocation:
     """With the overrides in our words, and the key that the SDK hands over."""
     from orchestrator.settings import SettingsSources
-    from orchestrator.settings.overrides import translated
+    from orchestrator.settings.sources import translated
     from orchestrator.wiring.deployment import HANDED_KEY
 
     overrides = translated(given.overrides)
@@ -252,8 +252,8 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
     from orchestrator.gateways.app_server.live_threads import events_of_running_turn
     from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
     from orchestrator.terminal.streams import write_json
+    from orchestrator.wiring.new_sessions import resumed_turn
     from orchestrator.wiring.open_deployment import new_session
-    from orchestrator.wiring.resumed_settings import resumed_turn
 
     async with opened(settings, insists=True) as found:
         client = found.client()
@@ -266,7 +266,7 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
             if worker is not None:
                 _check_pool(settings, head)
                 worker.start()
-            op, used = await resumed_turn(found, head, _input(order))
+            op, used = await resumed_turn(found, settings, head, _input(order))
             session, cursor = head.session, EqCursor.at(head)
         run = Run(client, session, write_json, print_on_stderr, settings.exec.approvals == "queue")
         turn = OneTurn(run, ExecWriter(used))
@@ -302,8 +302,8 @@ def _input(order: Order) -> UserInput:
 async def _to_resume(found: Opened, thread: str) -> SessionHead:
     """The thread that goes on; raises `Fault` if there is none."""
     from orchestrator.gateways.resume import to_resume
-    from orchestrator.views.view_errors import SetAside, ViewError
-    from orchestrator.wiring.resumed_settings import newest_in
+    from orchestrator.views import SetAside, ViewError
+    from orchestrator.wiring.new_sessions import newest_in
 
     folder = str(found.settings.session_defaults.cwd.resolve())
     wanted = thread or await newest_in(found.broker, folder)

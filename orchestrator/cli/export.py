@@ -161,12 +161,12 @@ async def _import(
     from orchestrator.core.frozen import replace
     from orchestrator.gateways.folder_facts import Workspace
     from orchestrator.gateways.principals import machine_user
+    from orchestrator.rollouts import RolloutError
     from orchestrator.rollouts.bundle_export import OpenBundle
     from orchestrator.rollouts.bundle_form import NewerFormat
     from orchestrator.rollouts.bundle_members import BadContainer, is_bundle
     from orchestrator.rollouts.file_format import BadLine, read_rollout
     from orchestrator.rollouts.imports import Newcomer, plan_import, store
-    from orchestrator.rollouts.log_errors import RolloutError
     from orchestrator.terminal.faults import Fault
     from orchestrator.views.workspaces import copied_to
     from orchestrator.wiring.deployment import chain_key, worker_name

@@ -71,7 +71,7 @@ class Invocation:
     def sources(self, flags: Mapping[str, object] | None = None) -> SettingsSources:
         """All that the settings in force are made of."""
         from orchestrator.settings import SettingsSources
-        from orchestrator.settings.overrides import translated
+        from orchestrator.settings.sources import translated
 
         overrides = translated(self.overrides) if self.overrides else ()
         return SettingsSources.of_process(self.config_file, overrides, {**(flags or {}), "home": self.home})

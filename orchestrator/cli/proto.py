@@ -10,7 +10,7 @@ from orchestrator.cli.invocation import Invocation, warn_if_read_only
 from orchestrator.cli.run import At, ForkOption, From, NoWorker, Portable, Resume, first_content
 from orchestrator.terminal.faults import ExitCode
 from orchestrator.terminal.origin import Origin
-from orchestrator.views.view_errors import SetAside
+from orchestrator.views import SetAside
 
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId

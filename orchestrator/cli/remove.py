@@ -159,7 +159,7 @@ def _files(found: Opened, members: Sequence[SessionHead]) -> list[Path]:
 
 async def _delete(found: Opened, members: Sequence[SessionHead], *, force: bool) -> None:
     from orchestrator.gateways.principals import machine_user
-    from orchestrator.rollouts.storage import Storage
+    from orchestrator.rollouts.archive import Storage
     from workers.upkeep_retention import delete_tree
 
     storage = Storage(found.broker, found.deployment.blobs, found.archive(), found.secret)

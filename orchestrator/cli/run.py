@@ -320,7 +320,7 @@ async def _leave_behind(settings: Settings, wish: Wish) -> ExitCode:
     from orchestrator.cli.invocation import opened
     from orchestrator.terminal.conversation import Conversation, Seat
     from orchestrator.terminal.live import LiveView
-    from orchestrator.views.status import no_worker
+    from orchestrator.views.sessions import no_worker
     from orchestrator.views.workers import serving_pool
 
     view = LiveView()

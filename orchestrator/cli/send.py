@@ -136,7 +136,7 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
 def nothing_to_stop(target: Addressed) -> str:
     """The answer to an interrupt of an agent that does nothing."""
     from orchestrator.core.counts import counted
-    from orchestrator.views.status import processes_of
+    from orchestrator.views.sessions import processes_of
 
     head = target.head
     living = processes_of(head) if head.holder else 0

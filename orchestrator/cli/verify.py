@@ -167,9 +167,9 @@ async def _reports(
 
 def _tree_lines(settings: Settings, bundle: Path | None) -> dict[int, bytes] | None:
     """The lines of the tree's log that a bundle proves."""
+    from orchestrator.rollouts import RolloutError
     from orchestrator.rollouts.bundle_export import OpenBundle
     from orchestrator.rollouts.bundle_form import NewerFormat
-    from orchestrator.rollouts.log_errors import RolloutError
     from orchestrator.wiring.deployment import chain_key
 
     if bundle is None:

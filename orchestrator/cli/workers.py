@@ -196,8 +196,8 @@ def _spent(invocation: Invocation, wanted: Sequence[str], days: int, json: bool)
     import asyncio
 
     from orchestrator.cli.invocation import opened
+    from orchestrator.views import ViewError
     from orchestrator.views.spend import GROUPS, spend_of
-    from orchestrator.views.view_errors import ViewError
 
     by = [name for name in GROUPS if name in wanted]
     if unknown := [name for name in wanted if name not in GROUPS]:

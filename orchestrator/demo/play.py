@@ -1,6 +1,6 @@
 """The run that the demo shows: a root and its agents, a death, requests to people, a change of orders.
 
-The agents' parts are the stub's (`stub.tree`). Here are the followers, one an agent, all in one loop, and
+The agents' parts are the stub's (`stub.scenario`). Here are the followers, one an agent, all in one loop, and
 what the demo itself does when they see something.
 """
 

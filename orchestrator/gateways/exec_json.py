@@ -25,10 +25,10 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping
+from orchestrator.views import SetAside
 from orchestrator.views.event import Event
 from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.view_errors import SetAside
 
 # ── writer ────────────────────────────────────────────────────────────────────────────────────────
 # The lines of exec-json: what happens in one turn, in the words that Codex's TypeScript SDK reads.

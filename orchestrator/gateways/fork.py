@@ -22,8 +22,8 @@ from orchestrator.core.state import State
 from orchestrator.rollouts.full_log import end_of_turn
 from orchestrator.rollouts.replay import Folded, fold_session
 from orchestrator.rollouts.source import LogSource
+from orchestrator.views import ViewError
 from orchestrator.views.find import find
-from orchestrator.views.view_errors import ViewError
 
 COPIED_AT_ONCE = 32
 

@@ -37,11 +37,11 @@ from orchestrator.protocol.wire import EventModel, JsonObject, written
 from orchestrator.requests import TYPES, Request, call_id_of
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.source import LogSource
+from orchestrator.views import SetAside
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.event import for_tenant
 from orchestrator.views.find import find
 from orchestrator.views.threads import settings_of
-from orchestrator.views.view_errors import SetAside
 
 _ASKING = frozenset(ev.EVENTS[tag] for tag in TYPES)
 READ_S = 15.0

@@ -37,8 +37,8 @@ from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError, Submission
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.tables import MIB
+from orchestrator.views import SetAside, ViewError
 from orchestrator.views.event import Event, without_places
-from orchestrator.views.view_errors import SetAside, ViewError
 
 _REFUSALS = (ProtocolError, Unauthenticated, NotPermitted, BadSetting, ViewError, BrokerError)
 

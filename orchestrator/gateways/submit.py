@@ -30,11 +30,11 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import Decision
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.source import LogSource
+from orchestrator.views import ViewError
 from orchestrator.views.approvals import Asked, Decided, asked_of
 from orchestrator.views.event import Event
-from orchestrator.views.status import no_worker
+from orchestrator.views.sessions import no_worker
 from orchestrator.views.tree import LIMITS_RAISED, amount
-from orchestrator.views.view_errors import ViewError
 from orchestrator.views.workers import serving_pools
 
 PATIENCE_S = 10.0

@@ -31,8 +31,8 @@ from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.ops import UserInput
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
+from orchestrator.views import SetAside
 from orchestrator.views.event import Event
-from orchestrator.views.view_errors import SetAside
 
 _OF_TURNS = frozenset[EventKind]({Error, InputAccepted, TaskComplete, TaskStarted, TurnAborted, WarningEvent})
 

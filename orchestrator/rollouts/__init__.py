@@ -12,3 +12,11 @@
 
 Begin with `full_log` and `file_format`. Must not know runners, claims of workers, doors and terminals.
 """
+
+
+# ── log errors ────────────────────────────────────────────────────────────────────────────────────
+# The error that a reader of logs and files raises for a person.
+
+
+class RolloutError(Exception):
+    """A log or a file cannot be used for what was asked; the message says why."""

@@ -36,6 +36,12 @@ if TYPE_CHECKING:
         Manifest,
         Segment,
     )
+import time
+from collections.abc import Awaitable, Callable
+
+from orchestrator.broker.blobs import Blobs
+from orchestrator.broker.broker import Broker
+from orchestrator.core.frozen import record
 
 SEGMENT_ENTRIES = 16_384
 SEGMENT_BYTES = 16 << 20
@@ -180,3 +186,19 @@ async def stretches(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[S
         size += len(entry.payload)
     if stretch:
         yield stretch
+
+
+# ── storage ───────────────────────────────────────────────────────────────────────────────────────
+# The storage of sessions: Redis for what is used, the archive for what is old.
+
+
+@record
+class Storage:
+    """The storage of sessions: Redis and the archive. `secret` is the chain's key, if it has one."""
+
+    broker: Broker
+    blobs: Blobs
+    archive: Archive
+    secret: bytes = b""
+    monotonic: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep

@@ -34,10 +34,10 @@ from orchestrator.core.entries import Kind, decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.tree import Child
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import full_log, pages
 from orchestrator.rollouts.inherited_lines import LogLine, missing_texts
 from orchestrator.rollouts.segments import BrokenArchive, links_of
-from orchestrator.rollouts.storage import Storage
 
 _OF_OTHERS: frozenset[Kind] = frozenset({f.Forked, f.ChildMade})
 """Facts that name other sessions."""

@@ -13,12 +13,12 @@ import orjson
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.counts import counted
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import check_bundle
 from orchestrator.rollouts.bundle_form import HASH, MOST_TEXT_BYTES, Line, Manifest, log_member, read_line
 from orchestrator.rollouts.bundle_members import lines_of, open_members
 from orchestrator.rollouts.file_format import Header, full_line
 from orchestrator.rollouts.inherited_lines import LogLine
-from orchestrator.rollouts.log_errors import RolloutError
 
 
 class OpenBundle:

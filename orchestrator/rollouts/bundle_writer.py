@@ -24,6 +24,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, timestamp
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import Frontier
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_form import (
     CONSISTENCY,
     EMPTY_HEAD,
@@ -47,7 +48,6 @@ from orchestrator.rollouts.bundle_form import (
 )
 from orchestrator.rollouts.bundle_members import CHUNK
 from orchestrator.rollouts.bundle_receipts import Head, read_statement
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.register import BadRegister, Register, Signed
 from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer
 from orchestrator.rollouts.source import LogSource

@@ -23,8 +23,8 @@ from orchestrator.broker.errors import BrokerError, SessionHeld
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, created_ms
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.rollout_file import NOTHING, last_noted
-from orchestrator.rollouts.storage import Storage
 
 log = logging.getLogger("dendro.worker")
 

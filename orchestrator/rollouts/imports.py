@@ -58,8 +58,8 @@ from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.codec import rollout_item
 from orchestrator.protocol.events import SessionConfigured, SubagentLifecycle
 from orchestrator.protocol.wire import UNSET, written
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, Header, RolloutText
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.summary import Position, session_meta
 from orchestrator.rollouts.verify import header_lacks_code, keyed_elsewhere

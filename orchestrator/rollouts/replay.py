@@ -12,6 +12,7 @@ from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.audit import is_keyed
 from orchestrator.rollouts.file_format import (
     BadLine,
@@ -23,7 +24,6 @@ from orchestrator.rollouts.file_format import (
     read_rollout,
 )
 from orchestrator.rollouts.full_log import pages
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.verify import audit_file, unchecked_for

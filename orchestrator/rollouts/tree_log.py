@@ -24,8 +24,8 @@ from orchestrator.core.tree import Child
 from orchestrator.protocol.events import EVENTS, RequestResolved
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.requests import TYPES
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import full_log
-from orchestrator.rollouts.storage import Storage
 
 _REQUESTS: Final = frozenset(EVENTS[tag] for tag in TYPES)
 """Events of an agent's own log that the tree's log repeats for people at the root."""

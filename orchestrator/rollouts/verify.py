@@ -25,6 +25,8 @@ from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.facts import Configured, states
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId, created_ms
+from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
 from orchestrator.rollouts.file_format import (
     BadLine,
@@ -35,9 +37,7 @@ from orchestrator.rollouts.file_format import (
     links_of,
     read_rollout,
 )
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.rollout_file import last_noted
-from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.tree_log import audit_tree_log
 
 

@@ -27,12 +27,11 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import decode_snapshot, encode_snapshot
 from orchestrator.core.state import State
-from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import blob_hashes
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.logger import log
 

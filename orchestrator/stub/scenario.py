@@ -8,7 +8,8 @@ others walk `steps`. The only script with a memory: the cursors, and who has whi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,9 +17,20 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from orchestrator.stub.answers import Answer, Call, Script, Step, StubConversation, StubRequest, Text, Usage
-from orchestrator.stub.survey import survey_step
-from orchestrator.stub.tree import tree_step
+from orchestrator.stub.answers import (
+    Answer,
+    Call,
+    MadeCall,
+    OutputItem,
+    Reasoning,
+    Script,
+    Step,
+    StubConversation,
+    StubRequest,
+    Text,
+    Usage,
+)
+from orchestrator.stub.survey import patch_call, report_path, survey_step, written
 
 
 class ScenarioError(ValueError):
@@ -178,3 +190,280 @@ def _shell(conversation: StubConversation, count: int) -> Step:
     if done >= count:
         return Step(items=(Text(f"Ran {done} commands."),))
     return Step(items=(Call("shell", {"command": ["bash", "-c", f"echo {done + 1} of {count}"]}),))
+
+
+# ── tree ──────────────────────────────────────────────────────────────────────────────────────────
+# The `tree` behaviour: a root that divides a repository among agents and merges what they say.
+#
+#     root ── a surveyor for each large folder ── the first of them has a reader of its own
+#          ├─ a fork, which knows what the root has seen
+#          ├─ one that asks for permission
+#          ├─ one that waits, and is interrupted with other orders
+#          └─ one that fails
+#
+# If the root's task says "ask me", the one that asks has a question first, and the fork has its plan
+# approved. If it says that each has a folder of its own, surveyors write what they found, and the root
+# merges it.
+#
+# Every agent recognises its part by the first word of its task, and derives its next step from its
+# conversation alone, as `survey` does. No figure in a report is not a command's.
+
+
+_FOLDERS = "git ls-files | grep / | cut -d/ -f1 | sort | uniq -c | sort -rn | head -n 3"
+_SIZE = "git ls-files | wc -l"
+_TIMEOUT_MS = 20_000
+_WAIT_MS = 600_000
+_MAX_LINES = 12
+_QUESTION = "Ask first what of it matters."
+_PLAN = "Propose a plan first."
+_OWN = "folder of its own"
+_NOTES = "Write it to"
+
+
+def tree_step(conversation: StubConversation) -> Step:
+    """The next step of the agent that this conversation belongs to."""
+    word = conversation.task.split(" ", 1)[0].rstrip(":").lower()
+    return _PARTS.get(word, _root)(conversation)
+
+
+# ── the root ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def _root(conversation: StubConversation) -> Step:
+    folders = _output(conversation, _FOLDERS)
+    if folders is None:
+        return _run("**Dividing the work**: which folders hold the most files?", _FOLDERS)
+    if not _named(conversation, "subagent_spawn"):
+        thought = Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
+        asking, own = "ask me" in conversation.task, _OWN in conversation.task
+        return Step(items=(thought, *_spawns(_folder_names(folders), asking, own), _fork(asking)))
+    if _output(conversation, _SIZE) is None:
+        return _run("**Measuring** the whole, while they begin.", _SIZE)
+    waiter = _agent_of(conversation, "waiter")
+    if waiter is not None and not _named(conversation, "subagent_send_message"):
+        order = {"agent_id": waiter, "interrupt": True, "prompt": "Count the test files instead of waiting."}
+        return Step(
+            items=(Reasoning("**Redirecting** the one that waits."), Call("subagent_send_message", order))
+        )
+    if _still_waiting(conversation):
+        return Step(items=(Call("subagent_await", {}),))
+    if merges := _merges(conversation):
+        return Step(items=(Reasoning("**Taking over** what they wrote in their folders."), *merges))
+    done = written(conversation)
+    if done is None:
+        thought = Reasoning("**Merging** what the agents reported.")
+        return Step(items=(thought, patch_call(conversation, _report(conversation))))
+    results = _results(conversation)
+    return Step(
+        items=(Text(f"{len(results)} agents reported; {report_path(conversation.task)} has it all."),)
+    )
+
+
+def _spawns(folders: Sequence[str], asking: bool, own: bool) -> list[OutputItem]:
+    spawned: list[OutputItem] = []
+    for place, folder in enumerate(folders):
+        helper = " with a reader of your own" if place == 0 else ""
+        notes = f" {_NOTES} `survey/{folder}.md`." if own else ""
+        spawned.append(_spawn(folder, f"Survey the folder `{folder}`{helper}.{notes}"))
+    asks = "Ask for permission to look at the object store, and say what it holds."
+    asks += f" {_QUESTION}" if asking else ""
+    waits = "Wait for orders."
+    fails = "Fail: this one shows what a failure looks like."
+    return [*spawned, _spawn("asker", asks), _spawn("waiter", waits), _spawn("failing", fails)]
+
+
+def _spawn(label: str, prompt: str) -> Call:
+    return Call("subagent_spawn", {"label": label, "prompt": prompt})
+
+
+def _fork(asking: bool) -> Call:
+    prompt = "History: what was done here last?" + (f" {_PLAN}" if asking else "")
+    return Call("subagent_fork", {"label": "historian", "prompt": prompt})
+
+
+def _folder_names(listing: str) -> list[str]:
+    return [line.split(maxsplit=1)[1] for line in listing.splitlines() if line.strip()]
+
+
+def _agent_of(conversation: StubConversation, label: str) -> int | None:
+    for made in _decoded(_named(conversation, "subagent_spawn")):
+        if made.get("label") == label:
+            return int(made["agent_id"])
+    return None
+
+
+def _merges(conversation: StubConversation) -> list[OutputItem]:
+    """Merges of the agents that wrote something, but those that are done."""
+    if _OWN not in conversation.task:
+        return []
+    wrote = {
+        label
+        for call in _named(conversation, "subagent_spawn")
+        if _NOTES in (asked := orjson.loads(call.arguments))["prompt"] and (label := asked["label"])
+    }
+    done = {
+        orjson.loads(call.arguments)["agent_id"]
+        for call in _named(conversation, "subagent_merge")
+        if call.output is not None and not call.output.in_doubt
+    }
+    made = _decoded(_named(conversation, "subagent_spawn"))
+    owed = [one["agent_id"] for one in made if one["label"] in wrote and one["agent_id"] not in done]
+    return [Call("subagent_merge", {"agent_id": agent}) for agent in owed]
+
+
+def _still_waiting(conversation: StubConversation) -> bool:
+    """Whether agents are at work, by the last await."""
+    awaits = _decoded(_named(conversation, "subagent_await"))
+    return not awaits or bool(awaits[-1].get("waiting"))
+
+
+def _results(conversation: StubConversation) -> list[Mapping[str, Any]]:
+    """The results that came by an await, asked for or not."""
+    awaits = _decoded(_named(conversation, "subagent_await"))
+    return [ready for answer in awaits for ready in answer.get("ready", ()) if ready["completion"]]
+
+
+def _report(conversation: StubConversation) -> list[str]:
+    lines = ["# What the agents found", "", f"Asked for: {conversation.task.splitlines()[0]}", ""]
+    lines += [f"The repository tracks {_output(conversation, _SIZE)} files.", ""]
+    for result in sorted(_results(conversation), key=lambda ready: ready["metadata"]["agent_id"]):
+        about = result["metadata"]
+        lines += [f"## {about['label'] or 'agent'} (agent {about['agent_id']})", ""]
+        lines += [*_outcome(result["completion"]), ""]
+    return lines[:-1]
+
+
+def _outcome(completion: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    ((kind, content),) = completion.items()
+    text = next(iter(content.values())) or "nothing"
+    shown = [f"    {line}".rstrip() for line in str(text).splitlines()[:_MAX_LINES]]
+    return shown if kind == "Completed" else [f"It ended early ({kind.lower()}):", "", *shown]
+
+
+# ── the agents ────────────────────────────────────────────────────────────────────────────────────
+
+
+def _survey(conversation: StubConversation) -> Step:
+    folder = _quoted_in(conversation.task)
+    count = f"git ls-files {folder} | wc -l"
+    longest = f"git grep -I -c '' -- {folder} | sort -t: -k2 -rn | head -n 3"
+    for thought, script in ((f"**Counting** in {folder}", count), (f"**Weighing** {folder}", longest)):
+        if _output(conversation, script) is None:
+            return _run(thought, script)
+    if _NOTES in conversation.task and _output(conversation, notes := _notes(folder, count, longest)) is None:
+        return _run("**Writing** it down, in my own folder", notes)
+    heaviest = (_output(conversation, longest) or "").partition("\n")[0].rpartition(":")[0]
+    if "reader" in conversation.task and heaviest:
+        if not _named(conversation, "subagent_spawn"):
+            return Step(items=(_spawn("reader", f"Read how `{heaviest}` begins."),))
+        if _still_waiting(conversation):
+            return Step(items=(Call("subagent_await", {}),))
+    read = [str(next(iter(r["completion"].values()))["last_message"]) for r in _results(conversation)]
+    said = [
+        f"{folder}: {_output(conversation, count)} files; the longest:",
+        _output(conversation, longest) or "",
+    ]
+    return Step(items=(Text("\n".join([*said, *read])),))
+
+
+def _notes(folder: str, count: str, longest: str) -> str:
+    heading = f"printf '# %s\\n\\nFiles: %s\\n\\n' '{folder}' \"$({count})\""
+    return f"mkdir -p survey && {{ {heading}; {longest} | sed 's/^/- /'; }} > survey/{folder}.md"
+
+
+def _read(conversation: StubConversation) -> Step:
+    return _report_of(conversation, "**Reading**", f"head -n 3 {_quoted_in(conversation.task)}")
+
+
+def _history(conversation: StubConversation) -> Step:
+    if _PLAN in conversation.task and not _named(conversation, "approve_plan"):
+        steps = ("Read the last commits", "Say what they did")
+        plan = {"plan": [{"step": step, "status": "pending"} for step in steps]}
+        proposal = {"title": "What was done here last", "summary": "It only reads.", "plan": plan}
+        return Step(items=(Reasoning("**Planning** first."), Call("approve_plan", {"proposal": proposal})))
+    return _report_of(conversation, "**Looking back**", "git log --oneline -n 3")
+
+
+def _count(conversation: StubConversation) -> Step:
+    return _report_of(conversation, "**Counting tests**", "git ls-files | grep -c test")
+
+
+def _wait(conversation: StubConversation) -> Step:
+    command = {"command": ["sleep", "600"], "timeout_ms": _WAIT_MS}
+    return Step(items=(Reasoning("**Waiting** for orders."), Call("shell", command)))
+
+
+def _ask(conversation: StubConversation) -> Step:
+    if _QUESTION in conversation.task and not _named(conversation, "ask_user_question"):
+        options = [
+            {"label": "Objects", "description": "how many there are, and how large they are"},
+            {"label": "Nothing", "description": "leave the object store alone"},
+        ]
+        question = {"question": "What of the object store?", "header": "Store", "options": options}
+        return Step(items=(Call("ask_user_question", {"questions": [question]}),))
+    command = ["git", "count-objects", "-v"]
+    asked = [call for call in _named(conversation, "shell") if call.output is not None]
+    if asked and asked[-1].output is not None:
+        return Step(items=(Text(asked[-1].output.text),))
+    why = {"with_escalated_permissions": True, "justification": "The object store is outside of my reach."}
+    return Step(items=(Reasoning("**Asking** first."), Call("shell", {"command": command, **why})))
+
+
+def _fail(conversation: StubConversation) -> Step:
+    message = "this agent was made to fail"
+    return Step(status=400, body={"error": {"code": "invalid_request", "message": message}})
+
+
+_PARTS: Mapping[str, Callable[[StubConversation], Step]] = {
+    "survey": lambda conversation: (_survey if "folder `" in conversation.task else _root)(conversation),
+    "read": _read,
+    "history": _history,
+    "count": _count,
+    "wait": _wait,
+    "ask": _ask,
+    "fail": _fail,
+}
+
+
+# ── what a conversation says ──────────────────────────────────────────────────────────────────────
+
+
+def _run(thought: str, script: str) -> Step:
+    command = {"command": ["bash", "-c", script], "timeout_ms": _TIMEOUT_MS}
+    return Step(items=(Reasoning(thought), Call("shell", command)))
+
+
+def _report_of(conversation: StubConversation, thought: str, script: str) -> Step:
+    said = _output(conversation, script)
+    return _run(thought, script) if said is None else Step(items=(Text(said or "nothing"),))
+
+
+def _output(conversation: StubConversation, script: str) -> str | None:
+    """The output of a script; None if the script was not run, or it is unknown whether it was."""
+    for call in _named(conversation, "shell"):
+        settled = call.output is not None and not call.output.in_doubt
+        if settled and call.output is not None and orjson.loads(call.arguments)["command"][-1] == script:
+            return call.output.text.strip()
+    return None
+
+
+def _named(conversation: StubConversation, name: str) -> list[MadeCall]:
+    return [call for call in conversation.calls if call.name == name]
+
+
+def _decoded(calls: Sequence[MadeCall]) -> list[dict[str, Any]]:
+    """The outputs that are JSON objects; a refusal is a sentence."""
+    found = []
+    for call in calls:
+        try:
+            value = orjson.loads(call.output.text if call.output is not None else "")
+        except orjson.JSONDecodeError:
+            continue
+        if isinstance(value, dict):
+            found.append(value)
+    return found
+
+
+def _quoted_in(task: str) -> str:
+    found = re.search(r"`([^`]+)`", task)
+    return found[1] if found else "."

@@ -48,12 +48,12 @@ from orchestrator.requests.approvals import shown_as
 from orchestrator.terminal.faults import ExitCode, Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.streams import STDIN, Echo, Left, read_stdin
+from orchestrator.views import SetAside
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.find import short_id
-from orchestrator.views.status import no_worker
-from orchestrator.views.view_errors import SetAside
+from orchestrator.views.sessions import no_worker
 from orchestrator.views.workers import serving_pool
 from orchestrator.wiring.open_deployment import Opened
 from workers.companion import Companion, LostWorker

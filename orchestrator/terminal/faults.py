@@ -94,7 +94,7 @@ def _setup() -> tuple[type[Exception], ...]:
 
 def _misuse() -> tuple[type[Exception], ...]:
     from orchestrator.gateways.wires.addresses import BadAddress
-    from orchestrator.views.view_errors import Contradiction
+    from orchestrator.views import Contradiction
     from orchestrator.workspaces.pack_keys import KeyUnavailable
 
     return (Contradiction, BadAddress, KeyUnavailable)
@@ -102,14 +102,14 @@ def _misuse() -> tuple[type[Exception], ...]:
 
 def _failures() -> tuple[type[Exception], ...]:
     """Errors about one session: the deployment itself is well."""
+    from orchestrator import rollouts as rollouts
+    from orchestrator import views as views
     from orchestrator.broker import errors as broker
     from orchestrator.folders import outcomes as folders
     from orchestrator.gateways import submit
     from orchestrator.protocol import submission
-    from orchestrator.rollouts import log_errors as rollouts
     from orchestrator.rollouts import objects, segments
     from orchestrator.runtime import loader
-    from orchestrator.views import view_errors as views
     from orchestrator.workspaces import branches, stored_packs
     from workers import companion
 

@@ -14,7 +14,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ACTIVE
 from orchestrator.terminal.text import plain
 from orchestrator.views.find import short_id, short_ids
-from orchestrator.views.status import agent_status
+from orchestrator.views.sessions import agent_status
 from orchestrator.views.tree import AgentPicture, TreePicture, amount, money
 
 STYLES = {

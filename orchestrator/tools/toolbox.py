@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from orchestrator.core.calls import Call, McpWork
+from orchestrator.core.calls import USER_SHELL, Call, Exec, ExecWork, McpWork, command_of
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd, SetupEnded
+from orchestrator.core.frozen import replace
 from orchestrator.core.state import Process, State, Task
+from orchestrator.protocol.events import Error, ExecCommandEnd
 from orchestrator.protocol.mcp import Tool as McpTool
-from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject, JsonValue
 from orchestrator.tools import brought_tools
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
 from orchestrator.tools.apply_patch import ApplyPatchTool
 from orchestrator.tools.arguments import BadArguments
+from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.custom import CustomTool, custom_tools
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.exec.worker_processes import LiveProcesses, follow
@@ -24,11 +28,10 @@ from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.images import ViewImage
 from orchestrator.tools.mcp_tools import McpToolbox, is_mcp
 from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
-from orchestrator.tools.shell import LocalShell, Shell
+from orchestrator.tools.shell import LocalShell, Shell, is_confinable, run_command, search_path
 from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
 from orchestrator.tools.update_plan import NOT_IN_PLAN_MODE, ApprovePlanTool, UpdatePlan
-from orchestrator.tools.user_shell import UserShell
 
 
 def built_in(config: ToolConfig, supervisor: Supervisor) -> tuple[Tool, ...]:
@@ -213,3 +216,59 @@ class WebSearch(Tool):
 
     def offered(self, state: State) -> JsonObject | None:
         return WEB_SEARCH if state.facts.web_search else None
+
+
+# ── user shell ────────────────────────────────────────────────────────────────────────────────────
+# Commands that a person types: run by a shell in the session's folder and sandbox, and never asked about.
+
+
+LONGEST_MS: Final = 3_600_000
+"""A command of a person may take an hour: they can interrupt it."""
+NOT_CONFINED: Final = (
+    "not run: the session's sandbox confines commands, and this worker cannot; `dendro doctor` says on its "
+    "machine what is missing"
+)
+
+
+class UserShell(Tool):
+    """The runner of people's commands; no model is offered it, and no call of a model is one of its."""
+
+    names = (USER_SHELL,)
+
+    def __init__(self, config: ToolConfig, supervisor: Supervisor) -> None:
+        self._config = config
+        self._supervisor = supervisor
+
+    async def assess(self, call: Call, site: CallSite) -> Assessment:
+        command = command_of(call.item)
+        if command is None:
+            return unsupported(call)
+        task = task_of(site.state)
+        confinable = is_confinable(site.state, self._config)
+        if not confinable and not task.settings.full_access:
+            return Immediate(NOT_CONFINED, (Error(message=NOT_CONFINED, codex_error_info=UNSET),))
+        shell = "bash" if shutil.which("bash", path=search_path(self._config)) else "sh"
+        argv = (shell, "-lc", command)
+        return Exec(
+            command=argv,
+            cwd=task.settings.cwd,
+            parsed_cmd=tuple(parsed_cmd(argv)),
+            key="",
+            confinable=confinable,
+            timeout_ms=LONGEST_MS,
+            by_person=True,
+        )
+
+    async def run(self, call: Call, site: CallSite) -> CallFinished:
+        assert isinstance(call.work, ExecWork)
+        finished = await run_command(call, call.work, site, self._config, self._supervisor)
+        # The person knows what the sandbox stops: nobody is asked whether to leave it.
+        return replace(finished, output=_told(finished), sandbox_denied=False)
+
+
+def _told(finished: CallFinished) -> str:
+    """The result of a command as the model reads it."""
+    (end,) = finished.events
+    assert isinstance(end, ExecCommandEnd)
+    seconds = end.duration.secs + end.duration.nanos / 1e9
+    return f"Exit code: {end.exit_code}\nDuration: {seconds:.1f} seconds\nOutput:\n{end.formatted_output}"

@@ -20,9 +20,9 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.views import Contradiction, ViewError
 from orchestrator.views.find import short_ids
-from orchestrator.views.status import no_worker
-from orchestrator.views.view_errors import Contradiction, ViewError
+from orchestrator.views.sessions import no_worker
 
 if TYPE_CHECKING:
     from orchestrator.requests import Request

@@ -16,7 +16,7 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import orjson
 
-from orchestrator.rollouts.log_errors import RolloutError
+from orchestrator.rollouts import RolloutError
 from orchestrator.views.audit_questions import Answer, egress, redactions
 from orchestrator.views.audited import Source, Told, cost, digest_of, who
 

@@ -21,12 +21,12 @@ import orjson
 from orchestrator.core.blobs import is_reference, may_refer, references
 from orchestrator.core.chain import ChainKey, ChainWalk
 from orchestrator.core.frozen import record
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.audit import is_keyed
 from orchestrator.rollouts.bundle_form import log_member, read_line
 from orchestrator.rollouts.bundle_members import lines_of, open_members
 from orchestrator.rollouts.file_format import Header, read_rollout
 from orchestrator.rollouts.full_log import pages
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.verify import unchecked_for
 

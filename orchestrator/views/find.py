@@ -11,7 +11,7 @@ from orchestrator.core.counts import counted
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead

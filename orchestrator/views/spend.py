@@ -12,7 +12,7 @@ from typing import Literal, get_args
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SPEND_DAYS, DaySpend, Spend, day_of
 from orchestrator.core.frozen import record
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError
 
 SpendBy = Literal["day", "model", "who", "namespace"]
 GROUPS: tuple[SpendBy, ...] = get_args(SpendBy)

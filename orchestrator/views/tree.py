@@ -15,8 +15,8 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import BudgetKind, Registry, SessionHead, Spend, StoredEntry, TreeEntry
+from orchestrator.broker.worker_state import Serving
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, HelperWork, Phase
 from orchestrator.core.commit_parts import SPAWNED
@@ -39,7 +39,7 @@ from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.requests import TYPES, CommandRequest, PatchRequest, Request, request_of
 from orchestrator.requests.approvals import command_text
 from orchestrator.views.event_text import lifecycle_text, mcp_call_text, resolved_text, whole_or_note
-from orchestrator.views.status import session_status, wants_worker
+from orchestrator.views.sessions import session_status, wants_worker
 
 TAIL = 80
 """Entries at a log's end in which an agent's doings are looked for."""

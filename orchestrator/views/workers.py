@@ -12,8 +12,8 @@ from orchestrator.broker.records import Heard, PoolQueue
 from orchestrator.broker.worker_state import SILENT_MS, Pace, WorkerState, decoded
 from orchestrator.core.counts import age, counted
 from orchestrator.core.frozen import record
+from orchestrator.views import ViewError
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
-from orchestrator.views.view_errors import ViewError
 
 CLOCK_MS = 1_000
 """Times in logs do not agree beyond it. Claims do not need the clocks of machines to agree."""

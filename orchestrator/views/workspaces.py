@@ -34,7 +34,7 @@ from orchestrator.folders.outcomes import (
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 PATIENCE_S = 3_600.0

@@ -7,6 +7,8 @@ from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth import Birth, ForkedFrom, taken_facts, taken_settings
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId, new_session_id
@@ -20,13 +22,20 @@ from orchestrator.core.settings import (
     WorkspaceMark,
 )
 from orchestrator.core.state import State
+from orchestrator.core.tree import ROOT
 from orchestrator.gateways.folder_facts import Workspace, mark
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
+from orchestrator.protocol.ops import UserInput, UserTurn
+from orchestrator.protocol.scalars import Delivery
+from orchestrator.protocol.usage import TokenUsage
+from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.rollout_file import rollout_path
+from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared
 from orchestrator.tables import SESSION_KEYS, AgentSettings
+from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
 from orchestrator.wiring.deployment import portable_pool, session_pool
 
 VERSION = version("dendro-orchestrator")
@@ -232,3 +241,34 @@ class FirstFolder:
     """The state of the session whose folder it is a copy of, and that session's name for people."""
     warning: str = ""
     """News of the folder for people, before its first call; empty: none."""
+
+
+# ── a turn of a session that goes on under a new command line ─────────────────────────────────────
+
+
+async def resumed_turn(
+    found: LogSource, own: Settings, head: SessionHead, said: UserInput
+) -> tuple[UserTurn, TokenUsage | None]:
+    """The op that goes on with a session, and the tokens that the session has used so far.
+
+    The session keeps its settings, but for what the command line names. A turn that runs is joined.
+    """
+    state = (await fold_session(found, head, None)).state
+    settings = kept_settings(own, state).wire()
+    op = UserTurn.model_validate(
+        {
+            **settings,
+            "items": said.items,
+            "final_output_json_schema": said.final_output_json_schema,
+            "delivery": Delivery.STEER,
+        }
+    )
+    return op, None if state.tokens is None else state.tokens.total.wire()
+
+
+async def newest_in(broker: Broker, folder: str) -> str | None:
+    """The root that changed last of those that work in a folder; None if there is none."""
+    async for row, head in found_rows(broker, LOOKED_THROUGH):
+        if head.agent_id == ROOT and row["cwd"] == folder:
+            return head.session
+    return None

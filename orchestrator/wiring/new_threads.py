@@ -52,10 +52,9 @@ from orchestrator.settings import Settings, SettingsError, SettingsSources, load
 from orchestrator.settings.file_edits import CannotEdit, with_edits
 from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath, parse_override
 from orchestrator.settings.load import NO_EFFECT
-from orchestrator.settings.overrides import of_object
-from orchestrator.settings.sources import in_work_tree
+from orchestrator.settings.sources import in_work_tree, of_object
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError
 from orchestrator.views.workers import serving_pools
 from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.new_sessions import VERSION, forked_birth, guide, new_birth

@@ -32,9 +32,8 @@ if TYPE_CHECKING:
     from orchestrator.gateways.client import Client
     from orchestrator.gateways.permissions import Permits
     from orchestrator.protocol.ops import WorkspaceSource
-    from orchestrator.rollouts.archive import Archive
+    from orchestrator.rollouts.archive import Archive, Storage
     from orchestrator.rollouts.segments import Manifest
-    from orchestrator.rollouts.storage import Storage
     from orchestrator.workspaces.stored_packs import Packs
 
 PATIENCE_S = 10.0
@@ -106,7 +105,7 @@ class Opened:
 
     def storage(self) -> Storage:
         """Redis and the archive, for those who walk whole logs."""
-        from orchestrator.rollouts.storage import Storage
+        from orchestrator.rollouts.archive import Storage
 
         return Storage(self.broker, self.deployment.blobs, self.archive(), self.secret)
 

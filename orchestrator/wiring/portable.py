@@ -40,8 +40,8 @@ from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.settings import FOLDER_SETUP, Settings, TrustList
 from orchestrator.settings.private_home import archive_outside
 from orchestrator.tables import WorkspaceSettings
+from orchestrator.views import ViewError
 from orchestrator.views.find import find_one
-from orchestrator.views.view_errors import ViewError
 from orchestrator.wiring.new_sessions import FirstFolder, forked_birth, guide, new_birth
 from orchestrator.workspaces.clones import check_source
 from orchestrator.workspaces.copies import MachineConfig

@@ -33,9 +33,8 @@ from orchestrator.core.state import State
 from orchestrator.gateways.principals import machine_user
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.private_files import make_folder
-from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.deletion import DeletedFiles, removing
-from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.burial import Burial
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files

@@ -24,7 +24,7 @@ from orchestrator.protocol.scalars import Delivery
 from orchestrator.terminal.conversation import Conversation, Seat
 from orchestrator.terminal.faults import ExitCode
 from orchestrator.terminal.live import LiveView
-from orchestrator.views.view_errors import SetAside
+from orchestrator.views import SetAside
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, hasty_broker
 from tests.runtime.players import ends, message

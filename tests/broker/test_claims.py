@@ -10,8 +10,8 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import BURIED_AGAIN_MS
 from orchestrator.broker.follow import hash8_of
-from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import BrokerConfig, Claim, Committed, Fenced, Refused, Released, Renewed
+from orchestrator.broker.worker_state import Serving
 from orchestrator.core.commit_parts import NewEvent, NewSession, NewSubmission
 from orchestrator.core.ids import AgentId, TreeId
 from tests.broker.actors import (

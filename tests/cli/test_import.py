@@ -22,10 +22,10 @@ from orchestrator.core.settings import PortableFolder, TurnSettings
 from orchestrator.core.snapshot import encode
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import BadLine, RolloutText, read_rollout
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import, store
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.new_sessions import new_birth

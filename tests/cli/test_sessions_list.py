@@ -10,15 +10,21 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from orchestrator.broker.pool_service import Serving
+from orchestrator.broker.worker_state import Serving
 from orchestrator.cli.invocation import opened
 from orchestrator.cli.send import nothing_to_stop
 from orchestrator.cli.sessions import COLUMNS, DROPPED, render
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views.find import addressed
-from orchestrator.views.sessions import Filter, ListedTree, Listing, sessions_listed, trees_listed
-from orchestrator.views.status import session_status
+from orchestrator.views.sessions import (
+    Filter,
+    ListedTree,
+    Listing,
+    session_status,
+    sessions_listed,
+    trees_listed,
+)
 from orchestrator.wiring.open_deployment import Opened
 from tests.cli.planted import planted_tree
 from tests.servers import RedisServer

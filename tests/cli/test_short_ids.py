@@ -11,8 +11,8 @@ import pytest
 from orchestrator.cli.invocation import opened
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.views import ViewError
 from orchestrator.views.find import SHORT, Abbreviation, short_ids
-from orchestrator.views.view_errors import ViewError
 from orchestrator.wiring.open_deployment import Opened
 from tests.cli.planted import plant, planted_tree
 from tests.servers import RedisServer

@@ -12,8 +12,8 @@ import orjson
 import pytest
 from rich.console import Console
 
-from orchestrator.broker.pool_service import Serving
 from orchestrator.broker.records import Account, Registry, SessionHead, Spend, StoredEntry
+from orchestrator.broker.worker_state import Serving
 from orchestrator.cli.budget import amounts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -29,9 +29,10 @@ from orchestrator.requests import request_of
 from orchestrator.rollouts.tree_log import differs
 from orchestrator.terminal.faults import ExitCode, Fault, explain
 from orchestrator.terminal.tree_view import as_value, drawing, headline
+from orchestrator.views import Contradiction, ViewError
 from orchestrator.views.approvals import Asked, Decided, chosen
 from orchestrator.views.event_text import lifecycle_text
-from orchestrator.views.status import status_of
+from orchestrator.views.sessions import status_of
 from orchestrator.views.tree import (
     AgentPicture,
     Doing,
@@ -43,7 +44,6 @@ from orchestrator.views.tree import (
     uncounted,
     used_of,
 )
-from orchestrator.views.view_errors import Contradiction, ViewError
 from orchestrator.wiring.deployment import worker_name
 from tests.core.driver import a_command
 

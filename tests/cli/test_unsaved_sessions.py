@@ -13,8 +13,7 @@ from orchestrator.cli.sessions import _remarks
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.doctor import check_fleet
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.views.sessions import Filter, trees_listed
-from orchestrator.views.status import wants_worker
+from orchestrator.views.sessions import Filter, trees_listed, wants_worker
 from orchestrator.views.workers import fleet_stats
 from orchestrator.wiring.open_deployment import Opened
 from tests.cli.machine import Machine

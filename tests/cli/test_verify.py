@@ -27,13 +27,12 @@ from orchestrator.cli.verify import _expected, _reports
 from orchestrator.core.chain import GENESIS, ChainKey, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.gateways.folder_facts import Workspace
-from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.file_format import PLACE, read_rollout
 from orchestrator.rollouts.imports import Newcomer, plan_import
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_file
-from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.verify import audit_file
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key

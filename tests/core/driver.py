@@ -20,9 +20,8 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import ApplyPatch, Call, Exec, RunnableWork
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.commit_parts import Approval, Timer
-from orchestrator.core.decide import decide
+from orchestrator.core.decide import advance, decide
 from orchestrator.core.decide.draft import Decision, Draft
-from orchestrator.core.decide.transitions import advance
 from orchestrator.core.entries import Entry, decode_entry, encode_entry
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.history import Item, for_model, message_text, user_message

@@ -18,9 +18,8 @@ from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal, Scope
-from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.deletion import delete_everywhere
-from orchestrator.rollouts.storage import Storage
 from tests.doors.peer import Peer, connected, served
 from tests.doors.schema import assert_valid
 from tests.doors.test_app_server_threads import NOBODY, other, peer, read, talked

@@ -16,10 +16,9 @@ from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import digest
-from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.replay import fold_file
-from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.tables import RedisSettings
 from tests.old_sessions.kept import NAMES, Kept

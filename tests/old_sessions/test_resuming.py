@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.invocation import opened
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.replay import fold_session
-from orchestrator.rollouts.storage import Storage
 from orchestrator.settings import SettingsSources, load_settings
 from tests.cli.machine import Machine
 from tests.cli.parked_tree import worker

@@ -21,10 +21,10 @@ from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, store
-from orchestrator.rollouts.storage import Storage
 
 NOW_MS = 1_790_000_000_000
 _numbers = itertools.count(1)

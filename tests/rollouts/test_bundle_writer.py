@@ -19,10 +19,10 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import Pack
 from orchestrator.core.tree import Child
 from orchestrator.protocol.ids import SnapshotId
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
 from orchestrator.rollouts.bundle_export import OpenBundle
 from orchestrator.rollouts.bundle_writer import Made, Order, read_selection, write_bundle
-from orchestrator.rollouts.log_errors import RolloutError
 from tests.rollouts.deployments import Kept, output, said
 from tests.rollouts.test_bundle_check import example
 

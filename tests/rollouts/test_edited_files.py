@@ -11,9 +11,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.chain import ChainKey
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, read_rollout
 from orchestrator.rollouts.imports import plan_import
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_file
 from orchestrator.rollouts.verify import audit_file
 from tests.commit_seed import examples

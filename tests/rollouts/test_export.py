@@ -8,9 +8,9 @@ import orjson
 import pytest
 
 from orchestrator.core.ids import TreeId
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import FileWalk, read_rollout
-from orchestrator.rollouts.log_errors import RolloutError
 from tests.rollouts.deployments import Kept, output, said
 
 

@@ -14,10 +14,10 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import FolderSetup, PortableFolder, TreeRules, TurnSettings
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, Header, read_rollout
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import, renamed
 from orchestrator.rollouts.inherited_lines import LogLine
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.rollout_file import export_lines
 from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, asking, new_facts, newcomer, output, said
 from tests.rollouts.test_file_format import SECRET, full, grandchild, stored

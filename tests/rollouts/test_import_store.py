@@ -16,8 +16,8 @@ from orchestrator.core import entries as e
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import digest
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.imports import IMPORTING, store
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import fold_session
 from tests.rollouts.deployments import NOW_MS, Kept, asking, output, plan_of, said
 from workers.upkeep_retention import IMPORT_MS, end_imports

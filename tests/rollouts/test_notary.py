@@ -12,10 +12,10 @@ import pytest
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import leaf_hash, root_of
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import check_bundle
 from orchestrator.rollouts.bundle_receipts import Head, Trust, read_statement
 from orchestrator.rollouts.bundle_writer import Made, Order, WantedReceipts, write_bundle
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import BadState, KnownLog, NotaryState
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects

@@ -11,9 +11,9 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink, ChainKey, payload_digest
 from orchestrator.core.snapshot import digest
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import Header
 from orchestrator.rollouts.inherited_lines import LogLine
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.replay import Folded, LiveFold, fold_file, fold_session
 from orchestrator.rollouts.rollout_file import export_lines
 from tests.rollouts.deployments import Kept, output, said

@@ -13,9 +13,9 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink, ChainKey, ExpectedHead, payload_digest
 from orchestrator.core.entries import Entry
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import Header
 from orchestrator.rollouts.inherited_lines import LogLine
-from orchestrator.rollouts.log_errors import RolloutError
 from orchestrator.rollouts.rollout_file import export_lines
 from orchestrator.rollouts.verify import Report, audit_file
 from tests.rollouts.deployments import SETTINGS, new_facts

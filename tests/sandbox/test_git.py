@@ -362,7 +362,7 @@ STARTED = {
     "orchestrator/tools/folder_setup.py": 1,
     "orchestrator/tools/images.py": 1,
     "orchestrator/tools/shell.py": 3,
-    "orchestrator/tools/user_shell.py": 1,
+    "orchestrator/tools/toolbox.py": 1,
     "orchestrator/views/patterns.py": 1,
     "orchestrator/workspaces/clones.py": 1,
     "workers/forked.py": 1,

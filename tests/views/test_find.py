@@ -9,6 +9,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.core.ids import SessionId
+from orchestrator.views import ViewError
 from orchestrator.views.find import (
     CANDIDATES_SHOWN,
     LEAST,
@@ -19,7 +20,6 @@ from orchestrator.views.find import (
     find_one,
     find_tree,
 )
-from orchestrator.views.view_errors import ViewError
 
 
 def id_of(begin: str, end: str) -> SessionId:

@@ -28,8 +28,7 @@ from orchestrator.folders.outcomes import (
 )
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views import workspaces
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError, workspaces
 from orchestrator.views.workspaces import AT_ONCE, FolderDiffs, Member, Moment, TreeChanges, hunks
 from tests.views.test_workspaces import SAID, begun, pack, saved
 

@@ -13,9 +13,9 @@ from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
+from orchestrator.views import ViewError
 from orchestrator.views.approvals import Asked, chosen, decision_text
 from orchestrator.views.event_text import resolved_text
-from orchestrator.views.view_errors import ViewError
 from tests.requests.test_answers import ASKS
 
 ALLOW, DENY = ReviewDecision.APPROVED, ReviewDecision.DENIED

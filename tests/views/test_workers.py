@@ -12,7 +12,7 @@ import pytest
 from orchestrator.broker.records import Heard, PoolQueue
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, Pace, WorkerState, decoded, encoded
 from orchestrator.gateways.submit import PATIENCE_S, UNSERVED_S, patience
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError
 from orchestrator.views.workers import SeenWorker, fleet_stats, named_worker, seen_workers
 
 NOW = 1_800_000_000_000

@@ -15,7 +15,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.source import LogSource
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError
 from orchestrator.views.workspaces import FolderPast, folder_past, packs_of
 
 SESSION = SessionId("01a1f8a1-c5d0-7001-97bc-c80be6a60f79")

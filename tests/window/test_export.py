@@ -12,8 +12,8 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window import export
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
-from orchestrator.rollouts.log_errors import RolloutError
 from tests.doors.test_app_server_turns import ports_of
 from tests.runtime.players import ends, message
 from tests.window.site import Browser, Site

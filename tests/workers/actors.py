@@ -37,9 +37,8 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.snapshot import digest, encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.protocol.events import AgentMessage
-from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.full_log import full_log
-from orchestrator.rollouts.storage import Storage
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import end_of, folded

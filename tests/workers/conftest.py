@@ -9,7 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from orchestrator.broker.connection import Connection, connect
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Storage
 from orchestrator.tables import RedisSettings
 from tests.servers import RedisServer, start_redis
 from tests.workers.actors import mover_of, storage_over

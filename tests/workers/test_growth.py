@@ -22,8 +22,8 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import NewSession, Timer, TreePart
 from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import restore_session
 from orchestrator.workspaces.stored_packs import PackName, Packs

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import TreeId
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Storage
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
 from workers.upkeep_checks import verify_session
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions

@@ -13,9 +13,9 @@ from orchestrator.broker.connection import Connection
 from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import digest
+from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.storage import Storage
 from orchestrator.runtime.loader import BrokenLog, Cache, load
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.tree_lookups import TreeLookups

@@ -15,7 +15,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
 from orchestrator.core.commit_parts import Timer
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Storage
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, session_id, some_entries
 from workers.upkeep import Upkeep, look
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some

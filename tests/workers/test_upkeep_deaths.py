@@ -11,8 +11,7 @@ import pytest
 from orchestrator.broker.connection import Connection
 from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.runtime.loader import restore_session
 from tests.workers.actors import (
     DAY_MS,

@@ -10,8 +10,7 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
-from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.runtime.worker import Worker
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import deployment

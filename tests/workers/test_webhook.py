@@ -12,8 +12,7 @@ import orjson
 import pytest
 
 from orchestrator.core.commit_parts import Approval
-from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
 from orchestrator.tables import WebhookSettings
 from orchestrator.wiring.deployment import deployment

@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from orchestrator.rollouts.storage import Storage
+from orchestrator.rollouts.archive import Storage
 from tests.workers.actors import Author, in_redis, log_of, some_entries, state_of
 from workers.upkeep_sealing import Moved, Mover, seal_session
 

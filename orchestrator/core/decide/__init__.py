@@ -42,8 +42,8 @@ from orchestrator.core.commit_parts import (
     wait_timer,
     watchdog_timer,
 )
-from orchestrator.core.decide.agent import end_next, folder_copied, pass_over
-from orchestrator.core.decide.agent_calls import arm, timed_out, watchdog_fired
+from orchestrator.core.decide.agent import come_to_rest, end_next, folder_copied, pass_over
+from orchestrator.core.decide.agent_calls import arm, end_wait, timed_out, watchdog_fired
 from orchestrator.core.decide.call import BY_TIMER, assessed, finished, give_up, resolve
 from orchestrator.core.decide.call_end import (
     UNANSWERED,
@@ -75,8 +75,7 @@ from orchestrator.core.decide.request import (
     search_begun,
 )
 from orchestrator.core.decide.takeover import refused, stopped, took_over
-from orchestrator.core.decide.task import fail, go_on, pause, resume, unpriced
-from orchestrator.core.decide.transitions import advance
+from orchestrator.core.decide.task import end_turn, fail, go_on, pause, resume, start_next, unpriced
 from orchestrator.core.state import State, Task
 from orchestrator.core.tree import pruned_flag
 
@@ -355,3 +354,29 @@ def _timer_of_task(draft: Draft, task: Task, command: TimerFired) -> None:
             give_up(draft, call)
         else:
             resolve(draft, call, "denied", BY_TIMER)
+
+
+# ── transitions ───────────────────────────────────────────────────────────────────────────────────
+# State-triggered transitions: what follows from the state itself, whatever command led to it.
+#
+# A rule reacts to its command and leaves the state as that makes it. Then `advance` asks, once for each
+# decision and in this order, whether
+#
+#     a wait is over       news came that the waiting call returns, or none can come    → the call is done
+#     the turn is over     the response is complete and its last call is done           → the task may be over
+#     something is next    no task holds the session, and input, mail or a shutdown     → a task, or the end
+#                          waits for it
+#     the agent is at rest its task ended and none follows, or all below a cancelled    → its parent is told
+#                          agent has ended
+#
+# Each may make the next one true and none an earlier one, so one pass reaches the fixpoint. What takes
+# more than one commit carries (calls to close, children to tell) is no transition: the state owes it
+# (`outstanding`), and the pieces come as commands of their own.
+
+
+def advance(draft: Draft) -> None:
+    """Brings the draft's state to its fixpoint."""
+    end_wait(draft)
+    end_turn(draft)
+    start_next(draft)
+    come_to_rest(draft)

@@ -84,11 +84,11 @@ from orchestrator.requests import (
 )
 from orchestrator.requests.approvals import AMENDMENT, shown_as
 from orchestrator.requests.asks import REVISE
+from orchestrator.views import SetAside, ViewError
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
 from orchestrator.views.sessions import LOOKED_THROUGH, Filter, found_rows
 from orchestrator.views.tree import TreeReader, message_summary
-from orchestrator.views.view_errors import SetAside, ViewError
 
 log = logging.getLogger("dendro.mcp_server")
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Final, TypeVar
+from typing import Final, TypeVar, assert_never
+
+from pydantic import ValidationError
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.calls.exec import AMENDED
@@ -17,18 +19,41 @@ from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.scalars import CompactionPhase, Delivered, TurnAbortReason
+from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextElement, TextInput
+from orchestrator.protocol.scalars import CompactionPhase, Delivered, ExecCommandSource, TurnAbortReason
 from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.usage import TokenUsage
-from orchestrator.protocol.wire import JsonMapping, JsonValue
-from orchestrator.requests import TYPES, CommandRequest, PatchRequest, known_request_of
+from orchestrator.protocol.wire import JsonMapping, JsonValue, written
+from orchestrator.requests import (
+    TYPES,
+    ChoicesRequest,
+    ClientToolRequest,
+    CommandRequest,
+    InputRequest,
+    KnownRequest,
+    PatchRequest,
+    PlanDecisionRequest,
+    ServerRequest,
+    known_request_of,
+)
 from orchestrator.views.event import Event
-from orchestrator.views.turns import call_items
 from orchestrator.views.turns import turn_records as r
-from orchestrator.views.turns.fields import chunk, mapping, mappings, optional, parsed, text, whole
+from orchestrator.views.turns.fields import (
+    chunk,
+    listed,
+    mapping,
+    mappings,
+    milliseconds,
+    optional,
+    parsed,
+    text,
+    texts,
+    whole,
+)
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
 from orchestrator.views.turns.turn_records import (
     Change,
+    ChangeKind,
     CollabState,
     CollabStatus,
     CollabTool,
@@ -36,10 +61,13 @@ from orchestrator.views.turns.turn_records import (
     CommandExecution,
     DeltaKind,
     DynamicToolCall,
+    FileChange,
+    FileDiff,
     ItemCompleted,
     ItemDelta,
     ItemId,
     ItemStatus,
+    McpToolCall,
     ThreadItem,
     Turn,
     TurnId,
@@ -240,7 +268,7 @@ class Projector:
     def _plan_update(self, out: Out, event: Event) -> None:
         if self._turn is not None:
             explanation = optional(event.msg.get("explanation"))
-            out.append(r.PlanUpdated(self._turn.id, explanation, call_items.steps_of(event.msg)))
+            out.append(r.PlanUpdated(self._turn.id, explanation, steps_of(event.msg)))
 
     def _turn_diff(self, out: Out, event: Event, told: ev.TurnDiff) -> None:
         if self._turn is not None:
@@ -259,9 +287,7 @@ class Projector:
         turn.inputs += 1
         id = ItemId(f"{turn.id}-in-{turn.inputs}")
         client_id = optional(event.msg.get("client_id"))
-        turn.hears(
-            out, r.UserMessage(id, call_items.content_of(event.msg), client_id, _at(event), _at(event))
-        )
+        turn.hears(out, r.UserMessage(id, content_of(event.msg), client_id, _at(event), _at(event)))
 
     def _agent_message(self, out: Out, event: Event) -> None:
         said = text(event.msg.get("message"))
@@ -339,9 +365,9 @@ class Projector:
         self._resolved(out, id, "", "", _at(event))
         found = turn.items.get(id)
         if isinstance(found, r.CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
-            turn.items[id] = call_items.begun_command(found, event.msg)
+            turn.items[id] = begun_command(found, event.msg)
         else:
-            turn.starts(out, call_items.command_of(id, event.msg, _at(event)))
+            turn.starts(out, command_of(id, event.msg, _at(event)))
 
     def _exec_command_output_delta(self, out: Out, event: Event) -> None:
         self._commands.said(out, self._turn, _call_id(event), event.msg)
@@ -359,33 +385,31 @@ class Projector:
         self._resolved(out, id, "", "", _at(event))
         found = turn.items.get(id)
         if not (isinstance(found, r.FileChange) and found.status is ItemStatus.IN_PROGRESS):
-            turn.starts(out, call_items.patch_of(id, event.msg, _at(event)))
+            turn.starts(out, patch_of(id, event.msg, _at(event)))
 
     def _patch_apply_end(self, out: Out, event: Event) -> None:
         found = self._running(_call_id(event))
         if self._turn is not None and isinstance(found, r.FileChange):
-            self._turn.completes(out, call_items.ended_patch(found, event.msg, _at(event)))
+            self._turn.completes(out, ended_patch(found, event.msg, _at(event)))
 
     def _mcp_tool_call_begin(self, out: Out, event: Event) -> None:
         if self._turn is not None:
             self._resolved(out, _call_id(event), "", "", _at(event))
-            self._turn.starts(out, call_items.tool_of(_call_id(event), event.msg, _at(event)))
+            self._turn.starts(out, tool_of(_call_id(event), event.msg, _at(event)))
 
     def _mcp_tool_call_end(self, out: Out, event: Event) -> None:
         found = self._running(_call_id(event))
         if self._turn is not None and isinstance(found, r.McpToolCall):
-            self._turn.completes(out, call_items.ended_tool(found, event.msg, _at(event)))
+            self._turn.completes(out, ended_tool(found, event.msg, _at(event)))
 
     def _sub_agent_tool_call_begin(self, out: Out, event: Event) -> None:
         if self._turn is not None:
-            self._turn.starts(
-                out, call_items.helper_of(_call_id(event), event.msg, self._session, _at(event))
-            )
+            self._turn.starts(out, helper_of(_call_id(event), event.msg, self._session, _at(event)))
 
     def _sub_agent_tool_call_end(self, out: Out, event: Event) -> None:
         found = self._running(_call_id(event))
         if self._turn is not None and isinstance(found, r.CollabToolCall):
-            self._turn.completes(out, call_items.ended_helper(found, event.msg, _at(event)))
+            self._turn.completes(out, ended_helper(found, event.msg, _at(event)))
 
     def _running(self, id: ItemId) -> r.ThreadItem | None:
         found = None if self._turn is None else self._turn.items.get(id)
@@ -396,7 +420,7 @@ class Projector:
         if self._turn is not None and isinstance(found, r.DynamicToolCall):
             # No event but this one tells of an answer by the client that gave the task.
             self._resolved(out, found.id, found.tool, "", _at(event))
-            self._turn.completes(out, call_items.ended_client_tool(found, event.msg, _at(event)))
+            self._turn.completes(out, ended_client_tool(found, event.msg, _at(event)))
 
     def _web_search_begin(self, out: Out, event: Event) -> None:
         if self._turn is not None:
@@ -444,10 +468,7 @@ class Projector:
         opened = r.RequestOpened(turn.id, id, request, at_ms=_at(event))
         self._waiting[id] = opened
         self._waits(out)
-        if (
-            self._running(id) is None
-            and (item := call_items.asked_about(id, request, _at(event))) is not None
-        ):
+        if self._running(id) is None and (item := asked_about(id, request, _at(event))) is not None:
             turn.starts(out, item)
         out.append(opened)
 
@@ -644,7 +665,7 @@ class RunningCommands:
         found = self._running(turn, id)
         if found is None:
             return
-        ended = call_items.ended_command(found[1], event, at_ms)
+        ended = ended_command(found[1], event, at_ms)
         for stream in ("stdout", "stderr"):
             self._decoders.pop((ended.id, stream), None)
         if turn is not None and found[0] == turn.id:
@@ -784,3 +805,191 @@ def _awaited(one: JsonMapping) -> CollabState:
         message = next((prompt for prompt in reversed(said) if prompt), None)
     status = one.get("completion_status") or one.get("lifecycle_status")
     return replace(_state(status), message=message)
+
+
+# ── call items ────────────────────────────────────────────────────────────────────────────────────
+# Items of calls, made of the events that tell of their begin and their end.
+
+
+Call = CommandExecution | FileChange | DynamicToolCall
+
+_TEXT: Final = written(TextInput(text="", text_elements=()))
+_SOURCES = {source.value: source for source in ExecCommandSource}
+
+
+# ── commands ──────────────────────────────────────────────────────────────────────────────────────
+
+
+def command_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> CommandExecution:
+    """A command that is asked about, or begins."""
+    return CommandExecution(
+        id,
+        command=texts(event.get("command")),
+        cwd=text(event.get("cwd")),
+        source=_SOURCES.get(text(event.get("source")), ExecCommandSource.AGENT),
+        actions=mappings(event.get("parsed_cmd")),
+        process_id=optional(event.get("process_id")),
+        started_ms=at_ms,
+    )
+
+
+def begun_command(item: CommandExecution, event: JsonMapping) -> CommandExecution:
+    """A command that was asked about, as it begins."""
+    begun = command_of(item.id, event, item.started_ms)
+    return replace(begun, actions=begun.actions or item.actions)
+
+
+def ended_command(item: CommandExecution, event: JsonMapping, at_ms: int | None) -> CommandExecution:
+    code = whole(event.get("exit_code"))
+    return replace(
+        item,
+        status=ItemStatus.COMPLETED if code == 0 else ItemStatus.FAILED,
+        output=text(event.get("aggregated_output")) or _both(event) or None,
+        exit_code=code,
+        duration_ms=milliseconds(event.get("duration")),
+        completed_ms=at_ms,
+    )
+
+
+def _both(event: JsonMapping) -> str:
+    """The output of an end that has it by streams only, as earlier versions wrote it."""
+    return text(event.get("stdout")) + text(event.get("stderr"))
+
+
+# ── patches ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def patch_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> FileChange:
+    """A patch that is asked about, or begins."""
+    changes = mapping(event.get("changes"))
+    return FileChange(
+        id,
+        tuple(_file(path, changes[path]) for path in sorted(changes)),
+        left_out=whole(event.get("changes_left_out")) or 0,
+        started_ms=at_ms,
+    )
+
+
+def _file(path: str, change: JsonValue) -> FileDiff:
+    given = mapping(change)
+    if "type" not in given and len(given) == 1:
+        # The recorded Codex puts the kind outside.
+        ((kind, body),) = given.items()
+        given = mapping(body)
+    else:
+        kind = text(given.get("type"))
+    match kind:
+        case "add":
+            return FileDiff(path, ChangeKind.ADD, text(given.get("content")))
+        case "delete":
+            return FileDiff(path, ChangeKind.DELETE, text(given.get("content")))
+        case _:
+            diff = text(given.get("unified_diff"))
+            return FileDiff(path, ChangeKind.UPDATE, diff, optional(given.get("move_path")))
+
+
+def ended_patch(item: FileChange, event: JsonMapping, at_ms: int | None) -> FileChange:
+    status = ItemStatus.COMPLETED if event.get("success") is True else ItemStatus.FAILED
+    return replace(item, status=status, completed_ms=at_ms)
+
+
+# ── tools of servers, and helpers ─────────────────────────────────────────────────────────────────
+
+
+def tool_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> McpToolCall:
+    """A call of an MCP server's tool, as it begins."""
+    asked = mapping(event.get("invocation"))
+    server, tool = text(asked.get("server")), text(asked.get("tool"))
+    return McpToolCall(id, server, tool, asked.get("arguments"), started_ms=at_ms)
+
+
+def ended_tool(item: McpToolCall, event: JsonMapping, at_ms: int | None) -> McpToolCall:
+    outcome = event.get("result")
+    given = mapping(outcome)
+    if given.keys() & {"Ok", "Err"} and len(given) == 1:
+        ((_, outcome),) = given.items()
+    result = outcome if isinstance(outcome, dict) else None
+    error = optional(outcome)
+    failed = result is None or bool(result.get("isError"))
+    return replace(
+        item,
+        status=ItemStatus.FAILED if failed else ItemStatus.COMPLETED,
+        result=result,
+        error=error if result is not None or error is not None else "the call gave no result",
+        duration_ms=milliseconds(event.get("duration")),
+        completed_ms=at_ms,
+    )
+
+
+def helper_of(id: ItemId, event: JsonMapping, sender: str, at_ms: int | None) -> CollabToolCall:
+    """A call that has a helper made, and waits for its answer."""
+    asked = mapping(event.get("invocation"))
+    prompt, model = optional(asked.get("prompt")), optional(asked.get("model"))
+    return CollabToolCall(id, CollabTool.SPAWN, sender, prompt=prompt, model=model, started_ms=at_ms)
+
+
+def ended_helper(item: CollabToolCall, event: JsonMapping, at_ms: int | None) -> CollabToolCall:
+    failed = "Err" in mapping(event.get("result"))
+    return replace(item, status=ItemStatus.FAILED if failed else ItemStatus.COMPLETED, completed_ms=at_ms)
+
+
+# ── tools of clients ──────────────────────────────────────────────────────────────────────────────
+
+
+def client_tool_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> DynamicToolCall:
+    """A call that a client is asked to carry out."""
+    namespace = optional(event.get("namespace"))
+    return DynamicToolCall(id, text(event.get("tool")), event.get("arguments"), namespace, started_ms=at_ms)
+
+
+def ended_client_tool(item: DynamicToolCall, event: JsonMapping, at_ms: int | None) -> DynamicToolCall:
+    done = event.get("success") is True
+    return replace(
+        item,
+        status=ItemStatus.COMPLETED if done else ItemStatus.FAILED,
+        output=text(event.get("output")),
+        success=done,
+        completed_ms=at_ms,
+        parts=tuple(mappings(event.get("content_items"))),
+    )
+
+
+def asked_about(id: ItemId, request: KnownRequest, at_ms: int | None) -> Call | None:
+    """The item of a call that begins when somebody is asked about it; None if it begins otherwise."""
+    match request:
+        case CommandRequest():
+            return command_of(id, request.event, at_ms)
+        case PatchRequest():
+            return patch_of(id, request.event, at_ms)
+        case ClientToolRequest():
+            return client_tool_of(id, request.event, at_ms)
+        case ChoicesRequest() | InputRequest() | PlanDecisionRequest() | ServerRequest():
+            return None
+        case _:
+            assert_never(request)
+
+
+def steps_of(event: JsonMapping) -> tuple[tuple[str, str], ...]:
+    """The steps of a plan with their status."""
+    steps = (mapping(step) for step in listed(event.get("plan")))
+    return tuple((text(step.get("step")), text(step.get("status"))) for step in steps)
+
+
+def content_of(message: JsonMapping) -> tuple[JsonMapping, ...]:
+    """A person's message as the items of an input."""
+    said = text(message.get("message"))
+    elements = _elements(message.get("text_elements"))
+    images = [ImageInput(image_url=url) for url in texts(message.get("images"))]
+    files = [LocalImageInput(path=path) for path in texts(message.get("local_images"))]
+    if not (elements or images or files):
+        return ({**_TEXT, "text": said},)
+    spoken = [TextInput(text=said, text_elements=elements)] if said or not (images or files) else []
+    return tuple(map(written, (*spoken, *images, *files)))
+
+
+def _elements(value: JsonValue) -> tuple[TextElement, ...]:
+    try:
+        return tuple(TextElement.model_validate(one) for one in mappings(value))
+    except ValidationError:
+        # Of another program's log: the text is whole without them.
+        return ()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from orchestrator.core.entries import EventKind
 from orchestrator.protocol import events as ev
 from orchestrator.requests import TYPES
-from orchestrator.views.turns import call_items, projector
+from orchestrator.views.turns import projector
 
 NOTHING_TO_TURNS = {
     *(ev.DeprecationNotice, ev.BackgroundEvent, ev.UndoStarted, ev.UndoCompleted, ev.ShutdownComplete),
@@ -35,7 +35,7 @@ def test_every_event_changes_turns_or_is_known_to_change_nothing() -> None:
 
 FUNCTIONS = {
     node.name: node
-    for module in (projector, call_items, projector, projector)
+    for module in (projector, projector, projector, projector)
     for node in ast.walk(ast.parse(inspect.getsource(module)))
     if isinstance(node, ast.FunctionDef)
 }

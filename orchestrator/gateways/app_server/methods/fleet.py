@@ -27,11 +27,11 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.tree_log import tree_log
+from orchestrator.views import ViewError
 from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status
 from orchestrator.views.spend import USUAL_DAYS, SpendRow, spend_of
 from orchestrator.views.tree import AgentPicture, Doing, TreePicture, TreeReader, tree_line
 from orchestrator.views.tree_past import PastAgent, Pasts, PastTree, TreePast
-from orchestrator.views.view_errors import ViewError
 from orchestrator.views.workers import SeenWorker, workers_of
 
 if TYPE_CHECKING:

@@ -48,12 +48,12 @@ from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
-from orchestrator.views.status import no_worker
+from orchestrator.views import ViewError
+from orchestrator.views.sessions import no_worker
 from orchestrator.views.thread_log import Stretch, ThreadLog
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.threads import settings_of, thread
 from orchestrator.views.turns.turn_records import TurnId, UserMessage
-from orchestrator.views.view_errors import ViewError
 
 STEERED = frozenset[type[InputAccepted | TaskStarted]]({InputAccepted, TaskStarted})
 """The events by which a session tells where input went."""

@@ -18,7 +18,7 @@ from orchestrator.gateways.app_server.methods.threads import tree_entry_at
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.bounds import PATH_BYTES
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.views.view_errors import ViewError
+from orchestrator.views import ViewError
 
 if TYPE_CHECKING:
     from orchestrator.folders.outcomes import JoinedFile
