@@ -32,6 +32,7 @@ PATCH = """*** Begin Patch
 +third <script>alert(7)</script>
 *** End Patch"""
 
+LOUD = r"printf '\033]0;evil title\007\033[31mred\033[0m <b>\n'; seq 1 30; exit 3"
 AT_ODDS = """*** Begin Patch
 *** Update File: poem.txt
 @@
@@ -219,6 +220,10 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         {"items": [{"text": "It is planned."}]},
     ],
     "many words": [{"items": [{"text": f"Message {n} of many. " + "More words. " * n} for n in range(90)]}],
+    "loud": [
+        {"items": [{"call": "shell", "args": {"command": ["bash", "-c", LOUD]}}]},
+        {"items": [{"text": "It was loud."}]},
+    ],
     "echo": [{"items": [{"text": "Words **for you**."}]}],
 }
 SCENARIO = {

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
-from playwright.sync_api import expect
+from playwright.sync_api import Route, expect
 
 from tests.window.browser.conftest import PHONE, Deployment, Visitor, portable
 from tests.window.browser.scripts import POEM
@@ -49,6 +50,46 @@ def test_reader_sees_the_lines_and_writes_no_remark_and_a_plain_folder_says_what
     plain = deployment.asks("echo")
     page.goto(f"{deployment.url}/tree/{plain}/0/changes")
     expect(page.get_by_test_id("changes")).to_contain_text("is not portable")
+    expect(page.get_by_test_id("changes")).to_contain_text("It has made no patch yet.")
+
+
+def test_patches_stand_for_the_changes_of_a_folder_that_no_log_has(
+    visitor: Visitor, deployment: Deployment, tmp_path: Path
+) -> None:
+    tree = deployment.begins(cwd=str(tmp_path), approvalPolicy="never")
+    deployment.say(tree, "patch")
+    page = visitor.signed_in(f"/tree/{tree}/0/changes")
+    patches = page.get_by_test_id("patches")
+    expect(patches).to_contain_text("notes.txt")
+    expect(patches).to_contain_text("second ⟨U+202E⟩ line")
+    expect(patches).to_contain_text("a⟨U+202E⟩b<i>.md")
+    expect(page.get_by_test_id("changes")).to_contain_text("what its commands wrote is not among them")
+
+
+def test_a_part_that_cannot_be_read_says_so_and_is_tried_again_and_the_rest_works(
+    visitor: Visitor, deployment: Deployment
+) -> None:
+    visitor.allowed.add("500")
+    tree = deployment.asks("echo")
+    page = visitor.signed_in(f"/tree/{tree}")
+    fault = {"error": {"code": -32603, "message": "a disk is <b>full</b>"}}
+    asked: list[Route] = []
+    page.route("**/api/workspace/changes", lambda route: asked.append(route))
+    page.get_by_test_id("tab-changes").click()
+    # Until it is answered there are bare words; what else the page has is there.
+    expect(page.get_by_test_id("changes")).to_have_text("Compares the folder…")
+    expect(page.get_by_test_id("tree")).to_contain_text("echo")
+    asked[-1].fulfill(status=500, json=fault)
+    changes = page.get_by_test_id("changes")
+    expect(changes).to_contain_text("The changes cannot be read: a disk is <b>full</b>.")
+    page.unroute("**/api/workspace/changes")
+    changes.get_by_role("button", name="Try again").click()
+    expect(changes).to_contain_text("is not portable")
+    page.route("**/api/tree/log", lambda route: route.fulfill(status=500, json=fault))
+    page.get_by_test_id("tab-log").click()
+    expect(page.get_by_test_id("log")).to_contain_text("The log cannot be read: a disk is <b>full</b>.")
+    page.get_by_test_id("tab-agents").click()
+    expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
 
 
 def test_lines_stand_side_by_side_with_marked_words_and_one_below_the_other_where_there_is_no_room(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import uuid
+from pathlib import Path
 
 import pytest
 from playwright.sync_api import expect
 
-from tests.window.browser.conftest import PHONE, Visitor
+from tests.window.browser.conftest import PHONE, Deployment, Visitor
 from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import decision, queue
 
@@ -132,3 +134,17 @@ def test_words_that_began_meanwhile_are_not_taken_back_and_it_is_said(visitor: V
     page.reload()
     page.get_by_test_id("queued").get_by_role("button", name="Take back").click()
     expect(page.get_by_test_id("notice")).to_contain_text("these words have begun meanwhile")
+
+
+def test_output_of_a_command_is_folded_and_keeps_its_colours_and_no_other_escapes(
+    visitor: Visitor, deployment: Deployment, tmp_path: Path
+) -> None:
+    tree = deployment.begins(cwd=str(tmp_path), approvalPolicy="never")
+    deployment.say(tree, "loud")
+    page = visitor.signed_in(f"/tree/{tree}")
+    ran = page.locator("[data-type=commandExecution]")
+    expect(ran).to_contain_text("exit 3")
+    expect(ran.locator("pre")).to_have_text(re.compile(r"^19 lines before19\n.*\n30$", re.S))
+    ran.get_by_role("button").click()
+    expect(ran.locator(".ansi-red")).to_have_text("red")
+    expect(ran.locator("pre")).to_have_text(re.compile(r"^red <b>\n1\n2\n.*\n30$", re.S))

@@ -223,6 +223,9 @@ def test_a_plan_is_read_and_approved(visitor: Visitor) -> None:
 def test_who_may_only_read_sees_all_of_it_without_buttons(visitor: Visitor) -> None:
     thread = visitor.deployment.asks("touch one")
     page = visitor.signed_in("/", scope="read")
+    page.get_by_test_id("more-scope").click()
+    expect(page.get_by_test_id("settings")).to_contain_text("dendro token code --scope approve")
+    page.keyboard.press("Escape")
     row(page, thread).click()
     detail = page.get_by_test_id("request-detail")
     expect(detail).to_contain_text("touch one.txt")
@@ -339,3 +342,28 @@ def test_a_question_of_an_mcp_server_is_answered(visitor: Visitor) -> None:
             assert decision(visitor.deployment, thread) == "accept"
         finally:
             worker.terminate()
+
+
+@pytest.mark.usefixtures("queue")
+def test_single_letters_can_be_switched_off(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one")
+    page = visitor.signed_in("/")
+    row(page, thread).click()
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+    page.get_by_test_id("settings-open").click()
+    page.get_by_label("Single letters act").uncheck()
+    page.keyboard.press("Escape")
+    page.keyboard.press("a")
+    page.keyboard.press("?")
+    page.keyboard.press("Control+k")
+    # The key that came last has acted, and those before it have not.
+    expect(page.get_by_test_id("palette")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(row(page, thread)).to_be_visible()
+    page.reload()
+    page.get_by_test_id("settings-open").click()
+    page.get_by_label("Single letters act").check()
+    page.keyboard.press("Escape")
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+    press(page, "a")
+    expect(page.get_by_test_id("needs-empty")).to_contain_text("allowed by you")

@@ -6,6 +6,7 @@ import { KINDS, Lines } from "./lines.js";
 import { plain, visible } from "./text.js";
 import { agentName, clock, go, html, Key, phone, place, quantity, Stat, Words } from "./parts.js";
 import { bind } from "./keys.js";
+import { File as Patch } from "./items.js";
 import { Rows } from "./rows.js";
 import { here, picture } from "./past.js";
 
@@ -69,7 +70,7 @@ export function Changes({ id, tree, agent, at, seq }) {
   const wholly = (inside) => html`<section class="wholly" aria-label="Changes" data-testid="changes">${which}${inside}</section>`;
   if (why && !found) return wholly(html`<p class="error">The changes cannot be read: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>`);
   if (!found) return wholly(html`<p class="faint late-shown">${all ? "Joins the folders of all agents…" : "Compares the folder…"}</p>`);
-  if (!found.portable) return wholly(html`<p class="nothing">${all ? "No folder of these agents is portable, so no log has their states: what they wrote stands in their conversations." : `The folder of ${agentName(agent)} is not portable, so no log has its states: what it wrote stands in its conversation.`}</p>`);
+  if (!found.portable) return wholly(all ? html`<p class="nothing">No folder of these agents is portable, so no log has their states. <i>By agent</i> shows the patches of each.</p>` : html`<${Patches} key=${at} agent=${agent} at=${at} seq=${seq} />`);
   // Whose lines of a file are shown: of several agents' the one that was chosen.
   const file = byPath.get(chosen.value), share = all && file ? file.agents.find((one) => one.agentId === shares[file.path]) ?? file.agents[0] : null, its = share && found.agents.find((one) => one.agentId === share.agentId);
   const lines = !file ? null : all ? its && { thread: its.threadId, from: its.from, to: its.to, kind: share.kind } : { thread, from: found.from, to: found.to, kind: file.kind };
@@ -88,6 +89,30 @@ export function Changes({ id, tree, agent, at, seq }) {
       ${all && file && file.agents.length > 1 ? html`<div class="switch whose" role="group" aria-label="Whose lines">${file.agents.map((one) => html`<button key=${one.agentId} class="chip ${one === share ? "on" : ""}" aria-pressed=${one === share} data-testid="share" data-agent-id=${one.agentId} onClick=${() => setShares({ ...shares, [file.path]: one.agentId })}><${Words} text=${name(one.agentId)} most=${60} /> <${Stat} added=${one.added} removed=${one.removed} /></button>`)}${file.of > file.agents.length ? html`<span class="faint">and ${file.of - file.agents.length} more</span>` : null}</div>` : all && file ? html`<p class="whose faint">by <${Words} text=${name(share.agentId)} most=${60} />, entries ${its.from.toLocaleString("en")} to ${its.to.toLocaleString("en")}</p>` : null}
       ${lines ? html`<${Lines} key=${`${lines.thread} ${file.path} ${lines.from} ${lines.to}`} thread=${lines.thread} file=${{ ...file, kind: lines.kind }} from=${lines.from} to=${lines.to} remarks=${remarks} seen=${viewed.value.has(key(file.path))} onSeen=${() => view(file.path)} />` : null}
     ${may("submit") ? writers.map((one) => html`<${Send} key=${one.thread} ...${one} />`) : null}</div></section>`;
+}
+
+// What an agent's patches said, where its folder has no log; those of the newest items.
+const PATCHES_PAGE = 200, MOST_PAGES = 10;
+function Patches({ agent, at, seq }) {
+  const [items, setItems] = useState(null), [why, setWhy] = useState(""), [rest, setRest] = useState(false), asked = useRef(0);
+  const read = async () => {
+    const number = ++asked.current, found = [];
+    try {
+      let cursor = null, pages = 0;
+      do {
+        const { data, nextCursor } = await api("thread/items/list", { threadId: agent.threadId, limit: PATCHES_PAGE, sortDirection: "desc", ...(at === null ? {} : { at }), ...(cursor ? { cursor } : {}) });
+        found.push(...data.map((entry) => entry.item ?? entry).filter((item) => item.type === "fileChange" && item.status === "completed"));
+        cursor = nextCursor;
+      } while (cursor && ++pages < MOST_PAGES && number === asked.current);
+      if (number !== asked.current) return;
+      setWhy(""); setRest(Boolean(cursor)); setItems(found.reverse());
+    } catch (error) { if (number === asked.current) setWhy(error.message); }
+  };
+  useEffect(() => { read(); }, [agent.threadId, at, seq]);
+  return html`<p class="nothing">The folder of ${agentName(agent)} is not portable, so no log has its states. ${items?.length ? "These are its patches; what its commands wrote is not among them." : ""}</p>
+    ${why ? html`<p class="error">Its patches cannot be read: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>` : null}
+    ${rest ? html`<p class="faint">Those before its last ${(PATCHES_PAGE * MOST_PAGES).toLocaleString("en")} items stand in its conversation.</p>` : null}
+    ${items?.length ? html`<div class="patches" data-testid="patches">${items.flatMap((item) => (item.changes ?? []).map((change, n) => html`<${Patch} key=${`${item.id} ${n}`} change=${change} fold=${80} />`))}</div>` : items && !why ? html`<p class="nothing">It has made no patch ${at === null ? "yet" : "up to there"}.</p>` : null}`;
 }
 
 // A file of the list: in one of all agents with whose it is.
