@@ -74,6 +74,9 @@ _LEAVES_S = 0.05
 """Time for which a command without outputs may still be on its way out: bubblewrap's own last process is,
 when its first one has told how the command ended."""
 _QUESTIONS = 5
+_BUFFER = 4096
+"""Bytes of messages that nobody has read yet: room for some ten. The supervisor takes one after the other and
+forks for most: a deadline behind two hundred of them would come seconds late."""
 
 
 class SupervisorLost(RuntimeError):
@@ -132,6 +135,8 @@ class Supervisor:
         self._starting = asyncio.Lock()
         self._unsent: deque[tuple[bytes, list[int]]] = deque()
         """Messages that wait for room in the socket, with their descriptors."""
+        self._overtaking: dict[str, bytes] = {}
+        """Messages that go before those: the last deadline of each claim, and the last question."""
         self._posting = threading.Lock()
         """Guards what waits, so that messages arrive as they were sent."""
         self._rights = threading.Lock()
@@ -155,6 +160,7 @@ class Supervisor:
     async def _start(self) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         ours.setblocking(False)
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _BUFFER)
         try:
             with theirs:
                 process = _process(theirs, self._config)
@@ -214,7 +220,7 @@ class Supervisor:
         with self._rights:
             self._deadlines[claim] = deadline_boottime
             if claim in self._sent_deadlines:
-                self._send("extend", claim, deadline_boottime)
+                self._send("extend", claim, deadline_boottime, overtaking=claim)
             now = boottime()
             if now >= self._forget_at:
                 # Not each time: at hundreds of claims a second they are thousands.
@@ -227,7 +233,7 @@ class Supervisor:
         with self._rights:
             if claim not in self._sent_deadlines and claim in self._deadlines:
                 self._sent_deadlines.add(claim)
-                self._send("extend", claim, self._deadlines[claim])
+                self._send("extend", claim, self._deadlines[claim], overtaking=claim)
 
     async def run(self, command: Command, output: OutputSink, grip: Grip | None = None) -> Finished:
         """Runs a command to its end and the end of everything that it started; `grip` holds it meanwhile.
@@ -309,7 +315,7 @@ class Supervisor:
             self._asking = False
             return
         self._unanswered += 1
-        self._send("ask")
+        self._send("ask", overtaking="")
         self._loop.call_later(self._config.silence_s / _QUESTIONS, self._ask)
 
     async def kill(self, claim: str) -> None:
@@ -429,45 +435,61 @@ class Supervisor:
             None if support.memory_cgroup else limits.memory_bytes,
         )
 
-    def _send(self, *message: str | float | tuple[int | None, ...], descriptors: Sequence[int] = ()) -> None:
+    def _send(
+        self,
+        *message: str | float | tuple[int | None, ...],
+        descriptors: Sequence[int] = (),
+        overtaking: str | None = None,
+    ) -> None:
         """Sends a message, behind those that wait; it waits itself where the socket has no room.
 
+        `overtaking` is what a message is about that goes before others, in place of an earlier one about it.
         May be called from any thread. Raises `SupervisorLost` for one with descriptors if nobody takes it.
         """
         data = marshal.dumps(message)
         with self._posting:
-            if not self._unsent:
-                try:
-                    socket.send_fds(self._socket, [data], descriptors, socket.MSG_NOSIGNAL)
-                except BlockingIOError:
-                    pass
-                except OSError as broken:
-                    if descriptors:
-                        raise SupervisorLost(f"the supervisor is gone: {broken}") from broken
-                    return
-                else:
-                    return
-            # Copies, for whoever sends closes its own.
-            self._unsent.append((data, [os.dup(descriptor) for descriptor in descriptors]))
+            try:
+                self._send_waiting()
+                socket.send_fds(self._socket, [data], descriptors, socket.MSG_NOSIGNAL)
+                return
+            except BlockingIOError:
+                pass
+            except OSError as broken:
+                if descriptors:
+                    raise SupervisorLost(f"the supervisor is gone: {broken}") from broken
+                return
+            if overtaking is not None:
+                self._overtaking[overtaking] = data
+            else:
+                # Copies, for whoever sends closes its own.
+                self._unsent.append((data, [os.dup(descriptor) for descriptor in descriptors]))
         with suppress(RuntimeError):  # the loop is closed: nothing is to be run any more
             self._loop.call_soon_threadsafe(self._await_room)
 
     def _await_room(self) -> None:
         if self._alive:
-            self._loop.add_writer(self._socket, self._send_waiting)
+            self._loop.add_writer(self._socket, self._use_room)
+
+    def _use_room(self) -> None:
+        with self._posting:
+            try:
+                self._send_waiting()
+            except BlockingIOError:
+                return
+            except OSError:
+                pass  # it is gone, which is read from the socket
+        self._loop.remove_writer(self._socket)
 
     def _send_waiting(self) -> None:
-        with self._posting:
-            while self._unsent:
-                data, descriptors = self._unsent[0]
-                try:
-                    socket.send_fds(self._socket, [data], descriptors, socket.MSG_NOSIGNAL)
-                except BlockingIOError:
-                    return
-                except OSError:
-                    break  # it is gone, which is read from the socket
-                self._drop_first()
-        self._loop.remove_writer(self._socket)
+        """Sends what waits, as far as there is room; raises what the socket does."""
+        while self._overtaking:
+            about, data = next(iter(self._overtaking.items()))
+            socket.send_fds(self._socket, [data], (), socket.MSG_NOSIGNAL)
+            del self._overtaking[about]
+        while self._unsent:
+            data, descriptors = self._unsent[0]
+            socket.send_fds(self._socket, [data], descriptors, socket.MSG_NOSIGNAL)
+            self._drop_first()
 
     def _drop_first(self) -> None:
         for descriptor in self._unsent.popleft()[1]:
@@ -502,6 +524,7 @@ class Supervisor:
         self._alive = False
         self._loop.remove_writer(self._socket)
         with self._posting:
+            self._overtaking.clear()
             while self._unsent:
                 self._drop_first()
         unproved = not all(running.gone.is_set() for _, running in self._running.values())

@@ -311,6 +311,36 @@ async def test_more_commands_than_the_socket_has_room_for_run_when_it_has(
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_deadline_goes_before_the_commands_that_wait_for_room(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    supervisor.extend("claim", now() + 60)
+    assert (await supervisor.run(command("true"), ignore)).exit_code == 0
+    await filled(supervisor)
+    commands = [asyncio.create_task(supervisor.run(command("true"), ignore)) for _ in range(12)]
+    await until_waiting(supervisor, 3)
+    # The last one counts, from whatever thread: every command that waits has lost its right.
+    await asyncio.to_thread(supervisor.extend, "claim", now() + 90)
+    await asyncio.to_thread(supervisor.extend, "claim", now() - 1)
+    os.kill(supervisor.pid, signal.SIGCONT)
+    lost = [done.error or done.killed for done in await asyncio.gather(*commands)]
+    assert all(lost[-3:])
+    assert supervisor._overtaking == {}
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
+async def test_some_ten_commands_are_on_their_way_to_a_supervisor_at_once(
+    supervisor: Supervisor, command: MakeCommand
+) -> None:
+    os.kill(supervisor.pid, signal.SIGSTOP)
+    await stopped(supervisor.pid)
+    commands = [asyncio.create_task(supervisor.run(command("true"), ignore)) for _ in range(40)]
+    await until_waiting(supervisor, 20)
+    os.kill(supervisor.pid, signal.SIGCONT)
+    assert {done.exit_code for done in await asyncio.gather(*commands)} == {0}
+
+
+@pytest.mark.parametrize("mechanism", ["none"], indirect=True)
 async def test_commands_that_wait_for_room_are_killed_by_what_was_sent_behind_them(
     supervisor: Supervisor, command: MakeCommand
 ) -> None:
