@@ -925,6 +925,10 @@ class ReceiptsSettings(Table):
     """The Ed25519 key that signs, in a file of mode 600 which `dendro notary init` makes where there is none.
     No worker and no gateway needs it."""
 
+    witnesses: tuple[str, ...] = setting((), "receipts.witnesses")
+    """Witnesses that are asked to sign each checkpoint, each as its verifier key, a blank, and its address:
+    `witness.example/w1+a7e12144+BGG3… https://witness.example`."""
+
     interval_s: float = setting(60.0, "receipts.interval_s", at_least=1, at_most=3_600)
     """Seconds after which a log that grows is stated again, and within which a cut log is noticed."""
 

@@ -67,6 +67,7 @@ from tests.settings_at_work import (
     upkeep,
     variables,
 )
+from workers.notary import witnesses_of
 from workers.upkeep import queue_server, upkeep_queue
 
 REPOSITORY = Path(__file__).parent.parent
@@ -80,6 +81,7 @@ RAW, SAID = ev.AgentReasoningRawContentDelta(delta="x"), ev.AgentMessageDelta(de
 KEY_FILE, CERTIFICATE = ('gateway.tls_key="/k.pem"',), ('gateway.tls_certificate="/c.pem"',)
 ASKED = "on-request"
 SCRIPT = ('workspace.setup_script="make"',)
+WITNESS = "witness.example/w1+a7e12144+BGG3op9v3HIXXDPBmFc/0CioJHhGCXc+pyvvFPlBZdYO"
 REGISTER = ('receipts.url="memory://register"',)
 SIGNED = ('webhook.url="https://one"', 'webhook.secret="0123456789abcdef"')
 KEYED = ('chain.secret="s"', 'chain.key_id="k"')
@@ -211,6 +213,9 @@ EFFECTS: Mapping[str, Effect] = {
     "receipts.name": Effect('"fleet.example"', at_work.init_notary, "fleet.example", REGISTER),
     "receipts.state": Effect('"/srv/s"', lambda s: str(s.receipts.state), "/srv/s"),
     "receipts.key_file": Effect('"/srv/k"', lambda s: str(s.receipts.key_file), "/srv/k"),
+    "receipts.witnesses": Effect(
+        f"""['{WITNESS} https://w']""", lambda s: witnesses_of(s, at_work.NOBODY) is not None, True, REGISTER
+    ),
     "receipts.interval_s": Effect("7", at_work.notary_interval, 7_000, REGISTER),
     "upkeep.verify_sessions": Effect("3", lambda s: upkeep(s).verify_sessions, 3),
     # The webhook

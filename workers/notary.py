@@ -16,12 +16,13 @@ import uvloop
 from orchestrator.broker.errors import BrokerError
 from orchestrator.core.counts import counted
 from orchestrator.private_files import OTHERS
-from orchestrator.rollouts.notary import Notary
+from orchestrator.rollouts.notary import Notary, Witnessed
 from orchestrator.rollouts.notary_state import BadState, NotaryState
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.rollouts.register import BadRegister, Forked
-from orchestrator.rollouts.signed_notes import BadNote, Signer, read_private_key
+from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed
+from orchestrator.rollouts.signed_notes import BadNote, Note, Signer, read_private_key
 from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.witnesses import OnLine, asked
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import deployment, redis_url
 from orchestrator.wiring.open_deployment import Opened
@@ -52,7 +53,24 @@ def notary_of(settings: Settings, source: LogSource, state: NotaryState) -> Nota
         lambda origin: Signer(origin, private),
         int(told.interval_s * 1000),
         lambda: time.time_ns() // 1_000_000,
+        witnesses_of(settings, state),
     )
+
+
+def witnesses_of(settings: Settings, state: NotaryState) -> Witnessed | None:
+    """The witnesses that settings name, or none; raises `BadNote`."""
+    named = [OnLine.read(text) for text in settings.receipts.witnesses]
+    if not named:
+        return None
+    objects = Objects(settings.receipts.url or "")
+
+    async def witnessed(name: str, signed: Signed) -> Note:
+        note = await asked(named, Register(objects, name), signed, lambda who: state.seen_by(name, who))
+        for key in note.signed_by([one.key for one in named]):
+            state.saw(name, key.name, signed.point.size)
+        return note
+
+    return witnessed
 
 
 def run_notary(settings: Settings, ready: Callable[[], None] | None = None, *, once: bool = False) -> int:

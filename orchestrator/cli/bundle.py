@@ -62,6 +62,12 @@ def bundle(
         Path | None,
         typer.Option("--since", metavar="NOTE", help="With the proof that the register continues this one."),
     ] = None,
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            "--checkpoint", metavar="NOTE", help="Under this one, as a witness signed it, and not the newest."
+        ),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Shows what a bundle holds; writes nothing.")] = False,
 ) -> None:
     """Writes a whole tree as a file that a stranger can check.
@@ -97,9 +103,9 @@ def bundle(
         raise Fault(f"--packs {packs!r} is neither here nor named", ExitCode.USAGE)
     if receipts not in ("", "all", "own"):
         raise Fault(f"--receipts {receipts!r} is neither all nor own", ExitCode.USAGE)
-    if since is not None and not receipts:
-        raise Fault("--since needs --receipts", ExitCode.USAGE)
-    wanted = receipts, since
+    if (since or checkpoint) is not None and not receipts:
+        raise Fault("--since and --checkpoint need --receipts", ExitCode.USAGE)
+    wanted = receipts, since, checkpoint
     made, signer = asyncio.run(
         _bundle(settings, session, Path(output), packs == "here", withhold or [], key, origin, wanted)
     )
@@ -115,7 +121,7 @@ async def _bundle(
     withhold: list[str],
     key: Path | None,
     origin: str,
-    receipts: tuple[str, Path | None],
+    receipts: tuple[str, Path | None, Path | None],
 ) -> tuple[Made, Signer]:
     import tempfile
     import time
@@ -152,7 +158,9 @@ async def _bundle(
             return await write_bundle(found, head.tree, out, order), signer
 
 
-def _receipts(settings: Settings, namespace: str, kind: str, since: Path | None) -> WantedReceipts:
+def _receipts(
+    settings: Settings, namespace: str, kind: str, since: Path | None, at: Path | None
+) -> WantedReceipts:
     from orchestrator.rollouts.bundle_writer import WantedReceipts
     from orchestrator.rollouts.objects import Objects
     from orchestrator.rollouts.register import BadRegister, Register, Signed, register_of
@@ -163,9 +171,10 @@ def _receipts(settings: Settings, namespace: str, kind: str, since: Path | None)
     register = Register(Objects(settings.receipts.url), register_of(namespace))
     try:
         earlier = Signed.read(since.read_bytes()).point if since is not None else None
-        return WantedReceipts.of(register, whole=kind == "all", since=earlier)
+        last = Signed.read(at.read_bytes()) if at is not None else None
+        return WantedReceipts.of(register, whole=kind == "all", since=earlier, last=last)
     except BadNote as error:
-        raise Fault(f"{since}: {error}", ExitCode.USAGE) from None
+        raise Fault(f"a checkpoint that you name: {error}", ExitCode.USAGE) from None
     except BadRegister as error:
         raise Fault(f"{settings.receipts.url}: {error}") from None
 

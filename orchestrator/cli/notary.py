@@ -55,7 +55,7 @@ def init(ctx: typer.Context) -> None:
         )
     assert told.state is not None
     assert told.key_file is not None
-    with _faults():
+    with faults():
         if found := [name for name in Objects(told.url).names("") if not name.startswith(".")]:
             raise Fault(
                 f"{told.url} has {counted(len(found), 'register')} already ({found[0]}). A register goes on "
@@ -86,7 +86,7 @@ def run(
     from workers.notary import run_notary
 
     settings = Invocation.of(ctx).settings()
-    with _faults():
+    with faults():
         code = run_notary(settings, once=once)
     raise typer.Exit(code)
 
@@ -102,8 +102,24 @@ def key(ctx: typer.Context, namespace: Namespace = "") -> None:
     settings = Invocation.of(ctx).settings()
     if settings.receipts.name is None:
         raise Fault("receipts.name is not set", ExitCode.USAGE)
-    with _faults():
+    with faults():
         print(_vkey(settings, settings.receipts.name, namespace))
+
+
+@notary.command()
+def checkpoint(ctx: typer.Context, namespace: Namespace = "") -> None:
+    """Prints a register's newest checkpoint: keep it elsewhere, and name it in a trust file.
+
+    \b
+    dendro notary checkpoint > seen.note
+    """
+    import sys
+
+    from orchestrator.cli.witness import newest
+
+    settings = Invocation.of(ctx).settings()
+    with faults():
+        sys.stdout.buffer.write(newest(settings, namespace)[1].note.encode())
 
 
 @notary.command()
@@ -117,7 +133,7 @@ def status(ctx: typer.Context) -> None:
     """
     settings = Invocation.of(ctx).settings()
     assert settings.receipts.state is not None
-    with _faults():
+    with faults():
         from orchestrator.rollouts.notary_state import NotaryState
 
         state = NotaryState.open(settings.receipts.state)
@@ -151,7 +167,7 @@ def _vkey(settings: Settings, name: str, namespace: str) -> str:
 
 
 @contextmanager
-def _faults() -> Iterator[None]:
+def faults() -> Iterator[None]:
     """Says what is wrong with a state, a key or a register."""
     from orchestrator.rollouts.notary_state import BadState
     from orchestrator.rollouts.objects import ArchiveUnavailable

@@ -133,17 +133,26 @@ class WantedReceipts:
     """A checkpoint that the auditor had: the proof that the register goes on from it comes along."""
 
     @classmethod
-    def of(cls, register: Register, *, whole: bool, since: Checkpoint | None = None) -> WantedReceipts:
-        """Of the register as it is now; raises `RolloutError` where there is none, or it is another one."""
+    def of(
+        cls,
+        register: Register,
+        *,
+        whole: bool,
+        since: Checkpoint | None = None,
+        last: Signed | None = None,
+    ) -> WantedReceipts:
+        """Of the register as it is now, or was at `last`; raises `RolloutError` where it is another one."""
         newest = register.newest()
         if newest is None:
             raise RolloutError("there is no register yet: does a notary run? (`dendro notary run`)")
         point = newest.point
-        if since is not None and (since.origin != point.origin or since.size > point.size):
-            raise RolloutError(
-                f"the checkpoint of {since.origin} with {since.size} statements is none of {point.origin}, "
-                f"which has {point.size}"
-            )
+        for other in (since, last.point if last is not None else None):
+            if other is not None and (other.origin != point.origin or other.size > point.size):
+                raise RolloutError(
+                    f"the checkpoint of {other.origin} with {other.size} statements is none of "
+                    f"{point.origin}, which has {point.size}"
+                )
+        newest = last or newest
         return cls(register, newest, whole, since)
 
 

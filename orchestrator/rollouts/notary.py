@@ -33,7 +33,7 @@ from orchestrator.rollouts.register import (
     BadRegister,
     Forked,
     Register,
-    Step,
+    Signed,
     publish,
     register_of,
 )
@@ -50,8 +50,8 @@ ROUND_TREES: Final = 500
 """Trees that are looked at every interval though nothing says that they changed, in turn."""
 _REDACTED: Final = b'"kind":"redacted"'
 
-Witnessed = Callable[[str, Step, Note], Awaitable[Note]]
-"""Takes a register, its step and its checkpoint's note; answers the note with the signatures of witnesses."""
+Witnessed = Callable[[str, Signed], Awaitable[Note]]
+"""Takes a register and its checkpoint; answers the note with the signatures of witnesses."""
 
 
 class _Refused(Exception):
@@ -338,7 +338,7 @@ class Notary:
             note = await asyncio.to_thread(publish, self._objects, name, step, signer.signed)
             self._state.published(name, step.point.size, note)
             if self._witnessed is not None:
-                seen = await self._witnessed(name, step, note)
+                seen = await self._witnessed(name, Signed(step.point, note))
                 if seen != note:
                     await asyncio.to_thread(self._objects.put, f"{name}/checkpoint", seen.encode())
 

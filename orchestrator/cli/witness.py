@@ -1,0 +1,147 @@
+"""`dendro witness` and `dendro anchor`: checkpoints of a register in the hands of others."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.notary import Namespace, faults
+from orchestrator.terminal.faults import ExitCode, Fault
+
+if TYPE_CHECKING:
+    from orchestrator.rollouts.register import Register, Signed
+    from orchestrator.settings import Settings
+
+witness = typer.Typer(
+    rich_markup_mode=None,
+    name="witness",
+    no_args_is_help=True,
+    help="Signs a register's checkpoints as a witness, by hand.",
+)
+anchor = typer.Typer(
+    rich_markup_mode=None,
+    name="anchor",
+    no_args_is_help=True,
+    help="Leaves a register's checkpoint where others see it.",
+)
+
+
+def newest(settings: Settings, namespace: str) -> tuple[Register, Signed]:
+    """A namespace's register, and its newest checkpoint."""
+    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.register import Register, register_of
+
+    if settings.receipts.url is None:
+        raise Fault("no receipts.url is set: where the notary publishes its registers", ExitCode.USAGE)
+    register = Register(Objects(settings.receipts.url), register_of(namespace))
+    found = register.newest()
+    if found is None:
+        raise Fault("there is no register yet: does a notary run? (`dendro notary run`)")
+    return register, found
+
+
+@witness.command()
+def request(
+    ctx: typer.Context,
+    old: Annotated[
+        int, typer.Option("--old", metavar="SIZE", min=0, help="The size that the witness has signed last.")
+    ] = 0,
+    namespace: Namespace = "",
+) -> None:
+    """Prints the newest checkpoint, with the proof that it continues a size, for a witness to sign.
+
+    \b
+    dendro witness request --old 1204 > request
+    """
+    from orchestrator.rollouts.witnesses import Request
+
+    settings = Invocation.of(ctx).settings()
+    with faults():
+        register, found = newest(settings, namespace)
+        if old > found.point.size:
+            raise Fault(f"the register has {found.point.size} statements, not {old}", ExitCode.USAGE)
+        sys.stdout.buffer.write(Request.of(register, found, old).encode())
+
+
+@witness.command()
+def sign(
+    file: Annotated[Path, typer.Argument(metavar="REQUEST", help="What `dendro witness request` printed.")],
+    log: Annotated[
+        list[str], typer.Option("--log", metavar="KEY", help="The register's key; may be repeated.")
+    ],
+    state: Annotated[
+        Path, typer.Option("--state", metavar="FILE", help="Where you keep what you have signed last.")
+    ],
+    key: Annotated[
+        Path, typer.Option("--key", metavar="FILE", help="Your Ed25519 key, of OpenSSH or OpenSSL.")
+    ],
+    name: Annotated[str, typer.Option("--name", metavar="NAME", help="What your key is called.")],
+) -> None:
+    """Signs a checkpoint that continues the one that you signed last, and prints the line to append to it.
+
+    Needs no server. What it signs is noted in FILE before; keep that file: it
+    alone says which past you have seen. Your verifier key goes to stderr, for
+    the trust file's `witnesses`.
+
+    \b
+    dendro witness sign request --log "$LOG" --state seen.json --key ~/.ssh/id_ed25519 --name ada.example/w1
+    """
+    import time
+
+    from orchestrator.rollouts.signed_notes import BadNote, Signer, VerifierKey, is_name, read_private_key
+    from orchestrator.rollouts.witnesses import Conflict, NotWitnessed, Request, Witness, line_of
+
+    if not is_name(name):
+        raise Fault(f"--name {name!r} is no name: one word, without +", ExitCode.USAGE)
+    with faults():
+        signer = Signer(name, read_private_key(key))
+        own = Witness(state, signer, [VerifierKey.read(text) for text in log])
+        try:
+            print(line_of(own.sign(Request.read(file.read_bytes()), int(time.time()))))
+        except Conflict as conflict:
+            words = f"dendro witness request --old {conflict.size}"
+            raise Fault(f"you have signed size {conflict.size} last: ask for `{words}`") from None
+        except (NotWitnessed, BadNote) as error:
+            raise Fault(f"not signed: {error}") from None
+    print(f"your key   {signer.witness_key}", file=sys.stderr)
+
+
+@anchor.command()
+def git(
+    ctx: typer.Context,
+    repository: Annotated[Path, typer.Argument(metavar="REPOSITORY", help="A working tree of yours.")],
+    namespace: Namespace = "",
+) -> None:
+    """Commits the newest checkpoint to a git repository. Push it to somebody else's server yourself.
+
+    That server is a witness then: the checkpoint is no later than your push.
+
+    \b
+    dendro anchor git ~/receipts && git -C ~/receipts push
+    """
+    from orchestrator.private_files import write_file
+    from orchestrator.sandbox.git import GitFailed, run_git
+
+    settings = Invocation.of(ctx).settings()
+    with faults():
+        _, found = newest(settings, namespace)
+    name = f"{found.point.origin.replace('/', '-')}.note"
+    if not (repository / ".git").exists():
+        raise Fault(f"{repository} is no working tree of git: make one with `git init`", ExitCode.USAGE)
+    write_file(repository / name, found.note.encode())
+    words = ("commit", "--quiet", "-m", f"{found.point.origin}: {found.point.size} statements", "--", name)
+    try:
+        for each in (("add", "--", name), words):
+            done = run_git(repository, *each, writable=[repository.resolve()], seconds=30)
+            if done.code and each is words and b"nothing to commit" in done.out + done.complaint:
+                print(f"{name} is committed already, with {found.point.size} statements")
+                return
+            if done.code:
+                raise Fault(f"git {each[0]} failed in {repository}: {done.why}")
+    except GitFailed as error:
+        raise Fault(str(error)) from None
+    print(f"{name} with {found.point.size} statements is committed; now push it to somebody else's server")

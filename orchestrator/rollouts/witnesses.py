@@ -1,0 +1,223 @@
+"""Witnesses of a register: who signs a checkpoint where it continues the one that they signed before.
+
+The words are those of c2sp.org/tlog-witness. A request is `old <size>`, the consistency proof from that size
+in base64 lines, a blank line, and the checkpoint's note; the answer is a line with a signature
+(cosignature/v1). The same request goes to a witness on line and, as a file, to one by hand.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import logging
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Final, TypedDict
+
+import orjson
+
+from orchestrator.core.frozen import record
+from orchestrator.core.merkle import is_consistent
+from orchestrator.private_files import write_file
+from orchestrator.rollouts.register import BadRegister, Register, Signed
+from orchestrator.rollouts.signed_notes import (
+    COSIGNATURE,
+    MOST_NOTE_BYTES,
+    BadNote,
+    Note,
+    Signature,
+    Signer,
+    VerifierKey,
+    read_signature,
+)
+
+log = logging.getLogger("dendro.notary")
+
+MOST_PROOF: Final = 63
+"""Hashes of a proof, as tlog-witness bounds them."""
+PATIENCE_S: Final = 10.0
+_TRIES: Final = 3
+_OLD = re.compile(r"old (0|[1-9][0-9]{0,17})")
+_HASH = re.compile(r"[0-9A-Za-z+/]{43}=")
+
+
+class NotWitnessed(Exception):
+    """A checkpoint that a witness does not sign; the message says why."""
+
+
+class Conflict(NotWitnessed):
+    """The witness has signed another size than the request is about."""
+
+    def __init__(self, size: int) -> None:
+        super().__init__(f"the witness has signed size {size}")
+        self.size = size
+
+
+# ── requests ──────────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class Request:
+    """A checkpoint, and the proof that it continues an earlier size."""
+
+    old: int
+    proof: tuple[bytes, ...]
+    signed: Signed
+
+    @classmethod
+    def of(cls, register: Register, signed: Signed, old: int) -> Request:
+        """Raises `BadRegister`."""
+        size = signed.point.size
+        proof = register.consistency(size, old) if 0 < old < size else []
+        return cls(old, tuple(proof), signed)
+
+    @classmethod
+    def read(cls, data: bytes) -> Request:
+        """Raises `BadNote`."""
+        head, blank, note = data.partition(b"\n\n")
+        first, *lines = head.decode("utf-8", "replace").split("\n")
+        old = _OLD.fullmatch(first)
+        if old is None or not blank or len(lines) > MOST_PROOF or not all(map(_HASH.fullmatch, lines)):
+            raise BadNote("it is no request to a witness (`old <size>`, a proof, a blank line, a checkpoint)")
+        proof = tuple(base64.b64decode(line) for line in lines)
+        return cls(int(old[1]), proof, Signed.read(note))
+
+    def encode(self) -> bytes:
+        lines = [f"old {self.old}", *(base64.b64encode(one).decode() for one in self.proof)]
+        return "\n".join(lines).encode() + b"\n\n" + self.signed.note.encode()
+
+
+# ── a witness ─────────────────────────────────────────────────────────────────────────────────────
+
+
+class _Last(TypedDict):
+    size: int
+    root: str
+
+
+class Witness:
+    """A witness with a file of what it has signed last, by origin."""
+
+    def __init__(self, file: Path, signer: Signer, logs: Sequence[VerifierKey]) -> None:
+        self._file, self._signer, self._logs = file, signer, logs
+
+    def sign(self, request: Request, time_s: int) -> Signature:
+        """Signs a checkpoint that continues the last one; what it signed is on the disk before.
+
+        Raises `NotWitnessed` and `BadNote`.
+        """
+        point, known = request.signed.point, self._known()
+        keys = [key for key in self._logs if key.name == point.origin]
+        if not request.signed.note.signed_by(keys):
+            raise NotWitnessed(f"no key of {point.origin} that you named has signed it")
+        last = known.get(point.origin)
+        size, root = (last["size"], bytes.fromhex(last["root"])) if last else (0, b"")
+        if request.old != size:
+            raise Conflict(size)
+        if size == point.size and root != point.root:
+            raise NotWitnessed(f"size {size} of {point.origin} has another root than the one that you signed")
+        if 0 < size < point.size and not is_consistent(size, root, point.size, point.root, request.proof):
+            raise NotWitnessed(f"it does not continue size {size} of {point.origin}, which you signed")
+        if size > point.size:
+            raise NotWitnessed(f"you have signed size {size} of {point.origin} already")
+        known[point.origin] = _Last(size=point.size, root=point.root.hex())
+        write_file(self._file, orjson.dumps(known, option=orjson.OPT_INDENT_2) + b"\n")
+        return self._signer.cosigned(point.text, time_s)
+
+    def size(self, origin: str) -> int:
+        """The size of a register that it has signed last."""
+        known = self._known().get(origin)
+        return known["size"] if known else 0
+
+    def _known(self) -> dict[str, _Last]:
+        try:
+            found: dict[str, _Last] = orjson.loads(self._file.read_bytes())
+        except FileNotFoundError:
+            return {}
+        except orjson.JSONDecodeError:
+            raise NotWitnessed(f"{self._file} is damaged: nobody knows what was signed last") from None
+        return found
+
+
+def line_of(signature: Signature) -> str:
+    """A signature as a note has it, without its end."""
+    return Note("-\n", (signature,)).encode().decode().split("\n")[2]
+
+
+def checked(line: str, signed: Signed, key: VerifierKey) -> Note:
+    """The note with the line of a witness under it; raises `BadNote` if it is none of this witness."""
+    signature = read_signature(line)
+    if (signature.name, signature.id) != (key.name, key.id):
+        raise BadNote(f"the line is none of {key.name}")
+    note = signed.note.with_signatures([signature])
+    note.signed_by([key])
+    return note
+
+
+# ── witnesses on line ─────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class OnLine:
+    """A witness that is asked over HTTP."""
+
+    key: VerifierKey
+    url: str
+
+    @classmethod
+    def read(cls, text: str) -> OnLine:
+        """Reads `VERIFIER-KEY URL`; raises `BadNote`."""
+        key, _, url = text.partition(" ")
+        found = VerifierKey.read(key)
+        if found.type != COSIGNATURE or not re.fullmatch(r"https?://\S+", url):
+            raise BadNote(f"{text!r} is no witness: a verifier key of type 0x04, a blank, and its address")
+        return cls(found, url.rstrip("/"))
+
+
+async def asked(
+    witnesses: Iterable[OnLine], register: Register, signed: Signed, seen: Callable[[str], int]
+) -> Note:
+    """The checkpoint's note with the signatures of those witnesses that gave one; the others are logged.
+
+    `seen` answers the size that a witness, by its name, has signed last, as far as is known.
+    """
+    found = await asyncio.gather(*(_asked(one, register, signed, seen(one.key.name)) for one in witnesses))
+    return signed.note.with_signatures(one for note in found if note for one in note.signatures)
+
+
+async def _asked(witness: OnLine, register: Register, signed: Signed, old: int) -> Note | None:
+    import aiohttp
+
+    timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
+    try:
+        async with aiohttp.ClientSession(timeout=timeout, trust_env=True) as http:
+            # One that knows another size says so.
+            for _ in range(_TRIES):
+                request = await asyncio.to_thread(Request.of, register, signed, old)
+                try:
+                    return checked(await _posted(http, witness, request.encode()), signed, witness.key)
+                except Conflict as conflict:
+                    if conflict.size > signed.point.size:
+                        raise
+                    old = conflict.size
+            raise NotWitnessed("it names another size each time")
+    except (NotWitnessed, BadNote, BadRegister, aiohttp.ClientError, TimeoutError, OSError) as error:
+        log.warning("the witness %s did not sign size %d: %s", witness.key.name, signed.point.size, error)
+        return None
+
+
+async def _posted(http: object, witness: OnLine, body: bytes) -> str:
+    import aiohttp
+
+    assert isinstance(http, aiohttp.ClientSession)
+    async with http.post(f"{witness.url}/add-checkpoint", data=body, allow_redirects=False) as answer:
+        told = (await answer.content.read(MOST_NOTE_BYTES)).decode("utf-8", "replace")
+        if answer.status == 409 and re.fullmatch(r"(0|[1-9][0-9]{0,17})\n?", told):
+            raise Conflict(int(told))
+        if answer.status != 200:
+            raise NotWitnessed(f"HTTP {answer.status}: {told.strip()[:200]!r}")
+    mine = [line for line in told.split("\n") if line.startswith(f"— {witness.key.name} ")]
+    if not mine:
+        raise NotWitnessed("its answer has no signature of its")
+    return mine[0]
