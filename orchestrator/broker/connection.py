@@ -24,7 +24,7 @@ from orchestrator.broker.cluster import Cluster
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.outage import Outage
 from orchestrator.broker.scripts import Argument, Script, load
-from orchestrator.broker.sockets import Era, Wire, connection_pool
+from orchestrator.broker.sockets import Era, Waits, Wire, connection_pool
 from orchestrator.core.frozen import record
 from orchestrator.tables import RedisSettings
 
@@ -82,9 +82,13 @@ class Connection:
     """The record that is told when Redis does not answer, and when it does again."""
     clustered = False
 
-    def __init__(self, client: Commands, waiting: Commands, *, clustered: bool = False) -> None:
+    def __init__(
+        self, client: Commands, waiting: Commands, *, waits: Commands | None = None, clustered: bool = False
+    ) -> None:
+        """`waits`, if given, takes single commands of `waiting`, for less."""
         self._client = client
         self._waiting = waiting
+        self._waits = waits or waiting
         self.clustered = clustered
 
     async def run(self, call: ScriptCall) -> list[Any]:
@@ -180,7 +184,7 @@ class Connection:
     async def wait(self, *args: Argument) -> Any:
         """Runs a command that may block longer than any reply deadline."""
         try:
-            reply = await self._waiting.execute_command(*args)
+            reply = await self._waits.execute_command(*args)
         except Exception as error:
             raise self._failed(error, args) from error
         self._answered(args)
@@ -207,6 +211,8 @@ class Connection:
         await self._client.aclose()
         if self._waiting is not self._client:
             await self._waiting.aclose()
+        if self._waits is not self._waiting:
+            await self._waits.aclose()
 
 
 async def _both(
@@ -239,7 +245,8 @@ def connect(redis: RedisSettings, name: str = "") -> Connection:
     if isinstance(client, Redis):
         client = Wire(client, redis.command_timeout_s)
     waiting = _client(redis, era, None, name)
-    return Connection(client, waiting, clustered=redis.cluster)
+    waits = Waits(waiting) if isinstance(waiting, Redis) else None
+    return Connection(client, waiting, waits=waits, clustered=redis.cluster)
 
 
 def _client(redis: RedisSettings, era: Era, reply_timeout_s: float | None, name: str) -> Commands:

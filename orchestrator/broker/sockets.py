@@ -6,6 +6,7 @@ Knows no scripts and maps no errors; what is raised is the client library's.
 from __future__ import annotations
 
 import asyncio
+import math
 import re
 import ssl
 from collections import deque
@@ -323,19 +324,71 @@ class Wire:
         try:
             if self._link is not None:
                 self._link.leave()
-            pool = self.library.connection_pool
-            connection = pool.connection_class(**pool.connection_kwargs)
-            await connection.connect()  # type: ignore[no-untyped-call]
-            self._link = _Link(cast(_Lean, connection), self._timeout_s)
+            self._link = await _Link.opened(self.library, self._timeout_s)
             return self._link
         finally:
             self._opening = None
 
 
+class Waits:
+    """A client of one server for commands that block, whose replies may come at any time.
+
+    Each has a connection of its own until it is answered; who gives one up ends its connection.
+    """
+
+    def __init__(self, library: Redis) -> None:
+        """Opens no connection. `library` is the client whose pool makes them."""
+        self._library = library
+        self._parsed = cast(Mapping[str, Callable[..., Any]], dict(library.response_callbacks))
+        self._idle: list[_Link] = []
+        self._busy: set[_Link] = set()
+
+    async def execute_command(self, *args: Any) -> Any:
+        """Runs a command; raises the client library's errors."""
+        link = await self._free()
+        self._busy.add(link)
+        answered = False
+        try:
+            reply = await link.send(_packed(args))
+            answered = True
+        except foreign.ResponseError:
+            answered = True
+            raise
+        finally:
+            self._busy.discard(link)
+            if answered and link.serves:
+                self._idle.append(link)
+            else:
+                # Its answer, if one still comes, would be taken for another's.
+                link.end(foreign.ConnectionError("the command was given up"))
+        parsed = self._parsed.get(args[0])
+        return reply if parsed is None else parsed(reply)
+
+    async def _free(self) -> _Link:
+        while self._idle:
+            link = self._idle.pop()
+            if link.serves:
+                return link
+            link.end(foreign.ConnectionError("the server is no primary any more"))
+        return await _Link.opened(self._library, None)
+
+    async def aclose(self) -> None:
+        for link in (*self._idle, *self._busy):
+            link.end(foreign.ConnectionError("the client was closed"))
+
+
 class _Link(asyncio.Protocol):
     """An open connection, taken over from the library, and the commands whose replies are awaited."""
 
-    def __init__(self, connection: _Lean, timeout_s: float) -> None:
+    @classmethod
+    async def opened(cls, library: Redis, timeout_s: float | None) -> _Link:
+        """A new connection; raises the library's errors."""
+        pool = library.connection_pool
+        connection = pool.connection_class(**pool.connection_kwargs)
+        await connection.connect()  # type: ignore[no-untyped-call]
+        return cls(cast(_Lean, connection), timeout_s)
+
+    def __init__(self, connection: _Lean, timeout_s: float | None) -> None:
         self._connection = connection
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
@@ -370,6 +423,9 @@ class _Link(asyncio.Protocol):
         if not self._unsent:
             self._loop.call_soon(self._flush)
         self._unsent.append(packed)
+        if self._timeout_s is None:
+            self._awaited.append((reply, math.inf))
+            return reply
         self._awaited.append((reply, self._loop.time() + self._timeout_s))
         if self._watch is None:
             self._watch = self._loop.call_later(self._timeout_s, self._look)

@@ -115,6 +115,48 @@ async def test_reply_to_a_command_that_nobody_waits_for_any_more_goes_to_no_othe
         assert await after == b"after"
 
 
+async def test_command_that_blocks_has_a_connection_until_it_is_answered_and_then_leaves_it_to_the_next(
+    tmp_path: Path,
+) -> None:
+    async with serving(tmp_path) as (server, connection):
+        server.answer = holding(b"first", b"second")
+        waiting = [asyncio.create_task(connection.wait("ECHO", word)) for word in ("first", "second")]
+        for word in (b"first", b"second"):
+            await server.reads(word)
+        assert len(server.writers) == 2
+        for number, writer in enumerate(server.writers):
+            writer.write(b":%d\r\n" % number)
+        assert sorted(await asyncio.gather(*waiting)) == [0, 1]
+        server.answer = lambda words: b"-ERR no\r\n" if words[-1] == b"bad" else echoed(words)
+        with pytest.raises(BrokerError, match="no"):
+            await connection.wait("ECHO", "bad")
+        assert await connection.wait("ECHO", "third") == b"third"
+        assert len(server.writers) == 2
+
+
+async def test_late_reply_to_a_wait_that_was_given_up_goes_to_no_other(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, connection):
+        server.answer = holding(b"given-up")
+        left = asyncio.create_task(connection.wait("ECHO", "given-up"))
+        await server.reads(b"given-up")
+        left.cancel()
+        await asyncio.wait([left])
+        server.says(echoed([b"given-up"]))
+        assert await connection.wait("ECHO", "after") == b"after"
+        assert len(server.writers) == 2
+
+
+async def test_wait_behind_the_end_of_its_connection_has_a_new_one(tmp_path: Path) -> None:
+    async with serving(tmp_path) as (server, connection):
+        server.answer = holding(b"lost")
+        lost = asyncio.create_task(connection.wait("ECHO", "lost"))
+        await server.reads(b"lost")
+        server.hangs_up()
+        with pytest.raises(Unavailable):
+            await lost
+        assert await connection.wait("ECHO", "after") == b"after"
+
+
 async def test_late_reply_fails_all_that_waits_and_the_next_command_has_a_new_connection(
     tmp_path: Path,
 ) -> None:
