@@ -194,5 +194,5 @@ def test_an_agent_is_canceled_and_a_limit_is_added_to(visitor: Visitor) -> None:
     page.keyboard.press("c")
     expect(page.get_by_role("dialog")).to_contain_text("Cancel scout")
     page.get_by_test_id("confirm").click()
-    expect(page.get_by_test_id("notice").filter(has_text="scout has ended")).to_be_visible()
+    expect(page.get_by_test_id("notice").filter(has_text="“scout” has ended")).to_be_visible()
     expect(child).not_to_have_attribute("data-state", "needs")

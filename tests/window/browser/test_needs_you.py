@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.cli.machine import dendro
 from tests.started import Started
@@ -345,11 +345,15 @@ def test_a_question_of_an_mcp_server_is_answered(visitor: Visitor) -> None:
 
 
 @pytest.mark.usefixtures("queue")
-def test_single_letters_can_be_switched_off(visitor: Visitor) -> None:
+def test_single_letters_act_on_nothing_while_one_types_and_can_be_switched_off(visitor: Visitor) -> None:
     thread = visitor.deployment.asks("touch one")
     page = visitor.signed_in("/")
     row(page, thread).click()
     expect(page.get_by_test_id("allow")).to_be_enabled()
+    page.keyboard.press("r")
+    page.keyboard.type("a and d")
+    expect(page.get_by_label("Deny, and tell root")).to_have_value("a and d")
+    page.keyboard.press("Escape")
     page.get_by_test_id("settings-open").click()
     page.get_by_label("Single letters act").uncheck()
     page.keyboard.press("Escape")
@@ -367,3 +371,18 @@ def test_single_letters_can_be_switched_off(visitor: Visitor) -> None:
     expect(page.get_by_test_id("allow")).to_be_enabled()
     press(page, "a")
     expect(page.get_by_test_id("needs-empty")).to_contain_text("allowed by you")
+
+
+@pytest.mark.usefixtures("queue")
+def test_what_has_waited_for_ten_minutes_is_said_in_amber(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("touch one")
+    page = visitor.signed_in("/fleet")
+
+    def later(route: Route) -> None:
+        answer = route.fetch()
+        route.fulfill(json={**answer.json(), "now": answer.json()["now"] + 660_000})
+
+    page.route("**/api/window/state", later)
+    page.goto(f"{visitor.deployment.url}/")
+    expect(row(page, thread).locator("time")).to_have_text("11 m")
+    expect(row(page, thread).locator("time")).to_have_class("late")

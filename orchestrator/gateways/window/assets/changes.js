@@ -4,7 +4,7 @@ import { signal } from "@preact/signals";
 import { api, may, notice, onSignedOut } from "./store.js";
 import { KINDS, Lines } from "./lines.js";
 import { plain, visible } from "./text.js";
-import { agentName, clock, go, html, Key, phone, place, quantity, Stat, Words } from "./parts.js";
+import { agentName, clock, go, html, Key, phone, place, quantity, quoted, Stat, Words } from "./parts.js";
 import { bind } from "./keys.js";
 import { File as Patch } from "./items.js";
 import { Rows } from "./rows.js";
@@ -28,7 +28,7 @@ const MERGED_AGAIN_MS = 5_000; // joining the folders of a tree costs more than 
 
 // `at` is the entry of the tree's log at whose time they are shown; null for now.
 export function Changes({ id, tree, agent, at, seq }) {
-  const thread = agent.threadId, { held } = place.value, all = place.value.all && held === null, many = tree.order.value.length > 1;
+  const thread = agent.threadId, { held } = place.value, many = tree.order.value.length > 1, all = many && place.value.all && held === null;
   const [told, setTold] = useState(null), found = told?.all === all ? told : null, [why, setWhy] = useState(""), [to, setTo] = useState(0), [shown, setShown] = useState("all"), [shares, setShares] = useState({});
   const chosen = useMemo(() => signal(null), []), box = useRef();
   // Beside a place that is held they are those since then; a folder that was not recorded yet began empty.
@@ -76,7 +76,7 @@ export function Changes({ id, tree, agent, at, seq }) {
   const lines = !file ? null : all ? its && { thread: its.threadId, from: its.from, to: its.to, kind: share.kind } : { thread, from: found.from, to: found.to, kind: file.kind };
   const several = all ? found.files.filter(SHOWN.several).length : 0, alone = all ? found.agents.filter((one) => one.unsaved).length : 0;
   const remarks = lines && remarksOf(lines.thread); // before those of all are looked through
-  const writers = (all ? found.agents : [agent]).map((one) => ({ thread: one.threadId, name: name(one.agentId), remarks: drafts.get(one.threadId)?.value ?? [] })).filter((one) => one.remarks.length);
+  const writers = (all ? found.agents : [agent]).map((one) => ({ thread: one.threadId, name: name(one.agentId), to: quoted(tree.agents.get(one.agentId)?.peek() ?? one), remarks: drafts.get(one.threadId)?.value ?? [] })).filter((one) => one.remarks.length);
   return html`<section class="changes" aria-label="Changes of ${plain(title)}" data-testid="changes">
     <aside>${which}<header><b><${Words} text=${title} most=${60} /></b><${Stat} added=${found.added} removed=${found.removed} /></header>
       ${at === null && !all ? html`<label class="faint">As it was <select value=${to} onChange=${(event) => setTo(Number(event.target.value))} data-testid="moment"><option value="0">now</option>${found.moments.slice(1, -1).reverse().map((one) => html`<option key=${one.seq} value=${one.seq}>${clock(one.atMs)}, entry ${one.seq}, ${quantity(one.files, "file")}</option>`)}</select></label>` : null}
@@ -123,13 +123,13 @@ function File({ id, at, files, chosen, mark, name }) {
 }
 
 // The remarks for one agent: one message.
-function Send({ thread, name, remarks }) {
+function Send({ thread, name, to, remarks }) {
   const kept = remarksOf(thread);
   const send = async () => {
     try {
       await api("turn/start", { threadId: thread, input: [{ type: "text", text: remarkText(remarks) }], clientUserMessageId: remarks[0].id });
       kept.value = kept.peek().filter((one) => !remarks.includes(one));
-      notice(`Sent to ${plain(name)}.`, { forMs: 4000 });
+      notice(`Sent to ${to}.`, { forMs: 4000 });
     } catch (error) { notice(error.message, { bad: true }); }
   };
   return html`<footer class="remarks" data-testid="remarks"><span>${quantity(remarks.length, "remark")} for <${Words} text=${name} most=${60} /></span><span class="grow" /><button class="quiet" onClick=${() => { kept.value = []; }}>Discard</button><button class="primary" data-testid="remarks-send" onClick=${send}>Send</button></footer>`;

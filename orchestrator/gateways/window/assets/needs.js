@@ -4,7 +4,7 @@ import { computed, signal } from "@preact/signals";
 import { api, hear, line, may, notice, onOpened, onSignedOut, Refused, session } from "./store.js";
 import { counted, plain, visible } from "./text.js";
 import { File, linesOf, Prose, Ran } from "./items.js";
-import { Age, agentName, canopy, folder, Glyph, go, html, Key, Link, phone, place, quantity, Stat, title, Words } from "./parts.js";
+import { Age, agentName, canopy, folder, Glyph, go, html, Key, Link, phone, place, quantity, quoted, Stat, title, Words } from "./parts.js";
 import { bind } from "./keys.js";
 import { atWork } from "./trees.js";
 
@@ -176,7 +176,7 @@ function give(keys, answer, { words, then = null, whole = isSeen(keys) } = {}) {
   if (!refuses) { send(given); return true; }
   const batch = { given, timer: setTimeout(() => letGo(batch), HELD_MS) };
   holding.push(batch);
-  batch.drop = notice(`${words} ${given.length === 1 ? agentName(given[0].request) : quantity(given.length, "request")}`, { act: ["Take back", () => takeBack(batch), "z"], forMs: HELD_MS });
+  batch.drop = notice(`${words} ${given.length === 1 ? quoted(given[0].request) : quantity(given.length, "request")}`, { act: ["Take back", () => takeBack(batch), "z"], forMs: HELD_MS });
   return true;
 }
 
@@ -222,9 +222,9 @@ async function send(given, more = {}) {
     const end = answered.find((each) => each.threadId === one.request.threadId && each.callId === one.request.callId);
     if (!end) { back(one, "The server said nothing about this answer."); continue; }
     taken.delete(one.key);
-    if (end.outcome === "already") notice(`${agentName(one.request)}: already ${endWords(end)}`);
-    else if (end.outcome === "withdrawn") notice(`${agentName(one.request)}: ${plain(end.text ?? "withdrawn", 120)}`);
-    else if (end.outcome === "kept") notice(`${agentName(one.request)}: ${plain(end.text ?? "kept", 160)}`);
+    if (end.outcome === "already") notice(`${quoted(one.request)}: already ${endWords(end)}`);
+    else if (end.outcome === "withdrawn") notice(`${quoted(one.request)}: ${plain(end.text ?? "withdrawn", 120)}`);
+    else if (end.outcome === "kept") notice(`${quoted(one.request)}: ${plain(end.text ?? "kept", 160)}`);
     if (one.then && end.outcome !== "already") tell(one.request, one.then);
   }
   readHistory();
@@ -444,7 +444,7 @@ function Reply({ keys, one }) {
     if (done) close();
   };
   const onKey = (event) => { if (event.key === "Escape") { event.stopPropagation(); close(); } else if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) submit(event); };
-  return html`<form class="answers reply" onSubmit=${submit}><label class="wide">${plan ? "What to change in the plan" : `Deny, and tell ${agentName(one)}`}<textarea ref=${box} rows="3" maxlength="20000" value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${onKey} /></label>
+  return html`<form class="answers reply" onSubmit=${submit}><label class="wide">${plan ? "What to change in the plan" : `Deny, and tell ${quoted(one)}`}<textarea ref=${box} rows="3" maxlength="20000" value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${onKey} /></label>
     <button class="primary" data-testid="answer" disabled=${!text.trim() || guarded.value || line.value === "lost"}>${plan ? "Send back" : "Deny and send"} <${Key} k="⌘⏎" /></button><button type="button" onClick=${close}>Not now <${Key} k="Esc" /></button></form>`;
 }
 
@@ -544,6 +544,6 @@ function reply(event) {
 export const acts = () => {
   const one = requestOf(chosen.value);
   if (!one || !answerable(one)) return [];
-  const who = agentName(one);
+  const who = quoted(one);
   return one.kind === "question" ? [[`Answer ${who}…`, () => reply()]] : [[`Allow ${who}`, () => act("accept")], [`Deny ${who}`, () => act("decline")]];
 };

@@ -86,6 +86,8 @@ export const Key = ({ k }) => html`<kbd aria-hidden="true">${k}</kbd>`;
 export const Words = ({ text, most = 200 }) => html`<bdi>${visible(cut(String(text ?? ""), most), { breaks: false })}</bdi>`;
 const cut = (text, most) => (text.length > most ? `${text.slice(0, most - 1)}…` : text);
 export const agentName = (one) => (one.label ? one.label : one.agentId === 0 ? "root" : `agent ${one.agentId}`);
+// The same within the window's own words, where nothing of an agent may look like them: quoted, bounded, with nothing hidden in it.
+export const quoted = (one) => (one.label ? `“${plain(one.label, 60)}”` : agentName(one));
 export const title = (one) => plain(one.title || "") || `Tree ${String(one.treeId ?? "").slice(0, 8)}`;
 export const folder = (path) => String(path ?? "").replace(/^\/(?:home|Users)\/[^/]+(?=\/|$)/, "~");
 export const quantity = (n, one, more = `${one}s`) => `${n.toLocaleString("en")} ${n === 1 ? one : more}`;
