@@ -68,6 +68,10 @@ def bundle(
             "--checkpoint", metavar="NOTE", help="Under this one, as a witness signed it, and not the newest."
         ),
     ] = None,
+    stamp: Annotated[
+        Path | None,
+        typer.Option("--stamp", metavar="FILE", help="With its time stamp (`dendro anchor tsa`)."),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Shows what a bundle holds; writes nothing.")] = False,
 ) -> None:
     """Writes a whole tree as a file that a stranger can check.
@@ -105,7 +109,9 @@ def bundle(
         raise Fault(f"--receipts {receipts!r} is neither all nor own", ExitCode.USAGE)
     if (since or checkpoint) is not None and not receipts:
         raise Fault("--since and --checkpoint need --receipts", ExitCode.USAGE)
-    wanted = receipts, since, checkpoint
+    if stamp is not None and checkpoint is None:
+        raise Fault("--stamp needs --checkpoint: the one that it is of", ExitCode.USAGE)
+    wanted = receipts, since, checkpoint, stamp
     made, signer = asyncio.run(
         _bundle(settings, session, Path(output), packs == "here", withhold or [], key, origin, wanted)
     )
@@ -121,7 +127,7 @@ async def _bundle(
     withhold: list[str],
     key: Path | None,
     origin: str,
-    receipts: tuple[str, Path | None, Path | None],
+    receipts: tuple[str, Path | None, Path | None, Path | None],
 ) -> tuple[Made, Signer]:
     import tempfile
     import time
@@ -159,8 +165,14 @@ async def _bundle(
 
 
 def _receipts(
-    settings: Settings, namespace: str, kind: str, since: Path | None, at: Path | None
+    settings: Settings,
+    namespace: str,
+    kind: str,
+    since: Path | None,
+    at: Path | None,
+    stamp: Path | None,
 ) -> WantedReceipts:
+    from orchestrator.core.frozen import replace
     from orchestrator.rollouts.bundle_writer import WantedReceipts
     from orchestrator.rollouts.objects import Objects
     from orchestrator.rollouts.register import BadRegister, Register, Signed, register_of
@@ -172,7 +184,8 @@ def _receipts(
     try:
         earlier = Signed.read(since.read_bytes()).point if since is not None else None
         last = Signed.read(at.read_bytes()) if at is not None else None
-        return WantedReceipts.of(register, whole=kind == "all", since=earlier, last=last)
+        wanted = WantedReceipts.of(register, whole=kind == "all", since=earlier, last=last)
+        return replace(wanted, stamp=stamp.read_bytes()) if stamp is not None else wanted
     except BadNote as error:
         raise Fault(f"a checkpoint that you name: {error}", ExitCode.USAGE) from None
     except BadRegister as error:

@@ -145,3 +145,70 @@ def git(
     except GitFailed as error:
         raise Fault(str(error)) from None
     print(f"{name} with {found.point.size} statements is committed; now push it to somebody else's server")
+
+
+@anchor.command()
+def tsa(
+    file: Annotated[
+        Path, typer.Argument(metavar="NOTE", help="A checkpoint, as `dendro notary checkpoint` prints it.")
+    ],
+    reply: Annotated[
+        Path | None,
+        typer.Option("--reply", metavar="FILE", help="The time stamp: to be made, or checked."),
+    ] = None,
+    url: Annotated[
+        str, typer.Option("--url", metavar="URL", help="An authority (RFC 3161) to be asked over HTTP.")
+    ] = "",
+    query: Annotated[
+        Path | None, typer.Option("--query", metavar="FILE", help="Writes the request, to be carried there.")
+    ] = None,
+    roots: Annotated[
+        Path | None,
+        typer.Option("--roots", metavar="PEM", help="Certificates, one of which has to stand behind it."),
+    ] = None,
+) -> None:
+    """Gets a time stamp for a checkpoint (RFC 3161): it is no later than the time of the authority.
+
+    Anybody checks it with OpenSSL, over the checkpoint's text up to the blank
+    line. `dendro bundle --checkpoint NOTE --stamp FILE` brings it along.
+
+    \b
+    dendro anchor tsa seen.note --url https://tsa.example/tsr --reply seen.tsr
+    dendro anchor tsa seen.note --query seen.tsq
+    dendro anchor tsa seen.note --reply seen.tsr --roots authority.pem
+    """
+    import asyncio
+
+    from orchestrator.core.entries import timestamp
+    from orchestrator.private_files import write_file
+    from orchestrator.rollouts.register import Signed
+    from orchestrator.rollouts.witnesses import BadStamp, ask_for_stamp, stamp_query, stamped
+
+    if reply is None and query is None:
+        raise Fault("name --reply for the time stamp, or --query for the request", ExitCode.USAGE)
+    if url and reply is None:
+        raise Fault("--url needs --reply: the file for the time stamp", ExitCode.USAGE)
+    with faults():
+        note = Signed.read(file.read_bytes()).note
+        trusted = roots.read_bytes() if roots is not None else b""
+        try:
+            asked, nonce = stamp_query(note)
+            if query is not None:
+                write_file(query, asked)
+            if reply is None:
+                print(f"have {query} answered by an authority; then: dendro anchor tsa {file} --reply FILE")
+                return
+            data = asyncio.run(ask_for_stamp(url, asked)) if url else reply.read_bytes()
+            at = stamped(data, note, nonce if url else None, trusted)
+            if url:
+                write_file(reply, data)
+        except BadStamp as error:
+            raise Fault(f"no time stamp of this checkpoint: {error}") from None
+        except ImportError:
+            raise Fault(
+                "the package rfc3161-client is not installed: pip install 'dendro-orchestrator[tsa]'; or "
+                "`openssl ts` does the same with the checkpoint's text",
+                ExitCode.USAGE,
+            ) from None
+    proof = "(proved by your roots)" if trusted else "(stated: no --roots were named)"
+    print(f"{reply}: no later than {timestamp(int(at.timestamp() * 1000))} {proof}")

@@ -131,6 +131,8 @@ class WantedReceipts:
     """All of the register, which alone shows that nothing was left out; else the tree's own statements."""
     since: Checkpoint | None = None
     """A checkpoint that the auditor had: the proof that the register goes on from it comes along."""
+    stamp: bytes = b""
+    """A time stamp of the newest checkpoint's text, as an authority gave it; empty: none."""
 
     @classmethod
     def of(
@@ -235,6 +237,8 @@ class _Stated:
         size = wanted.newest.point.size
         yield REGISTER, self._lines(size)
         yield f"receipts/{size}.note", iter((wanted.newest.note.encode(),))
+        if wanted.stamp:
+            yield f"receipts/{size}.tsr", iter((wanted.stamp,))
         if wanted.since is not None and wanted.since.size < size:
             proof = {
                 "from": wanted.since.size,

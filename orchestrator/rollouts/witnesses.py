@@ -12,6 +12,8 @@ import base64
 import logging
 import re
 from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from hashlib import sha256
 from pathlib import Path
 from typing import Final, TypedDict
 
@@ -221,3 +223,78 @@ async def _posted(http: object, witness: OnLine, body: bytes) -> str:
     if not mine:
         raise NotWitnessed("its answer has no signature of its")
     return mine[0]
+
+
+# ── time stamps ───────────────────────────────────────────────────────────────────────────────────
+# RFC 3161: an authority signs SHA-256 of a checkpoint's text, and the time. `openssl ts` reads the same.
+
+MOST_STAMP_BYTES: Final = 64 << 10
+
+
+_SHA256: Final = "2.16.840.1.101.3.4.2.1"
+
+
+class BadStamp(Exception):
+    """A time stamp that is none of the checkpoint; the message says why."""
+
+
+def stamp_query(note: Note) -> tuple[bytes, int]:
+    """The request for a time stamp of a checkpoint's text with the certificates, and its nonce."""
+    from rfc3161_client import HashAlgorithm, TimestampRequestBuilder
+
+    built = TimestampRequestBuilder().data(note.text.encode()).hash_algorithm(HashAlgorithm.SHA256)
+    request = built.nonce(nonce=True).cert_request(cert_request=True).build()
+    assert request.nonce is not None
+    return request.as_bytes(), request.nonce
+
+
+def stamped(reply: bytes, note: Note, nonce: int | None = None, roots: bytes = b"") -> datetime:
+    """The time that an authority states of a checkpoint's text; raises `BadStamp`.
+
+    With `roots`, certificates in PEM, one of them has to stand behind its signature; else nobody looks at it.
+    """
+    from cryptography.x509 import load_pem_x509_certificates
+    from rfc3161_client import VerificationError, VerifierBuilder, decode_timestamp_response
+
+    if len(reply) > MOST_STAMP_BYTES:
+        raise BadStamp(f"a time stamp has at most {MOST_STAMP_BYTES:,} bytes")
+    try:
+        response = decode_timestamp_response(reply)
+        if response.status not in (0, 1):
+            raise BadStamp(f"the authority gave none (status {response.status}: {response.status_string})")
+        told = response.tst_info
+        imprint = told.message_imprint
+        if (imprint.hash_algorithm.dotted_string, imprint.message) != (_SHA256, _digest(note)):
+            raise BadStamp("it is of another text than this checkpoint's")
+        if nonce is not None and told.nonce != nonce:
+            raise BadStamp("it answers another request")
+        if roots:
+            builder = VerifierBuilder()
+            for root in load_pem_x509_certificates(roots):
+                builder = builder.add_root_certificate(root)
+            builder.build().verify_message(response, note.text.encode())
+        found: datetime = told.gen_time
+        return found
+    except (ValueError, VerificationError) as error:
+        raise BadStamp(str(error) or "it is no time stamp") from None
+
+
+def _digest(note: Note) -> bytes:
+    return sha256(note.text.encode()).digest()
+
+
+async def ask_for_stamp(url: str, query: bytes) -> bytes:
+    """The reply of an authority on line; raises `BadStamp`."""
+    import aiohttp
+
+    timeout, kind = aiohttp.ClientTimeout(total=PATIENCE_S), "application/timestamp-query"
+    try:
+        async with (
+            aiohttp.ClientSession(timeout=timeout, trust_env=True) as http,
+            http.post(url, data=query, headers={"Content-Type": kind}, allow_redirects=False) as answer,
+        ):
+            if answer.status != 200:
+                raise BadStamp(f"{url} answers HTTP {answer.status}")
+            return await answer.content.read(MOST_STAMP_BYTES + 1)
+    except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
+        raise BadStamp(f"{url} did not answer: {error or type(error).__name__}") from None

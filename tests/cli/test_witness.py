@@ -9,12 +9,14 @@ from typing import Any, cast
 
 import pytest
 import typer
+from aiohttp import web
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from orchestrator.cli import witness as commands
 from orchestrator.cli.notary import checkpoint
 from orchestrator.rollouts.register import Signed
 from orchestrator.rollouts.signed_notes import Note, read_signature
+from orchestrator.rollouts.witnesses import BadStamp, ask_for_stamp, stamp_query, stamped
 from orchestrator.terminal.faults import Fault
 from tests.rollouts import bundles as b
 from tests.rollouts.test_witnesses import grown
@@ -88,3 +90,111 @@ def test_checkpoint_is_committed_to_a_repository_once(
     assert log.stdout.splitlines() == ["fleet.example/home: 9 statements", "fleet.example/home: 3 statements"]
     assert Signed.read((repository / "fleet.example-home.note").read_bytes()).point.size == 9
     assert not (folder / "hooked").exists(), "no hook of the repository is started"
+
+
+# ── time stamps, by OpenSSL's authority ───────────────────────────────────────────────────────────
+
+AUTHORITY = """
+[tsa]
+default_tsa = own
+[own]
+serial = serial
+signer_digest = sha256
+default_policy = 1.2.3.4.1
+digests = sha256, sha512
+accuracy = secs:1
+certs = tsa.pem
+ess_cert_id_alg = sha256
+[extensions]
+extendedKeyUsage = critical,timeStamping
+"""
+
+
+def openssl(folder: Path, *words: str) -> subprocess.CompletedProcess[bytes]:
+    done = subprocess.run(["openssl", *words], cwd=folder, capture_output=True)
+    assert done.returncode == 0, done.stderr.decode()
+    return done
+
+
+def authority(folder: Path, name: str = "ca") -> Path:
+    """Makes an authority for time stamps; answers the certificate that stands behind it."""
+    (folder / "tsa.cnf").write_text(AUTHORITY)
+    (folder / "serial").write_text("01\n")
+    new = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    days, out = ("-days", "30"), ("-keyout", f"{name}.key", "-out", f"{name}.pem")
+    openssl(folder, "req", "-x509", *new, *days, *out, "-subj", f"/CN={name}")
+    if name == "ca":
+        openssl(folder, "req", *new, "-keyout", "tsa.key", "-out", "tsa.csr", "-subj", "/CN=stamps")
+        signed = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", *days, "-out", "tsa.pem")
+        kind = ("-extfile", "tsa.cnf", "-extensions", "extensions")
+        openssl(folder, "x509", "-req", "-in", "tsa.csr", *signed, *kind)
+    return folder / f"{name}.pem"
+
+
+def stamp(folder: Path, query: str, reply: str) -> None:
+    key = ("-signer", "tsa.pem", "-inkey", "tsa.key")
+    openssl(folder, "ts", "-reply", "-config", "tsa.cnf", *key, "-queryfile", query, "-out", reply)
+
+
+def test_time_stamp_of_an_authority_is_checked_here_and_by_openssl(
+    folder: Path, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    roots, other = authority(folder), authority(folder, "other")
+    checkpoint(CTX)
+    note = folder / "seen.note"
+    note.write_bytes(capfdbinary.readouterr().out)
+    commands.tsa(note, query=folder / "seen.tsq")
+    stamp(folder, "seen.tsq", "seen.tsr")
+    reply = folder / "seen.tsr"
+    commands.tsa(note, reply=reply, roots=roots)
+    assert b"proved by your roots" in capfdbinary.readouterr().out
+    commands.tsa(note, reply=reply)
+    assert b"stated" in capfdbinary.readouterr().out
+    (folder / "text").write_bytes(note.read_bytes().split(b"\n\n")[0] + b"\n")
+    verify = ("ts", "-verify", "-data", "text", "-in", "seen.tsr", "-CAfile", "ca.pem")
+    assert b"OK" in openssl(folder, *verify).stdout + openssl(folder, *verify).stderr
+    with pytest.raises(Fault, match="no time stamp"):
+        commands.tsa(note, reply=reply, roots=other)
+    grown(folder / "r", 3, 9)
+    checkpoint(CTX)
+    later = folder / "later.note"
+    later.write_bytes(capfdbinary.readouterr().out)
+    with pytest.raises(Fault, match="of another text"):
+        commands.tsa(later, reply=reply, roots=roots)
+    for data in (b"", b"no reply", bytes(70_000), reply.read_bytes()[:-5]):
+        reply.write_bytes(data)
+        with pytest.raises(Fault, match="no time stamp"):
+            commands.tsa(note, reply=reply)
+
+
+async def test_authority_on_line_is_asked_and_its_answer_is_held_against_the_question(folder: Path) -> None:
+    roots = authority(folder).read_bytes()
+    _, [signed] = grown(folder / "one", 3)
+
+    async def answer(request: web.Request) -> web.Response:
+        (folder / "asked").write_bytes(await request.read())
+        assert request.headers["Content-Type"] == "application/timestamp-query"
+        stamp(folder, "asked", "given")
+        return web.Response(body=(folder / "given").read_bytes())
+
+    app = web.Application()
+    app.router.add_post("/tsr", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        query, nonce = stamp_query(signed.note)
+        reply = await ask_for_stamp(f"{url}/tsr", query)
+        assert stamped(reply, signed.note, nonce, roots).tzinfo is not None
+        with pytest.raises(BadStamp, match="another request"):
+            stamped(reply, signed.note, nonce + 1, roots)
+        for wrong, why in (
+            (f"{url}/else", "404"),
+            ("http://127.0.0.1:9/tsr", "did not answer"),
+            ("x", "answer"),
+        ):
+            with pytest.raises(BadStamp, match=why):
+                await ask_for_stamp(wrong, query)
+    finally:
+        await runner.cleanup()
