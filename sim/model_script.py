@@ -9,7 +9,9 @@ from __future__ import annotations
 import asyncio
 import re
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final, TypeVar
@@ -59,6 +61,27 @@ MOST_QUOTED = 300
 """Characters of an output that a provider's error repeats."""
 MOST_TURNS = 8
 """A task ends when so many calls were answered, whatever the model's script wants."""
+
+
+@dataclass(slots=True)
+class Drawing:
+    """Choices about one thing, such as a call: a generator may make them the same whenever they are made."""
+
+    about: str
+    rows: dict[str, Random] = field(default_factory=dict)
+
+
+DRAWING: ContextVar[Drawing | None] = ContextVar("drawing", default=None)
+
+
+@contextmanager
+def drawing(about: str) -> Iterator[None]:
+    """Says what is drawn about, here and in what is begun from here."""
+    token = DRAWING.set(Drawing(about))
+    try:
+        yield
+    finally:
+        DRAWING.reset(token)
 
 
 @dataclass(slots=True)

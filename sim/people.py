@@ -128,6 +128,10 @@ class Person(Answering):
         """Whether this person queues input by two clients that count their submissions alike."""
         self.fickle = False
         """Whether this person's turns are under other policies than the turns before."""
+        self.apart_s = 0.0
+        """The time that passes before this person submits anything."""
+        self.usual: dict[str, Any] = {}
+        """Facts of the sessions that this person makes, where nothing else is said."""
         self.looks_back = 3
         """Turns among which this person chooses one to go back to."""
         self._policies: dict[str, tuple[str, str]] = {}
@@ -170,6 +174,7 @@ class Person(Answering):
         site, now_ms = self._site, int((EPOCH_S + self._site.loop.time()) * 1000)
         shard = self._rng.randrange(site.config.shards)
         session = new_session_id(now_ms, shard, self._rng.getrandbits(62))
+        facts = {**self.usual, **facts}
         if kept:
             facts["rollout_path"] = str(rollout_path(FOLDER, session, now_ms))
         given = SessionFacts(session, TreeId(session), ROOT, pool, **facts)
@@ -206,6 +211,8 @@ class Person(Answering):
 
     async def submits(self, session: str, op: Any, id: str = "", client: Client | None = None) -> str:
         """Submits an op and writes down that it was acknowledged."""
+        if self.apart_s:
+            await asyncio.sleep(self.apart_s)
         self._numbered += 1
         chosen = id or f"{self.name}.{self._numbered}"
         self._diary.sent.setdefault(chosen, op.type)

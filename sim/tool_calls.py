@@ -47,7 +47,7 @@ from orchestrator.tools.subagents import AgentCall, Tree, assess_agent_call
 from sim.folder_setups import SimSetups
 from sim.folders import Folders
 from sim.ledger import Ledger, Run, SimSupervisor
-from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript
+from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript, drawing
 from sim.odd_servers import DIED
 from sim.processes import SimProcesses
 from sim.script_readers import ScriptReaders
@@ -129,6 +129,10 @@ class SimTools:
         return (shell, {"type": "function", "name": "subagent_spawn"}) if agents else (shell,)
 
     async def assess(self, call: Call, site: CallSite) -> Assessment:
+        with drawing(f"assess {call.call_id}"):
+            return await self._assess(call, site)
+
+    async def _assess(self, call: Call, site: CallSite) -> Assessment:
         if self._model.rng.random() < 0.2:
             await asyncio.sleep(self._model.rng.uniform(0.0, 0.2))
         if command_of(call.item) is not None:
@@ -195,6 +199,10 @@ class SimTools:
         return replace(judged, escalated=bool(arguments.get("escalated")))
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
+        with drawing(f"run {call.call_id}"):
+            return await self._run(call, site)
+
+    async def _run(self, call: Call, site: CallSite) -> CallFinished:
         model = self._model
         if isinstance(call.work, StdinWork):
             return await self.processes.look(call, call.work, site)

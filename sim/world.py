@@ -313,7 +313,7 @@ class World:
             self.nemesis.start_worker()
         self.idle_time.begin()
         injecting = self.loop.start(self.nemesis.lane, self.nemesis.injects(), "nemesis")
-        fixture = Fixture(self.site, self.diary, Random(self._master.getrandbits(64)), self.nemesis)
+        fixture = self._fixture(Random(self._master.getrandbits(64)))
         await self.workload.play(fixture)
         await injecting
         await self._has_said_all(fixture)
@@ -329,6 +329,9 @@ class World:
         await self._is_at_rest(fixture)
         self._finished = True
         self.loop.stop()
+
+    def _fixture(self, rng: Random) -> Fixture:
+        return Fixture(self.site, self.diary, rng, self.nemesis)
 
     async def _has_said_all(self, fixture: Fixture) -> None:
         """People have said all that they have to say, and faults are over."""

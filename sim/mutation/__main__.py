@@ -89,7 +89,10 @@ def _arguments() -> argparse.Namespace:
         "--tests-s", type=float, default=120.0, help="of tests, for each; 0: none (default: %(default)s)"
     )
     parser.add_argument(
-        "--stories", type=int, default=40, help="kept ones, for each; 0: none (default: %(default)s)"
+        "--stories",
+        type=int,
+        default=60,
+        help="kept stories and digests, for each; 0: none (default: %(default)s)",
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, help="default: one a core")
     parser.add_argument("--resume", action="store_true", help="keep the verdicts of these very sources")
@@ -121,7 +124,7 @@ def _measure(folder: Path, which: str) -> None:
         _measure_seeds(folder)
     if which in ("stories", "both"):
         words = [sys.executable, "-m", "sim.stories.choose", "--measure", "--kept", "--folder", str(folder)]
-        _side_by_side([words], [{}])
+        _side_by_side([[*words, "--share", str(at)] for at in range(2)], [{}, {}])
     if which in ("tests", "both"):
         _measure_tests(folder)
 

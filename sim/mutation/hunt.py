@@ -74,12 +74,14 @@ def _hunted(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _retold(asked: dict[str, Any]) -> dict[str, Any]:
-    """The first kept story, of those that are named, that is another one."""
-    from sim.stories.kept import difference, kept_stories
+    """The first kept story or digest, of the runs that are named, that is another one."""
+    from sim.stories.digests import digest, kept_digests
+    from sim.stories.kept import difference, kept_runs, kept_stories
     from sim.stories.runs import stories
 
     plan = [(workload, seed) for workload, seed in asked["plan"]]
     kept = {workload: kept_stories(workload) for workload, _ in plan}
+    whole, digests = set(kept_runs()), kept_digests()
     run, going = 0, stories(plan)
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
     for workload, seed in plan:
@@ -91,7 +93,11 @@ def _retold(asked: dict[str, Any]) -> dict[str, Any]:
         except Exception as error:
             return {**told, "rule": "raises", "seen": f"{type(error).__name__}: {error}"[:300], "run": run}
         signal.setitimer(signal.ITIMER_PROF, 0)
-        if (seen := difference(kept[workload][seed], story)) is not None:
+        if (workload, seed) not in whole:
+            if story.broken or digest(story.lines) != digests[workload, seed]:
+                who = story.broken.partition(":")[0] if story.broken else "digest"
+                return {**told, "rule": "story", "who": who, "seen": story.broken[:2_000], "run": run}
+        elif (seen := difference(kept[workload][seed], story)) is not None:
             return {**told, "rule": "story", "who": seen.who, "seen": str(seen)[:2_000], "run": run}
     return {"rule": "", "run": run}
 

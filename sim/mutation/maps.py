@@ -1,9 +1,10 @@
 """Which seeds of the simulator, and which tests, come to which lines: a change is looked for where it
 runs.
 
-A map is made once (`python -m sim.mutation --map`) with `coverage`, a context for each seed and each test,
-and of scripts by their names. It stays useful when a file has changed: a line is looked up by where it was
-in the text that the map was made of, and one that was not there by the lines around it. A line that runs
+A map is made once (`python -m sim.mutation --map`): of seeds and kept runs with marks
+(`sim/mutation/marks.py`), of tests with `coverage`, a context for each; of scripts by their names. It stays
+useful when a file has changed: a line is looked up by where it was in the text that the map was made of, and
+one that was not there by the lines around it. A line that runs
 when a module is imported has no context, and all of them.
 
 `python -m sim.mutation.maps OUT FIRST STEP` makes a share of the simulator's map, in a process of its own.
@@ -25,6 +26,7 @@ from threading import Lock
 from typing import Any
 
 from sim.mutation.change import ROOT, Change
+from sim.mutation.marks import Marks
 
 PRODUCT = ("orchestrator",)
 MIXED, OF_EACH = 500, 25
@@ -111,11 +113,16 @@ class Share:
         self.scripts: dict[str, list[str]] = told["scripts"]
         self.took_s: dict[str, float] = told["took_s"]
         self.failed: list[str] = told["failed"]
+        self._contexts: list[str] = told.get("contexts", [])
+        self._marked: dict[str, dict[str, str]] | None = told.get("lines")
+        """Of a share that marks made: by file and line, a bit for each context."""
 
     def lines(self, path: str) -> dict[int, list[str]]:
         """Seeds or tests by line, read when the file is first asked for: of all files they are gigabytes."""
         import coverage
 
+        if self._marked is not None:
+            return {int(line): self._named(bits) for line, bits in self._marked.get(path, {}).items()}
         with self._lock:
             if path not in self._lines:
                 data = coverage.CoverageData(basename=str(self._data))
@@ -124,6 +131,10 @@ class Share:
                 self._lines[path] = {line: [one for one in names if one] for line, names in by_line.items()}
                 data.close()
             return self._lines[path]
+
+    def _named(self, bits: str) -> list[str]:
+        row = int(bits, 16)
+        return [name for at, name in enumerate(self._contexts) if row >> at & 1]
 
 
 @dataclass(frozen=True)
@@ -249,7 +260,7 @@ def _plan() -> list[tuple[str, int]]:
 def main() -> int:
     """Measures every `step`-th seed of the plan from the `first` on."""
     out, first, step = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
-    measuring = Measuring(out)
+    measuring = Marks(out)
     measuring.start()
     from sim.campaign import stories
 
@@ -261,6 +272,7 @@ def main() -> int:
         measuring.context(name)
         began = time.process_time()
         outcome = next(told)
+        measuring.pause()
         measuring.took_s[name] = time.process_time() - began
         if outcome.violation is not None:
             measuring.failed.append(name)

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -26,6 +27,7 @@ from sim.mutation import overlay
 from sim.mutation.change import ROOT, Change
 from sim.mutation.maps import Map
 from sim.mutation.verdicts import Verdict
+from sim.stories.digests import kept_digests
 from sim.stories.kept import kept_runs
 
 Seed = tuple[str, int]
@@ -57,7 +59,7 @@ class Bounds:
     seeds: int = 300
     tests_s: float = 120.0
     """Of tests' own time, as it was measured; the shortest first."""
-    stories: int = 40
+    stories: int = 60
     """Of the kept ones that come to the change; 0: none."""
     slowness: float = 6.0
     """How much longer than measured anything may take before it counts as never ending."""
@@ -90,13 +92,14 @@ class Trials:
     # ── kept stories ──────────────────────────────────────────────────────────────────────────
 
     def _retold(self, change: Change) -> tuple[str, list[Seed]]:
-        """The first kept story that is another one with the change, and the runs that come to it."""
+        """The first kept story or digest that is another one with the change; the runs that come there."""
         if not self._bounds.stories:
             return "", []
-        runs = list[Seed](kept_runs())
+        runs = list[Seed](dict.fromkeys((*kept_runs(), *kept_digests())))
         if self._stories is not None and self._stories.all:
-            there = set(self._stories.of(change))
+            there, took_s = set(self._stories.of(change)), self._stories.took_s
             runs = [run for run in runs if f"{run[0]}:{run[1]}" in there]
+            runs = _one_of_each(sorted(runs, key=lambda run: took_s[f"{run[0]}:{run[1]}"]))
         some = runs[: self._bounds.stories]
         told = hunt(change, some, 60.0 + len(some) * 0.5 * self._bounds.slowness, stories=True)
         if not (some and told["rule"]):
@@ -181,6 +184,16 @@ class Trials:
 
     def _test_holds(self, name: str) -> bool:
         return failing_test(None, [name], 120.0) is None
+
+
+def _one_of_each(runs: Sequence[Seed]) -> list[Seed]:
+    """The first run of each workload, then the second of each, and so on."""
+    seen = Counter[str]()
+    placed = []
+    for run in runs:
+        placed.append((seen[run[0]], run))
+        seen[run[0]] += 1
+    return [run for _, run in sorted(placed, key=lambda one: one[0])]
 
 
 def _imports(test: str, change: Change) -> bool:

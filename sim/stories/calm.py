@@ -21,10 +21,12 @@ from sim.double import Double
 from sim.fixture import Fixture
 from sim.held_messages import HeldMessage
 from sim.machines import Process, Site
+from sim.model_script import DRAWING
 from sim.nemesis import Nemesis, Plan
 from sim.network import Sent, session_of
 from sim.stories.plays import PLAYS
 from sim.stories.reader import Reader
+from sim.stories.ways import Way
 from sim.workloads import WORKLOADS, Workload
 from sim.world import World
 
@@ -72,6 +74,9 @@ class Keyed(Apart):
         super().__init__(seed)
 
     def _row(self) -> Random:
+        if (drawing := DRAWING.get()) is not None:
+            # A call that is judged again, or run again by another worker, is drawn as it was.
+            return drawing.rows.setdefault(self._seed, Random(f"{self._seed}:{drawing.about}"))
         name = self._whose()
         if name not in self._rows:
             self._rows[name] = Random(f"{self._seed}:{name}")
@@ -93,20 +98,29 @@ class Middle(Random):
 
 @dataclass
 class Place:
-    """The entry behind which a worker dies: the so many-th of its kind, of all sessions."""
+    """The entry behind which a worker is hit: the so many-th of its kind, of all sessions."""
 
     kind: str
     left: int
+    what: str = "kill"
+
+
+def disturbance(number: int) -> Place:
+    """The one fault of a run: each kind of entry in turn, then the second of each, then other faults."""
+    rest, at = divmod(number, len(BEHIND_ENTRIES))
+    what, left = divmod(rest, 2)
+    return Place(BEHIND_ENTRIES[at], left + 1, ("kill", "revoke", "drain")[what % 3])
 
 
 class CalmNemesis(Nemesis):
     """Faults at defined places, and no others."""
 
-    def __init__(self, site: Site, double: Double, rng: Random, plan: Plan, drawn: Random) -> None:
+    def __init__(self, site: Site, double: Double, rng: Random, plan: Plan, drawn: Random, way: Way) -> None:
         super().__init__(site, double, rng, plan)
         self._drawn = drawn
         self._places: list[Place] = []
         self._known: dict[str, int] = {}
+        self.way = way
         site.network.arrived = self._arrived
 
     def lie_in_wait(self, kind: type[HeldMessage]) -> None:
@@ -116,8 +130,16 @@ class CalmNemesis(Nemesis):
         drawn = self._drawn
         if drawn.random() < 0.35:
             self._places = [Place(drawn.choice(BEHIND_ENTRIES), drawn.choice((1, 1, 2, 3, 5)))]
+        if self.way.disturbed:
+            self._places = [disturbance(self.way.number)]
+        elif self.way.varied and drawn.random() < 0.3:
+            self._places.append(Place(drawn.choice(BEHIND_ENTRIES), drawn.choice((1, 2, 3)), "revoke"))
         moments = sorted(drawn.uniform(0.5, CALM_S / 2) for _ in range(drawn.choice((0, 0, 0, 1, 2))))
+        moments = [] if self.way.disturbed else moments
         began_s = self.site.loop.time()
+        if self.way.varied:
+            await asyncio.sleep(SOON_S / 2)
+            self.way.varies_model(self.site.model)
         for at_s in moments:
             await asyncio.sleep(began_s + at_s - self.site.loop.time())
             name = drawn.choice(AT_MOMENTS)
@@ -145,10 +167,22 @@ class CalmNemesis(Nemesis):
             if self._places and _is_of(entry.type, entry.payload, self._places[0].kind):
                 self._places[0].left -= 1
                 if not self._places[0].left:
-                    self._places.pop(0)
-                    for machine in self.living:
-                        if machine.name == sent.machine:
-                            self._end(machine)
+                    self._strikes(self._places.pop(0).what, sent.machine, session)
+
+    def _strikes(self, what: str, worker: str, session: str) -> None:
+        """Kills or drains the worker that has just written an entry, or takes the session from it."""
+        if what == "revoke":
+            self.site.trace.note("nemesis", "revoke")
+            self.site.loop.start(self.lane, self._revokes(session), "nemesis:revokes")
+        for machine in self.living:
+            if machine.name != worker:
+                continue
+            if what == "drain":
+                self.site.trace.note("nemesis", "drain")
+                machine.drain()
+                self.site.loop.on(self.lane, self._replace, after=1.0)
+            elif what == "kill":
+                self._end(machine)
 
 
 def _is_of(type: str, payload: Mapping[str, Any], kind: str) -> bool:
@@ -163,7 +197,10 @@ class CalmWorld(World):
     drawn = Apart
 
     def __init__(self, seed: int, double: Double, workload: str) -> None:
+        self.way = Way(workload, seed)
         super().__init__(seed, double, workload)
+        self.workload = self.way.workload(self.workload)
+        self.knobs = self.way.knobs(self.knobs)
         site, name = self.site, f"{workload}:{seed}"
         site.model.rng = Keyed(f"model:{name}", self._who_draws)
         site.model.row = lambda session: f"{self.name_of(session)}-"
@@ -194,10 +231,12 @@ class CalmWorld(World):
 
     def _nemesis(self, rng: Random, plan: Plan) -> Nemesis:
         drawn = Random(f"calm:{self.workload.name}:{self.seed}")
-        workers = 2 if drawn.random() < 0.15 else 1
-        return CalmNemesis(
-            self.site, self.double, Apart(rng.getrandbits(64)), Plan(0, CALM_S, workers), drawn
-        )
+        workers = 2 if drawn.random() < (0.5 if self.way.varied or self.way.disturbed else 0.15) else 1
+        plan = Plan(0, CALM_S, workers)
+        return CalmNemesis(self.site, self.double, Apart(rng.getrandbits(64)), plan, drawn, self.way)
+
+    def _fixture(self, rng: Random) -> Fixture:
+        return self.way.fixture(super()._fixture(rng), SOON_S)
 
     def _set_faults(self, rng: Random) -> None:
         drawn, failures = Random(f"model:{self.workload.name}:{self.seed}"), self.site.model.faults

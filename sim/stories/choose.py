@@ -19,7 +19,10 @@ from typing import Any
 
 from sim.mutation.change import ROOT
 from sim.mutation.maps import Measuring, seed_name
+from sim.mutation.marks import Marks
 
+SHARES = 2
+"""Into which the kept runs are split, to be measured side by side."""
 Branches = dict[str, int]
 """Of each run, a bit for each branch."""
 
@@ -65,6 +68,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m sim.stories.choose", description=__doc__)
     parser.add_argument("--measure", action="store_true", help="run candidates, and note where they come")
     parser.add_argument("--kept", action="store_true", help="with --measure: the kept runs, and no others")
+    parser.add_argument("--share", type=int, default=0, help="with --kept: which half of them")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default: %(default)s)")
     parser.add_argument("--seeds", type=int, default=8, help="seeds of each workload (default: %(default)s)")
     parser.add_argument("--workload", action="append", help="only this one; may be repeated")
@@ -78,18 +82,21 @@ def _arguments() -> argparse.Namespace:
 
 
 def _measure(given: argparse.Namespace) -> None:
-    out: Path = given.folder / f"stories-{'kept' if given.kept else given.first}.json"
+    name = f"kept-{given.share}" if given.kept else given.first
+    out: Path = given.folder / f"stories-{name}.json"
     out.parent.mkdir(exist_ok=True)
-    measuring = Measuring(out, branches=True)
+    measuring = Marks(out) if given.kept else Measuring(out, branches=True)
     measuring.start()
     # What runs is what is imported from here on.
     from sim.stories.calm import CalmWorld
+    from sim.stories.digests import kept_digests
     from sim.stories.kept import kept_runs
     from sim.stories.runs import stories
 
     seeds = range(given.first, given.first + given.seeds)
     plan = [(name, seed) for seed in seeds for name in given.workload or CalmWorld.workloads]
-    plan = kept_runs() if given.kept else plan
+    if given.kept:
+        plan = [*dict.fromkeys((*kept_runs(), *kept_digests()))][given.share :: SHARES]
     measuring.note_scripts()
     told = stories(plan)
     for workload, seed in plan:
@@ -98,6 +105,8 @@ def _measure(given: argparse.Namespace) -> None:
         began = time.process_time()
         done = next(told)
         measuring.took_s[name] = time.process_time() - began
+        if isinstance(measuring, Marks):
+            measuring.pause()
         if done.broken:
             measuring.failed.append(name)
             print(name, done.broken[:300], file=sys.stderr)

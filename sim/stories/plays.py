@@ -400,6 +400,24 @@ class OldDesk(Desk):
                 self._wire = None
 
 
+class Guest(Desk):
+    """A client that comes to the sessions of another play, and makes none."""
+
+    async def _works(self, acts: int) -> None:
+        await asyncio.sleep(self._rng.uniform(0.5, 3.0))
+        await super()._works(acts)
+
+    async def _acts(self) -> None:
+        sessions = self._fixture.site.watch.sessions
+        self._shared += [one for one in sessions if sessions[one].tree == one and one not in self._shared]
+        if self._shared:
+            await super()._acts()
+
+
+class OldGuest(Guest, OldDesk):
+    """The same by version 1."""
+
+
 async def _at_desks(fixture: Fixture, namespaces: tuple[str, ...], old: bool) -> None:
     rng, odds = fixture.rng, fixture.site.model.odds
     odds.calls, odds.asks, odds.patches, odds.plans = 0.7, rng.choice((0.2, 0.7)), 0.2, 0.1

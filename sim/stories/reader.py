@@ -42,6 +42,10 @@ OF_FLEET: tuple[tuple[str, dict[str, Any]], ...] = (
     ("worker/list", {}),
     ("listConversations", {}),
 )
+ALIKE = tuple(asked for asked in OF_FLEET if asked[0] not in ("worker/list", "fleet/stats"))
+"""Questions that several workers answer as one does."""
+GLANCE = ("fleet/list", "fleet/stats", "approval/list")
+"""Questions of a person in the middle of things."""
 OF_TREE: tuple[tuple[str, dict[str, Any]], ...] = (
     ("tree/read", {}),
     ("tree/log", {"limit": 20}),
@@ -102,7 +106,9 @@ class Reader:
         about = {"clientInfo": {"name": self._name, "version": "0"}}
         about["capabilities"] = {"experimentalApi": True}  # type: ignore[dict-item]
         await self._calls(wire, "initialize", about)
-        for method, params in OF_FLEET if whole else OF_FLEET[6:10]:
+        # Which of several workers has a session is chance.
+        fleet = OF_FLEET if self._world.nemesis.plan.workers == 1 else ALIKE
+        for method, params in fleet if whole else [one for one in fleet if one[0] in GLANCE]:
             await self._calls(wire, method, params)
         if whole and self._principal.namespace == "" and self._world.seed % 8 == 0:
             for method, params in ONCE:

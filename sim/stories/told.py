@@ -38,6 +38,8 @@ _UNHEARD = re.compile(r"not heard from for \w+")
 """A part that depends on when a worker was heard last: a story says nothing of it."""
 _DAY = re.compile(r"\b20\d\d/\d\d/\d\d\b")
 _CURSOR = re.compile(r'(?<=[cC]ursor":")[A-Za-z0-9+/_-]{8,}={0,2}(?=")')
+_WORKER = re.compile(r"\bw\d+\b")
+"""Which of several workers had a session is chance."""
 _TAIL = re.compile(r"\b[0-9a-f]{4}\b")
 KERNEL = frozenset({"begins", "finished", "killed", "hears"})
 PERSON = frozenset({"creates", "submits", "refused", "forks", "forks not", "adds", "attaches", "throws in"})
@@ -141,6 +143,8 @@ class Story:
         names = self._names.get(section)
         if names is None:
             names = self._names[section] = Names(self._world.name_of)
+        if self._world.nemesis.plan.workers > 1:
+            line = _WORKER.sub("<w>", line)
         self._sections[section].append(names.plain(line, at_ms).replace("\n", "\\n"))
 
     # ── while it goes on ──────────────────────────────────────────────────────────────────────
@@ -287,6 +291,8 @@ class Story:
                 continue
             self.tell("keys", kind)
             self._key(key, kind)
+        for section in [name for name in self._sections if name.startswith(("redis ", "upkeep"))]:
+            self._sections[section].sort()
         self._sections["keys"] = [
             f"{kind} {sum(1 for _ in some)}" for kind, some in groupby(sorted(self._sections["keys"]))
         ]
@@ -297,6 +303,7 @@ class Story:
         what = what.decode() if isinstance(what, bytes) else str(what)
         if what == "hash":
             fields = {_text(name): _text(value) for name, value in double.hash(key).items()}
+            fields = {name: value for name, value in fields.items() if not name.startswith("turn:")}
             told = {name: value for name, value in sorted(fields.items()) if name not in _LEFT_OUT}
             self.tell(section, f"{key} {_json(told)}")
         elif what == "zset":
@@ -312,7 +319,19 @@ class Story:
             self.tell("files", f"{path} {len(site.files.content[path].splitlines())} lines")
 
 
-_PASSING = ("control", "clock", "ready", "eq:", "snapshot", "heard", "confirmed", "released", "watched")
+_PASSING = (
+    "control",
+    "clock",
+    "ready",
+    "eq:",
+    "snapshot",
+    "heard",
+    "confirmed",
+    "released",
+    "watched",
+    "workers",
+    "open",
+)
 """Keys that come and go with time, or with the worker that was first."""
 _LEFT_OUT = frozenset(
     {

@@ -9,12 +9,17 @@ import pytest
 
 from sim.mutation.sampling import all_changes
 from sim.mutation.trial import hunt
-from sim.stories import kept
+from sim.stories import digests, kept
+from sim.stories.calm import BEHIND_ENTRIES, disturbance
+from sim.stories.digests import candidates, differing, digest, explained, keep_digests, kept_digests
 from sim.stories.kept import all_differences, difference, keep, kept_runs, kept_stories, list_runs
 from sim.stories.runs import Run, Told, stories
 from sim.stories.steady import steady
+from tests.commit_seed import chosen
 
 PARTS = 6
+OF_A_COMMIT = 36
+"""Digests that are compared with each commit, about; at night all are."""
 SHOWN = "return folded if len(folded) <= most else"
 STEADY: tuple[Run, ...] = (("approvals", 1), ("reviews", 0), ("tree", 1), ("desks", 100))
 
@@ -42,6 +47,32 @@ def test_all_stories_are_those_that_are_kept(part: int) -> None:
     often = set(kept_runs(slice_only=True))
     told = _differences([run for run in kept_runs() if run not in often][part::PARTS])
     assert not told, "\n\n".join(["python -m sim.stories compares them, --renew keeps others", *told])
+
+
+def _told(runs: dict[Run, str]) -> list[str]:
+    return [f"{workload}, seed {seed}: {seen}" for (workload, seed), seen in differing(runs)]
+
+
+@pytest.mark.slow
+@pytest.mark.slice
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("part", range(2))
+def test_digests_of_this_commits_share_are_those_that_are_kept(part: int) -> None:
+    kept = kept_digests()
+    turns = max(1, len(kept) // OF_A_COMMIT)
+    some = [run for run in kept if chosen(f"{run[0]}:{run[1]}", turns) == 0][part::2]
+    told = _told({run: kept[run] for run in some})
+    assert not told, "\n".join(["python -m sim.stories --explain WORKLOAD SEED tells what differs", *told])
+
+
+@pytest.mark.slow
+@pytest.mark.night
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("part", range(2 * PARTS))
+def test_all_digests_are_those_that_are_kept(part: int) -> None:
+    all_of_them = kept_digests()
+    told = _told({run: all_of_them[run] for run in list(all_of_them)[part :: 2 * PARTS]})
+    assert not told, "\n".join(["python -m sim.stories --digests compares them", *told])
 
 
 @pytest.mark.slice
@@ -115,3 +146,50 @@ def test_stories_are_read_as_they_were_kept(tmp_path: Path) -> None:
         assert kept_stories("waits") == {}
         assert kept_runs() == [("tree", 3), ("tree", 1)]
         assert kept_runs(slice_only=True) == [("tree", 3)]
+
+
+def test_digest_is_of_the_whole_story_and_stays_the_same_for_the_same_lines() -> None:
+    assert digest(["## log", "a"]) == digest(["## log", "a"])
+    assert len({digest(["## log", "a"]), digest(["## log", "b"]), digest(["## log"])}) == 3
+
+
+def test_digests_are_read_as_they_were_kept_in_order_of_workloads_and_seeds(tmp_path: Path) -> None:
+    with patch.object(digests, "FILE", tmp_path / "digests.txt"):
+        assert kept_digests() == {}
+        keep_digests({("tree", 12): "b" * 12, ("tree", 3): "a" * 12, ("asks", 1_000): "c" * 12})
+        assert list(kept_digests().items()) == [
+            (("asks", 1_000), "c" * 12),
+            (("tree", 3), "a" * 12),
+            (("tree", 12), "b" * 12),
+        ]
+
+
+def test_run_whose_digest_differs_is_explained_by_its_story_at_another_commit() -> None:
+    now = next(stories([("single", 1)])).lines
+    before = [line.replace("words p1", "woods p1") for line in now]
+    with patch.object(digests, "_story_at", return_value=(before, "")):
+        told = explained(("single", 1), "c" * 40)
+    assert told[0] == "single, seed 1"
+    assert any(line.startswith("    - ") and "woods p1" in line for line in told)
+    assert any(line.startswith("    + ") and "words p1" in line for line in told)
+
+
+def test_run_that_is_what_it_was_differs_in_nothing() -> None:
+    told = next(stories([("single", 1)]))
+    assert list(differing({("single", 1): digest(told.lines)})) == []
+    assert list(differing({("single", 1): "0" * 12})) == [(("single", 1), digest(told.lines))]
+
+
+def test_candidates_have_one_seed_of_each_workload_after_the_other_and_of_each_way() -> None:
+    runs = candidates(["tree", "asks"])
+    assert runs[:4] == [("tree", 0), ("asks", 0), ("tree", 1_000), ("asks", 1_000)]
+    assert len(set(runs)) == len(runs)
+    assert {seed // 1_000 for _, seed in runs} == {0, 1, 2, 3}
+
+
+def test_runs_with_one_fault_have_it_behind_each_kind_of_entry_and_of_each_kind() -> None:
+    places = [disturbance(number) for number in range(6 * len(BEHIND_ENTRIES))]
+    assert {place.kind for place in places[: len(BEHIND_ENTRIES)]} == set(BEHIND_ENTRIES)
+    assert {(place.left, place.what) for place in places} == {
+        (left, what) for left in (1, 2) for what in ("kill", "revoke", "drain")
+    }
