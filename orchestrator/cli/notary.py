@@ -14,6 +14,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.rollouts.notary_state import NotaryState
+    from orchestrator.rollouts.register import Register, Signed
     from orchestrator.settings import Settings
 
 notary = typer.Typer(
@@ -28,6 +29,20 @@ Namespace = Annotated[
         "--namespace", metavar="NAMESPACE", help="Of that tenant; without it, of your own sessions."
     ),
 ]
+
+
+def newest(settings: Settings, namespace: str) -> tuple[Register, Signed]:
+    """A namespace's register, and its newest checkpoint."""
+    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.register import Register, register_of
+
+    if settings.receipts.url is None:
+        raise Fault("no receipts.url is set: where the notary publishes its registers", ExitCode.USAGE)
+    register = Register(Objects(settings.receipts.url), register_of(namespace))
+    found = register.newest()
+    if found is None:
+        raise Fault("there is no register yet: does a notary run? (`dendro notary run`)")
+    return register, found
 
 
 @notary.command()
@@ -114,8 +129,6 @@ def checkpoint(ctx: typer.Context, namespace: Namespace = "") -> None:
     dendro notary checkpoint > seen.note
     """
     import sys
-
-    from orchestrator.cli.witness import newest
 
     settings = Invocation.of(ctx).settings()
     with faults():

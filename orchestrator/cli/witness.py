@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.invocation import Invocation
-from orchestrator.cli.notary import Namespace, faults
+from orchestrator.cli.notary import Namespace, faults, newest
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    from orchestrator.rollouts.register import Register, Signed
-    from orchestrator.settings import Settings
+    pass
 
 witness = typer.Typer(
     rich_markup_mode=None,
@@ -28,20 +27,6 @@ anchor = typer.Typer(
     no_args_is_help=True,
     help="Leaves a register's checkpoint where others see it.",
 )
-
-
-def newest(settings: Settings, namespace: str) -> tuple[Register, Signed]:
-    """A namespace's register, and its newest checkpoint."""
-    from orchestrator.rollouts.objects import Objects
-    from orchestrator.rollouts.register import Register, register_of
-
-    if settings.receipts.url is None:
-        raise Fault("no receipts.url is set: where the notary publishes its registers", ExitCode.USAGE)
-    register = Register(Objects(settings.receipts.url), register_of(namespace))
-    found = register.newest()
-    if found is None:
-        raise Fault("there is no register yet: does a notary run? (`dendro notary run`)")
-    return register, found
 
 
 @witness.command()
