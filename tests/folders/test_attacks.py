@@ -22,7 +22,7 @@ from orchestrator.folders.git_objects import Entry, Snapshot, object_id, tree_da
 from orchestrator.folders.known import Known
 from orchestrator.folders.merge import Side, Step, _Writer, take_back
 from orchestrator.folders.names import FILE, FOLDER, LINK, refused_link, refused_name
-from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Place, Taken
+from orchestrator.folders.outcomes import Bounds, Branch, FolderError, FolderSnapshot, Joined, Place, Taken
 from orchestrator.folders.packs import REF_DELTA, PackWriter, entry_head
 from tests.folders.workshop import AT_MS, Bench, content_of, git
 
@@ -51,6 +51,13 @@ def refused(root: Path, pack: Path, snapshot: FolderSnapshot, bounds: Bounds | N
         Copy(place, bounds or Bounds()).make([pack], snapshot)
     assert [path.name for path in place.folder.iterdir()] == ["mine"]
     return error.value.kind
+
+
+def joined(root: Path, pack: Path, snapshot: FolderSnapshot, bounds: Bounds | None = None) -> Joined:
+    """The changes of a tree whose folders are this snapshot, as doors ask for them."""
+    copy = Copy(Place(root / "joined" / "folder", root / "joined" / "objects"), bounds or Bounds())
+    copy.give([pack])
+    return copy.join([Branch(None, snapshot, snapshot), Branch(0, snapshot, snapshot)])
 
 
 BLOB = b"#!/bin/sh\necho pwned\n"
@@ -118,6 +125,8 @@ def test_tree_that_names_itself_many_times_is_counted_before_anything_is_made(tm
     pack, snapshot = hostile(tmp_path, top, [BLOB], trees)
     assert pack.stat().st_size < 10_000
     assert refused(tmp_path, pack, snapshot, Bounds(max_files=10_000)) == "too_many_files"
+    with pytest.raises(FolderError, match="more than 10,000 files"):
+        joined(tmp_path, pack, snapshot, Bounds(max_files=10_000))
 
 
 def test_folders_without_end_are_refused(tmp_path: Path) -> None:
@@ -125,7 +134,10 @@ def test_folders_without_end_are_refused(tmp_path: Path) -> None:
     for _ in range(300):
         trees.append(tree_data([Entry(b"d", FOLDER, object_id("tree", trees[-1]))]))
     top = [Entry(b"deep", FOLDER, object_id("tree", trees[-1]))]
-    assert refused(tmp_path, *hostile(tmp_path, top, [BLOB], trees)) == "refused"
+    made = hostile(tmp_path, top, [BLOB], trees)
+    assert refused(tmp_path, *made) == "refused"
+    with pytest.raises(FolderError, match="folders more than 100 deep"):
+        joined(tmp_path, *made)
 
 
 def test_object_that_inflates_beyond_the_bound_is_refused(tmp_path: Path) -> None:

@@ -40,6 +40,48 @@ PATCH = """*** Begin Patch
 +        raise ValueError("an entry of nothing")
 +    return Ledger.append(entry)
 *** End Patch"""
+POST = """def post(entry):
+    owner = entry.owner
+    if owner not in known:
+        raise UnknownOwner(owner)
+    return ledger.write(entry)
+
+
+def reverse(receipt):
+    \"\"\"Writes the entry's opposite.\"\"\"
+    entry = ledger.read(receipt.entry)
+    return ledger.write(entry.negated())
+"""
+"""The file that agents of a tree change at once."""
+SERVICES = """*** Begin Patch
+*** Update File: ledger/post.py
+@@
+ def post(entry):
+-    owner = entry.owner
+-    if owner not in known:
+-        raise UnknownOwner(owner)
+-    return ledger.write(entry)
++    account = accounts.of(entry.owner_id, entry.currency)
++    if account.closed_at is not None:
++        raise ClosedAccount(account.id)
++    with ledger.lock(account.id):
++        return ledger.write(entry, account=account)
+*** Add File: payouts/run.py
++def run(day):
++    return [post(entry) for entry in due(day)]
+*** End Patch"""
+TAX = """*** Begin Patch
+*** Update File: ledger/post.py
+@@
+-    return ledger.write(entry)
++    return ledger.write(rounded(entry))
+@@
+-    \"\"\"Writes the entry's opposite.\"\"\"
++    \"\"\"Writes the entry's opposite, rounded as the entry was.\"\"\"
+*** Add File: ledger/rounding.py
++def rounded(entry):
++    return entry.quantized(CENT, ROUND_HALF_EVEN)
+*** End Patch"""
 QUESTION = {
     "header": "Users",
     "question": "Which of the two users should stay an administrator?",
@@ -82,6 +124,25 @@ WORK: dict[str, list[dict[str, Any]]] = {
     "Move the reports": [
         {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},
         {"items": [{"text": "The reports read the ledger."}]},
+    ],
+    "Move payouts to the ledger": [
+        {
+            "items": [
+                {"call": "subagent_spawn", "args": {"label": "services", "prompt": "Post by account"}},
+                {"call": "subagent_spawn", "args": {"label": "tax", "prompt": "Round as the ledger does"}},
+            ]
+        },
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"text": "Both have written their part."}]},
+    ],
+    "Post by account": [
+        {"items": [{"call": "apply_patch", "args": {"input": SERVICES}}]},
+        {"items": [{"text": "Entries are posted by account."}]},
+    ],
+    "Round as the ledger does": [
+        {"items": [{"call": "apply_patch", "args": {"input": TAX}}]},
+        {"items": [{"text": "Amounts are rounded half to even."}]},
     ],
     "Move the old reports": [{"items": [{"text": "All eleven reports read the ledger now."}]}],
     "Describe the ledger": [{"items": [{"text": "The page says what an entry is, and who may write one."}]}],
@@ -132,7 +193,9 @@ def main() -> None:
         deployment.asks("Move the reports", "Close the month in the ledger")
         tree = _begun(deployment, "Move billing to ledger v2")
         deployment.call("budget/add", {"treeId": tree, "requestId": "first", "add": {"tokens": 1_000_000}})
-        ran = user.run("run", "--portable", "Move the reports", "--json")
+        (user.folder / "ledger").mkdir()
+        (user.folder / "ledger" / "post.py").write_text(POST)
+        ran = user.run("run", "--portable", "Move payouts to the ledger", "--json")
         changed = json.loads(ran.stdout.splitlines()[0])["msg"]["session_id"]
         playwright = stack.enter_context(sync_playwright())
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
@@ -198,14 +261,20 @@ def _past(page: Page, scheme: str) -> None:
 
 
 def _changes(browser: Browser, deployment: Deployment, tree: str) -> None:
-    page = _page(browser, deployment, DESKTOP, "dark")
-    page.goto(f"{deployment.url}/tree/{tree}/0/changes")
-    page.get_by_role("button", name="Remark on line 2").click()
-    page.get_by_test_id("remark-text").fill("An entry of nothing is a mistake of the caller: say which one.")
-    page.get_by_test_id("remark-add").click()
-    expect(page.get_by_test_id("remarks")).to_be_visible()
-    page.screenshot(path=FOLDER / "changes-dark.png")
-    page.context.close()
+    for scheme in ("light", "dark"):
+        page = _page(browser, deployment, DESKTOP, scheme)
+        page.goto(f"{deployment.url}/tree/{tree}/0/changes?by=all")
+        page.get_by_test_id("file").filter(has_text="post.py").click()
+        expect(page.locator("mark").first).to_be_visible()
+        page.get_by_role("button", name="Remark on line 5", exact=True).click()
+        page.get_by_test_id("remark-text").fill(
+            "Two posts to the same pair of accounts can wait for each other here."
+        )
+        page.get_by_test_id("remark-add").click()
+        expect(page.get_by_test_id("remarks")).to_be_visible()
+        page.mouse.move(0, 0)
+        page.screenshot(path=FOLDER / f"changes-{scheme}.png")
+        page.context.close()
 
 
 def _earlier_spend(url: str, shards: int = BrokerConfig().shards) -> None:
