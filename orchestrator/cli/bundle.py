@@ -282,11 +282,18 @@ def _checked(settings: Settings, path: Path, trust: Trust | None) -> BundleRepor
         raise Fault(f"{path}: {error}: it cannot be checked here", ExitCode.USAGE) from None
 
 
-def verify_bundle(settings: Settings, path: Path, trust_file: Path | None) -> None:
+def verify_bundle(
+    settings: Settings, path: Path, trust_file: Path | None, receipt: Path | None = None
+) -> None:
     """Prints what a bundle shows; exit code 1 with a finding, 2 where it cannot be checked here."""
     from orchestrator.terminal.text import plain
 
-    report = _checked(settings, path, _trust(trust_file))
+    trust = _trust(trust_file)
+    if receipt is not None:
+        trust = _holding(trust, receipt)
+    report = _checked(settings, path, trust)
+    if receipt is not None and report.manifest is not None:
+        _require_of(report.manifest.tree, receipt)
     for line in _verdict(report, trusted=trust_file is not None):
         print(plain(line))
     if report.findings:
@@ -302,6 +309,25 @@ def _trust(file: Path | None) -> Trust | None:
         return Trust.read(file.read_bytes())
     except BadTrust as error:
         raise Fault(f"{file}: {error}: nothing can be checked against it", ExitCode.USAGE) from None
+
+
+def _holding(trust: Trust | None, file: Path) -> Trust:
+    from orchestrator.rollouts.bundle_receipts import BadTrust, Receipt
+    from orchestrator.rollouts.signed_notes import BadNote
+
+    if trust is None:
+        raise Fault("--receipt needs --trust: the register's key, by which it is checked", ExitCode.USAGE)
+    try:
+        return trust.holding(Receipt.read(file.read_bytes()))
+    except (BadTrust, BadNote) as error:
+        raise Fault(f"{file}: {error}: nothing can be checked against it", ExitCode.USAGE) from None
+
+
+def _require_of(tree: str, file: Path) -> None:
+    from orchestrator.rollouts.bundle_receipts import Receipt
+
+    if (own := Receipt.read(file.read_bytes()).head).tree != tree:
+        raise Fault(f"{file} is about {own.log}, which is none of the bundle's tree", ExitCode.USAGE)
 
 
 def _verdict(report: BundleReport, *, trusted: bool) -> Iterator[str]:

@@ -92,6 +92,11 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "worker": ("processes", "worker", "Claims sessions and runs their turns, until it is told to drain."),
     "upkeep": ("processes", "upkeep", "Keeps a deployment tidy: archiving, retention, late timers."),
     "notary": ("notary", "notary", "States the heads of all logs in a register that it signs."),
+    "receipt": (
+        "witness",
+        "receipt",
+        "Prints the receipt of a session's log: how far it went, under which root, in a signed register.",
+    ),
     "witness": ("witness", "witness", "Signs a register's checkpoints as a witness, by hand."),
     "anchor": ("witness", "anchor", "Leaves a register's checkpoint where others see it."),
     "mcp-server": ("serve", "mcp_server", "Offers sessions as tools to an MCP client, on stdio."),

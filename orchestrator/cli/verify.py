@@ -67,6 +67,12 @@ def verify(
             "--trust", metavar="FILE", exists=True, dir_okay=False, help="Of a bundle: whom you trust."
         ),
     ] = None,
+    receipt: Annotated[
+        Path | None,
+        typer.Option(
+            "--receipt", metavar="FILE", exists=True, dir_okay=False, help="Of a bundle: what you were given."
+        ),
+    ] = None,
 ) -> None:
     """Checks a log: its chain, its texts, its session, and what others noted of it.
 
@@ -78,7 +84,7 @@ def verify(
     \b
     dendro verify 0199a2b4 --expect-head 118:6c1f…
     dendro verify 0199a2b4 --tree --workspaces
-    dendro verify run.zip --trust auditor.json
+    dendro verify run.zip --trust auditor.json --receipt r.json
     DENDRO_CHAIN_SECRET=… dendro verify session.jsonl
     """
     import asyncio
@@ -90,11 +96,11 @@ def verify(
     settings, expected = Invocation.of(ctx).settings(), _expected(expect_head)
     if (path := bundle_named(source) if source else None) is not None:
         if tree or workspaces or expected is not None or tree_from is not None:
-            raise Fault("a bundle is checked as it is: it takes --trust alone", ExitCode.USAGE)
-        verify_bundle(settings, path, trust)
+            raise Fault("a bundle is checked as it is: it takes --trust and --receipt alone", ExitCode.USAGE)
+        verify_bundle(settings, path, trust, receipt)
         return
-    if trust is not None:
-        raise Fault("--trust is for a bundle", ExitCode.USAGE)
+    if (trust or receipt) is not None:
+        raise Fault("--trust and --receipt are for a bundle", ExitCode.USAGE)
     sound, unchecked = True, 0
     reports = asyncio.run(_reports(settings, source, tree, all_, expected, accept_old_header, tree_from))
     for report in reports:

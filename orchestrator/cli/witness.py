@@ -13,7 +13,7 @@ from orchestrator.cli.notary import Namespace, faults, newest
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
-    pass
+    from orchestrator.settings import Settings
 
 witness = typer.Typer(
     rich_markup_mode=None,
@@ -27,6 +27,42 @@ anchor = typer.Typer(
     no_args_is_help=True,
     help="Leaves a register's checkpoint where others see it.",
 )
+
+
+def receipt(
+    ctx: typer.Context,
+    session: Annotated[str, typer.Argument(metavar="ID", help="A session.")],
+) -> None:
+    """Prints the receipt of a session's log: how far it went, under which root, in a signed register.
+
+    Keep it. A bundle that somebody shows you later has to agree with it:
+    `dendro verify run.zip --trust auditor.json --receipt r.json`.
+
+    \b
+    dendro receipt 0199a2b4 > r.json
+    """
+    import asyncio
+
+    from orchestrator.cli.invocation import opened
+    from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
+
+    async def found_head(settings: Settings) -> tuple[str, str]:
+        async with opened(settings) as found:
+            head = await found.find(session)
+            return str(head.session), head.labels.namespace
+
+    settings = Invocation.of(ctx).settings()
+    id, namespace = asyncio.run(found_head(settings))
+    with faults():
+        register, signed = newest(settings, namespace)
+        last = None
+        for index, text in enumerate(register.statements(signed.point.size)):
+            if text.split("\n", 2)[1:2] == [f"session:{id}"]:
+                last = read_statement(index, text)
+        if last is None:
+            raise Fault(f"{signed.point.origin} has no statement about it yet: try again in a minute")
+        proof = register.inclusion(signed.point.size, last.index)
+        sys.stdout.buffer.write(Receipt(last, tuple(proof), signed.note).encode())
 
 
 @witness.command()

@@ -14,7 +14,9 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
-from orchestrator.core.frozen import record
+import orjson
+
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.merkle import EMPTY_ROOT, Frontier, includes, is_consistent, leaf_hash
 from orchestrator.rollouts.bundle_form import (
     CHECKPOINT,
@@ -78,6 +80,17 @@ class Trust:
     def needed(self) -> int:
         """The witnesses that have to have signed."""
         return min(1, len(self.witnesses)) if self.quorum is None else self.quorum
+
+    def holding(self, receipt: Receipt) -> Trust:
+        """With the checkpoint of a receipt that the auditor has; raises `BadTrust`.
+
+        A register that goes on from there has the receipt's statement, and a bundle has to agree with it.
+        """
+        if self.checkpoint is not None:
+            raise BadTrust("it has a checkpoint already: hold the bundle against one at a time")
+        if not receipt.checkpoint.signed_by(self.log):
+            raise BadTrust("no key of its `log` has signed the receipt's checkpoint")
+        return replace(self, checkpoint=receipt.checkpoint)
 
     @classmethod
     def read(cls, data: bytes) -> Trust:
@@ -170,6 +183,48 @@ def read_statement(index: int, text: str) -> Head:
         raise BadForm("it is no statement of a head")
     log, tree, size, root, chain, ms, state = found.groups()
     return Head(index, log, tree, int(size), bytes.fromhex(root), bytes.fromhex(chain), int(ms), state)
+
+
+@record
+class Receipt:
+    """A client's own: a statement, the proof that a checkpoint has it, and the checkpoint."""
+
+    head: Head
+    proof: tuple[bytes, ...]
+    checkpoint: Note
+
+    def encode(self) -> bytes:
+        value = {
+            "format": "dendro-receipt",
+            "version": 1,
+            "i": self.head.index,
+            "t": self.head.text,
+            "p": [base64.b64encode(one).decode() for one in self.proof],
+            "checkpoint": self.checkpoint.encode().decode(),
+        }
+        return orjson.dumps(value, option=orjson.OPT_INDENT_2) + b"\n"
+
+    @classmethod
+    def read(cls, data: bytes) -> Receipt:
+        """Reads what `encode` writes, where the proof holds; raises `BadTrust`."""
+        try:
+            value = strict_json(data)
+            if type(value) is not dict or value.keys() != {"format", "version", "i", "t", "p", "checkpoint"}:
+                raise BadTrust("it is no receipt")
+            if (value["format"], value["version"]) != ("dendro-receipt", 1) or type(value["i"]) is not int:
+                raise BadTrust("it is no receipt of a version that is known here")
+            if type(value["t"]) is not str:
+                raise BadTrust("it has no statement")
+            found = cls(
+                read_statement(value["i"], value["t"]), tuple(_proof(value["p"])), _note(value["checkpoint"])
+            )
+            point = Checkpoint.of(found.checkpoint)
+            leaf = leaf_hash(value["t"].encode())
+        except (BadForm, BadNote, UnicodeEncodeError) as error:
+            raise BadTrust(str(error)) from None
+        if not includes(point.root, point.size, found.head.index, leaf, found.proof):
+            raise BadTrust("its proof does not lead to the root of its checkpoint")
+        return found
 
 
 @dataclass(slots=True)

@@ -30,6 +30,7 @@ from orchestrator.rollouts.bundle_writer import tree_payload
 from orchestrator.rollouts.notary_state import Alarm, KnownLog, NotaryState
 from orchestrator.rollouts.objects import Objects
 from orchestrator.rollouts.register import (
+    CHECKPOINT_NAME,
     BadRegister,
     Forked,
     Register,
@@ -137,16 +138,19 @@ class Notary:
         """
         await self._publish()
         round = _Round(self._now_ms())
-        trees = await self._due(round.now_ms)
+        trees, asked = await self._due(round.now_ms), False
         if round.now_ms >= self._next_round_ms:
             trees = list(dict.fromkeys([*trees, *await self._others()]))
-            self._next_round_ms = round.now_ms + self.interval_ms
+            self._next_round_ms, asked = round.now_ms + self.interval_ms, True
         for tree in trees:
             await self._look_at(tree, round)
         if round.stated or round.alarms:
             self._state.add(round.stated, round.alarms)
             self._tell(round)
             await self._publish()
+        if asked:
+            for name in self._state.registers:
+                await self._witness(name)
         return Look(len(round.stated), len(self._state.alarms))
 
     def _tell(self, round: _Round) -> None:
@@ -337,10 +341,18 @@ class Notary:
             signer = self._signer(step.point.origin)
             note = await asyncio.to_thread(publish, self._objects, name, step, signer.signed)
             self._state.published(name, step.point.size, note)
-            if self._witnessed is not None:
-                seen = await self._witnessed(name, Signed(step.point, note))
-                if seen != note:
-                    await asyncio.to_thread(self._objects.put, f"{name}/checkpoint", seen.encode())
+            await self._witness(name)
+
+    async def _witness(self, name: str) -> None:
+        """Asks the witnesses for their signatures under the newest checkpoint, those again that gave one."""
+        if self._witnessed is None:
+            return
+        newest = await asyncio.to_thread(Register(self._objects, name).newest)
+        if newest is None:
+            return
+        seen = await self._witnessed(name, newest)
+        if seen != newest.note:
+            await asyncio.to_thread(self._objects.put, f"{name}/{CHECKPOINT_NAME}", seen.encode())
 
 
 def _require_same(leaf: bytes, known: KnownLog) -> None:

@@ -210,6 +210,13 @@ def archive_outside(settings: Settings) -> Path | None:
     return folder if place.scheme == "file" and not folder.is_relative_to(settings.home) else None
 
 
+def register_outside(settings: Settings) -> Path | None:
+    """The folder of the registers, where it is one outside of the home."""
+    place = urlsplit(settings.receipts.url or "")
+    folder = Path(unquote(place.path))
+    return folder if place.scheme == "file" and not folder.is_relative_to(settings.home) else None
+
+
 def _judged(settings: Settings, folder: Path | None, named_by: str) -> OpenFolder | None:
     try:
         found = None if folder is None else folder.stat()

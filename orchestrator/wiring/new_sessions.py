@@ -33,7 +33,7 @@ from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import Settings
-from orchestrator.settings.private_home import archive_outside, is_shared
+from orchestrator.settings.private_home import archive_outside, is_shared, register_outside
 from orchestrator.tables import SESSION_KEYS, AgentSettings
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
 from orchestrator.wiring.deployment import portable_pool, session_pool
@@ -52,8 +52,12 @@ def guide(settings: Settings) -> Guide:
 
 
 def _stored_elsewhere(settings: Settings) -> tuple[Path, ...]:
-    """The folders and files of Dendro's that may lie anywhere: copies, keys of packs, the archive."""
-    known = (settings.workspace.root, settings.workspace.key_file, archive_outside(settings))
+    """The folders and files of Dendro's that may lie anywhere: copies, keys, the archive, a notary's."""
+    told = settings.receipts
+    known = (
+        *(settings.workspace.root, settings.workspace.key_file, archive_outside(settings)),
+        *(told.state, told.key_file, register_outside(settings)),
+    )
     return tuple(
         path
         for path in known

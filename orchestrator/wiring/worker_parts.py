@@ -52,7 +52,7 @@ from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.policy_paths import COPIES
 from orchestrator.sandbox.probe import SandboxSupport, in_force, probe
 from orchestrator.settings import Settings, SettingsError, TrustList
-from orchestrator.settings.private_home import is_shared
+from orchestrator.settings.private_home import is_shared, register_outside
 from orchestrator.tables import WorkerSettings
 from orchestrator.telemetry.observer import Observer, Observers
 from orchestrator.tools.custom import CustomTool
@@ -423,6 +423,14 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         paths.append(runtime)
     if settings.workspace.key_file is not None:
         paths.append(_around(settings, settings.workspace.key_file))
+    # Who has a notary's key and state signs another past for every log.
+    told = settings.receipts
+    if told.key_file is not None and not told.key_file.is_relative_to(settings.home):
+        paths.append(_around(settings, told.key_file))
+    outside = (told.state, register_outside(settings))
+    paths += [
+        path for path in outside if path is not None and path.is_dir() and not is_shared(settings, path)
+    ]
     place = urlsplit(settings.upkeep.archive_url)
     archive = Path(unquote(place.path))
     # Other sessions' logs, and what a session is restored from.

@@ -48,7 +48,10 @@ def receipted(found: ParkedTree, folder: Path, key: VerifierKey) -> None:
     done = found.run(*bundle)
     assert done.returncode == 0, done.stderr
     (folder / "trust.json").write_text(json.dumps({"log": [notary, str(key)]}))
-    assert "all of them under receipts" in found.says("verify", "seen.zip", "--trust", "trust.json")
+    (folder / "r.json").write_text(found.says("receipt", found.root, *register))
+    seen = found.says("verify", "seen.zip", "--trust", "trust.json", "--receipt", "r.json")
+    assert "all of them under receipts" in seen
+    assert "it continues the checkpoint that you had" in seen
 
 
 def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Machine) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import leaf_hash, root_of
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import check_bundle
-from orchestrator.rollouts.bundle_receipts import Head, Trust, read_statement
+from orchestrator.rollouts.bundle_receipts import BadTrust, Head, Receipt, Trust, read_statement
 from orchestrator.rollouts.bundle_writer import Made, Order, WantedReceipts, write_bundle
 from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import BadState, KnownLog, NotaryState
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.rollouts.register import BadRegister, Forked, Register
-from orchestrator.rollouts.signed_notes import Checkpoint, Signer
+from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed
+from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer
 from tests.rollouts import bundles as b
 from tests.rollouts.deployments import NOW_MS, Kept, said
 from tests.rollouts.test_bundle_check import _by_receipts
@@ -244,6 +245,69 @@ async def test_what_the_register_says_of_a_changed_tree_is_found_in_its_bundle(
     assert found_in(office) >= {"prefix", "complete"}
 
 
+async def test_bundle_that_shows_another_past_than_a_clients_receipt_is_found(
+    kept: Kept, office: Office, tmp_path: Path
+) -> None:
+    session = await kept.has(said("go"), said("the deed"))
+    await office.looks()
+    newest = Register(office.objects, "home").newest()
+    assert newest is not None
+    [head] = office.heads()
+    proof = Register(office.objects, "home").inclusion(1, 0)
+    own = Receipt.read(Receipt(head, tuple(proof), newest.note).encode())
+    trust = Trust.read(json.dumps({"log": [str(b.OPERATOR.key)]}).encode()).holding(own)
+    await bundled(office, session)
+    assert check_bundle(tmp_path / "run.zip", trust).findings == []
+    await grow(kept, session, "a later deed", "idle")
+    (tmp_path / "anew").mkdir()
+    office.state.close()
+    anew = Office(kept, tmp_path / "anew", office.now_ms + MINUTE)
+    await anew.looks()
+    await bundled(anew, session)
+    report = check_bundle(tmp_path / "anew" / "run.zip", trust)
+    assert {finding.code for finding in report.findings} == {"earlier"}, "another register of the same key"
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda value: value.update(t=value["t"].replace("rest", "open")),
+        lambda value: value.update(i=1),
+        lambda value: value.update(i="0"),
+        lambda value: value.update(version=2),
+        lambda value: value.update(p=["AA=="]),
+        lambda value: value.update(t=1),
+        lambda value: value.update(checkpoint="no note"),
+        lambda value: value.pop("p"),
+    ],
+)
+async def test_receipt_that_does_not_hold_is_none(
+    kept: Kept, office: Office, change: Callable[[dict[str, Any]], object]
+) -> None:
+    await kept.has(said("go"))
+    await office.looks()
+    newest = Register(office.objects, "home").newest()
+    assert newest is not None
+    value = json.loads(Receipt(office.heads()[0], (), newest.note).encode())
+    change(value)
+    with pytest.raises(BadTrust):
+        Receipt.read(json.dumps(value).encode())
+
+
+async def test_receipt_of_a_register_that_nobody_trusts_shows_nothing(kept: Kept, office: Office) -> None:
+    await kept.has(said("go"))
+    await office.looks()
+    newest = Register(office.objects, "home").newest()
+    assert newest is not None
+    own = Receipt(office.heads()[0], (), newest.note)
+    stranger = Trust.read(json.dumps({"log": [str(b.ADA.key)]}).encode())
+    with pytest.raises(BadTrust, match="no key"):
+        stranger.holding(own)
+    trust = Trust.read(json.dumps({"log": [str(b.OPERATOR.key)]}).encode()).holding(own)
+    with pytest.raises(BadTrust, match="already"):
+        trust.holding(own)
+
+
 async def test_no_bundle_with_receipts_is_made_where_nothing_is_stated(kept: Kept, office: Office) -> None:
     session = await kept.has(said("go"))
     with pytest.raises(RolloutError, match="no register yet"):
@@ -257,6 +321,28 @@ async def test_no_bundle_with_receipts_is_made_where_nothing_is_stated(kept: Kep
     for wrong in (replace(newest.point, size=9), replace(newest.point, origin="another/home")):
         with pytest.raises(RolloutError, match="is none of"):
             await bundled(office, session, since=wrong)
+
+
+async def test_witness_that_was_away_is_asked_again_and_one_that_signed_is_not_forgotten(
+    kept: Kept, office: Office
+) -> None:
+    answers: list[tuple[Signer, ...]] = [(), (), (b.WITNESS,), (b.ADA,)]
+
+    async def witnessed(name: str, signed: Signed) -> Note:
+        now = answers.pop(0)
+        return signed.note.with_signatures([one.cosigned(signed.point.text, office.now_ms) for one in now])
+
+    office.notary._witnessed = witnessed
+    await kept.has(said("go"))
+    await office.looks()
+    await office.looks(1_000)
+    await office.looks(MINUTE)
+    await office.looks(MINUTE)
+    newest = Register(office.objects, "home").newest()
+    assert newest is not None
+    both = [b.WITNESS.witness_key, b.ADA.witness_key]
+    assert list(newest.note.signed_by(both)) == both
+    assert answers == []
 
 
 # ── attacks by who can write to Redis ─────────────────────────────────────────────────────────────

@@ -164,6 +164,20 @@ def test_keys_of_packs_are_hidden_with_their_folder_unless_commands_need_it(tmp_
         assert found[-1] == Path(hidden)
 
 
+def test_key_state_and_registers_of_a_notary_are_hidden_wherever_they_are(tmp_path: Path) -> None:
+    for name in ("keys", "state", "register"):
+        (tmp_path / name).mkdir()
+    told = (
+        f"receipts.key_file='{tmp_path}/keys/notary.key'",
+        f"receipts.state='{tmp_path}/state'",
+        f"receipts.url='{(tmp_path / 'register').as_uri()}'",
+    )
+    found = hidden_paths(settings(tmp_path, *told), "redis://h/0")
+    assert {tmp_path / name for name in ("keys", "state", "register")} <= set(found)
+    elsewhere = f"receipts.url='{tmp_path.as_uri()}/none'"
+    assert tmp_path / "none" not in hidden_paths(settings(tmp_path, elsewhere), "redis://h/0")
+
+
 def test_copies_of_workspaces_are_hidden_wherever_their_root_is(tmp_path: Path) -> None:
     root = tmp_path / "elsewhere/workspaces"
     found = hidden_paths(settings(tmp_path, f"workspace.root='{root}'"), "redis://h/0")
