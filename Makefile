@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures sim stories mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures walk sim stories mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -92,6 +92,13 @@ growth: setup
 # The pictures of the window on its page of docs.
 pictures: setup
 	$(BIN)/python -m tests.window.pictures
+
+# A walk through the whole window, as a person makes it, and its pictures in FOLDER, light and dark.
+FOLDER ?= .walk
+walk: setup
+	mkdir -p $(FOLDER)
+	DENDRO_WALK=$(abspath $(FOLDER)) $(BIN)/pytest -q -n 0 tests/window/browser/test_walk.py
+	@echo "Pictures of the walk: $(FOLDER)"
 
 sim: setup
 	$(BIN)/python -m sim

@@ -122,7 +122,9 @@ function statOf(one) {
   const totals = changesOf(one).map((change) => counted(linesOf(change)));
   return [totals.reduce((sum, [plus]) => sum + plus, 0), totals.reduce((sum, [, minus]) => sum + minus, 0)];
 }
-const subjectOf = (one) => (one.kind === "patch" ? changesOf(one).map((change) => change.path).join(", ") : one.kind === "plan" ? one.proposal?.title ?? one.subject : one.kind === "question" ? one.questions?.map((each) => each.question).join(" · ") ?? one.subject : one.subject);
+// A path of the folder that is named beside it is shown from there on.
+const within = (one, path) => (one.cwd && path.startsWith(`${one.cwd}/`) ? path.slice(one.cwd.length + 1) : path);
+const subjectOf = (one) => (one.kind === "patch" ? changesOf(one).map((change) => within(one, change.path)).join(", ") : one.kind === "plan" ? one.proposal?.title ?? one.subject : one.kind === "question" ? one.questions?.map((each) => each.question).join(" · ") ?? one.subject : one.subject);
 
 // ── what is alike: same kind, same program and first argument, same folder ───────────────────────
 
