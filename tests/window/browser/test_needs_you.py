@@ -184,6 +184,8 @@ def test_a_patch_shows_its_lines_and_is_denied_with_words(visitor: Visitor) -> N
     expect(text).to_contain_text("a⟨U+202E⟩b<i>.md")
     expect(text).to_contain_text("⟨U+202E⟩")
     expect(row(page, thread)).to_contain_text("+3")
+    what = row(page, thread).get_by_test_id("request-what")
+    expect(what).to_have_text("notes.txt, a⟨U+202E⟩b<i>.md")
     page.keyboard.press("r")
     page.locator("textarea").fill("Not like this: echo")
     press(page, "Control+Enter")

@@ -127,7 +127,7 @@ def _at_a_phone(walk: Walk, asked: list[str]) -> None:
     expect(page.get_by_test_id("agent").first).to_be_visible()
     walk.seen(page, "phone-tree")
     page.get_by_test_id("agent").first.tap()
-    expect(page.get_by_test_id("conversation").get_by_test_id("item").first).to_be_visible()
+    expect(page.locator("[data-testid=item][data-type=userMessage]")).to_be_visible()
     walk.seen(page, "phone-conversation")
     page.context.close()
 

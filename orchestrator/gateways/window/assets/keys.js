@@ -23,12 +23,16 @@ export function bind(acts) {
     if (event.repeat && !["j", "k"].includes(key) && !key.includes("Arrow")) return;
     act(event);
   }]));
-  return tinykeys(window, guarded, { ignore: () => false });
+  // Each sequence by itself: one that fires leaves those behind it half pressed, and the next try of them would not count.
+  const sequences = Object.keys(guarded).filter((key) => key.includes(" ")), rest = Object.fromEntries(Object.entries(guarded).filter(([key]) => !sequences.includes(key)));
+  const ends = [rest, ...sequences.map((key) => ({ [key]: guarded[key] }))].map((some) => tinykeys(window, some, { ignore: () => false }));
+  return () => { for (const end of ends) end(); };
 }
 
 export const TABLE = [
   ["Go", [["g n", "Needs you"], ["g f", "Fleet"], ["g w", "Workers"], ["g s", "Spend"], ["⌘K", "Find or do"], ["?", "keys"], ["Esc", "back, close"]]],
   ["In lists", [["j k", "down, up"], ["⏎", "open"], ["x", "select what is alike"], ["/", "filter"], ["⌘F", "find in a conversation"]]],
+  ["Changes", [["] [", "file on, back"], ["v", "viewed"]]],
   ["Answers", [["a", "allow, approve"], ["s", "allow for the session"], ["d", "deny, reject"], ["i", "deny and stop"], ["r", "reply, answer"], ["z", "take back, within 5 s"]]],
   ["Tree", [["m", "message"], ["i", "interrupt"], ["c", "cancel…"], ["e", "rename"], ["n", "new tree (Fleet)"]]],
   ["Time", [["← →", "a mark back, on"], ["⇧← ⇧→", "an entry back, on"], ["Home", "the first entry"], ["End", "now"], ["=", "hold, compare"]]],

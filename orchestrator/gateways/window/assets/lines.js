@@ -2,7 +2,7 @@
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { signal } from "@preact/signals";
 import { api, may } from "./store.js";
-import { visible } from "./text.js";
+import { fileName, visible } from "./text.js";
 import { html, Key } from "./parts.js";
 
 export const KINDS = { add: "new", delete: "deleted" };
@@ -112,7 +112,7 @@ export function Lines({ thread, file, from, to, remarks, seen, onSeen }) {
   });
   // What is selected begins and stays on one side.
   const pick = (event) => { const cell = event.target.closest?.(".code"); if (two && cell) table.current.dataset.picks = cell.classList.contains("right") ? "right" : "left"; };
-  return html`<header class="path"><code class="grow">${visible(file.path, { breaks: false })}</code><small>${KINDS[file.kind] ?? ""}</small>
+  return html`<header class="path"><code class="grow">${visible(fileName(file.path), { breaks: false })}</code><small>${KINDS[file.kind] ?? ""}</small>
       ${wide.value ? html`<span class="switch" role="group" aria-label="Columns"><button class="chip ${two ? "on" : ""}" aria-pressed=${two} data-testid="two-columns" onClick=${() => setOneColumn(false)}>Side by side</button><button class="chip ${two ? "" : "on"}" aria-pressed=${!two} data-testid="one-column" onClick=${() => setOneColumn(true)}>One column</button></span>` : null}
       <button class="chip ${seen ? "on" : ""}" aria-pressed=${seen} data-testid="viewed" onClick=${onSeen}>Viewed <${Key} k="v" /></button></header>
     ${diff.hunks.length ? html`<div class="wide" tabindex="0"><table ref=${table} class="diff ${two ? "two" : ""}" aria-label="Lines" onMouseDown=${pick}>${two ? html`<colgroup><col class="n" /><col class="s" /><col /><col class="n" /><col class="s" /><col /></colgroup>` : null}<tbody>${rows}</tbody></table></div>` : html`<p class="nothing">${file.tooLarge ? "This file is too large to be compared by lines." : file.binary ? "This file is binary." : "Only its mode differs."}</p>`}${diff.truncated ? html`<p class="faint">The text is cut here: it is too long.</p>` : null}`;

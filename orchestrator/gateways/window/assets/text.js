@@ -33,6 +33,17 @@ export function visible(text, { breaks = true, mild = false, ends = true } = {})
   return found;
 }
 
+// A file's name that the server quotes as git does, because it has characters that are not plain: `"a\342\200\256b"`.
+const ESCAPES = { a: 7, b: 8, t: 9, n: 10, v: 11, f: 12, r: 13 };
+export function fileName(path) {
+  if (!/^".*"$/s.test(path)) return path;
+  const bytes = [], encoder = new TextEncoder();
+  for (const [all, octal, letter] of path.slice(1, -1).matchAll(/\\([0-7]{3})|\\(.)|[^\\]/gsu)) {
+    if (octal) bytes.push(Number.parseInt(octal, 8)); else bytes.push(...(letter ? (ESCAPES[letter] ? [ESCAPES[letter]] : encoder.encode(letter)) : encoder.encode(all)));
+  }
+  return new TextDecoder().decode(new Uint8Array(bytes));
+}
+
 // The same as a text, for titles of a window and labels of elements; bounded to 200 characters.
 export function plain(text, most = 200) {
   const shown = String(text ?? "").slice(0, most * 4).replaceAll(/\s+/gu, " ").replaceAll(new RegExp(ODD.source, "gu"), name);

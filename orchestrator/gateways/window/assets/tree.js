@@ -93,11 +93,12 @@ onSignedOut(() => { trees.forEach((tree) => tree.end()); trees.clear(); });
 
 // ── agents ───────────────────────────────────────────────────────────────────────────────────────
 
+const AT_REST = new Set(["idle", "ready", "failed"]);
 function waitWords(agent) {
   const { waitsFor: wait, state } = agent;
   if (state === "needs") return "asks you";
   if (agent.lostAtMs) return "lost";
-  if (agent.canceling) return "is being canceled";
+  if (agent.canceling) return AT_REST.has(state) ? "was canceled" : "is being canceled";
   if (state === null) return "state not recorded";
   if (!wait) return "";
   return wait.agentIds?.length ? `waits for ${wait.agentIds.slice(0, 6).join(", ")}${wait.agentIds.length > 6 ? "…" : ""}` : `waits for ${wait.text}`;
@@ -197,7 +198,7 @@ function Log({ tree, at }) {
   const read = (before = at === null ? undefined : at + 1) => api("tree/log", { treeId: tree.id, limit: LOG_PAGE, ...(before ? { before } : {}) }).then(({ data, nextBefore }) => {
     setWhy("");
     setNext((known) => (before || known === null ? nextBefore ?? 0 : known));
-    setRows((known) => { const all = new Map([...(known ?? []), ...data].map((row) => [row.treeSeq, row])); return [...all.values()].filter((row) => at === null || row.treeSeq <= at).sort((a, b) => b.treeSeq - a.treeSeq); });
+    setRows((known) => { const all = new Map([...(known ?? []), ...data].map((row) => [row.treeSeq, row])); return [...all.values()].filter((row) => row.text && (at === null || row.treeSeq <= at)).sort((a, b) => b.treeSeq - a.treeSeq); });
   }, (error) => setWhy(error.message));
   useEffect(() => { read(); }, [tree, seq]);
   return html`<section class="wholly" aria-label="Log" data-testid="log" tabindex="0">${why ? html`<p class="error">The log cannot be read: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}

@@ -2,7 +2,7 @@
 import { useState } from "preact/hooks";
 import { api, download, may, notice } from "./store.js";
 import { agentName, go, html, Key, place, quantity } from "./parts.js";
-import { plain, visible } from "./text.js";
+import { fileName, plain, visible } from "./text.js";
 import { TreeRule } from "./calls.js";
 import { treeOf } from "./tree.js";
 import { overlay } from "./keys.js";
@@ -82,6 +82,6 @@ export async function files() {
   const { files: found } = await api("workspace/changes", { threadId: tree, below: true, ...(at === null ? {} : { at }) });
   return found.map(({ path, agents: by, of }) => {
     const alone = of === 1 ? by[0].agentId : null, known = here()?.agents.get(alone)?.peek(), query = new URLSearchParams({ ...(at === null ? {} : { at }), ...(alone === null ? { by: "all" } : {}), file: path });
-    return [path, "", alone === null ? `file · ${quantity(of, "agent")}` : `file · ${known ? agentName(known) : `agent ${alone}`}`, () => go(`/tree/${tree}/${alone ?? 0}/changes?${query}`), `file ${path}`];
+    return [fileName(path), "", alone === null ? `file · ${quantity(of, "agent")}` : `file · ${known ? agentName(known) : `agent ${alone}`}`, () => go(`/tree/${tree}/${alone ?? 0}/changes?${query}`), `file ${path}`];
   });
 }
