@@ -303,6 +303,7 @@ def _chat_frame(data: dict[str, Any], slow: bool = False) -> Frame:
 
 
 _KEEPALIVE_S = 75
+_LAST_WORDS_S = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -547,10 +548,46 @@ class _Line:
 
 
 class _Server(uvicorn.Server):
-    """Leaves signals to the program around it."""
+    """Leaves signals to the program around it, and ends at once where nothing is under way.
+
+    uvicorn looks ten times a second if it is to end, and then waits for a tenth of a second whatever is open:
+    most of the time of a short test.
+    """
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self._ended = asyncio.Event()
+
+    def end(self) -> None:
+        """Lets `serve` come to its end."""
+        self.should_exit = True
+        self._ended.set()
 
     def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
         return contextlib.nullcontext()
+
+    async def main_loop(self) -> None:
+        """Ticks as uvicorn does, until the end."""
+        ticks = asyncio.create_task(super().main_loop(), name="model-stub-ticks")
+        try:
+            await self._ended.wait()
+        finally:
+            ticks.cancel()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Closes all; what answers has a moment for its last words."""
+        for server in self.servers:
+            server.close()
+        for listener in sockets or []:
+            listener.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        if self.server_state.connections or self.server_state.tasks:
+            await asyncio.sleep(_LAST_WORDS_S)
+        for task in list(self.server_state.tasks):
+            task.cancel()
 
 
 @dataclass(frozen=True, slots=True)
@@ -594,7 +631,7 @@ async def running(config: StubConfig) -> AsyncIterator[RunningStub]:
     try:
         yield RunningStub(f"http://{f'[{host}]' if ':' in host else host}:{port}/v1", stub.journal)
     finally:
-        server.should_exit = True
+        server.end()
         await serving
 
 

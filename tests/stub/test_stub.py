@@ -342,6 +342,15 @@ async def test_client_that_leaves_a_held_response_is_seen_to_leave() -> None:
         await peer.stub.journal.until(lambda journal: [e.outcome for e in journal.exchanges()] == ["left"])
 
 
+async def test_stub_that_has_answered_everybody_ends_without_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("orchestrator.stub.server._LAST_WORDS_S", 3_600.0)
+    async with plain_http() as http:
+        async with asyncio.timeout(60), running(StubConfig(behaviour("instant"))) as stub:
+            assert (await http.post(f"{stub.base_url}/responses", json={"input": []})).status_code == 200
+        with pytest.raises(httpx.ConnectError):
+            await http.get(f"{stub.base_url}/models")
+
+
 async def test_served_stub_stops_when_its_task_is_cancelled() -> None:
     ready: asyncio.Future[RunningStub] = asyncio.get_running_loop().create_future()
     serving = asyncio.create_task(serve(StubConfig(behaviour("instant")), ready.set_result))
