@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, make_dataclass
 from functools import lru_cache
 from operator import attrgetter
+from threading import Lock
 from typing import TypeVar, cast
 
 import orjson
@@ -44,7 +45,7 @@ from orchestrator.core.state import (
     write_extras,
 )
 from orchestrator.core.tokens import TokenInfo, Usage
-from orchestrator.core.tree import STORED_EMPTY, decode_tree
+from orchestrator.core.tree import STORED_EMPTY, TreeView, decode_tree
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.core.workspace import NO_WORKSPACE, USUAL_COPIES, USUAL_WORKSPACE, Workspace
 from orchestrator.protocol.ids import CallId
@@ -59,8 +60,50 @@ senders."""
 
 def encode(state: State) -> bytes:
     """Canonical JSON: equal states are equal bytes."""
-    stored = _stated(_stored(state), {**USUAL_PROCESSES, **USUAL_WORKSPACE, "extras": NO_EXTRAS})
-    return orjson.dumps(stored, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+    return _json(_stated(_stored(state), _USUAL))
+
+
+_USUAL: Mapping[str, object] = {**USUAL_PROCESSES, **USUAL_WORKSPACE, "extras": NO_EXTRAS}
+
+
+def _json(value: object) -> bytes:
+    return orjson.dumps(value, default=_default, option=orjson.OPT_SORT_KEYS | orjson.OPT_NON_STR_KEYS)
+
+
+class _Parts:
+    """JSON of parts of states that the next state mostly has as well: the very same objects."""
+
+    MOST_BYTES = 8 << 20
+    LARGEST = 1 << 20
+
+    def __init__(self) -> None:
+        self._kept: dict[int, tuple[object, orjson.Fragment, int]] = {}
+        self._size = 0
+        self._lock = Lock()
+
+    def of(self, part: R, stored: Callable[[R], object] = lambda part: part) -> R:
+        """Stands for the part in what is to be encoded; `stored` is its form there."""
+        kept = self._kept.get(id(part))
+        if kept is None or kept[0] is not part:
+            data = _json(stored(part))
+            kept = part, orjson.Fragment(data), len(data)
+            if len(data) <= self.LARGEST:
+                self._keep(kept)
+        return cast(R, kept[1])
+
+    def _keep(self, kept: tuple[object, orjson.Fragment, int]) -> None:
+        with self._lock:
+            if id(kept[0]) in self._kept:
+                return
+            # While an object is kept, no other one has its id.
+            self._kept[id(kept[0])] = kept
+            self._size += kept[2]
+            while self._size > self.MOST_BYTES:
+                _, _, size = self._kept.pop(next(iter(self._kept)))
+                self._size -= size
+
+
+_PARTS = _Parts()
 
 
 def digest(state: State) -> str:
@@ -75,14 +118,28 @@ def _stored(state: State) -> State:
         **_empty_texts(state, _STATE_EMPTY),
         meta={**encode_line(state.meta), **write_extras(state.extras)},
         extras=NO_EXTRAS,
-        facts=_stated(_emptied(state.facts, FACTS_EMPTY), USUAL_FACTS),
-        settings=_stated(state.settings, NEW_SETTINGS),
+        facts=_PARTS.of(state.facts, _stored_facts),
+        settings=_PARTS.of(state.settings, _stored_settings),
+        history=Log(_PARTS.of(state.history.chunks), state.history.tail),
+        bookmarks=Log(_PARTS.of(state.bookmarks.chunks), state.bookmarks.tail),
         queue=tuple(_waiting(queued) for queued in state.queue),
         task=_stored_task(state.task) if state.task is not None else None,
-        tree=_emptied(state.tree, STORED_EMPTY),
+        tree=_PARTS.of(state.tree, _stored_tree),
         answers=tuple(_stated(answer, {"digest": ""}) for answer in state.answers),
         workspace=_stored_workspace(state.workspace),
     )
+
+
+def _stored_facts(facts: SessionFacts) -> SessionFacts:
+    return _stated(_emptied(facts, FACTS_EMPTY), USUAL_FACTS)
+
+
+def _stored_settings(settings: TurnSettings) -> TurnSettings:
+    return _stated(settings, NEW_SETTINGS)
+
+
+def _stored_tree(tree: TreeView) -> TreeView:
+    return _emptied(tree, STORED_EMPTY)
 
 
 def _stored_workspace(known: Workspace) -> Workspace:
@@ -105,7 +162,7 @@ def _without(cls: type, unsaid: tuple[str, ...]) -> tuple[type, Callable[[object
 
 
 def _stored_task(task: Task) -> Task:
-    stored = replace(_emptied(task, _TASK_EMPTY), settings=_stated(task.settings, NEW_SETTINGS))
+    stored = replace(_emptied(task, _TASK_EMPTY), settings=_stored_settings(task.settings))
     return _stated(stored, USUAL_TASK)
 
 

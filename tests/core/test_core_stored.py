@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.core import snapshot
 from orchestrator.core.blobs import (
     INLINE_BYTES,
     INLINE_TEXT_BYTES,
@@ -32,6 +33,8 @@ from orchestrator.core.entries import (
     timestamp,
 )
 from orchestrator.core.evolve import fold
+from orchestrator.core.frozen import replace
+from orchestrator.core.history import Log
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.core.lines import MetaLine
 from orchestrator.core.snapshot import (
@@ -299,3 +302,23 @@ def test_value_beside_the_log_that_no_commit_carries_goes_to_the_blobs(parts: tu
 def test_value_that_is_no_json_is_named_and_written_nowhere() -> None:
     with pytest.raises(TypeError, match="not JSON serializable"):
         encode_value({"at": {1, 2}}, {})
+
+
+def test_state_whose_parts_were_encoded_before_has_the_bytes_of_one_that_was_never_seen(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(snapshot._Parts, "MOST_BYTES", 20_000)
+    said = [{"type": "message", "role": "user", "content": [{"type": "input_text", "text": f"n {n}"}]}
+            for n in range(200)]  # fmt: skip
+    state = Session().state
+    for length in (3, 63, 64, 65, 130, 70, 200):
+        state = replace(state, history=Log.of(said[:length]), tree=replace(state.tree, paused=f"at {length}"))
+        for _ in range(2):
+            seen = encode(state)
+        monkeypatch.setattr(snapshot, "_PARTS", snapshot._Parts())
+        assert encode(state) == seen
+        assert decode(seen).history == state.history
+    kept = snapshot._PARTS
+    for number in range(50):
+        encode(replace(state, facts=replace(state.facts, pool=f"pool-{number}" * 100)))
+    assert sum(size for _, _, size in kept._kept.values()) == kept._size <= 20_000
