@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.connection import ScriptCall, call
@@ -17,7 +18,7 @@ from orchestrator.broker.script_requests import birth, birth_keys, eq_limits, ho
 from orchestrator.broker.scripts import Argument
 from orchestrator.core.chain import SALT_BYTES
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
     from orchestrator.core.commit_parts import TreeEvent
@@ -144,28 +145,7 @@ def commit_call(
 
 def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape, now_ms: int) -> list[str]:
     claim = request.claim
-    session, shard = claim.session, keys.shard_of(claim.session)
-    found = [
-        keys.session(session),
-        keys.rollout(session),
-        keys.eq(session),
-        keys.sq(session),
-        keys.tree(claim.tree),
-        keys.agents(claim.tree),
-        *keys.pool(shard, claim.pool),
-        keys.timers(shard),
-        keys.timer(session),
-        keys.approvals(shard),
-        keys.sessions(shard),
-        keys.index(shard),
-        keys.asked(shard),
-        keys.to_archive(shard),
-        keys.to_delete(shard),
-        keys.released(shard),
-        keys.changed(shard),
-        keys.watched(shard),
-        keys.session(claim.tree),
-    ]
+    shard, found = keys.shard_of(claim.session), [*_own_keys(keys, claim.session, claim.tree, claim.pool)]
     for pool in shape.pools:
         found += keys.pool(shard, pool)
     for target in shape.places:
@@ -178,6 +158,33 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape, now_ms:
     if request.tree.secrets_dropped:
         found.append(keys.secrets(claim.tree))
     return found
+
+
+@lru_cache(maxsize=512)
+def _own_keys(keys: Keys, session: SessionId, tree: TreeId, pool: str) -> tuple[str, ...]:
+    """The keys of every commit of a session: the same ones again and again."""
+    shard = keys.shard_of(session)
+    return (
+        keys.session(session),
+        keys.rollout(session),
+        keys.eq(session),
+        keys.sq(session),
+        keys.tree(tree),
+        keys.agents(tree),
+        *keys.pool(shard, pool),
+        keys.timers(shard),
+        keys.timer(session),
+        keys.approvals(shard),
+        keys.sessions(shard),
+        keys.index(shard),
+        keys.asked(shard),
+        keys.to_archive(shard),
+        keys.to_delete(shard),
+        keys.released(shard),
+        keys.changed(shard),
+        keys.watched(shard),
+        keys.session(tree),
+    )
 
 
 def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:

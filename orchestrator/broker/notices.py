@@ -29,6 +29,8 @@ class Listener:
         self._keys = keys
         self._waiting: dict[tuple[str, str], asyncio.Task[Found]] = {}
         """In a cluster: reads that have no answer yet, by stream and cursor."""
+        self._streams: tuple[tuple[str, str], _Streams] | None = None
+        """For whom was waited last, and the streams."""
 
     async def wait(self, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float) -> Notices:
         """Waits for a notice in the pool's streams or the worker's own; `who` is (pool, worker).
@@ -36,11 +38,9 @@ class Listener:
         Without a worker it waits for the pool's alone.
         """
         pool, worker = who
-        ready = {self._keys.ready(shard, pool): shard for shard in range(self._keys.shards)}
-        _, jobs = self._keys.jobs(pool)
-        control, near = self._keys.control(worker), self._keys.near(worker)
-        own = [control, near] if self._keys.nearby else [control]
-        streams = [*ready, jobs, *(own if worker else ())]
+        if self._streams is None or self._streams[0] != who:
+            self._streams = who, _streams(self._keys, pool, worker)
+        ready, jobs, control, near, streams = self._streams[1]
         if any(key not in cursors for key in streams):
             return Notices(tuple(ready.values()), (), await _tips(self._connection, streams))
         found = await self._read({key: cursors[key] for key in streams}, timeout_s)
@@ -97,6 +97,18 @@ class Listener:
         for read in self._waiting.values():
             read.cancel()
         await asyncio.gather(*self._waiting.values(), return_exceptions=True)
+
+
+_Streams = tuple[dict[str, int], str, str, str, list[str]]
+"""Those of shards, each with its shard; that of jobs; the worker's two; all of them."""
+
+
+def _streams(keys: Keys, pool: str, worker: str) -> _Streams:
+    ready = {keys.ready(shard, pool): shard for shard in range(keys.shards)}
+    _, jobs = keys.jobs(pool)
+    control, near = keys.control(worker), keys.near(worker)
+    own = [control, near] if keys.nearby else [control]
+    return ready, jobs, control, near, [*ready, jobs, *(own if worker else ())]
 
 
 def _session(notice: tuple[bytes, dict[bytes, bytes]]) -> SessionId:
