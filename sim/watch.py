@@ -16,7 +16,7 @@ from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import stored_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.calls import Phase
-from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.chain import GENESIS, next_chain
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
@@ -341,9 +341,7 @@ class Watch(Rest, Branches, TreeLogs):
         stored = stored_entry(entry_id, fields)
         if stored.seq != seen.seq + 1:
             self.broken("gapless", f"{session}: entry {stored.seq} follows entry {seen.seq}")
-        head = next_chain(
-            seen.head, stored.seq, stored.epoch, payload_digest(stored.salt, stored.payload), self.secret
-        )
+        head = next_chain(seen.head, stored.seq, stored.epoch, stored.covered, self.secret)
         if head != stored.chain:
             self.broken(
                 "chain", f"entry {stored.seq} of session {session} does not follow from the one before"

@@ -38,6 +38,7 @@ from orchestrator.broker.sockets import Era
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive, Storage
+from orchestrator.rollouts.redaction import finish_redactions
 from orchestrator.runtime.reaper import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
@@ -179,6 +180,8 @@ async def look(ctx: Context) -> None:
         if upkeep.webhook is not None:
             upkeep.webhook.set_aside(heads, now_ms)
         concerned |= {head.session: head for head in heads if concerns(head)}
+    if done := await finish_redactions(upkeep.storage, upkeep.mover.name):
+        log.info("copies of redacted text of %s are removed now", counted(done, "session"))
     for complaint in unattended(list(concerned.values()), await broker.claims.workers(), now_ms):
         log.warning("%s", complaint)
 

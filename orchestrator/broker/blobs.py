@@ -58,6 +58,10 @@ class Blobs:
             raise reply.unexpected()
         return digest
 
+    async def remove(self, tree: TreeId, digest: str) -> None:
+        """Removes content that was redacted."""
+        await self._connection.command("DEL", self._keys.blob(tree, digest))
+
     async def get(self, tree: TreeId, digest: str) -> bytes | None:
         """The content, or None if it is not there; raises `Corrupt` if it is not what the hash says."""
         key = self._keys.blob(tree, digest)

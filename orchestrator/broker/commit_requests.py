@@ -80,6 +80,8 @@ def check_bounds(request: CommitRequest) -> None:
 
 
 def _check_tree_part(request: CommitRequest) -> None:
+    if request.redacted and request.tree.secrets_dropped:
+        raise ValueError("a commit that redacts drops no secrets: both keep their keys last")
     for event in request.tree.events:
         if len(event.parts) > 1 and event.inbox is None:
             raise ValueError("an event in several parts names no inbox whose depths go between them")
@@ -100,6 +102,7 @@ def payloads(request: CommitRequest) -> Iterable[bytes]:
     yield from (approval.payload for approval in request.approvals_open)
     yield from request.tree.summary.values()
     yield request.meta or b""
+    yield from (entry.encode() for entry in request.redacted)
     for child in request.tree.children:
         yield from (entry.payload for entry in child.entries)
         yield from (event.payload for event in child.events)
@@ -157,6 +160,8 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape, now_ms:
     found += [keys.blob(claim.tree, digest) for digest in request.texts]
     if request.tree.secrets_dropped:
         found.append(keys.secrets(claim.tree))
+    if request.redacted:
+        found += [keys.redacted(session), keys.snapshot(session), keys.redactions(shard)]
     return found
 
 
@@ -234,6 +239,8 @@ def _others(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: Com
         "reservations": [(reserved.request, amount(reserved.amount))] if reserved is not None else (),
         "waits": [(wait.timer, amount(wait.amount))] if wait is not None else (),
         "secrets_drop": tree.secrets_dropped,
+        "redacted": [(entry.seq, entry.encode()) for entry in request.redacted],
+        "redacting": " ".join(("owed", *request.redacting)),
     }
 
 
@@ -247,6 +254,7 @@ def _concerns_others(request: CommitRequest) -> bool:
         or tree.debits
         or tree.unless_flagged
         or tree.secrets_dropped
+        or request.redacted
         or budget.within
         or budget.settlements
         or budget.reservation

@@ -144,6 +144,15 @@ class Storage(Port):
         keys = [self.keys.session(claim.session), self.keys.rollout(claim.session)]
         return await self._store(claim, call("seal", keys, **holder(claim), seq=seq, manifest=manifest))
 
+    async def rewrite(self, claim: Claim, seen: bytes, manifest: bytes) -> Stored | Fenced | Refused:
+        """Names other segments of the same entries, in which redacted ones have no text; all copies are gone.
+
+        Refused if the manifest is not the one that was `seen`.
+        """
+        keys = [self.keys.session(claim.session)]
+        rewrite = call("rewrite", keys, **holder(claim), seen=seen, manifest=manifest)
+        return await self._store(claim, rewrite)
+
     async def archive(self, claim: Claim, closed_root: SessionId | None = None) -> Stored | Fenced | Refused:
         """Leaves only the hash of an ended session that is sealed to its end; ends the claim.
 
@@ -159,6 +168,7 @@ class Storage(Port):
             self.keys.snapshot(session),
             self.keys.session(closed_root or session),
             self.keys.changed(self.keys.shard_of(session)),
+            self.keys.redacted(session),
         ]
         archived = call("archive", keys, session=session, of_closed=int(of_closed), **holder(claim))
         return await self._store(claim, archived)

@@ -19,6 +19,7 @@ from orchestrator.broker.records import (
     START,
     TIP_FIELDS,
     Place,
+    RedactedEntry,
     SessionHead,
     SqEntry,
     StoredEntry,
@@ -145,9 +146,54 @@ class Logs(Port):
     async def read_rollout(
         self, session: SessionId, after_seq: int = 0, count: int = 1_000
     ) -> tuple[StoredEntry, ...]:
-        """Log entries after `after_seq`; those sealed into the archive are not here."""
+        """Log entries after `after_seq`; those sealed into the archive are not here.
+
+        Of one that was redacted what stands instead, in its place.
+        """
         found = await self._page(self.keys.rollout(session), f"{after_seq}-0", count)
-        return _decoded(self.keys.rollout(session), found, stored_entry)
+        entries = _decoded(self.keys.rollout(session), found, stored_entry)
+        return await self._with_redacted(session, after_seq, entries, count)
+
+    async def _with_redacted(
+        self, session: SessionId, after: int, entries: tuple[StoredEntry, ...], count: int
+    ) -> tuple[StoredEntry, ...]:
+        """The same with the redacted ones between them: no other entry leaves a hole in a log in Redis."""
+        if not entries or entries[-1].seq == after + len(entries):
+            return entries
+        there = {entry.seq for entry in entries}
+        # What lies further back is sealed: a redaction leaves a hole as long as itself.
+        first = max(after, entries[0].seq - count - 1)
+        missing = [seq for seq in range(first + 1, entries[-1].seq) if seq not in there]
+        key = self.keys.redacted(session)
+        found = await self._connection.command("HMGET", key, *missing)
+        try:
+            instead = [
+                RedactedEntry.decode(seq, stored).entry
+                for seq, stored in zip(missing, found, strict=True)
+                if stored is not None
+            ]
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(key, f"a redacted entry cannot be read: {error}") from error
+        return (
+            tuple(sorted((*instead, *entries), key=lambda entry: entry.seq)[:count]) if instead else entries
+        )
+
+    async def redacted_lately(self, shard: int, since_ms: int) -> tuple[tuple[SessionId, int], ...]:
+        """Sessions of a shard of which entries were redacted at that time or later, with when."""
+        found = await self._connection.command(
+            "ZRANGEBYSCORE", self.keys.redactions(shard), since_ms, "+inf", "WITHSCORES"
+        )
+        return tuple((SessionId(member.decode()), int(at)) for member, at in scored(found))
+
+    async def redacted_numbers(self, session: SessionId) -> frozenset[int]:
+        """The numbers of a session's redacted entries; none where its log is in the archive alone."""
+        found = await self._connection.command("HKEYS", self.keys.redacted(session))
+        return frozenset(map(int, found))
+
+    async def redacting(self, session: SessionId) -> list[str] | None:
+        """Large texts that are to go with what was redacted of a session; None where no copy is left."""
+        found = await self._connection.command("HGET", self.keys.session(session), "redacting")
+        return found.decode().split()[1:] if found else None
 
     async def read_rollouts(
         self, asks: Sequence[tuple[SessionId, int, int]]
@@ -157,7 +203,13 @@ class Logs(Port):
             ("XRANGE", self.keys.rollout(s), f"({after}-0", "+", "COUNT", count) for s, after, count in asks
         ]
         found = await self._connection.commands(rows) if rows else []
-        return [_if_whole(self.keys.rollout(ask[0]), one) for ask, one in zip(asks, found, strict=True)]
+        read: list[tuple[StoredEntry, ...] | None] = []
+        for (session, after, count), one in zip(asks, found, strict=True):
+            entries = _if_whole(self.keys.rollout(session), one)
+            if entries is not None:
+                entries = await self._with_redacted(session, after, entries, count)
+            read.append(entries)
+        return read
 
     async def ends(self, sessions: Sequence[SessionId]) -> list[int]:
         """Where the logs of sessions end; 0 for one that there is not."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
 
 from orchestrator.broker.connection import call
@@ -238,6 +238,14 @@ class History(Port):
         log_id, count = await self._connection.command("HMGET", head, "id", "count")
         return HistoryHead(int(log_id or 0), int(count or 0))
 
+    async def forget_prompts(self, who: str, is_meant: Callable[[str], bool]) -> int:
+        """Removes prompts of a person from their history; answers how many. Others keep their places."""
+        log, _ = self.keys.history(person_of(who))
+        ids = _forgotten(await self._connection.command("XRANGE", log, "-", "+"), is_meant)
+        if ids:
+            await self._connection.command("XDEL", log, *ids)
+        return len(ids)
+
     async def history_entry(self, who: str, log_id: int, offset: int) -> KeptPrompt | None:
         """The entry at a place of the log; None if the log has another id, or nothing there (any more)."""
         log, head = self.keys.history(person_of(who))
@@ -246,6 +254,10 @@ class History(Port):
         at = f"{offset + 1}-0"
         found = await self._connection.command("XRANGE", log, at, at)
         return _kept(found[0][1]) if found else None
+
+
+def _forgotten(found: list[tuple[bytes, dict[bytes, bytes]]], is_meant: Callable[[str], bool]) -> list[bytes]:
+    return [id for id, fields in found if is_meant(fields[b"x"].decode("utf-8", "replace"))]
 
 
 def person_of(who: str) -> str:

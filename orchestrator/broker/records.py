@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 import orjson
 
 from orchestrator.core import CORE_VERSION
+from orchestrator.core.chain import payload_digest
 from orchestrator.core.commit_parts import TreePart
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -481,6 +482,10 @@ class CommitRequest:
     tree: TreePart = NO_TREE_PART
     budget: BudgetPart = NO_BUDGET_PART
     release: Release = "keep"
+    redacted: tuple[RedactedEntry, ...] = ()
+    """Entries that lose their text: with it go the session's snapshot and its queue of events."""
+    redacting: tuple[str, ...] = ()
+    """Digests of large texts that are to go with them."""
 
 
 @record
@@ -589,6 +594,41 @@ class StoredEntry:
     payload: bytes
     salt: bytes
     chain: bytes
+    digest: bytes = b""
+    """Of an entry that was redacted: what the chain covers. Its payload is what stands instead."""
+
+    @property
+    def covered(self) -> bytes:
+        """The digest of salt and payload, by which the chain goes on."""
+        return self.digest or payload_digest(self.salt, self.payload)
+
+
+@record
+class RedactedEntry:
+    """An entry of a session's log that loses its text with a commit, and what stands instead."""
+
+    seq: int
+    epoch: int
+    digest: bytes
+    chain: bytes
+    payload: bytes
+
+    def encode(self) -> bytes:
+        """As Redis keeps it."""
+        place = {"e": self.epoch, "d": self.digest.hex(), "h": self.chain.hex()}
+        return orjson.dumps(place) + b"\n" + self.payload
+
+    @classmethod
+    def decode(cls, seq: int, stored: bytes) -> RedactedEntry:
+        """Raises `ValueError` or `KeyError` for what is none."""
+        head, _, payload = stored.partition(b"\n")
+        place = orjson.loads(head)
+        return cls(seq, place["e"], bytes.fromhex(place["d"]), bytes.fromhex(place["h"]), payload)
+
+    @property
+    def entry(self) -> StoredEntry:
+        """As readers of the log get it."""
+        return StoredEntry(self.seq, self.epoch, self.payload, b"", self.chain, self.digest)
 
 
 @record

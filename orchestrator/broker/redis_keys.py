@@ -11,7 +11,9 @@ a tree live in one slot and a script may touch them together.
     {s}:eq:<session>        stream  commit emit claim create     followers         eq_ttl_s after the last
                                     raise_limits; commits of others of its tree
     {s}:rollout:<session>   stream  commit create; seal trims    worker, replay    sealed behind a snapshot
-    {s}:snapshot:<session>  string  snapshot restore             worker            the session
+    {s}:snapshot:<session>  string  snapshot restore; a commit   worker            the session
+                                    that redacts deletes it
+    {s}:redacted:<session>  hash    commit                       readers of logs   the session's log in Redis
     {s}:seen:<session>      hash    submit create commit         submit            1,024 ids and 24 h
     {s}:seen_at:<session>   zset    submit create commit         submit            as seen
     {s}:timer:<session>     hash    commit; fire clears          fire, delete      its timers
@@ -47,6 +49,8 @@ a tree live in one slot and a script may touch them together.
     {s}:to_delete           zset    commit enlist; look_again    upkeep            closed trees
     {s}:deleted             zset    delete                       workers' files    30 days
     {s}:deleted_by          hash    delete                       doors             as deleted
+    {s}:redactions          zset    commit                       workers' files,   30 days
+                                                                 upkeep
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
@@ -104,7 +108,9 @@ The fields of a session's hash, by who writes them:
     left_ms                                          claim: when others first left it to that machine
     abandoned                                        revoke: who gave these changes up; commit clears
     snapshot_seq                                     snapshot restore
-    sealed_seq manifest                              seal
+    sealed_seq manifest                              seal rewrite
+    redacting                                        commit: copies of what it redacted are still to be
+                                                     removed, with these large texts; rewrite clears
     archived                                         archive restore
 """
 
@@ -150,6 +156,14 @@ class Keys:
 
     def snapshot(self, session: SessionId | str) -> str:
         return self.of_session("snapshot", session)
+
+    def redacted(self, session: SessionId | str) -> str:
+        """The lines that stand instead of redacted entries, by their numbers."""
+        return self.of_session("redacted", session)
+
+    def redactions(self, shard: int) -> str:
+        """Sessions of which entries were redacted, by when: machines remove their files."""
+        return self.of_shard(shard, "redactions")
 
     def seen(self, session: SessionId | str) -> tuple[str, str]:
         """The hash of ids and the zset of their arrival."""

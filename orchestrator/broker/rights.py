@@ -47,6 +47,7 @@ COMMANDS = (
     "TYPE @",
     "WAIT 0 1",
     "XADD @ * f v",
+    "XDEL @ 1-0",
     "XLEN @",
     "XRANGE @ - +",
     "XREAD STREAMS @ 0",

@@ -351,7 +351,7 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
 
 def _keys_of(keys: Keys, session: SessionId) -> list[str]:
     own, *others = birth_keys(keys, session)
-    return [own, keys.timer(session), *others, keys.snapshot(session)]
+    return [own, keys.timer(session), *others, keys.snapshot(session), keys.redacted(session)]
 
 
 # ── resting ───────────────────────────────────────────────────────────────────────────────────────

@@ -167,6 +167,7 @@ async def _import(
     from orchestrator.rollouts.bundle_members import BadContainer, is_bundle
     from orchestrator.rollouts.file_format import BadLine, read_rollout
     from orchestrator.rollouts.imports import Newcomer, plan_import, store
+    from orchestrator.rollouts.replay import instead_in, instead_of
     from orchestrator.terminal.faults import Fault
     from orchestrator.views.workspaces import copied_to
     from orchestrator.wiring.deployment import chain_key, worker_name
@@ -183,7 +184,9 @@ async def _import(
             bundled = stack.enter_context(OpenBundle(file, key)) if is_bundle(file) else None
             lines = bundled.lines() if bundled is not None else stack.enter_context(file.open("rb"))
             text = read_rollout(lines, blobs)
-            plan = plan_import(text, newcomer, blobs, key, accept_old_header=accept_old_header)
+            instead = instead_of(bundled.lines()) if bundled is not None else instead_in(file)
+            old = accept_old_header
+            plan = plan_import(text, newcomer, blobs, key, accept_old_header=old, instead=instead)
         except (BadLine, RolloutError, NewerFormat, BadContainer) as error:
             raise Fault(f"{file}: {error}; nothing was imported") from None
         if bundled is not None and bundled.agents:

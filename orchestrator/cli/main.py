@@ -84,6 +84,11 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
         "Checks a log: its chain, its texts, its session, and what others noted of it.",
     ),
     "audit": ("audit", "audit", "Answers an auditor's questions."),
+    "redact": (
+        "redact",
+        "redact",
+        "Takes the text of entries away for good, with every copy that is at hand.",
+    ),
     "export": ("export", "export", "Writes a session's log: in Codex's line shapes, or whole."),
     "bundle": ("bundle", "bundle", "Writes a whole tree as a file that a stranger can check."),
     "revoke": ("cancel", "revoke", "Takes a session away from its worker, or readmits a quarantined one."),

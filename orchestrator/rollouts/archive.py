@@ -18,9 +18,11 @@ from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import Corrupt, Unavailable
 from orchestrator.broker.records import StoredEntry
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.segments import (
+    ENDING,
     BrokenArchive,
     decode_segment,
     encode_entries,
@@ -84,6 +86,25 @@ class Archive:
         # Read back before it is trusted: the original is trimmed on the strength of this copy.
         require_readable(segment, packed, entries, self._secret)
         return segment, packed
+
+    async def rewrite_segment(
+        self, tree: TreeId, session: SessionId, old: Segment, entries: Sequence[StoredEntry]
+    ) -> Segment:
+        """Stores the same entries under another name, those that were redacted without their text."""
+        before = bytes.fromhex(old.before)
+        async with self._packing:
+            made, packed = await asyncio.to_thread(self._packed, f"{tree}/{session}", before, entries)
+        name = f"{made.name.removesuffix(ENDING)}-{made.sha256[:8]}{ENDING}"
+        await asyncio.to_thread(self._objects.put, name, packed)
+        return replace(made, name=name)
+
+    async def remove_segment(self, segment: Segment) -> None:
+        """Removes a segment that no manifest names any more."""
+        await asyncio.to_thread(self._objects.remove, segment.name)
+
+    async def remove_blob(self, tree: TreeId, digest: str) -> None:
+        """Removes a large text that was redacted."""
+        await asyncio.to_thread(self._objects.remove, _blob_name(tree, digest))
 
     async def read_segment(self, segment: Segment) -> tuple[StoredEntry, ...]:
         """The entries of one segment, checked against its hash and the chain."""

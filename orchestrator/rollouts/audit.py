@@ -30,7 +30,7 @@ from orchestrator.core.chain import (
     first_broken,
     names_session,
 )
-from orchestrator.core.entries import Kind, decode_entry, stored_kind
+from orchestrator.core.entries import Kind, decode_entry, encode_json, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.core.tree import Child
@@ -73,6 +73,8 @@ class LogAudit:
     """Whether the log is keyed, and no key is configured here: nothing can be said of its chain."""
     children: list[tuple[int, Child]] = field(default_factory=list)
     """The agents that the log says it made, with the entry of each."""
+    redacted: int = 0
+    """Entries that have no text any more, each explained by a fact of the log."""
     forked_from: ExternalNote | None = None
     """The note of a parent's log in the log of its fork."""
 
@@ -122,12 +124,17 @@ class _Audit:
             self._notes.setdefault(note.seq, []).append(note)
         self._walk = ChainWalk(storage.secret)
         self._seen: set[str] = set()
+        self._bare: dict[int, tuple[bytes, bytes]] = {}
+        """Entries without text, with the digest and what stands instead of each."""
+        self._explained: dict[int, tuple[int, str, bytes]] = {}
+        """Entries that facts say were redacted: the entry of the fact, the digest, the line instead."""
         self._found = LogAudit(head.session)
 
     async def run(self) -> LogAudit:
         found = self._found
         if await self._walked():
             self._ends_where_it_says()
+            self._explain_redacted()
         found.seq, found.head = self._walk.seq, self._walk.head
         # An imported session's log names the agents of the one that it was exported from: they are older.
         born_ms = created_ms(self._end.session)
@@ -170,6 +177,10 @@ class _Audit:
     async def _read(self, page: Sequence[StoredEntry]) -> None:
         """Entries that follow from the ones before: what they say of others, and others of them."""
         for entry in page:
+            if entry.digest:
+                self._bare[entry.seq] = entry.digest, entry.payload
+            elif stored_kind(entry.payload) is f.Redacted:
+                self._redaction(entry)
             refers = stored_kind(entry.payload) in _OF_OTHERS or may_refer(entry.payload)
             if refers or entry.seq <= NAMING_ENTRIES:
                 await self._check_entry(entry, refers=refers)
@@ -187,6 +198,29 @@ class _Audit:
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             # Of a chain without a key, anybody can have written it.
             self._find(entry.seq, f"it is not an entry: {type(error).__name__} {error}")
+
+    def _redaction(self, entry: StoredEntry) -> None:
+        try:
+            stated = f.decode(decode_entry(entry.payload).payload)
+            assert isinstance(stated, f.Redacted)
+            if stated.log == f"session:{self._end.session}":
+                self._explained[stated.seq] = entry.seq, stated.digest, encode_json(stated.instead)
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            self._find(entry.seq, f"it is not an entry: {type(error).__name__} {error}")
+
+    def _explain_redacted(self) -> None:
+        for seq, (digest, instead) in self._bare.items():
+            by, named, stands = self._explained.pop(seq, (0, "", b""))
+            if not by:
+                self._find(seq, "it is redacted, and no fact of the log says who did that and why")
+            elif named != digest.hex():
+                self._find(seq, f"entry {by} says that another text was redacted here")
+            elif stands != instead:
+                self._find(seq, f"another line stands instead of it than entry {by} says")
+            else:
+                self._found.redacted += 1
+        for seq, (by, _, _) in self._explained.items():
+            self._find(seq, f"entry {by} says that it was redacted, and its text is here: upkeep removes it")
 
     def _named_by(self, entry: StoredEntry) -> None:
         told = decode_entry(entry.payload)

@@ -30,6 +30,7 @@ class OpenBundle:
             found = counted(len(report.findings) + report.more, "finding")
             raise RolloutError(f"it does not hold: {found}, which `dendro verify` names")
         self._manifest: Manifest = report.manifest
+        self._withheld = frozenset(report.manifest.withheld)
         self._key = key
         self._members = open_members(path)
 
@@ -70,6 +71,10 @@ class OpenBundle:
         return found
 
     def _exported(self, line: Line) -> bytes:
+        if line.payload is None and (f"session:{self._manifest.tree}", line.seq) not in self._withheld:
+            # The check has found a fact that says who redacted it.
+            entry = StoredEntry(line.seq, line.epoch, b"", b"", line.chain, line.digest)
+            return full_line(LogLine(entry), self._text)
         if line.payload is None:
             raise RolloutError(
                 f"entry {line.seq} has no text in it: what it did to the state is not known any more"

@@ -414,7 +414,11 @@ class _Writer:
             raise RolloutError(f"the register is damaged: {error}") from None
 
     def _entry(self, log: str, entry: StoredEntry) -> Line:
-        digest = payload_digest(entry.salt, entry.payload)
+        if entry.digest:
+            if self._order.withhold.entries and self._order.withhold.has(log, entry.seq):
+                raise RolloutError(f"entry {entry.seq} of {log} was redacted: there is nothing to withhold")
+            return Line(entry.seq, entry.epoch, entry.chain, entry.digest, None, b"")
+        digest = entry.covered
         try:
             text: str | None = entry.payload.decode()
         except UnicodeDecodeError:

@@ -18,6 +18,8 @@ from datetime import datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
+import orjson
+
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, SessionHeld
 from orchestrator.broker.records import SessionHead
@@ -72,6 +74,8 @@ class DeletedFiles:
 
         A whole tree has one time. A process that starts looks at all again.
         """
+        self._redacted: defaultdict[int, int] = defaultdict(int)
+        """The last time of which a shard's redactions were looked at."""
 
     async def remove_some(self, broker: Broker) -> int:
         """Removes files of the next sessions whose time is over; answers how many."""
@@ -88,6 +92,43 @@ class DeletedFiles:
                 then = sum(at_ms == last_ms for _, at_ms in page)
                 self._seen[shard] = (last_ms, then + (seen_then if last_ms == since_ms else 0))
         return removed
+
+    async def remove_redacted(self, broker: Broker) -> int:
+        """Removes files that have the text of entries which were redacted since; answers how many.
+
+        The next rest of such a session writes its file anew, without their text.
+        """
+        removed = 0
+        for shard in range(broker.config.shards):
+            for session, at_ms in await broker.logs.redacted_lately(shard, self._redacted[shard]):
+                numbers = await broker.logs.redacted_numbers(session)
+                removed += await asyncio.to_thread(_remove_stale, self.folder, session, numbers)
+                # Another one of that moment may come late to the list.
+                self._redacted[shard] = max(self._redacted[shard], at_ms)
+        return removed
+
+
+def _remove_stale(folder: Path, session: SessionId, numbers: frozenset[int]) -> int:
+    removed = 0
+    for path in _files_of(folder, session, {}):
+        with suppress(OSError):
+            if not numbers or _has_text_of(path, numbers):
+                removed += _removed(path)
+    return removed
+
+
+def _has_text_of(path: Path, numbers: frozenset[int]) -> bool:
+    """Whether a rollout file has a line of one of these entries, or of what a fact of these stands for."""
+    with os.fdopen(os.open(path, _OURS), "rb") as file:
+        for line in file:
+            try:
+                value = orjson.loads(line)
+                fact = value.get("inherited", {}).get("fact", {})
+                if value.get("seq") in numbers or fact.get("seq") in numbers:
+                    return True
+            except (orjson.JSONDecodeError, AttributeError):
+                continue
+    return False
 
 
 def _remove(folder: Path, sessions: Iterable[SessionId]) -> int:
@@ -143,6 +184,8 @@ async def removing(files: DeletedFiles, broker: Broker) -> AsyncIterator[None]:
             try:
                 if removed := await files.remove_some(broker):
                     log.info("removed %s of deleted sessions", counted(removed, "rollout file"))
+                if removed := await files.remove_redacted(broker):
+                    log.info("removed %s with redacted text", counted(removed, "rollout file"))
             except (BrokerError, OSError) as error:
                 log.warning("rollout files of deleted sessions were not looked for: %s", error)
             await asyncio.sleep(LOOK_S)

@@ -71,7 +71,7 @@ async def exported(found: LogSource, head: SessionHead, full: bool, tally: Tally
         last = entry.seq
         line = LogLine(entry)
         carried.append(line)
-        if full or not line.is_fact:
+        if full or not (line.is_fact or entry.digest):
             # One line at a time: the large texts of many would not fit into memory together.
             texts = await _texts_of(found, head, carried)
             lines = (

@@ -181,7 +181,11 @@ class RolloutText:
 
 def full_line(line: LogLine, text_of: Callable[[str], str | None]) -> bytes:
     """An entry of a full export. A text that is not stored any more stays a reference, and so verifies."""
-    entry, value = line.stored, line.value
+    entry = line.stored
+    if entry.digest:
+        bare = {"seq": entry.seq, "epoch": entry.epoch, "chain": entry.chain.hex()}
+        return orjson.dumps({**bare, "digest": entry.digest.hex()}) + b"\n"
+    value = line.value
     place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
     if may_refer(entry.payload):
         value = {**value, "payload": _put_back(value["payload"], text_of)}

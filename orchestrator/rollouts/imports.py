@@ -114,36 +114,49 @@ def plan_import(
     key: ChainKey | None,
     *,
     accept_old_header: bool = False,
+    instead: Mapping[int, Entry] = {},
 ) -> ImportPlan:
-    """Reads the whole file before anything is made of it; raises `BadLine` or `RolloutError`."""
+    """Reads the whole file before anything is made of it; raises `BadLine` or `RolloutError`.
+
+    `instead` has what stands in the place of entries that were redacted (`replay.instead_in`).
+    """
     if text.header is None:
         return _plan_foreign(text, newcomer, blobs, key)
-    return _plan_full(text, text.header, newcomer, key, accept_old_header)
+    return _plan_full(text, text.header, newcomer, key, accept_old_header, instead)
 
 
 def _plan_full(
-    text: RolloutText, header: Header, newcomer: Newcomer, key: ChainKey | None, accept_old: bool
+    text: RolloutText,
+    header: Header,
+    newcomer: Newcomer,
+    key: ChainKey | None,
+    accept_old: bool,
+    instead: Mapping[int, Entry],
 ) -> ImportPlan:
-    notes, elsewhere, export_mac = [], keyed_elsewhere(header, key), False
+    notes, elsewhere, export_mac = list[str](), keyed_elsewhere(header, key), False
     walk = FileWalk(key.secret if key else b"", keyed=not elsewhere)
     # A chain that our key has made is a log of our own workers.
     vouched = newcomer.bound is None or key is not None
     entries: list[tuple[Entry, int]] = []
     packs: list[Pack] = []
-    at_ms, last = newcomer.now_ms, 0
+    at_ms, last, redacted = newcomer.now_ms, 0, 0
     for line in text.lines:
         broken = walk.take_line(line)
         if broken is not None:
             raise RolloutError(f"its chain is broken at entry {broken.seq}: {broken.reason}")
-        if line.entry is None:
+        told = line.entry
+        if told is None and line.place is not None:
+            told = instead.get(line.place.seq)
+            redacted += 1
+        if told is None:
             raise RolloutError(
                 f"line {line.number} is redacted: what it did to the state is not known any more"
             )
         at_ms, last = _at_ms(line, at_ms), line.place.seq if line.place else last
-        packs += _packs_in(line.entry)
-        if line.entry.type == e.DENDRO and f.states(line.entry.payload, f.Configured):
-            export_mac |= line.entry.payload.get("export_mac") is True
-        entry = renamed(line.entry, newcomer.facts)
+        packs += _packs_in(told)
+        if told.type == e.DENDRO and f.states(told.payload, f.Configured):
+            export_mac |= told.payload.get("export_mac") is True
+        entry = renamed(told, newcomer.facts)
         entries.append((entry if vouched else _without_approvals(entry), at_ms))
     if last != header.seq:
         raise RolloutError(f"it ends at entry {last}, its first line says {header.seq}")
@@ -156,6 +169,8 @@ def _plan_full(
         raise RolloutError(changed.reason)
     if elsewhere:
         notes.append(f"its chain was not checked: the key {elsewhere!r} is not configured here")
+    if redacted:
+        notes.append(f"{redacted} of its entries were redacted: what stands instead is imported")
     state = _folded(entries, start_line=2)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
     plan = ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))

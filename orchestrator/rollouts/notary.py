@@ -363,7 +363,7 @@ def _require_same(leaf: bytes, known: KnownLog) -> None:
 
 
 def _leaf(entry: StoredEntry) -> bytes:
-    return leaf(entry.seq, entry.epoch, payload_digest(entry.salt, entry.payload), entry.chain)
+    return leaf(entry.seq, entry.epoch, entry.covered, entry.chain)
 
 
 def _session_of(known: KnownLog) -> SessionId | None:

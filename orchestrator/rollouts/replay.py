@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import orjson
+
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
-from orchestrator.core.entries import decode_entry
+from orchestrator.core.entries import DENDRO, Entry, decode_entry
 from orchestrator.core.evolve import evolve
+from orchestrator.core.facts import Redacted
 from orchestrator.core.frozen import record
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
@@ -99,6 +103,7 @@ async def fold_session(found: LogSource, head: SessionHead, at: int | None) -> F
                 result.broken, result.unchecked = None, unchecked_for("")
             return result
         for stored in page:
+            result.redacted += bool(stored.digest)
             result.state = evolve(result.state, decode_entry(stored.payload), stored.seq)
             result.lines += 1
             result.passed(stored.seq)
@@ -126,18 +131,45 @@ def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_he
                 found = report.findings if at is None or at >= end else ()
                 result.unchecked, result.broken = report.unchecked, next(iter(found), None)
             if not result.unchecked:
-                _Fold(text, result, key).run(at)
+                _Fold(text, result, key, instead_in(path)).run(at)
         except BadLine as error:
             if result.broken is None:
                 raise RolloutError(f"{path}: {error}") from None
     return result
 
 
+def instead_in(path: Path) -> dict[int, Entry]:
+    """The entries that stand instead of those which facts in a full export say were redacted."""
+    with path.open("rb") as file:
+        return instead_of(file)
+
+
+def instead_of(lines: Iterable[bytes]) -> dict[int, Entry]:
+    """The same of the lines of one."""
+    found: dict[int, Entry] = {}
+    for line in lines:
+        if b'"kind":"redacted"' not in line:
+            continue
+        try:
+            value = orjson.loads(line)
+            payload = value["payload"]
+            instead = payload["instead"]
+            if value["type"] == DENDRO and payload["kind"] == Redacted.kind:
+                found[int(payload["seq"])] = Entry(instead["type"], instead["payload"], instead.get("id", ""))
+        except (ValueError, KeyError, TypeError, AttributeError):
+            # Another entry that has these words; a damaged one is told of by who reads it.
+            continue
+    return found
+
+
 class _Fold:
     """The fold of a file's lines into `result`, up to the first one that does not follow."""
 
-    def __init__(self, text: RolloutText, result: Folded, key: ChainKey | None) -> None:
-        self._text, self._result = text, result
+    def __init__(
+        self, text: RolloutText, result: Folded, key: ChainKey | None, instead: Mapping[int, Entry]
+    ) -> None:
+        """`instead` stands in the place of entries that were redacted."""
+        self._text, self._result, self._instead = text, result, instead
         self._walk = FileWalk(key.secret if key else b"")
 
     def run(self, at: int | None) -> None:
@@ -162,11 +194,13 @@ class _Fold:
         result = self._result
         result.lines += 1
         result.omitted += len(line.omitted)
-        if line.entry is None:
+        entry = line.entry
+        if entry is None:
             result.redacted += 1
-        else:
+            entry = self._instead.get(seq)
+        if entry is not None:
             try:
-                result.state = evolve(result.state, line.entry, seq)
+                result.state = evolve(result.state, entry, seq)
             except (KeyError, TypeError, ValueError) as error:
                 raise BadLine(line.number, f"it does not fit what came before ({error})") from None
         result.passed(seq)

@@ -27,7 +27,8 @@ import orjson
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import LogPlace, StoredEntry
 from orchestrator.core.blobs import may_refer, references, resolve
-from orchestrator.core.chain import GENESIS, next_chain, payload_digest
+from orchestrator.core.chain import GENESIS, next_chain
+from orchestrator.core.facts import Redacted
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.private_files import make_folder, open_file
@@ -132,8 +133,7 @@ class LogPart:
             if entry.seq == line.seq:
                 return entry.chain == line.head
             if entry.seq == line.seq + 1:
-                digest = payload_digest(entry.salt, entry.payload)
-                return next_chain(line.head, entry.seq, entry.epoch, digest, secret) == entry.chain
+                return next_chain(line.head, entry.seq, entry.epoch, entry.covered, secret) == entry.chain
         return False
 
 
@@ -186,10 +186,15 @@ class RolloutFile:
             elif judged != Judged(last, True) and not part.joins(last, self._secret):
                 return last, False
             lacking = [LogLine(entry) for entry in part.entries if entry.seq > last.seq]
+            if last.seq and any(line.kind is Redacted for line in lacking):
+                # Its lines may have the text of what was redacted since.
+                file.truncate(0)
+                return NOTHING, False
             if last.seq < part.end.seq and (not lacking or lacking[0].stored.seq != last.seq + 1):
                 return last, False
             file.write(b"".join(export_lines(lacking, ports.texts.get)))
-            shown = next((line.stored for line in reversed(lacking) if not line.is_fact), None)
+            left = (line for line in reversed(lacking) if not line.stored.digest and not line.is_fact)
+            shown = next((line.stored for line in left), None)
             return FileLine(shown.seq, shown.chain) if shown else last, True
 
     def _last_line(self, file: BinaryIO) -> FileLine:
@@ -229,9 +234,10 @@ def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None])
     inherited: list[bytes] = []
     for line in lines:
         entry = line.stored
-        if line.is_fact:
-            omitted.append([entry.seq, entry.epoch, payload_digest(entry.salt, entry.payload).hex()])
-            inherited += inherited_lines(line, text_of)
+        if line.is_fact or entry.digest:
+            # Of one that was redacted a reader gets what it gets of a fact: its place.
+            omitted.append([entry.seq, entry.epoch, entry.covered.hex()])
+            inherited += [] if entry.digest else inherited_lines(line, text_of)
             continue
         # Only with the line that names their fact's digest: they have no place of their own.
         yield from inherited

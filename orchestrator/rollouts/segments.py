@@ -24,12 +24,14 @@ import orjson
 import zstandard
 
 from orchestrator.broker.records import StoredEntry
-from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
+from orchestrator.core.chain import GENESIS, Link, first_broken
 from orchestrator.core.frozen import record
 
 VERSION = 1
 _LEVEL = 9
-_NAME = re.compile(r"[0-9]+-([0-9]{1,18})-[0-9a-f]{8}\.jsonl\.zst")
+ENDING = ".jsonl.zst"
+_NAME = re.compile(r"[0-9]+-([0-9]{1,18})-[0-9a-f]{8}(?:-[0-9a-f]{8})?\.jsonl\.zst")
+"""Of a segment that was written anew, since entries of it were redacted, with a hash of its content."""
 MAX_SEGMENT_BYTES = 256 << 20
 """Most bytes unpacked of a segment: far above what is written, below what would exhaust memory."""
 
@@ -103,7 +105,7 @@ def segment_of(folder: str, before: bytes, entries: Sequence[StoredEntry], plain
     """The manifest's record of `entries`, whose JSONL is `plain`."""
     first, last, after = entries[0].seq, entries[-1].seq, entries[-1].chain.hex()
     return Segment(
-        name=f"{folder}/{first}-{last}-{after[:8]}.jsonl.zst",
+        name=f"{folder}/{first}-{last}-{after[:8]}{ENDING}",
         first=first,
         last=last,
         before=before.hex(),
@@ -126,6 +128,8 @@ def encode_entries(entries: Sequence[StoredEntry]) -> bytes:
 
 def _line(entry: StoredEntry) -> bytes:
     place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
+    if entry.digest:
+        place = {**place, "digest": entry.digest.hex()}
     try:
         stored: dict[str, str] = {"payload": entry.payload.decode()}
     except UnicodeDecodeError:
@@ -137,7 +141,8 @@ def _entry(line: bytes) -> StoredEntry:
     value = orjson.loads(line)
     payload = bytes.fromhex(value["payload_hex"]) if "payload_hex" in value else value["payload"].encode()
     salt, chain = bytes.fromhex(value["salt"]), bytes.fromhex(value["chain"])
-    return StoredEntry(value["seq"], value["epoch"], payload, salt, chain)
+    digest = bytes.fromhex(value.get("digest", ""))
+    return StoredEntry(value["seq"], value["epoch"], payload, salt, chain, digest)
 
 
 def pack(plain: bytes) -> bytes:
@@ -191,4 +196,4 @@ def _entries(segment: Segment, plain: bytes) -> Iterator[StoredEntry]:
 
 def links_of(entries: Sequence[StoredEntry]) -> Iterator[Link]:
     """Entries as the chain sees them."""
-    return (Link(e.seq, e.epoch, payload_digest(e.salt, e.payload), e.chain) for e in entries)
+    return (Link(e.seq, e.epoch, e.covered, e.chain) for e in entries)

@@ -19,9 +19,10 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Claimed, Refused, SessionHead, StoredEntry, Unstored
-from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import decode_entry
+from orchestrator.core.chain import GENESIS, next_chain
+from orchestrator.core.entries import decode_entry, stored_kind
 from orchestrator.core.evolve import evolve
+from orchestrator.core.facts import Redacted
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import SessionFacts
@@ -275,6 +276,8 @@ async def _folded_from(
     source: FoldSource, start: Position, end: LogEnd, secret: bytes, tail: deque[StoredEntry] | None
 ) -> Position:
     entries = full_log(source.broker.logs, source.archive, end.session, start.seq, end.seq)
+    if start.seq:
+        entries = _nothing_redacted(entries)
     if tail is not None:
         tail.clear()
         entries = _kept(entries, tail)
@@ -293,6 +296,14 @@ async def _folded_from(
     return position
 
 
+async def _nothing_redacted(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[StoredEntry]:
+    """Raises `BrokenLog` where an entry says that words of a state of before were redacted."""
+    async for entry in entries:
+        if stored_kind(entry.payload) is Redacted:
+            raise BrokenLog(f"entry {entry.seq} says that words of before were redacted")
+        yield entry
+
+
 async def _kept(entries: AsyncIterator[StoredEntry], tail: deque[StoredEntry]) -> AsyncIterator[StoredEntry]:
     async for entry in entries:
         tail.append(entry)
@@ -306,9 +317,8 @@ async def fold_entries(
     state, seq, head = position.state, position.seq, position.head
     slice_began = source.monotonic()
     async for stored in entries:
-        digest = payload_digest(stored.salt, stored.payload)
         try:
-            head = next_chain(head, seq + 1, stored.epoch, digest, secret)
+            head = next_chain(head, seq + 1, stored.epoch, stored.covered, secret)
         except OverflowError as error:
             raise BrokenLog(f"entry {seq + 1} has a number that no entry can have") from error
         if stored.seq != seq + 1 or head != stored.chain:

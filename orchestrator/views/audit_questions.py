@@ -727,7 +727,7 @@ async def context(logs: Source, wanted: str, *, network: bool = False) -> AsyncI
         values = {
             "what": "item",
             "number": number,
-            "type": kind,
+            "item": kind,
             "origin": origin.origin,
             "network": origin.outside,
             "sha256": digest,

@@ -163,8 +163,8 @@ def _rows(told: Told, sent: dict[tuple[str, Any], str]) -> Iterator[tuple[str, d
     payload = told.payload
     place: dict[str, Any] = {"session": told.session, "seq": told.seq, "at": told.at}
     kind = told.kind or str(payload.get("type", ""))
-    entry = {**place, "epoch": told.epoch, "type": told.type, "kind": kind}
-    yield "entries", {**entry, "payload": payload if told.line else None}
+    text = payload if told.line else None
+    yield "entries", {**place, "epoch": told.epoch, "type": told.type, "kind": kind, "payload": text}
     for digest, size in _named(payload):
         yield "texts", {**place, "sha256": digest, "bytes": size}
     match told.kind:

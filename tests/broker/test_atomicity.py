@@ -29,9 +29,11 @@ from orchestrator.broker.records import (
     Committed,
     LimitChange,
     NewTree,
+    RedactedEntry,
     Reservation,
     Settlement,
     Spend,
+    Stored,
     Submit,
 )
 from orchestrator.broker.rights import missing_rights
@@ -66,7 +68,7 @@ READ_ONLY = {"look", "peek", "timers_due", "registry", "serving", "rights", "tre
 SHRINKING = {"drop_texts", "delete", "settle_job", "turn_away", "pass_on"}
 """Scripts that only free memory: they run whole although the server is full."""
 
-DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "tree", "blob", "secrets"}
+DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "redacted", "tree", "blob", "secrets"}
 """Keys that `delete` deletes whatever they are."""
 
 Provoke = Callable[[Backend, Connection, ScriptCall], Awaitable[None]]
@@ -205,10 +207,14 @@ async def _end_of_a_session(broker: Broker) -> None:
     held = await claimed(broker, born.session, "w1", "e1")
     done = await broker.commits.commit(step(held, held.claim, "k1", cursor="1-0"))
     assert isinstance(done, Committed)
-    await broker.commits.snapshot(held.claim, 1, b"state")
-    await broker.commits.seal(held.claim, 1, b"manifest")
+    gone = RedactedEntry(1, 0, bytes(32), bytes(32), b"instead")
+    redacting = step(done, held.claim, "k2", redacted=(gone,), redacting=("0" * 64,))
+    assert isinstance(await broker.commits.commit(redacting), Committed)
+    await broker.commits.snapshot(held.claim, 2, b"state")
+    await broker.commits.seal(held.claim, 2, b"manifest")
+    assert isinstance(await broker.commits.rewrite(held.claim, b"manifest", b"rewritten"), Stored)
     await broker.commits.archive(held.claim)
-    await broker.commits.restore(born.session, 1, b"state")
+    await broker.commits.restore(born.session, 2, b"state")
     seen = await broker.trees.resting_since(TreeId(born.session))
     assert seen is not None
     await broker.trees.drop_texts(seen, ["0" * 64])
@@ -295,7 +301,17 @@ async def _refused_by_its_arguments(backend: Backend, connection: Connection, ca
 
 
 async def _foreign_claim(backend: Backend, connection: Connection, call: ScriptCall) -> None:
-    at = {"emit": 1, "renew": 2, "release": 3, "bury": 3, "snapshot": 1, "seal": 1, "archive": 2, "commit": 4}
+    at = {
+        "emit": 1,
+        "renew": 2,
+        "release": 3,
+        "bury": 3,
+        "snapshot": 1,
+        "seal": 1,
+        "archive": 2,
+        "commit": 4,
+        "rewrite": 1,
+    }
     if call.script.name not in at:
         return
     args = list(call.args)

@@ -31,6 +31,7 @@ local function misfit_to_write()
     or misfit(KEYS[7], 'zset') or misfit(KEYS[8], 'zset') or misfit(KEYS[10], 'string')
   if bad then return bad end
   bad = #secrets_drop > 0 and misfit(KEYS[#KEYS], 'hash')
+    or #redacted > 0 and (misfit(KEYS[#KEYS - 2], 'hash') or misfit(KEYS[#KEYS - 1], 'string') or misfit(KEYS[#KEYS], 'zset'))
   if bad then return bad end
   for _, pool in ipairs(pools) do
     bad = pool_misfit(pool)

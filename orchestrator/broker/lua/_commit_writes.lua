@@ -123,6 +123,22 @@ local function drop_secrets()
   for _, name in ipairs(secrets_drop) do redis.call('HDEL', KEYS[#KEYS], name) end
 end
 
+-- What was folded from the words, and told of them, goes with them.
+local function redact(now)
+  if #redacted == 0 then return end
+  local instead, snapshot, redactions = KEYS[#KEYS - 2], KEYS[#KEYS - 1], KEYS[#KEYS]
+  for _, row in ipairs(redacted) do
+    redis.call('HSET', instead, text(row.seq), row.stored)
+    redis.call('XDEL', KEYS[2], text(row.seq) .. '-0')
+  end
+  redis.call('DEL', snapshot, KEYS[3])
+  redis.call('HSET', KEYS[1], 'snapshot_seq', '0', 'redacting', redacting)
+  redis.call('ZADD', redactions, text(now), session)
+  for _, old in ipairs(redis.call('ZRANGEBYSCORE', redactions, '-inf', text(now - 2592000000), 'LIMIT', 0, 1000)) do
+    redis.call('ZREM', redactions, old)
+  end
+end
+
 -- Whether the step leaves its tree closed.
 local function closes_tree()
   return session == tree and given_field('status') == 'closed'

@@ -7,11 +7,11 @@
 -- and the tree's root was closed at the look and has gone on since.
 --
 -- KEYS  1 session hash   2 leases zset   3 rollout stream   4 eq stream   5 sq stream   6 snapshot string
---       7 hash of the tree's root   8 changed stream
+--       7 hash of the tree's root   8 changed stream   9 redacted hash
 
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[3], 'stream')
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'string') or misfit(KEYS[7], 'hash')
-  or tell_changes(KEYS[8])
+  or tell_changes(KEYS[8]) or misfit(KEYS[9], 'hash')
 if bad then return bad end
 local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'seq', 'sealed_seq', 'sq', 'cursor'})
 if s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch then return {'FENCED', num(s.epoch)} end
@@ -23,6 +23,6 @@ end
 
 redis.call('HSET', KEYS[1], 'archived', '1', 'owner', '', 'claim', '')
 redis.call('ZREM', KEYS[2], session)
-redis.call('DEL', KEYS[3], KEYS[4], KEYS[5], KEYS[6])
+redis.call('DEL', KEYS[3], KEYS[4], KEYS[5], KEYS[6], KEYS[9])
 notify_changed(session)
 return {'OK', now_ms()}

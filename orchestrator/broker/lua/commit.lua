@@ -6,7 +6,8 @@
 -- takes: others[near pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
 -- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
 -- takes:   settlements(request estimated? used$ model) spend_ms~
--- takes:   reservations(request amount$) waits(timer amount$) secrets_drop(name)]
+-- takes:   reservations(request amount$) waits(timer amount$) secrets_drop(name)
+-- takes:   redacted(seq# stored) redacting]
 -- gives: OK seq# head! tip# eq# released? tree_seq# now# pokes(session worker) woken# depths accounts{<account>}
 -- gives: FENCED epoch# why | REFUSED reason detail accounts{<account>} | MOVED tree pool session
 -- then: commit_refusals commit_outcome commit_writes
@@ -38,7 +39,8 @@
 --      22 hash of the tree's root: what its agents are at
 --      23… four keys (as 7-10) for each further pool, then for each target of mail or events its
 --          session hash, sq stream and eq stream, then for each child the six keys of a birth, then, if usage is
---          settled, the hash of the day, then each text, and the last, if secrets are dropped, their hash
+--          settled, the hash of the day, then each text, and the last, if secrets are dropped, their hash, or if
+--          entries are redacted three: hash of what stands instead, snapshot, zset of redactions
 
 -- Everything that is read: the refusal, or nothing and what is to be written.
 local function judged()
@@ -74,6 +76,7 @@ write_tree(outcome, drawn, now)
 local woken = write_budget(budget, now)
 write_approvals(now)
 drop_secrets()
+redact(now)
 write_standing(outcome, known, now)
 return {'OK', outcome.seq, outcome.head, outcome.tip, outcome.eq, outcome.released and 1 or 0, outcome.tree_seq, now, pokes,
   woken, outcome.depths, budget and accounts(budget.kept) or {}}

@@ -23,7 +23,7 @@
 --       7 secrets hash   8 index zset    9 asked stream
 --      10 to_archive zset   11 to_delete zset   12 deleted zset: the sessions that went, with the time, for KEPT_MS
 --      13 released stream   14 deleted_by hash: of the same sessions `<time>\n<namespace>\n<who deleted them>`
---      15… due zset and leases zset of each pool, then of each session its hash, its timer hash and six more,
+--      15… due zset and leases zset of each pool, then of each session its hash, its timer hash and seven more,
 --          which are deleted whatever they are, then each blob
 
 local KEPT_MS = 2592000000
@@ -37,7 +37,7 @@ local first_session, listed = next_key, {}
 for _, row in ipairs(sessions) do
   row.key, row.timer, row.pool = KEYS[next_key], KEYS[next_key + 1], pools[row.pool]
   listed[row.session] = true
-  next_key = next_key + 8
+  next_key = next_key + 9
 end
 if #KEYS ~= next_key - 1 + blobs then error('MISCALL there are ' .. #KEYS .. ' keys') end
 
@@ -98,8 +98,9 @@ for i, row in ipairs(sessions) do
   if labels.agent_id then row.namespace = labels.namespace or '' end
   index_remove(KEYS[8], labels, row.session)
   for _, timer in ipairs(redis.call('HKEYS', row.timer)) do redis.call('ZREM', KEYS[2], row.session .. ':' .. timer) end
-  local k = first_session + 8 * (i - 1)
-  redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7])
+  local k = first_session + 9 * (i - 1)
+  redis.call('DEL', KEYS[k], KEYS[k + 1], KEYS[k + 2], KEYS[k + 3], KEYS[k + 4], KEYS[k + 5], KEYS[k + 6], KEYS[k + 7],
+    KEYS[k + 8])
 end
 if whole then
   redis.call('ZREM', KEYS[10], tree)

@@ -28,6 +28,7 @@ from orchestrator.core.facts.session import (
     QueuedEdited,
     QueueOrdered,
     RateLimitsReported,
+    Redacted,
     Rewound,
     SessionFact,
     SettingsChanged,
@@ -625,6 +626,7 @@ __all__ = [
     "QueueOrdered",
     "QueuedEdited",
     "RateLimitsReported",
+    "Redacted",
     "RequestBegun",
     "RequestCompleted",
     "RequestDelayed",
@@ -686,6 +688,7 @@ __all__ = [
 
 Fact: TypeAlias = (
     Claimed
+    | Redacted
     | RequestSent
     | CallMoved
     | RequestFact

@@ -284,6 +284,25 @@ class TextKept:
 
 
 @record
+class Redacted:
+    """The text of an entry was taken away by a person: of this log, whose name says whose.
+
+    The chain goes on by `digest`. `instead` is what the fold takes in the entry's place: its line with the
+    words in it replaced.
+    """
+
+    kind: ClassVar[str] = "redacted"
+    of: ClassVar[Literal["nothing"]] = "nothing"
+    log: str
+    seq: int
+    digest: str
+    who: str
+    why: str
+    instead: JsonObject
+    by: Sender | None = field(default=None, metadata=SENDER)
+
+
+@record
 class PlanPinned:
     """A plan was approved: the next task of a person is shown it. It replaces an earlier one."""
 

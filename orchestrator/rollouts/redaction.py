@@ -1,0 +1,651 @@
+"""Redaction: the text of entries is taken away for good, and the log says who did it, when and why.
+
+Each copy is looked for first: the event and the item of one output, agents' and forks' logs, the tree's log,
+large texts, prompts. Then, for each log, one commit states a fact for each entry (`Redacted`) and takes the
+text away in Redis, with the session's snapshot and its queue of events. What is not in Redis follows:
+segments of the archive, large texts, prompts. A session is marked until all of that is done (`redacting`), so
+that upkeep goes on where a process died. Chain and Merkle roots stay: they go by the digest.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import uuid
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import orjson
+
+from orchestrator.broker.claims import Claims
+from orchestrator.broker.records import (
+    Claimed,
+    CommitRequest,
+    Committed,
+    RedactedEntry,
+    SessionHead,
+    Stored,
+    StoredEntry,
+    Unstored,
+)
+from orchestrator.broker.seal import LogWriter, seal
+from orchestrator.core import facts as f
+from orchestrator.core.blobs import REFERENCE, is_reference, references
+from orchestrator.core.chain import GENESIS, NAMING_ENTRIES
+from orchestrator.core.entries import (
+    COMPACTED,
+    DENDRO,
+    EVENT_MSG,
+    RESPONSE_ITEM,
+    Entry,
+    decode_entry,
+    encode_entry,
+    encode_json,
+    fact,
+    line_ms,
+    stored_kind,
+)
+from orchestrator.core.evolve import evolve
+from orchestrator.core.frozen import record, replace
+from orchestrator.core.history import INHERITED
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.sender import Sender
+from orchestrator.core.state import State
+from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.full_log import pages
+from orchestrator.rollouts.segments import Manifest
+from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.summary import Position, session_meta
+from orchestrator.rollouts.tree_log import tree_entries
+
+INSTEAD: Final = "[redacted]"
+LEAST_WORDS: Final = 8
+"""Characters of a text by which copies of it are looked for: shorter ones stand in many places by chance."""
+MOST_ENTRIES: Final = 2_000
+"""Entries that one redaction takes."""
+AT_ONCE: Final = 40
+"""Entries of a commit: a fact of each, and what stands instead."""
+_NO_IMAGE: Final = (
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwC"
+    "AAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
+)
+"""A picture of one clear dot: a provider refuses a request whose picture is none."""
+_KEPT: Final = frozenset(
+    {
+        *("type", "kind", "role", "status", "phase", "outcome", "purpose", "decision", "of", "task", "turn"),
+        *("id", "call_id", "callId", "turn_id", "response_id", "session", "session_id", "tree_id", "source"),
+        *(
+            "agent_id",
+            "agent_path",
+            "item_id",
+            "process_id",
+            "submission",
+            "op_id",
+            "client",
+            "server",
+            "tool",
+        ),
+        *("snapshot", "base", "sha256", "digest", "key", "event", "model", "model_provider", "lane", "cwd"),
+        *("who", "surface", "namespace", "rights", "secret", "timestamp", "mode", "policy", "fork"),
+    }
+)
+"""Fields whose texts stay: types, ids and names by which the log is folded."""
+_WHOLE: Final = frozenset({"settings", "by", "sender", "parent", "grant_root"})
+"""Fields that stay with all that is in them."""
+_FACTS: Final = frozenset(
+    {
+        *(
+            "task",
+            "steered",
+            "queued",
+            "queue_edited",
+            "mail",
+            "summary",
+            "call",
+            "answer",
+            "named",
+            "instructed",
+        ),
+        *("rewound", "forked", "text", "plan_pinned", "plan_decided", "process", "process_over", "failing"),
+        *("variant_drafted", "elicitation", "ending", "lookup"),
+    }
+)
+"""Facts with words in them; others say what the log is, or what came of its session."""
+
+
+class NotRedacted(RolloutError):
+    """The redaction is refused, and nothing was changed."""
+
+
+# ── what stands instead ───────────────────────────────────────────────────────────────────────────
+
+
+def is_redactable(seq: int, line: Mapping[str, Any]) -> bool:
+    """Whether an entry has words, and is not one of those that say whose log it is."""
+    payload = line.get("payload")
+    if seq <= NAMING_ENTRIES or not isinstance(payload, Mapping):
+        return False
+    if line.get("type") == DENDRO:
+        return payload.get("kind") in _FACTS
+    return line.get("type") in (RESPONSE_ITEM, EVENT_MSG, COMPACTED)
+
+
+def instead_of(line: Mapping[str, Any], text_of: Callable[[str], str | None]) -> dict[str, Any]:
+    """The line with its words replaced: what the fold of the log takes in its place."""
+    payload = line["payload"]
+    inside = payload.get("content") if payload.get("kind") in ("forked", "rewound") else None
+    made: dict[str, Any] = _replaced(payload, payload.get("kind") == "named")
+    if inside is not None:
+        made["content"] = _inherited(inside, text_of)
+    return {**line, "payload": made}
+
+
+def _inherited(content: Any, text_of: Callable[[str], str | None]) -> str:
+    """A conversation as the JSON text of its items, with their words replaced."""
+    text = text_of(content[REFERENCE]) if is_reference(content) else content
+    try:
+        items = orjson.loads(text or "[]")
+    except orjson.JSONDecodeError:
+        items = []
+    return orjson.dumps([_item(item, text_of) for item in items if isinstance(item, dict)]).decode()
+
+
+def _item(item: dict[str, Any], text_of: Callable[[str], str | None]) -> dict[str, Any]:
+    if item.get("type") == INHERITED:
+        return {"type": INHERITED, "content": _inherited(item.get("content"), text_of)}
+    made: dict[str, Any] = _replaced(item, False)
+    return made
+
+
+def _replaced(value: Any, names: bool) -> Any:
+    if isinstance(value, str):
+        return INSTEAD
+    if isinstance(value, list | tuple):
+        return [_replaced(inner, names) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    if is_reference(value):
+        return INSTEAD
+    if value.get("type") == "input_image":
+        return {**value, "image_url": _NO_IMAGE}
+    made: dict[str, Any] = {}
+    for name, inner in value.items():
+        if name == "encrypted_content":
+            continue
+        if name in _WHOLE or (isinstance(inner, str) and (name in _KEPT or (name == "name" and not names))):
+            made[name] = inner
+        elif name == "arguments":
+            made[name] = "{}"
+        else:
+            made[name] = _replaced(inner, names)
+    return made
+
+
+def words_of(value: Any, names: bool = False) -> Iterator[str]:
+    """The texts of a payload that would be replaced; of one beside the log its digest."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from words_of(inner, names)
+    elif isinstance(value, Mapping):
+        if is_reference(value):
+            yield value[REFERENCE]
+            return
+        for name, inner in value.items():
+            kept = isinstance(inner, str) and (name in _KEPT or (name == "name" and not names))
+            if name not in _WHOLE and not kept:
+                yield from words_of(inner, names)
+
+
+# ── copies ────────────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class Copy:
+    """A place where the text stands, and whether it goes."""
+
+    place: str
+    """`session:seq`, `tree:<id>:seq`, `text:<sha256>`, `request …`, and so on."""
+    what: str
+    goes: bool = True
+
+
+@dataclass(slots=True)
+class Plan:
+    """All that a redaction takes: entries by session, and large texts that no other entry needs."""
+
+    tree: TreeId
+    heads: dict[SessionId, SessionHead] = field(default_factory=dict)
+    entries: dict[SessionId, list[int]] = field(default_factory=dict)
+    texts: dict[str, TreeId] = field(default_factory=dict)
+    copies: list[Copy] = field(default_factory=list)
+    words: list[str] = field(default_factory=list)
+    people: set[str] = field(default_factory=set)
+    """People who gave tasks, whose prompts may have the words."""
+
+    @property
+    def count(self) -> int:
+        return sum(map(len, self.entries.values()))
+
+
+@record
+class Wanted:
+    """The wish: entries of one session, texts by their digests, and what a pattern finds."""
+
+    session: SessionId
+    seqs: tuple[int, ...] = ()
+    texts: tuple[str, ...] = ()
+    find: re.Pattern[str] | None = None
+
+
+async def plan_of(found: LogSource, head: SessionHead, wanted: Wanted) -> Plan:
+    """Looks for every copy; raises `NotRedacted` for entries that cannot be redacted."""
+    plan = Plan(head.tree)
+    trees = [head.tree, *await _forks(found, head.tree)]
+    for tree in dict.fromkeys(trees):
+        _, heads = await found.broker.trees.heads_at_once(tree)
+        plan.heads |= {each.session: each for each in heads}
+    await _take_words(found, plan, wanted)
+    for each in sorted(plan.heads.values(), key=lambda each: str(each.session)):
+        await _look_through(found, plan, each, wanted)
+    for tree in dict.fromkeys(trees):
+        await _look_through_tree(found, plan, tree, wanted)
+    await _leave_needed_texts(found, plan, wanted)
+    return plan
+
+
+async def _forks(found: LogSource, tree: TreeId) -> list[TreeId]:
+    """The trees of sessions that were forked from this tree's, and from theirs."""
+    known, trees = {str(head.session) for head in (await found.broker.trees.heads_at_once(tree))[1]}, []
+    grows = True
+    while grows:
+        grows = False
+        async for page in found.broker.logs.session_ids():
+            for head in await found.broker.logs.heads(page):
+                source = str(head.summary.get("forked_from") or "")
+                if source in known and str(head.session) not in known:
+                    trees.append(head.tree)
+                    members = (await found.broker.trees.heads_at_once(head.tree))[1]
+                    known |= {str(member.session) for member in members}
+                    grows = True
+    return trees
+
+
+async def _take_words(found: LogSource, plan: Plan, wanted: Wanted) -> None:
+    head = plan.heads.get(wanted.session)
+    if head is None or any(seq < 1 or seq > head.seq for seq in wanted.seqs):
+        raise NotRedacted(f"session {wanted.session} has no such entry")
+    words: dict[str, None] = dict.fromkeys(wanted.texts)
+    for seq in wanted.seqs:
+        async for entry in found.log(head.session, seq, seq - 1):
+            line = orjson.loads(entry.payload)
+            if entry.digest:
+                raise NotRedacted(f"entry {seq} of session {wanted.session} was redacted before")
+            if not is_redactable(seq, line) or instead_of(line, _no_text) == line:
+                raise NotRedacted(
+                    f"entry {seq} of session {wanted.session} cannot be redacted: it says whose log it is, "
+                    "what its tree is made of, or has no words"
+                )
+            told = list(words_of(line["payload"]))
+            texts = await found.large_texts(head.tree, [word for word in told if _is_digest(word)])
+            words |= dict.fromkeys(word for word in [*told, *texts.values()] if len(word) >= LEAST_WORDS)
+    words.pop(INSTEAD, None)
+    plan.words = list(words)
+
+
+def _no_text(_: str) -> None:
+    return None
+
+
+def _is_digest(word: str) -> bool:
+    return len(word) == 64 and all(each in "0123456789abcdef" for each in word)
+
+
+def _has(plan: Plan, wanted: Wanted, text: str) -> bool:
+    if wanted.find is not None and wanted.find.search(text):
+        return True
+    return any(word in text or (len(text) >= 2 * LEAST_WORDS and text in word) for word in plan.words)
+
+
+async def _texts_in(found: LogSource, tree: TreeId, line: Mapping[str, Any]) -> list[str]:
+    payload = line["payload"]
+    told = [word for word in words_of(payload, payload.get("kind") == "named") if word != INSTEAD]
+    named = set(references(line["payload"]))
+    texts = await found.large_texts(tree, named) if named else {}
+    every = [*told, *texts.values()]
+    # Arguments of calls are JSON inside of a text.
+    return [*every, *(_unescaped(text) for text in every if "\\" in text)]
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+
+
+async def _look_through(found: LogSource, plan: Plan, head: SessionHead, wanted: Wanted) -> None:
+    session, asked = head.session, set(wanted.seqs) if head.session == wanted.session else set()
+    taken, first, provider, late = [], 0, "", 0
+    async for page in pages(found.log(session, head.seq)):
+        for entry in page:
+            if entry.digest:
+                continue
+            line = orjson.loads(entry.payload)
+            payload = line["payload"]
+            kind = str(payload.get("kind") or payload.get("type"))
+            if kind == "task":
+                provider = str((payload.get("settings") or {}).get("model_provider") or "")
+                plan.people.add(str((payload.get("by") or {}).get("who") or ""))
+            elif kind == "request_begun" and first:
+                late += 1
+                if late <= MOST_ENTRIES:
+                    what = f"request {payload.get('n')} to {provider or 'a provider'} at {line['timestamp']}"
+                    plan.copies.append(Copy(f"{session}:{entry.seq}", f"{what} was sent with it", goes=False))
+            hit = entry.seq in asked
+            if not hit:
+                hit = any(_has(plan, wanted, text) for text in await _texts_in(found, head.tree, line))
+            if not hit:
+                continue
+            first = first or entry.seq
+            if is_redactable(entry.seq, line):
+                taken.append(entry.seq)
+                plan.copies.append(Copy(f"{session}:{entry.seq}", kind))
+            elif kind != f.Redacted.kind:
+                plan.copies.append(
+                    Copy(f"{session}:{entry.seq}", f"{kind}: it cannot be redacted", goes=False)
+                )
+    if taken:
+        plan.entries[session] = taken
+        if head.summary.get("rollout_path"):
+            where = str(head.summary["rollout_path"])
+            plan.copies.append(Copy(where, "the rollout's file, on the machines that wrote it"))
+    if plan.count > MOST_ENTRIES:
+        raise NotRedacted(f"more than {MOST_ENTRIES} entries have it: take fewer at once")
+
+
+async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, wanted: Wanted) -> None:
+    async for entry in tree_entries(found.broker.logs, tree):
+        text = entry.payload.decode("utf-8", "replace") + entry.about.decode("utf-8", "replace")
+        if _has(plan, wanted, text) or _has(plan, wanted, _unescaped(text)):
+            what = "the tree's log, and its registry: it cannot be redacted there"
+            plan.copies.append(Copy(f"tree:{tree}:{entry.tree_seq}", what, goes=False))
+
+
+async def _leave_needed_texts(found: LogSource, plan: Plan, wanted: Wanted) -> None:
+    """The texts that redacted entries name go, but those that other entries need."""
+    named: dict[str, TreeId] = dict.fromkeys(wanted.texts, plan.tree)
+    needed: set[str] = set()
+    for session, head in plan.heads.items():
+        taken = set(plan.entries.get(session, ()))
+        async for page in pages(found.log(session, head.seq)):
+            for entry in page:
+                here = await _named_in(found, head.tree, orjson.loads(entry.payload)["payload"])
+                if entry.seq in taken:
+                    named |= dict.fromkeys(here, head.tree)
+                else:
+                    needed |= here
+    for tree in {head.tree for head in plan.heads.values()}:
+        async for told in tree_entries(found.broker.logs, tree):
+            needed |= set(references(orjson.loads(told.payload)))
+    plan.texts = {digest: tree for digest, tree in named.items() if digest not in needed}
+    plan.copies += [Copy(f"text:{digest}", "a large text") for digest in sorted(plan.texts)]
+
+
+async def _named_in(found: LogSource, tree: TreeId, payload: Mapping[str, Any]) -> set[str]:
+    """The large texts that an entry names, and those that a conversation in it names."""
+    named = set(references(payload))
+    waiting = [payload.get("content")] if payload.get("kind") in ("forked", "rewound") else []
+    while waiting:
+        content = waiting.pop()
+        if isinstance(content, dict) and is_reference(content):
+            digest = str(content[REFERENCE])
+            content = (await found.large_texts(tree, [digest])).get(digest)
+        try:
+            items = orjson.loads(content) if isinstance(content, str) else []
+        except orjson.JSONDecodeError:
+            continue
+        named |= set(references(items))
+        waiting += [item.get("content") for item in items if item.get("type") == INHERITED]
+    return named
+
+
+# ── the redaction ─────────────────────────────────────────────────────────────────────────────────
+
+
+@record
+class Act:
+    """A person's redaction: who, why, and the process that does it."""
+
+    why: str
+    by: Sender
+    worker: f.Claimed
+    now_ms: int
+
+
+async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> int:
+    """Takes the planned entries' text away; answers how many. Each session has to be at rest.
+
+    Raises `NotRedacted` for the first session that is not: those before it are done, and a second call does
+    the rest.
+    """
+    done = 0
+    for session, seqs in plan.entries.items():
+        done += await _redact_session(found, storage, plan, session, seqs, act)
+    for who in sorted(plan.people - {""}):
+        await found.broker.requests.forget_prompts(who, lambda text: any(word in text for word in plan.words))
+    return done
+
+
+async def _redact_session(
+    found: LogSource, storage: Storage, plan: Plan, session: SessionId, seqs: Sequence[int], act: Act
+) -> int:
+    claimed = await found.broker.claims.claim_session(
+        session, act.worker.worker, uuid.uuid4().hex, parked=True
+    )
+    if claimed is None:
+        raise NotRedacted(f"session {session} is at work, or archived: it is redacted at rest")
+    claim, at = claimed.claim, _At(claimed.seq, claimed.head)
+    try:
+        told = await _Fold(found, plan.heads[session], frozenset(seqs)).run(claimed.seq, claimed.head)
+        if told.state.task is not None or told.state.queue:
+            raise NotRedacted(f"session {session} is in the middle of a task: it is redacted at rest")
+        texts = [digest for digest, tree in plan.texts.items() if tree == claim.tree]
+        at = await _commit(found, claimed, told, texts, act)
+        await _finish(storage, claimed, texts)
+    finally:
+        await found.broker.claims.release(claim, park_at=at)
+    return len(told.redacted)
+
+
+@record
+class _At:
+    """The end of a log."""
+
+    seq: int
+    head: bytes
+
+
+class _Fold:
+    """The log as it will be: folded with what stands instead."""
+
+    def __init__(self, found: LogSource, head: SessionHead, seqs: frozenset[int]) -> None:
+        self._found, self._head, self._seqs = found, head, seqs
+        self.state = State()
+        self.redacted: list[tuple[StoredEntry, bytes]] = []
+        self.blobs: dict[str, bytes] = {}
+
+    async def run(self, seq: int, head: bytes) -> _Fold:
+        last = _At(0, GENESIS)
+        was = State()
+        async for page in pages(self._found.log(self._head.session, seq)):
+            for entry in page:
+                payload = entry.payload
+                was = evolve(was, decode_entry(payload), entry.seq)
+                if entry.seq in self._seqs and not entry.digest:
+                    payload = await self._instead(entry)
+                    self.redacted.append((entry, payload))
+                self.state = evolve(self.state, decode_entry(payload), entry.seq)
+                last = _At(entry.seq, entry.chain)
+        if (last.seq, last.head) != (seq, head):
+            raise NotRedacted(f"the log of session {self._head.session} is not whole: see `dendro verify`")
+        if _shape(was) != _shape(self.state):
+            raise NotRedacted(
+                "without these words the log would fold to another state: choose other entries of session "
+                f"{self._head.session}"
+            )
+        return self
+
+    async def _instead(self, entry: StoredEntry) -> bytes:
+        line = orjson.loads(entry.payload)
+        texts = await self._found.large_texts(self._head.tree, _all_references(line["payload"]))
+        made = instead_of(line, texts.get)
+        encoded = encode_entry(
+            Entry(made["type"], made["payload"], made.get("id", "")), line_ms(entry.payload), self.blobs
+        )
+        return encoded.line
+
+
+def _all_references(payload: Any) -> set[str]:
+    return set(references(payload))
+
+
+def _shape(state: State) -> tuple[Any, ...]:
+    """The parts of a state that no redaction may change."""
+    return (
+        state.status,
+        len(state.history),
+        tuple(item.get("type") for item in state.history),
+        replace(state.facts, base_instructions=None),
+        state.settings,
+        tuple(state.tree.children),
+        state.timers,
+        state.closed,
+        len(state.bookmarks),
+    )
+
+
+async def _commit(found: LogSource, claimed: Claimed, told: _Fold, texts: Sequence[str], act: Act) -> _At:
+    claim, at, last_commit = claimed.claim, _At(claimed.seq, claimed.head), claimed.last_commit
+    writer = LogWriter(os.urandom, found.secret, claim.epoch)
+    log = f"session:{claim.session}"
+    first = True
+    for start in range(0, len(told.redacted), AT_ONCE):
+        some = told.redacted[start : start + AT_ONCE]
+        stated: list[f.Fact] = [act.worker] if first else []
+        first = False
+        for entry, payload in some:
+            digest, who = entry.covered.hex(), act.by.who
+            stated.append(f.Redacted(log, entry.seq, digest, who, act.why, orjson.loads(payload), by=act.by))
+        entries, seq, head = [], at.seq, at.head
+        blobs = dict(told.blobs)
+        for each in stated:
+            seq += 1
+            line = encode_json(_line(each, act.now_ms, blobs))
+            entries.append(seal(line, seq, head, writer))
+            head = entries[-1].chain
+        meta = session_meta(Position(told.state, seq, head), act.now_ms)
+        request = CommitRequest(
+            claim,
+            uuid.uuid4().hex,
+            at.seq,
+            at.head,
+            last_commit,
+            tuple(entries),
+            meta=meta,
+            name=told.state.name or None,
+            texts=tuple(told.blobs) if start == 0 else (),
+            redacted=tuple(
+                RedactedEntry(entry.seq, entry.epoch, entry.covered, entry.chain, payload)
+                for entry, payload in some
+            ),
+            redacting=tuple(texts),
+        )
+        await found.texts.store(claim.tree, told.blobs if start == 0 else {})
+        answer = await found.broker.commits.commit(request)
+        if isinstance(answer, Unstored) or not isinstance(answer, Committed):
+            raise NotRedacted(f"session {claim.session} was not redacted: {answer}")
+        at, last_commit = _At(seq, head), answer.last_commit
+    return at
+
+
+def _line(stated: f.Fact, now_ms: int, blobs: dict[str, bytes]) -> dict[str, Any]:
+    value: dict[str, Any] = orjson.loads(encode_entry(fact(stated), now_ms, blobs).line)
+    return value
+
+
+# ── copies beside the log ─────────────────────────────────────────────────────────────────────────
+
+
+async def _finish(storage: Storage, claimed: Claimed, texts: Collection[str]) -> None:
+    """Removes what is not in the log's stream: segments with the text, and large texts."""
+    claim = claimed.claim
+    head = await storage.broker.logs.head(claim.session)
+    assert head is not None
+    for digest in texts:
+        await storage.blobs.remove(claim.tree, digest)
+        await storage.archive.remove_blob(claim.tree, digest)
+    manifest = Manifest.decode(head.manifest)
+    redacted = {entry.seq: entry async for entry in _redacted_facts(storage, head)}
+    kept, old = [], []
+    for segment in manifest.segments:
+        inside = [redacted[seq] for seq in range(segment.first, segment.last + 1) if seq in redacted]
+        if not inside:
+            kept.append(segment)
+            continue
+        entries = await storage.archive.read_segment(segment)
+        if all(entries[entry.seq - segment.first].digest for entry in inside):
+            kept.append(segment)
+            continue
+        places = {entry.seq: entry.entry for entry in inside}
+        made = [places.get(entry.seq, entry) for entry in entries]
+        kept.append(await storage.archive.rewrite_segment(claim.tree, claim.session, segment, made))
+        old.append(segment)
+    encoded = Manifest(tuple(kept)).encode() if manifest.segments else head.manifest
+    answer = await storage.broker.commits.rewrite(claim, head.manifest, encoded)
+    if not isinstance(answer, Stored):
+        raise NotRedacted(f"copies of session {claim.session} stay in the archive: {answer}")
+    for segment in old:
+        await storage.archive.remove_segment(segment)
+
+
+async def _redacted_facts(storage: Storage, head: SessionHead) -> AsyncIterator[RedactedEntry]:
+    """The entries of a log that its facts say were redacted, as what stands instead."""
+    from orchestrator.rollouts.full_log import full_log
+
+    told: dict[int, f.Redacted] = {}
+    async for entry in full_log(storage.broker.logs, storage.archive, head.session, 0, head.seq):
+        if stored_kind(entry.payload) is f.Redacted:
+            stated = f.decode(decode_entry(entry.payload).payload)
+            assert isinstance(stated, f.Redacted)
+            if stated.log == f"session:{head.session}":
+                told[stated.seq] = stated
+    if not told:
+        return
+    async for entry in full_log(storage.broker.logs, storage.archive, head.session, 0, max(told)):
+        if entry.seq in told:
+            line = encode_json(told[entry.seq].instead)
+            yield RedactedEntry(entry.seq, entry.epoch, entry.covered, entry.chain, line)
+
+
+async def finish_redactions(storage: Storage, worker: str) -> int:
+    """Upkeep's part: removes the copies that a process which died has left; answers of how many sessions."""
+    done = 0
+    for shard in range(storage.broker.config.shards):
+        for session, _ in await storage.broker.logs.redacted_lately(shard, 0):
+            texts = await storage.broker.logs.redacting(session)
+            if texts is None:
+                continue
+            claims: Claims = storage.broker.claims
+            claimed = await claims.claim_session(session, worker, uuid.uuid4().hex, parked=True)
+            if claimed is None:
+                continue
+            try:
+                await _finish(storage, claimed, texts)
+                done += 1
+            finally:
+                await claims.release(claimed.claim, park_at=_At(claimed.seq, claimed.head))
+    return done
+
+
+__all__ = ["Act", "Copy", "NotRedacted", "Plan", "Wanted", "finish_redactions", "plan_of", "redact"]

@@ -1,0 +1,310 @@
+"""Redaction: the text is nowhere any more, and chain, checkers, replay and import go on without it."""
+
+from __future__ import annotations
+
+import io
+import re
+import uuid
+import zipfile
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+from orchestrator.broker.records import Stored
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.blobs import INLINE_BYTES
+from orchestrator.core.entries import Entry, decode_entry
+from orchestrator.core.evolve import fold
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.sender import Sender
+from orchestrator.core.snapshot import encode_snapshot
+from orchestrator.core.state import State
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.bundle_export import OpenBundle
+from orchestrator.rollouts.deletion import DeletedFiles
+from orchestrator.rollouts.file_format import read_rollout
+from orchestrator.rollouts.imports import plan_import
+from orchestrator.rollouts.redaction import (
+    INSTEAD,
+    Act,
+    NotRedacted,
+    Plan,
+    Wanted,
+    finish_redactions,
+    plan_of,
+    redact,
+)
+from orchestrator.rollouts.replay import fold_file, fold_session, instead_in, instead_of
+from orchestrator.rollouts.rollout_file import RolloutFile, locked, rollout_path
+from orchestrator.rollouts.segments import Manifest
+from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.verify import audit_file
+from orchestrator.runtime.loader import Cache, Loaded, load
+from tests.rollouts.conftest import kept
+from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, newcomer, output, said
+from tests.rollouts.test_bundle_writer import bundled, held
+
+__all__ = ["kept"]
+ANN = Sender("ann@host", "", "admin", "cli", "machine")
+SECRET = "the number of ACME is 4711-0815"
+LARGE = f"{SECRET} " + "and more of the page " * INLINE_BYTES
+ACT = Act("personal data", ANN, f.Claimed("cli@host", "host", "uid:1", "0"), NOW_MS)
+
+
+def worked() -> list[Entry]:
+    """A task in which a person tells a secret, and a command prints it in a long output."""
+    call = {"type": "function_call", "name": "shell", "call_id": "c", "arguments": '{"command":["cat","x"]}'}
+    shown = {"type": "exec_command_end", "call_id": "c", "stdout": LARGE, "stderr": "", "exit_code": 0}
+    return [
+        e.fact(f.TaskBegun(SubmissionId("1"), "user", SETTINGS, by=ANN)),
+        said(f"look: {SECRET}"),
+        Entry(e.EVENT_MSG, {"type": "user_message", "message": f"look: {SECRET}"}, "1"),
+        e.fact(f.RequestBegun(1, "turn", 1)),
+        e.item(call),
+        e.fact(f.RequestCompleted(1)),
+        Entry(e.EVENT_MSG, shown, "1"),
+        output(LARGE),
+        e.item(
+            {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "done"}]}
+        ),
+        e.fact(f.TaskEnded("completed")),
+    ]
+
+
+async def planned(kept: Kept, session: SessionId, *seqs: int, find: str = "") -> Plan:
+    wanted = Wanted(session, seqs, (), re.compile(find) if find else None)
+    return await plan_of(kept, await kept.head(session), wanted)
+
+
+async def redacted(kept: Kept, session: SessionId, *seqs: int, find: str = "") -> int:
+    return await redact(kept, kept.stored, await planned(kept, session, *seqs, find=find), ACT)
+
+
+async def everything(kept: Kept, folder: Path) -> bytes:
+    """All that Redis and the folders hold, with what is packed there unpacked."""
+    import zstandard
+
+    found: list[bytes] = []
+
+    def take(data: object) -> None:
+        if isinstance(data, bytes):
+            found.append(data)
+            if data.startswith(b"\x28\xb5\x2f\xfd"):
+                found.append(zstandard.decompress(data, max_output_size=1 << 28))
+        elif isinstance(data, dict):
+            for key, value in data.items():
+                take(key)
+                take(value)
+        elif isinstance(data, Iterable) and not isinstance(data, str):
+            for value in data:
+                take(value)
+
+    reads = {b"string": "GET", b"hash": "HGETALL", b"set": "SMEMBERS"}
+    for key in await kept.redis.keys("*"):
+        kind = await kept.redis.type(key)
+        if kind in reads:
+            take(await kept.redis.execute_command(reads[kind], key))
+        elif kind == b"stream":
+            take(await kept.redis.xrange(key))
+    for path in folder.rglob("*"):
+        if path.is_file():
+            take(path.read_bytes())
+    return b"\n".join(found)
+
+
+async def sealed(kept: Kept, session: SessionId, through: int) -> None:
+    """The first entries go into the archive, as upkeep seals them."""
+    head = await kept.head(session)
+    claimed = await kept.broker.claims.claim_session(session, "u", uuid.uuid4().hex, parked=True)
+    assert claimed is not None
+    entries = [entry async for entry in kept.log(session, head.seq)]
+    state = fold(State(), (decode_entry(entry.payload) for entry in entries), 1)
+    snapshot = encode_snapshot(state, head.seq, head.head, kept.secret)
+    assert isinstance(await kept.broker.commits.snapshot(claimed.claim, head.seq, snapshot), Stored)
+    segment = await kept.stored.archive.write_segment(head.tree, session, bytes(32), entries[:through])
+    manifest = Manifest().with_segment(segment).encode()
+    assert isinstance(await kept.broker.commits.seal(claimed.claim, through, manifest), Stored)
+    await kept.broker.claims.release(claimed.claim)
+
+
+async def test_text_is_nowhere_and_chain_and_checkers_hold(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(*worked())
+    plan = await planned(kept, session, 12)
+    assert SECRET.encode() in await everything(kept, tmp_path)
+    # The item, the event of the same output, and what the person had said: all have it.
+    assert len(plan.entries[session]) == 2
+    assert len(plan.texts) == 1
+    assert await redacted(kept, session, find="ACME") == 4
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    head = await kept.head(session)
+    audit = await audit_session(kept.stored, head)
+    assert (audit.findings, audit.redacted) == ([], 4)
+    assert INSTEAD in head.summary["title"]
+    _, data = await bundled(kept, session)
+    assert SECRET.encode() not in b"".join(_members(data))
+    report = held(data, tmp_path)
+    assert report.redacted == {("ann@host", "personal data"): 4}
+
+
+def _members(data: bytes) -> list[bytes]:
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        return [archive.read(name) for name in archive.namelist()]
+
+
+async def test_export_of_redacted_log_verifies_replays_and_is_imported(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(*worked())
+    await redacted(kept, session, find="ACME")
+    path = tmp_path / "run.jsonl"
+    path.write_bytes(b"".join(await kept.file(session)))
+    report = audit_file(path, None, None)
+    assert report.findings == []
+    assert "4 of them redacted" in report.shown
+    folded, live = fold_file(path, None, None), await fold_session(kept, await kept.head(session), None)
+    assert (folded.broken, folded.redacted, live.redacted) == (None, 4, 4)
+    assert folded.state == live.state
+    assert live.matches is None, "it was folded otherwise than by the worker that brought it to rest"
+    with path.open("rb") as file:
+        plan = plan_import(read_rollout(file), newcomer(), {}, None, instead=instead_in(path))
+    assert len(plan.state.history) == len(live.state.history)
+    assert "4 of its entries were redacted: what stands instead is imported" in plan.notes
+    shaped = tmp_path / "shaped.jsonl"
+    shaped.write_bytes(b"".join(await kept.file(session, full=False)))
+    assert audit_file(shaped, None, None).findings == []
+    (tmp_path / "run.zip").write_bytes((await bundled(kept, session))[1])
+    with OpenBundle(tmp_path / "run.zip", None) as bundle:
+        again = plan_import(
+            read_rollout(bundle.lines()), newcomer(), {}, None, instead=instead_of(bundle.lines())
+        )
+    assert len(again.state.history) == len(plan.state.history)
+
+
+async def test_model_is_shown_what_stands_instead_by_a_worker_that_had_the_words(kept: Kept) -> None:
+    session = await kept.has(*worked())
+    before = await kept.head(session)
+    words = await fold_session(kept, before, None)
+    assert SECRET in repr(list(words.state.history))
+    await redacted(kept, session, find="ACME")
+    claimed = await kept.broker.claims.claim_session(session, "w", "k", parked=True)
+    assert claimed is not None
+    cache = Cache()
+    cache.keep(session, Loaded(Position(words.state, before.seq, before.head)))
+    loaded = await load(_source(kept), claimed, cache)
+    assert SECRET not in repr(loaded.position.state)
+    assert INSTEAD in repr(list(loaded.position.state.history))
+    assert len(loaded.position.state.history) == len(words.state.history)
+
+
+def _source(kept: Kept):  # type: ignore[no-untyped-def]
+    return kept.stored
+
+
+async def test_sealed_entries_are_written_anew_in_the_archive(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(*worked())
+    await sealed(kept, session, 9)
+    [old] = Manifest.decode((await kept.head(session)).manifest).segments
+    await redacted(kept, session, find="ACME")
+    [new] = Manifest.decode((await kept.head(session)).manifest).segments
+    assert (new.first, new.last, new.after) == (old.first, old.last, old.after)
+    assert new.name != old.name
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    assert (await audit_session(kept.stored, await kept.head(session))).findings == []
+    assert await kept.stored.archive.sealed_through(TreeId(session), session) == 9
+
+
+async def test_upkeep_finishes_what_a_process_that_died_has_left(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.rollouts import redaction
+
+    session = await kept.has(*worked())
+    await sealed(kept, session, 9)
+
+    async def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(redaction, "_finish", dies)
+        await redacted(kept, session, find="ACME")
+    assert SECRET.encode() in await everything(kept, tmp_path), "in the archive, and as a large text"
+    assert await finish_redactions(kept.stored, "upkeep") == 1
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    assert await finish_redactions(kept.stored, "upkeep") == 0
+    assert (await audit_session(kept.stored, await kept.head(session))).findings == []
+
+
+async def test_entries_that_name_the_session_and_sessions_at_work_are_refused(kept: Kept) -> None:
+    session = await kept.has(*worked())
+    for seq in (1, 2, 3, 5, 99):
+        with pytest.raises(NotRedacted):
+            await planned(kept, session, seq)
+    plan = await planned(kept, session, find="ACME")
+    assert await kept.broker.claims.claim_session(session, "w", "k", parked=True) is not None
+    with pytest.raises(NotRedacted, match="at work"):
+        await redact(kept, kept.stored, plan, ACT)
+    busy = await kept.has(*worked()[:-1])
+    with pytest.raises(NotRedacted, match="in the middle of a task"):
+        await redacted(kept, busy, find="ACME")
+    assert (await kept.head(busy)).holder is None
+
+
+async def test_rollout_file_loses_the_text_on_each_machine(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(*worked())
+    path = rollout_path(tmp_path / "sessions", str(session), int(NOW_MS))
+    file = RolloutFile(path, session, TreeId(session))
+    ports = _Ports(kept)
+    await file.bring_up_to(ports, await kept.head(session))
+    assert SECRET in path.read_text()
+    await redacted(kept, session, find="ACME")
+    other = tmp_path / "other" / path.relative_to(tmp_path / "sessions")
+    other.parent.mkdir(parents=True)
+    other.write_bytes(path.read_bytes())
+    await file.bring_up_to(ports, await kept.head(session))
+    assert SECRET not in path.read_text()
+    assert audit_file(path, None, None).findings == []
+    assert await DeletedFiles(tmp_path / "sessions").remove_redacted(kept.broker) == 0
+    assert await DeletedFiles(tmp_path / "other").remove_redacted(kept.broker) == 1
+    assert not other.exists()
+
+
+class _Ports:
+    """The sources of a rollout's file."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.broker, self.texts, self.archive, self.files = (
+            kept.broker,
+            kept.texts,
+            kept.stored.archive,
+            locked,
+        )
+
+
+async def test_unexplained_hole_and_another_line_instead_are_found(kept: Kept) -> None:
+    session = await kept.has(*worked())
+    await redacted(kept, session, 6)
+    key = kept.broker.keys.redacted(session)
+    stored = (await kept.redis.hget(key, "6")).replace(INSTEAD.encode(), b"[something]")
+    await kept.redis.hset(key, "6", stored)
+    [found] = (await audit_session(kept.stored, await kept.head(session))).findings
+    assert "another line stands instead" in found.reason
+    await kept.redis.hdel(key, "6")
+    [found] = (await audit_session(kept.stored, await kept.head(session))).findings
+    assert "missing" in found.reason
+
+
+async def test_copies_that_stay_are_listed(kept: Kept) -> None:
+    call = {"type": "function_call", "name": "shell", "call_id": "d", "arguments": "{}"}
+    more = [
+        e.fact(f.TaskBegun(SubmissionId("2"), "user", SETTINGS)),
+        e.fact(f.RequestBegun(2, "turn", 1)),
+        e.item(call),
+        e.fact(f.RequestCompleted(2)),
+        e.fact(f.TaskEnded("completed")),
+    ]
+    session = await kept.has(*worked(), *more)
+    plan = await planned(kept, session, find="ACME")
+    stays = [copy.what for copy in plan.copies if not copy.goes]
+    assert len(stays) == 2, "both requests behind the words"
+    assert all("was sent with it" in what for what in stays)
