@@ -22,7 +22,8 @@ from orchestrator.broker.errors import DamagedEntry
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core import facts as f
-from orchestrator.core.entries import Kind, line_ms, stored_kind
+from orchestrator.core.counts import counted
+from orchestrator.core.entries import Kind, decode_entry, line_ms, stored_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, TreeFact, fold_tree
@@ -52,7 +53,15 @@ IDLE_S: Final = 600.0
 MOST_PASTS: Final = 16
 _LEVEL: Final = 3
 
-MarkKind: TypeAlias = Literal["spawn", "end", "failure", "approval", "decision", "takeover", "budget"]
+MarkKind: TypeAlias = Literal[
+    "spawn", "end", "failure", "approval", "decision", "takeover", "budget", "person", "snapshot"
+]
+OF_SESSIONS: Final[frozenset[MarkKind]] = frozenset({"person", "snapshot"})
+"""Marks that the sessions' own logs tell, and the tree's does not."""
+NEWEST: Final = 512
+"""Entries at the end of a session's log among which such marks are looked for at first."""
+MOST_OF_SESSIONS: Final = 200
+MOST_LOGS: Final = 16
 _ENDED: Final = frozenset({"ready", "canceled", "idle"})
 _SHOWN: Final = _ENDED | {"failed"}
 
@@ -157,6 +166,14 @@ class _Own:
 
 
 @dataclass(slots=True)
+class _Told:
+    """The marks of a session's own log, each by its time, up to an entry."""
+
+    seq: int = 0
+    marks: list[tuple[int, TreeLine]] = field(default_factory=list)
+
+
+@dataclass(slots=True)
 class TreePast:
     """The past of one tree, for all who look at it.
 
@@ -180,6 +197,7 @@ class TreePast:
     _own: dict[str, _Own] = field(default_factory=dict)
     _looks: dict[SessionId, _Look] = field(default_factory=dict)
     _marks: list[Mark] = field(default_factory=list)
+    _told: dict[SessionId, _Told] = field(default_factory=dict)
     _dropped: bool = False
     _limits: list[tuple[int, Mapping[str, int | None] | None]] = field(default_factory=list)
     """Entries that changed limits, with those before; None where an entry does not say."""
@@ -257,7 +275,7 @@ class TreePast:
     def _forget(self) -> None:
         self._view, self._rungs, self._near = RegistryView(), [], {}
         self._times, self._gaps, self._own, self._looks = array("q"), [], {}, {}
-        self._marks, self._dropped, self._limits = [], False, []
+        self._marks, self._dropped, self._limits, self._told = [], False, [], {}
 
     def _tell(self) -> None:
         """Wakes those whose entries are read."""
@@ -322,6 +340,43 @@ class TreePast:
         gaps = tuple((times[first - 1], times[first]) for first in starts[1:])
         return Timeline(times[0], times[-1], self.read, tuple(bars), gaps, tuple(self._marks), self._dropped)
 
+    async def marks_of_sessions(self) -> list[Mark]:
+        """What people said, and states of folders: the newest, of the root and of agents at work first.
+
+        Each stands at the last entry that was read of the tree's log and is not behind it. What the archive
+        has is not told.
+        """
+        if not self.read:
+            return []
+        named = self._named(self._view)
+        sessions = self._first(named, self.read)[:MOST_LOGS]
+        ends = dict(zip(sessions, await self.broker.logs.ends(sessions), strict=True))
+        asks = list[tuple[SessionId, int, int]]()
+        for session, end in ends.items():
+            told = self._told.setdefault(session, _Told())
+            if not end or end < told.seq:
+                told = self._told[session] = _Told()
+            if end and end > told.seq:
+                after = max(told.seq, end - NEWEST)
+                asks.append((session, after, end - after))
+        for (session, _, _), page in zip(asks, await self.broker.logs.read_rollouts(asks), strict=True):
+            told, number = self._told[session], named[session][0]
+            told.seq = ends[session] or 0
+            told.marks += [mark for entry in page or () if (mark := told_of(entry, number)) is not None]
+            del told.marks[:-MOST_OF_SESSIONS]
+        # What was said before the tree's log began has no place in it.
+        found = [one for each in self._told.values() for one in each.marks if one[0] >= self._times[0]]
+        return [
+            Mark(bisect_right(self._times, at_ms), at_ms, _of_session(line), line)
+            for at_ms, line in sorted(found, key=lambda one: one[0])[-MOST_OF_SESSIONS:]
+        ]
+
+    def _named(self, view: RegistryView) -> dict[SessionId, tuple[int, Agent | None]]:
+        root: dict[SessionId, tuple[int, Agent | None]] = {SessionId(self.tree): (0, None)}
+        return root | {
+            SessionId(agent.session): (number, agent) for number, agent in sorted(view.agents.items())
+        }
+
     # ── as it was ─────────────────────────────────────────────────────────────────────────────
 
     async def at(self, seq: int, limits: Mapping[str, int] | None = None) -> PastTree:
@@ -332,8 +387,7 @@ class TreePast:
         if not 1 <= seq <= self.read:
             raise ValueError(f"the tree's log has entries 1 to {self.read}")
         at_ms, view = self._times[seq - 1], await self._view_at(seq)
-        named: dict[SessionId, tuple[int, Agent | None]] = {SessionId(self.tree): (0, None)}
-        named |= {SessionId(agent.session): (number, agent) for number, agent in sorted(view.agents.items())}
+        named = self._named(view)
         looks = await self._looked(self._first(named, seq), seq, at_ms)
         agents = (
             PastAgent(number, session, agent, look.seq, look.doing, look.at_work)
@@ -401,6 +455,36 @@ class TreePast:
             return 0, False
         tree_seq, own = self._own[session].by(seq)
         return own, tree_seq == seq
+
+
+_TELLS: Final = frozenset[Kind]({f.TaskBegun, f.Steered, f.MailReceived, f.WorkspaceSaved})
+
+
+def told_of(entry: StoredEntry, agent_id: int) -> tuple[int, TreeLine] | None:
+    """The mark of an entry of a session's own log, with its time; None for most."""
+    if stored_kind(entry.payload) not in _TELLS:
+        return None
+    try:
+        fact = f.decode(decode_entry(entry.payload).payload)
+    except DamagedEntry:
+        return None
+    of = f"agent {agent_id}" if agent_id else "the root"
+    match fact:
+        case f.TaskBegun(by=by) | f.Steered(by=by) if by is not None:
+            line = TreeLine("person", f"words for {of}", agent_id, by.who)
+        case f.MailReceived(mail=mail) if person := mail.content.get("person"):
+            line = TreeLine("person", f"words for {of}", agent_id, str(person))
+        case f.WorkspaceSaved(files=files):
+            line = TreeLine(
+                "snapshot", f"the folder of {of}: {counted(files.total, 'file')} changed", agent_id
+            )
+        case _:
+            return None
+    return line_ms(entry.payload), line
+
+
+def _of_session(line: TreeLine) -> MarkKind:
+    return "person" if line.kind == "person" else "snapshot"
 
 
 class Pasts:

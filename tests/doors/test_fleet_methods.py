@@ -29,8 +29,9 @@ from orchestrator.views import spend
 from tests.broker.actors import new_session, session_id, step, submitted
 from tests.doors.peer import Peer, connected
 from tests.doors.test_app_server_threads import other, peer, talked
-from tests.doors.test_app_server_turns import server
+from tests.doors.test_app_server_turns import said, server
 from tests.runtime.harness import Harness
+from tests.runtime.players import ends, message
 
 __all__ = ["other", "peer", "server"]
 pytestmark = pytest.mark.realredis
@@ -281,6 +282,19 @@ async def test_tree_is_read_as_it_was_and_its_timeline_has_the_places(peer: Peer
     assert (code, "entries 1 to 3" in text) == (Code.BAD_PARAMS, True)
     for wrong in ({"at": 0}, {"at": "now"}):
         assert (await peer.refused("tree/read", {"treeId": root, **wrong}))[0] == Code.BAD_PARAMS
+
+
+async def test_timeline_marks_what_people_said_each_time_it_is_asked(peer: Peer, harness: Harness) -> None:
+    root = await talked(peer, harness, "one")
+    await peer.call("budget/add", {"treeId": root, "requestId": "r", "add": {"slots": 1}})
+    for number in (1, 2):
+        harness.models.will([message("two"), ends()])
+        await said(peer, root, "and now")
+        await peer.until("turn/completed")
+        marks = (await peer.call("tree/timeline", {"treeId": root, "marksAfter": 1}))["marks"]
+        told = [(mark["kind"], mark["seq"], mark["agentId"], mark["text"]) for mark in marks]
+        assert told == [("person", 1, 0, "words for the root")] * number
+        assert all(mark["who"] for mark in marks)
 
 
 async def test_workers_and_figures_are_told_to_the_machine_s_user(peer: Peer, harness: Harness) -> None:

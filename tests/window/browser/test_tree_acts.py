@@ -54,6 +54,11 @@ def test_the_palette_finds_the_files_that_a_tree_has_changed(visitor: Visitor) -
     tree = portable(visitor.deployment, "brood of poets", poem=POEM)
     page = visitor.signed_in(f"/tree/{tree}")
     expect(page.get_by_test_id("agent")).not_to_have_count(0)
+    told = visitor.deployment.call("tree/timeline", {"treeId": tree})["marks"]
+    saved = [mark for mark in told if mark["kind"] == "snapshot"]
+    assert {mark["agentId"] for mark in saved} >= {1, 2}
+    assert "the folder of agent 1: 3 files changed" in [mark["text"] for mark in saved]
+    expect(page.get_by_test_id("slider").locator("path.mark-snapshot")).to_have_count(1)
     hit, chosen = page.get_by_test_id("palette-item"), page.locator("[data-testid=file][aria-selected=true]")
     page.keyboard.press("Control+k")
     page.keyboard.type("alone.txt")

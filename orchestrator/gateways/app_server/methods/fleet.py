@@ -443,7 +443,8 @@ class TreeTimeline(Params):
     tree_id: Id
     buckets: Annotated[int, Field(ge=1, le=MOST_BUCKETS)] = MOST_BUCKETS
     marks_after: Annotated[int, Field(ge=0, le=MOST_AMOUNT)] = 0
-    """Only marks behind this entry are told: who comes again knows the others."""
+    """Only marks behind this entry are told: who comes again knows the others. Of the kinds `person` and
+    `snapshot` the newest are told each time."""
 
 
 async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
@@ -455,6 +456,8 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
     past = _past(door, head)
     whole = await past.read_on(PATIENCE_S)
     found = past.timeline(params.buckets)
+    marks = [mark for mark in found.marks if mark.seq > params.marks_after]
+    marks = sorted([*marks, *await past.marks_of_sessions()], key=lambda mark: mark.seq)
     return {
         "firstAtMs": found.first_ms,
         "lastAtMs": found.last_ms,
@@ -470,8 +473,7 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
                 "text": mark.line.text[:MOST_SHOWN],
                 **({"who": mark.line.who} if mark.line.who else {}),
             }
-            for mark in found.marks
-            if mark.seq > params.marks_after
+            for mark in marks
         ],
         "more": found.more,
         "reading": _reading(past, whole=whole),

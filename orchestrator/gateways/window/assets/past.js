@@ -9,6 +9,7 @@ import { agentName, clock, Glyph, go, html, Key, phone, place, quantity, short, 
 import { bind, overlay } from "./keys.js";
 
 const BARS = 400, MARKS = 2000, PITCH = 5, GAP = 46, LEAST = 6, NEAR = 6, KEPT = 64, PAGE = 60;
+const OF_SESSIONS = new Set(["person", "snapshot"]);
 const AGAIN_MS = 250, GROWN_MS = 1000, PLAY_MS = 900;
 const count = (n) => n.toLocaleString("en");
 // A time of another day says which.
@@ -51,7 +52,8 @@ class Line {
     try {
       const known = this.told.peek(), told = await api("tree/timeline", { treeId: this.tree, buckets: BARS, ...(known ? { marksAfter: known.treeSeq } : {}) });
       if (known && told.treeSeq < known.treeSeq) { this.told.value = null; this.reads = false; this.read(); return; } // the log was put back
-      this.told.value = known ? { ...told, marks: [...known.marks, ...told.marks].slice(-MARKS), more: told.more || known.more } : told;
+      // Those of the agents' own logs are told each time.
+      this.told.value = known ? { ...told, marks: [...known.marks.filter((mark) => !OF_SESSIONS.has(mark.kind)), ...told.marks].sort((a, b) => a.seq - b.seq).slice(-MARKS), more: told.more || known.more } : told;
       this.error.value = "";
       if (told.reading) this.later(AGAIN_MS);
       else if (this.seq > told.treeSeq) this.later(GROWN_MS);
