@@ -19,7 +19,7 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.frozen import replace
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from sim.audit import audit
 from sim.births import packing
 from sim.double import Double

@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 import uvloop
 
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from orchestrator.runtime.worker import Worker
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import redis_url

@@ -49,10 +49,10 @@ from orchestrator.protocol.ops import (
     UserTurn,
 )
 from orchestrator.protocol.wire import written
+from orchestrator.runtime import log
 from orchestrator.runtime.committing import Delta
 from orchestrator.runtime.intake import Unreadable, with_texts
 from orchestrator.runtime.library import PATIENCE_S, Library
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.lookups import NOISE_BYTES
 from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext

@@ -31,7 +31,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from orchestrator.sandbox import lifeline
 
 if TYPE_CHECKING:

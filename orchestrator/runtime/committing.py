@@ -31,9 +31,9 @@ from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import Position
+from orchestrator.runtime import log
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.loader import BrokenLog
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 
 # ── deltas ────────────────────────────────────────────────────────────────────────────────────────

@@ -30,9 +30,9 @@ from orchestrator.core.outstanding import MakeFolder, SaveFolder, Work
 from orchestrator.core.state import State, lacks_setup, may_write, writing
 from orchestrator.core.workspace import Unsaved
 from orchestrator.protocol.ids import CallId
+from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.effects import EffectKey, Effects
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.runner_context import RunnerContext
 
 MAKING: EffectKey = ("folder", "make")

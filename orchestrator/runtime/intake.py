@@ -36,7 +36,7 @@ from orchestrator.protocol.codec import encode_submission, parse_submission, sho
 from orchestrator.protocol.ops import UserInputAnswer
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.same_folder import FolderFaults

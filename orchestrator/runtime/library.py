@@ -15,7 +15,7 @@ from orchestrator.core.frozen import record
 from orchestrator.instructions.prompts import custom_prompts
 from orchestrator.instructions.skills import Guide, Instructions
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.tools.images import fitting_data_url
 

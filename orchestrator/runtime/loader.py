@@ -34,7 +34,7 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import blob_hashes
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import Position
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 
 FOLD_SLICE_S = 0.005
 """A fold gives the loop back after this long: other sessions' renewals and streams go on."""

@@ -57,9 +57,9 @@ from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import StreamedText
 from orchestrator.protocol.turn_items import PlanItem, TurnItem
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
+from orchestrator.runtime import log
 from orchestrator.runtime.committing import pieces
 from orchestrator.runtime.intake import kept_answers
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import RoomRequest, admitted, estimated_tokens, priced, settle
 from orchestrator.tables import ProviderSettings

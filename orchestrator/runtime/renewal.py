@@ -42,7 +42,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim, Fenced, Renewed
 from orchestrator.core.frozen import record
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from orchestrator.tables import WorkerSettings
 
 RETRY_S = 0.25

@@ -35,7 +35,7 @@ from orchestrator.core.tokens import Price, Usage
 from orchestrator.model.prompt import Prompt
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.tables import ModelPrice, ModelSettings
 

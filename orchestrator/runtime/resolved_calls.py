@@ -13,7 +13,7 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.ids import TreeId
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonValue
-from orchestrator.runtime.logger import log
+from orchestrator.runtime import log
 from orchestrator.sandbox.policy_paths import InvalidPolicy
 from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.tools.folder_setup import SetupRunner

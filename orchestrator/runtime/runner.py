@@ -38,11 +38,11 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import session_meta, shown_anew
+from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.intake import judged_running, shown_by_lost
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import Cache, Loaded, Weight, load
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import nearly_used, warnings
 from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext

@@ -36,12 +36,12 @@ from orchestrator.protocol.events import AgentReasoningRawContentDelta
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.wire import JsonObject, tag_of
+from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.committing import Delta, event_id
 from orchestrator.runtime.effects import EffectKey, Effects
 from orchestrator.runtime.folder_work import LEAVE_S, FolderWork
 from orchestrator.runtime.intake import drained_call, failed_call, failed_process, refused_call
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.lookups import look_up
 from orchestrator.runtime.model_request import follow_request
 from orchestrator.runtime.runner_context import RunnerContext

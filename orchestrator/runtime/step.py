@@ -32,11 +32,11 @@ from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.summary import Position
+from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals, Arrived, Bisect
 from orchestrator.runtime.committing import Delta
 from orchestrator.runtime.intake import Unreadable, failed_call
 from orchestrator.runtime.journal import Step
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.side_work import SideWork, call_of
 from orchestrator.runtime.tree_lookups import looks_up

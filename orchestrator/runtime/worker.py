@@ -19,8 +19,8 @@ from orchestrator.broker.records import Claimed, Settlement
 from orchestrator.broker.worker_state import MachineFacts, Pace, WorkerState, encoded
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
+from orchestrator.runtime import log
 from orchestrator.runtime.loader import BrokenLog, Cache
-from orchestrator.runtime.logger import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.reaper import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report

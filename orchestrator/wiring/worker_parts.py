@@ -35,11 +35,11 @@ from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.deletion import DeletedFiles, removing
+from orchestrator.runtime import OutageFilter, log
 from orchestrator.runtime.burial import Burial
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files
 from orchestrator.runtime.loader import restore_session
-from orchestrator.runtime.logger import OutageFilter, log
 from orchestrator.runtime.ports import AboutWorker, Ports
 from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report

@@ -6,7 +6,7 @@ import logging
 
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.outage import QUIET_S, Outage
-from orchestrator.runtime.logger import OutageFilter
+from orchestrator.runtime import OutageFilter
 
 GONE = Unavailable("no answer")
 

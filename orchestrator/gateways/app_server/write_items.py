@@ -16,8 +16,16 @@ from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 from orchestrator.views.threads import ReadState, Spawned, Thread, Waits
 from orchestrator.views.turns import turn_records as r
-from orchestrator.views.turns.fields import listed, mapping, mappings, optional, text, texts, whole
-from orchestrator.views.turns.projector import BUDGET_SPENT
+from orchestrator.views.turns.projector import (
+    BUDGET_SPENT,
+    listed,
+    mapping,
+    mappings,
+    optional,
+    text,
+    texts,
+    whole,
+)
 
 ItemsView = Literal["full", "summary", "notLoaded"]
 _KINDS: Final = frozenset({*CodexErrorKind, BUDGET_SPENT})

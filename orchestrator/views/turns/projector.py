@@ -5,10 +5,13 @@ The same fold is used live and over a log: a log has no deltas, and gives the sa
 
 from __future__ import annotations
 
+import base64
+import binascii
 import codecs
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, TypeVar, assert_never
 
+import orjson
 from pydantic import ValidationError
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
@@ -38,18 +41,6 @@ from orchestrator.requests import (
 )
 from orchestrator.views.event import Event
 from orchestrator.views.turns import turn_records as r
-from orchestrator.views.turns.fields import (
-    chunk,
-    listed,
-    mapping,
-    mappings,
-    milliseconds,
-    optional,
-    parsed,
-    text,
-    texts,
-    whole,
-)
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
 from orchestrator.views.turns.turn_records import (
     Change,
@@ -993,3 +984,66 @@ def _elements(value: JsonValue) -> tuple[TextElement, ...]:
     except ValidationError:
         # Of another program's log: the text is whole without them.
         return ()
+
+
+# ── fields ────────────────────────────────────────────────────────────────────────────────────────
+# Fields of events and of a model's JSON, read without trust: what has another form counts as absent.
+
+
+def text(value: object) -> str:
+    """The text, or an empty one."""
+    return value if isinstance(value, str) else ""
+
+
+def optional(value: object) -> str | None:
+    """The text, or None."""
+    return value if isinstance(value, str) else None
+
+
+def whole(value: object) -> int | None:
+    """The integer, or None."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def mapping(value: object) -> JsonMapping:
+    """The object, or an empty one."""
+    return value if isinstance(value, Mapping) else {}
+
+
+def listed(value: object) -> Sequence[JsonValue]:
+    """The array, or an empty one."""
+    return value if isinstance(value, list | tuple) else ()
+
+
+def mappings(value: object) -> tuple[JsonMapping, ...]:
+    """The objects of an array."""
+    return tuple(one for one in listed(value) if isinstance(one, Mapping))
+
+
+def texts(value: object) -> tuple[str, ...]:
+    """The texts of an array."""
+    return tuple(one for one in listed(value) if isinstance(one, str))
+
+
+def parsed(value: object) -> JsonValue:
+    """JSON that stands in a text; None for what is none."""
+    try:
+        found: JsonValue = orjson.loads(text(value))
+    except orjson.JSONDecodeError:
+        return None
+    return found
+
+
+def milliseconds(duration: object) -> int | None:
+    """A duration of whole seconds and nanoseconds, in milliseconds."""
+    given = mapping(duration)
+    secs, nanos = whole(given.get("secs")), whole(given.get("nanos"))
+    return None if secs is None else secs * 1000 + (nanos or 0) // 1_000_000
+
+
+def chunk(value: object) -> bytes:
+    """The bytes of a piece of output, which is base64 on the wire."""
+    try:
+        return base64.b64decode(text(value), validate=True)
+    except (binascii.Error, ValueError):
+        return b""
