@@ -161,7 +161,8 @@ def _commit_keys(keys: Keys, request: CommitRequest, shape: CommitShape, now_ms:
     if request.tree.secrets_dropped:
         found.append(keys.secrets(claim.tree))
     if request.redacted:
-        found += [keys.redacted(session), keys.snapshot(session), keys.redactions(shard)]
+        own = claim.session
+        found += [keys.redacted(own), keys.snapshot(own), keys.redactions(shard)]
     return found
 
 
