@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar
 
-from orchestrator.broker.errors import Corrupt, DamagedEntry
+from orchestrator.broker.errors import BrokerError, Corrupt, DamagedEntry, Unavailable
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.port import Port, scored
 from orchestrator.broker.records import (
@@ -226,7 +226,7 @@ class Logs(Port):
         for start in range(0, len(sessions), _HEADS):
             some = sessions[start : start + _HEADS]
             rows = [("HMGET", self.keys.session(session), *TIP_FIELDS) for session in some]
-            for session, row in zip(some, await self._connection.commands(rows), strict=True):
+            for session, row in zip(some, await self._each(rows), strict=True):
                 if row[0] is None:
                     continue
                 tree, seq, head, status, namespace = (value or b"" for value in row)
@@ -235,6 +235,18 @@ class Logs(Port):
                         TreeId(tree.decode()), int(seq or 0), head, status.decode(), namespace.decode()
                     )
         return found
+
+    async def _each(self, rows: Sequence[Sequence[Argument]]) -> list[list[bytes | None]]:
+        """The answers to several reads of hashes; empty ones for keys that are none."""
+        try:
+            return await self._connection.commands(rows)
+        except Unavailable:
+            raise
+        except BrokerError:
+            if len(rows) == 1:
+                return [[None] * (len(rows[0]) - 2)]
+            # One key of another kind is no reason to know nothing of the others.
+            return [(await self._each([row]))[0] for row in rows]
 
     async def read_eq(
         self, session: SessionId, after_n: int = 0, count: int = 1_000

@@ -13,12 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import DamagedEntry
+from orchestrator.broker.errors import BrokerError, DamagedEntry, Unavailable
 from orchestrator.broker.records import AT_REST, StoredEntry, Tip
 from orchestrator.core.chain import payload_digest
 from orchestrator.core.frozen import record, replace
@@ -28,7 +29,7 @@ from orchestrator.rollouts.bundle_form import BadForm, leaf
 from orchestrator.rollouts.bundle_receipts import Head
 from orchestrator.rollouts.bundle_writer import tree_payload
 from orchestrator.rollouts.notary_state import Alarm, KnownLog, NotaryState
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import (
     CHECKPOINT_NAME,
     BadRegister,
@@ -47,6 +48,8 @@ log = logging.getLogger("dendro.notary")
 
 MOST_PAGES: Final = 1_000
 """Sessions of a shard that are read at once."""
+TREES_AT_ONCE: Final = 100
+"""Trees whose statements are written and published together."""
 ROUND_TREES: Final = 500
 """Trees that are looked at every interval though nothing says that they changed, in turn."""
 _REDACTED: Final = b'"kind":"redacted"'
@@ -107,6 +110,8 @@ class Notary:
         self._growing: dict[SessionId, str] = {}
         """Sessions whose logs go on behind their last statements, with their trees."""
         self._next_round_ms = 0
+        self._waiting: dict[str, None] = {}
+        """Trees that are to be looked at now: also those that an error of Redis has kept from it."""
         self._turn: list[str] = []
         """Trees that wait for their turn to be looked at."""
 
@@ -137,21 +142,39 @@ class Notary:
         Raises `ArchiveUnavailable` and errors of the broker: the next look does it again.
         """
         await self._publish()
+        now_ms, asked, statements = self._now_ms(), False, 0
+        self._waiting |= dict.fromkeys(await self._due(now_ms))
+        if now_ms >= self._next_round_ms:
+            self._waiting |= dict.fromkeys(await self._others())
+            self._next_round_ms, asked = now_ms + self.interval_ms, True
+        while self._waiting:
+            some = list(islice(self._waiting, TREES_AT_ONCE))
+            statements += await self._look_at_some(some)
+            for tree in some:
+                del self._waiting[tree]
+        if asked:
+            for name in self._state.registers:
+                await self._witness(name)
+        return Look(statements, len(self._state.alarms))
+
+    async def _look_at_some(self, trees: Iterable[str]) -> int:
+        """States what is to be stated of some trees, and publishes it; how many statements."""
         round = _Round(self._now_ms())
-        trees, asked = await self._due(round.now_ms), False
-        if round.now_ms >= self._next_round_ms:
-            trees = list(dict.fromkeys([*trees, *await self._others()]))
-            self._next_round_ms, asked = round.now_ms + self.interval_ms, True
         for tree in trees:
-            await self._look_at(tree, round)
+            try:
+                await self._look_at(tree, round)
+            except (Unavailable, ArchiveUnavailable):
+                raise
+            except (BrokerError, ValueError) as error:
+                # Of no shard, or of keys that are none of Dendro's: somebody else wrote them.
+                for session in self._trees.get(tree, ()):
+                    text = f"its tree {tree!r:.80} cannot be read: {error}"
+                    self._refuse(f"session:{session}", _Refused("unreadable", text), round)
         if round.stated or round.alarms:
             self._state.add(round.stated, round.alarms)
             self._tell(round)
             await self._publish()
-        if asked:
-            for name in self._state.registers:
-                await self._witness(name)
-        return Look(len(round.stated), len(self._state.alarms))
+        return len(round.stated)
 
     def _tell(self, round: _Round) -> None:
         for name, alarm in round.alarms.items():
@@ -168,15 +191,21 @@ class Notary:
         for shard, since in enumerate(self._since):
             start = 0
             while page := await self._broker.logs.changed_since(shard, since, MOST_PAGES, start):
-                touched.update(page)
-                self._since[shard] = max(self._since[shard], page[-1][1])
+                touched.update(one for one in page if self._is_session(one[0], shard))
+                # A time to come would hide all changes up to it.
+                self._since[shard] = max(self._since[shard], min(page[-1][1], now_ms))
                 start += len(page)
                 if len(page) < MOST_PAGES:
                     break
         self._scores.update(touched)
         due = dict[str, None]()
         asked = [session for session in touched if session not in self._growing]
-        for session, tip in (await self._broker.logs.tips([*asked, *self._growing])).items():
+        tips = await self._broker.logs.tips([*asked, *self._growing])
+        for session in asked:
+            # One that cannot be read any more, or is gone.
+            if session not in tips and (known := self._state.logs.get(f"session:{session}")) is not None:
+                due[known.tree] = None
+        for session, tip in tips.items():
             known, tree = self._state.logs.get(f"session:{session}"), str(tip.tree)
             self._trees.setdefault(tree, set()).add(session)
             if known is not None and (tip.seq, tip.head) == (known.size, known.chain):
@@ -188,17 +217,18 @@ class Notary:
         return list(due)
 
     async def _others(self) -> list[str]:
-        """Trees of which a session is gone, or has an earlier time than before, and the next in turn."""
+        """Trees of which a session is gone or has another time than was seen, and the next in turn."""
         found = dict.fromkeys(
             self._state.logs[name].tree for name in self._state.alarms if name in self._state.logs
         )
         seen = dict[SessionId, int]()
         for shard in range(self._broker.config.shards):
-            seen.update(await self._broker.logs.changed_since(shard, 0, -1))
+            listed = await self._broker.logs.changed_since(shard, 0, -1)
+            seen.update(one for one in listed if self._is_session(one[0], shard))
         for tree, sessions in self._trees.items():
             for session in sessions:
                 at = seen.get(session)
-                if at is None or at < self._scores.get(session, 0):
+                if at is None or at != self._scores.get(session):
                     found[tree] = None
         self._scores = seen
         if not self._turn:
@@ -207,19 +237,19 @@ class Notary:
         del self._turn[:ROUND_TREES]
         return list(found)
 
+    def _is_session(self, id: str, shard: int) -> bool:
+        """Whether a shard's list may have an id: somebody else than Dendro has written one that is none."""
+        try:
+            return self._broker.keys.shard_of(id) == shard
+        except ValueError:
+            return False
+
     # ── a tree ────────────────────────────────────────────────────────────────────────────────────
 
     async def _look_at(self, tree: str, round: _Round) -> None:
         """States the changed logs of a tree, all as of one moment."""
         known = self._trees.setdefault(tree, set())
-        try:
-            tree_seq, ends = await self._broker.trees.ends_at_once(TreeId(tree), known)
-        except ValueError as error:
-            # Of no shard, or with sessions that are none: somebody else than Dendro wrote it.
-            for session in known:
-                text = f"its tree {tree!r:.80} cannot be read: {error}"
-                self._refuse(f"session:{session}", _Refused("unreadable", text), round)
-            return
+        tree_seq, ends = await self._broker.trees.ends_at_once(TreeId(tree), known)
         tips = await self._broker.logs.tips(list(ends))
         root = tips.get(SessionId(tree))
         for session, end in ends.items():

@@ -46,7 +46,10 @@ class Growing:
     def __init__(self, life: int) -> None:
         self.life = life
         self.config = SimpleNamespace(shards=1)
-        self.broker = self.logs = self.trees = self
+        self.broker = self.logs = self.trees = self.keys = self
+
+    def shard_of(self, session: SessionId) -> int:
+        return 0
 
     def size(self, session: SessionId) -> int:
         return 1 + (self.life * (1 + SESSIONS.index(session))) // 2

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker.errors import Unavailable
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import leaf_hash, root_of
@@ -36,7 +37,7 @@ class Office:
 
     kept: Kept
     folder: Path
-    now_ms: int = NOW_MS
+    now_ms: int = 1_800_000_000_000
     objects: Objects = field(init=False)
     state: NotaryState = field(init=False)
     notary: Notary = field(init=False)
@@ -105,9 +106,9 @@ async def grow(kept: Kept, session: SessionId, words: str, status: str = "runnin
 
 async def touch(kept: Kept, session: SessionId, at_ms: int = 0) -> None:
     keys = kept.broker.keys
-    shard = keys.shard_of(session)
-    last = await kept.redis.zscore(keys.sessions(shard), session) or 0
-    await kept.redis.zadd(keys.sessions(shard), {session: at_ms or last + 1})
+    sessions = keys.sessions(keys.shard_of(session))
+    [(_, last)] = await kept.redis.zrange(sessions, -1, -1, withscores=True)
+    await kept.redis.zadd(sessions, {session: at_ms or last + 1})
 
 
 async def test_log_is_stated_when_it_is_born_as_a_bundle_has_it(kept: Kept, office: Office) -> None:
@@ -457,6 +458,45 @@ async def test_tree_or_namespace_that_no_statement_can_name_is_an_alarm(kept: Ke
     sound = await kept.has(said("go"))
     assert [head.log for head in await office.looks()] == [f"session:{sound}"]
     assert office.alarms() == {f"session:{wrong}": "unreadable", f"session:{lost}": "unreadable"}
+
+
+async def test_key_of_another_kind_hides_no_other_trees_from_the_notary(kept: Kept, office: Office) -> None:
+    sessions = [await kept.has(said("go")) for _ in range(3)]
+    await office.looks()
+    hidden, damaged, sound = sessions
+    listed = kept.broker.keys.sessions(kept.broker.keys.shard_of(sound))
+    await kept.redis.zadd(listed, {"no session": 2**50, f"{sound[:15]}fff{sound[18:]}": 2**50})
+    await kept.redis.zadd(kept.broker.keys.sessions(0), {"": 1})
+    await kept.redis.set(kept.broker.keys.session(hidden), "no hash")
+    await kept.redis.set(kept.broker.keys.rollout(damaged), "no stream")
+    await touch(kept, hidden)
+    for session in (damaged, sound):
+        await kept.redis.hset(kept.broker.keys.session(session), mapping={"seq": 6, "status": "idle"})
+        await touch(kept, session)
+    await kept.redis.hset(kept.broker.keys.session(sound), "seq", 5)
+    await grow(kept, sound, "more", "idle")
+    assert [head.log for head in await office.looks(1_000)] == [f"session:{sound}"]
+    assert office.alarms() == {f"session:{hidden}": "unreadable", f"session:{damaged}": "unreadable"}
+    assert await office.looks(MINUTE) == []
+
+
+async def test_trees_that_could_not_be_looked_at_are_looked_at_later(
+    kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sessions = [await kept.has(said("go")) for _ in range(3)]
+    real, calls = kept.broker.trees.ends_at_once, list[str]()
+
+    async def fails(tree: TreeId, known: Any) -> Any:
+        calls.append(tree)
+        if len(calls) == 2:
+            raise Unavailable("away")
+        return await real(tree, known)
+
+    monkeypatch.setattr(kept.broker.trees, "ends_at_once", fails)
+    with pytest.raises(Unavailable):
+        await office.notary.look()
+    await office.notary.look()
+    assert {head.log for head in office.heads()} == {f"session:{session}" for session in sessions}
 
 
 async def test_namespaces_are_stated_in_registers_of_their_own(kept: Kept, office: Office) -> None:
