@@ -341,7 +341,7 @@ class TreePast:
         return Timeline(times[0], times[-1], self.read, tuple(bars), gaps, tuple(self._marks), self._dropped)
 
     async def marks_of_sessions(self) -> list[Mark]:
-        """What people said, and states of folders: the newest, of the root and of agents at work first.
+        """Marks of people's words and folders' states: the newest, of the root and of agents at work first.
 
         Each stands at the last entry that was read of the tree's log and is not behind it. What the archive
         has is not told.
