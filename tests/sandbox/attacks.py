@@ -15,8 +15,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -278,10 +278,20 @@ def _listen(stack: ExitStack, family: int, kind: int, address: object) -> socket
     return listener
 
 
+@asynccontextmanager
+async def supervised(prefer: Preference, support: SandboxSupport) -> AsyncIterator[Supervisor]:
+    """A supervisor that confines by this mechanism, for any number of attacks."""
+    supervisor = await Supervisor.start(SupervisorConfig(support, prefer))
+    try:
+        yield supervisor
+    finally:
+        await supervisor.close()
+
+
 async def run_in(
-    there: Scene, script: str, support: SandboxSupport, prefer: Preference, mode: str = "workspace-write"
+    there: Scene, script: str, supervisor: Supervisor, mode: str = "workspace-write"
 ) -> Finished:
-    """Runs a script in the scene's workspace, under a supervisor of its own."""
+    """Runs a script in the scene's workspace."""
     policy = {
         "mode": mode,
         "exclude_slash_tmp": True,
@@ -306,9 +316,5 @@ async def run_in(
         timeout_s=20.0,
         limits=Limits(processes=200),
     )
-    supervisor = await Supervisor.start(SupervisorConfig(support, prefer))
-    try:
-        supervisor.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
-        return await supervisor.run(command, lambda *_: None)
-    finally:
-        await supervisor.close()
+    supervisor.extend("claim", time.clock_gettime(CLOCK_BOOTTIME) + 60)
+    return await supervisor.run(command, lambda *_: None)

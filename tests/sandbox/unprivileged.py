@@ -12,19 +12,20 @@ from pathlib import Path
 sys.path.append(sys.argv[1])
 
 from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
-from tests.sandbox.attacks import ATTACKS, NEEDS_MOUNTS, run_in, scene
+from tests.sandbox.attacks import ATTACKS, NEEDS_MOUNTS, run_in, scene, supervised
 
 
 async def _try_all(name: str, support: SandboxSupport, prefer: Preference, folder: Path) -> None:
     print("mechanism", name, flush=True)
-    for number, (attack, script) in enumerate(ATTACKS.items()):
-        if prefer == "landlock" and not support.can_mount and attack in NEEDS_MOUNTS:
-            continue
-        with scene(folder / f"{name}-{number}") as there:
-            finished = await run_in(there, script, support, prefer)
-            harm = there.harm() + (["HARM"] if b"HARM" in finished.stdout else [])
-            if harm or finished.error is not None:
-                print("harm", name, attack, harm, finished.error, finished.stderr, flush=True)
+    async with supervised(prefer, support) as supervisor:
+        for number, (attack, script) in enumerate(ATTACKS.items()):
+            if prefer == "landlock" and not support.can_mount and attack in NEEDS_MOUNTS:
+                continue
+            with scene(folder / f"{name}-{number}") as there:
+                finished = await run_in(there, script, supervisor)
+                harm = there.harm() + (["HARM"] if b"HARM" in finished.stdout else [])
+                if harm or finished.error is not None:
+                    print("harm", name, attack, harm, finished.error, finished.stderr, flush=True)
 
 
 async def _main(folder: Path) -> None:
