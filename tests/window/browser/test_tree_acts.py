@@ -72,6 +72,7 @@ def test_the_palette_finds_the_files_that_a_tree_has_changed(visitor: Visitor) -
     expect(hit.filter(has_text="<i>.md")).to_contain_text("a⟨U+202E⟩b<i>.md")
     hit.filter(has_text="<i>.md").click()
     expect(page.locator("header.path")).to_contain_text("a⟨U+202E⟩b<i>.md")
+    expect(chosen).to_contain_text("a⟨U+202E⟩b<i>.md")
     page.keyboard.press("Control+k")
     page.keyboard.type("poem")
     expect(hit.filter(has_text="poem.txt")).to_contain_text("file · 2 agents")

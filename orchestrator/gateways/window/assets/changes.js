@@ -3,7 +3,7 @@ import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/ho
 import { signal } from "@preact/signals";
 import { api, may, notice, onSignedOut } from "./store.js";
 import { KINDS, Lines } from "./lines.js";
-import { plain, visible } from "./text.js";
+import { fileName, plain, visible } from "./text.js";
 import { agentName, clock, go, html, Key, phone, place, quantity, quoted, Stat, Words } from "./parts.js";
 import { bind } from "./keys.js";
 import { File as Patch } from "./items.js";
@@ -119,7 +119,7 @@ function Patches({ agent, at, seq }) {
 function File({ id, at, files, chosen, mark, name }) {
   const file = files.get(id), on = chosen.value === id;
   if (!file) return null;
-  return html`<div role="option" aria-selected=${on} class="file ${on ? "on" : ""}" data-testid="file" data-path=${id} onClick=${() => { chosen.value = id; }} ...${at}><span class="clip">${viewed.value.has(mark(id)) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(id, { breaks: false })}</span>${file.conflict ? html`<small class="odd-ones">conflict</small>` : null}${file.agents ? html`<small class="by clip">${file.of > 1 ? quantity(file.of, "agent") : html`<${Words} text=${name(file.agents[0].agentId)} most=${60} />`}</small>` : null}<small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</div>`;
+  return html`<div role="option" aria-selected=${on} class="file ${on ? "on" : ""}" data-testid="file" data-path=${id} onClick=${() => { chosen.value = id; }} ...${at}><span class="clip">${viewed.value.has(mark(id)) ? html`<i class="seen" role="img" aria-label="viewed">✓</i>` : null}${visible(fileName(id), { breaks: false })}</span>${file.conflict ? html`<small class="odd-ones">conflict</small>` : null}${file.agents ? html`<small class="by clip">${file.of > 1 ? quantity(file.of, "agent") : html`<${Words} text=${name(file.agents[0].agentId)} most=${60} />`}</small>` : null}<small>${KINDS[file.kind] ?? ""}</small>${file.binary || file.tooLarge ? html`<small>${file.tooLarge ? "large" : "binary"}</small>` : html`<${Stat} added=${file.added} removed=${file.removed} />`}</div>`;
 }
 
 // The remarks for one agent: one message.
