@@ -5,8 +5,8 @@ Merkle tree and its last entry, so that no entry is read twice but the last one.
 than it was, or is gone, the log's past was changed: that is an alarm, and nothing is stated about that log
 until it agrees again. All changed logs of a tree are stated as of one moment.
 
-A log gets a statement when it is born, when its session comes to rest, every `interval` while it grows, and
-when it was deleted.
+A log gets a statement when it is born, when its session comes to rest, every `interval` while it grows, when
+an entry of it was redacted, and when it was deleted.
 """
 
 from __future__ import annotations

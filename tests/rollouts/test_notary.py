@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer
 from tests.rollouts import bundles as b
 from tests.rollouts.deployments import NOW_MS, Kept, said
 from tests.rollouts.test_bundle_check import _by_receipts
+from tests.rollouts.test_redaction import redacted
 
 pytestmark = pytest.mark.asyncio
 MINUTE = 60_000
@@ -497,6 +499,56 @@ async def test_trees_that_could_not_be_looked_at_are_looked_at_later(
         await office.notary.look()
     await office.notary.look()
     assert {head.log for head in office.heads()} == {f"session:{session}" for session in sessions}
+
+
+async def test_redaction_is_stated_and_changes_no_root(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"), said("the password is swordfish"))
+    await office.looks()
+    await redacted(kept, session, (await kept.head(session)).seq)
+    stated = await office.looks(MINUTE)
+    assert [(head.log, head.state) for head in stated] == [(f"session:{session}", "redacted")]
+    assert office.alarms() == {}
+    await bundled(office, session)
+    assert found_in(office) == set()
+    with zipfile.ZipFile(office.folder / "run.zip") as archive:
+        assert all(b"swordfish" not in archive.read(name) for name in archive.namelist())
+
+
+async def test_time_to_come_in_the_list_of_sessions_hides_no_later_change(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    sessions = kept.broker.keys.sessions(kept.broker.keys.shard_of(session))
+    [(_, last)] = await kept.redis.zrange(sessions, -1, -1, withscores=True)
+    office.now_ms = int(last)
+    await kept.redis.zadd(sessions, {session: 2**50})
+    await office.looks()
+    later = await kept.has(said("go"))
+    assert [head.log for head in await office.looks(1_000)] == [f"session:{later}"]
+
+
+async def test_session_that_is_not_in_turn_is_looked_at_where_its_time_is_another_one(
+    kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = await kept.has(said("go")), await kept.has(said("go"))
+    sessions = kept.broker.keys.sessions(kept.broker.keys.shard_of(session))
+    await kept.redis.zincrby(sessions, -5, session)
+    monkeypatch.setattr("orchestrator.rollouts.notary.ROUND_TREES", 0)
+    await office.looks()
+    await kept.redis.hset(kept.broker.keys.session(session), "seq", 3)
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {}
+    await kept.redis.zadd(sessions, {session: 1})
+    await office.looks(MINUTE)
+    assert office.alarms() == {f"session:{session}": "rewound"}
+
+
+async def test_times_of_a_register_do_not_fall_where_the_clock_is_set_back(
+    kept: Kept, office: Office
+) -> None:
+    await kept.has(said("go"))
+    [first] = await office.looks()
+    await kept.has(said("go"))
+    [second] = await office.looks(-MINUTE)
+    assert (first.ms, second.ms) == (office.now_ms + MINUTE, office.now_ms + MINUTE)
 
 
 async def test_namespaces_are_stated_in_registers_of_their_own(kept: Kept, office: Office) -> None:
