@@ -7,7 +7,8 @@ and the same scripts run on a simulated clock and network.
 from __future__ import annotations
 
 import asyncio
-import secrets
+import os
+import random
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import field
@@ -308,10 +309,10 @@ class Ports:
     boottime: Callable[[], float] = boottime
     """Counts while the machine sleeps: a lease does, too."""
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
-    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    random_bytes: Callable[[int], bytes] = os.urandom
     machine: str = ""
     """The name of this worker's machine, which requests to people state."""
-    jitter: Callable[[], float] = field(default=lambda: 0.9 + secrets.randbelow(2001) / 10_000)
+    jitter: Callable[[], float] = field(default=lambda: random.uniform(0.9, 1.1))
     spawn: Spawn = _spawn
     observer: Observer | None = None
     """Hears of every step; None where nobody listens."""
