@@ -17,6 +17,7 @@ from bench.figures import Figure, at_most
 from bench.lab import Fleet, Lab, fleet
 from bench.scripted import ANSWER, USAGE, Hand, called, finished, step_of, user_input
 from bench.shares import POOL, position_of
+from bench.turns import take_turns
 from orchestrator.broker.records import Submit
 from orchestrator.core import commands as c
 from orchestrator.core.ids import SessionId, TreeId
@@ -28,6 +29,9 @@ from orchestrator.runtime.journal import Step
 from orchestrator.wiring.open_deployment import Opened
 
 TURNS, QUICK_TURNS = 5_000, 400
+ITEMS, QUICK_ITEMS, FEW_ITEMS = 2_000, 200, 20
+"""Of a conversation: two a turn."""
+_MEASURED = 50
 STRETCH = 10
 """The parts of the session whose first and last are compared."""
 SNAPSHOT_EACH = 25
@@ -102,7 +106,8 @@ async def run(lab: Lab, quick: bool, turns: int | None = None) -> list[Figure]:
         life = Life(running, hand, session, await position_of(running, session))
         for number in range(wanted):
             await life.turn(number)
-        return [*_costs(life, wanted), *await _ways_back(running, session)]
+        found = [*_costs(life, wanted), *await _ways_back(running, session)]
+        return [*found, await _grown(running, QUICK_ITEMS if quick else ITEMS)]
 
 
 def _costs(life: Life, turns: int) -> list[Figure]:
@@ -119,6 +124,31 @@ def _costs(life: Life, turns: int) -> list[Figure]:
 
 def _typical(took: Sequence[float]) -> float:
     return statistics.median(took)
+
+
+async def _grown(running: Fleet, items: int) -> Figure:
+    """The growth of a turn's CPU with its conversation: of real turns without commands, of the worker."""
+    running.hire(4)
+    # The first turns of a process cost more.
+    await take_turns(running, await running.session(), _MEASURED)
+    taken, spent_s = 0, 0.0
+    while taken < _MEASURED:
+        session = await running.session()
+        await take_turns(running, session, FEW_ITEMS // 4)
+        spent_s += await _worker_s(running, session, FEW_ITEMS // 4, FEW_ITEMS // 2)
+        taken += FEW_ITEMS // 2
+    short_s, long = spent_s / taken, await running.session()
+    await take_turns(running, long, items // 2)
+    more_s = await _worker_s(running, long, items // 2, _MEASURED) / _MEASURED - short_s
+    name = f"CPU of a turn at {items:,} items − at {FEW_ITEMS}"
+    note = f"of the worker: {short_s * 1000:.2f} ms at {FEW_ITEMS}, the request of all items included"
+    return Figure(name, more_s * 1000, "ms", at_most(0.1), note=note)
+
+
+async def _worker_s(running: Fleet, session: SessionId, first: int, count: int) -> float:
+    before = running.costs()["worker"]
+    await take_turns(running, session, count, first)
+    return (running.costs()["worker"] - before).own_s
 
 
 async def _ways_back(running: Fleet, session: SessionId) -> list[Figure]:
