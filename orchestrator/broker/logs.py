@@ -160,10 +160,13 @@ class Logs(Port):
         """The same with the redacted ones between them: no other entry leaves a hole in a log in Redis."""
         if not entries or entries[-1].seq == after + len(entries):
             return entries
-        there = {entry.seq for entry in entries}
-        # What lies further back is sealed: a redaction leaves a hole as long as itself.
-        first = max(after, entries[0].seq - count - 1)
-        missing = [seq for seq in range(first + 1, entries[-1].seq) if seq not in there]
+        there, first, last = {entry.seq for entry in entries}, entries[0].seq, entries[-1].seq
+        # Right behind the place, right before the first entry, and between: what else is not here is sealed.
+        wanted = {
+            *range(after + 1, min(after + count + 1, last)),
+            *range(max(after + 1, first - count), last),
+        }
+        missing = sorted(wanted - there)
         key = self.keys.redacted(session)
         found = await self._connection.command("HMGET", key, *missing)
         try:

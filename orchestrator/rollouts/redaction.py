@@ -223,12 +223,19 @@ class Plan:
     texts: dict[str, TreeId] = field(default_factory=dict)
     copies: list[Copy] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
+    find: re.Pattern[str] | None = None
     people: set[str] = field(default_factory=set)
     """People who gave tasks, whose prompts may have the words."""
 
     @property
     def count(self) -> int:
         return sum(map(len, self.entries.values()))
+
+    def has(self, text: str) -> bool:
+        """Whether a text is one of those that are to go, or has one of them."""
+        if self.find is not None and self.find.search(text):
+            return True
+        return any(word in text or (len(text) >= 2 * LEAST_WORDS and text in word) for word in self.words)
 
 
 @record
@@ -243,7 +250,7 @@ class Wanted:
 
 async def plan_of(found: LogSource, head: SessionHead, wanted: Wanted) -> Plan:
     """Looks for every copy; raises `NotRedacted` for entries that cannot be redacted."""
-    plan = Plan(head.tree)
+    plan = Plan(head.tree, find=wanted.find)
     trees = [head.tree, *await _forks(found, head.tree)]
     for tree in dict.fromkeys(trees):
         _, heads = await found.broker.trees.heads_at_once(tree)
@@ -252,7 +259,7 @@ async def plan_of(found: LogSource, head: SessionHead, wanted: Wanted) -> Plan:
     for each in sorted(plan.heads.values(), key=lambda each: str(each.session)):
         await _look_through(found, plan, each, wanted)
     for tree in dict.fromkeys(trees):
-        await _look_through_tree(found, plan, tree, wanted)
+        await _look_through_tree(found, plan, tree)
     await _leave_needed_texts(found, plan, wanted)
     return plan
 
@@ -304,12 +311,6 @@ def _is_digest(word: str) -> bool:
     return len(word) == 64 and all(each in "0123456789abcdef" for each in word)
 
 
-def _has(plan: Plan, wanted: Wanted, text: str) -> bool:
-    if wanted.find is not None and wanted.find.search(text):
-        return True
-    return any(word in text or (len(text) >= 2 * LEAST_WORDS and text in word) for word in plan.words)
-
-
 async def _texts_in(found: LogSource, tree: TreeId, line: Mapping[str, Any]) -> list[str]:
     payload = line["payload"]
     told = [word for word in words_of(payload, payload.get("kind") == "named") if word != INSTEAD]
@@ -344,7 +345,7 @@ async def _look_through(found: LogSource, plan: Plan, head: SessionHead, wanted:
                     plan.copies.append(Copy(f"{session}:{entry.seq}", f"{what} was sent with it", goes=False))
             hit = entry.seq in asked
             if not hit:
-                hit = any(_has(plan, wanted, text) for text in await _texts_in(found, head.tree, line))
+                hit = any(plan.has(text) for text in await _texts_in(found, head.tree, line))
             if not hit:
                 continue
             first = first or entry.seq
@@ -364,10 +365,10 @@ async def _look_through(found: LogSource, plan: Plan, head: SessionHead, wanted:
         raise NotRedacted(f"more than {MOST_ENTRIES} entries have it: take fewer at once")
 
 
-async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, wanted: Wanted) -> None:
+async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId) -> None:
     async for entry in tree_entries(found.broker.logs, tree):
         text = entry.payload.decode("utf-8", "replace") + entry.about.decode("utf-8", "replace")
-        if _has(plan, wanted, text) or _has(plan, wanted, _unescaped(text)):
+        if plan.has(text) or plan.has(_unescaped(text)):
             what = "the tree's log, and its registry: it cannot be redacted there"
             plan.copies.append(Copy(f"tree:{tree}:{entry.tree_seq}", what, goes=False))
 
@@ -433,7 +434,7 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
     for session, seqs in plan.entries.items():
         done += await _redact_session(found, storage, plan, session, seqs, act)
     for who in sorted(plan.people - {""}):
-        await found.broker.requests.forget_prompts(who, lambda text: any(word in text for word in plan.words))
+        await found.broker.requests.forget_prompts(who, plan.has)
     return done
 
 

@@ -179,7 +179,7 @@ def facts(draw: st.DrawFn) -> f.Fact:
 def _value(cls: type[f.Fact], name: str) -> st.SearchStrategy[Any]:
     if cls is f.InputQueued and name == "turn":
         return turns
-    if cls is f.Claimed and name == "settings":
+    if (cls, name) in ((f.Claimed, "settings"), (f.RequestSent, "instructions")):
         return words
     if cls in (f.Closing, f.Stopping) and name == "by":
         return st.text(min_size=1, max_size=8)

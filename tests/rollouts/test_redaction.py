@@ -8,6 +8,7 @@ import uuid
 import zipfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -308,3 +309,82 @@ async def test_copies_that_stay_are_listed(kept: Kept) -> None:
     stays = [copy.what for copy in plan.copies if not copy.goes]
     assert len(stays) == 2, "both requests behind the words"
     assert all("was sent with it" in what for what in stays)
+
+
+async def test_provider_gets_no_encrypted_words_back(kept: Kept) -> None:
+    thought = {"type": "reasoning", "summary": [], "encrypted_content": "sealed words"}
+    session = await kept.has(*worked(), e.item(thought))
+    await redacted(kept, session, 15)
+    folded = await fold_session(kept, await kept.head(session), None)
+    assert list(folded.state.history)[-1] == {"type": "reasoning", "summary": []}
+
+
+async def test_prompts_and_archived_texts_go_and_a_text_that_another_entry_needs_stays(
+    kept: Kept, tmp_path: Path
+) -> None:
+    session = await kept.has(*worked())
+    await kept.broker.requests.add_to_history("ann@host", "k", (session, f"look: {SECRET}"), b"12345678")
+    await kept.broker.requests.add_to_history("ann@host", "l", (session, "something else"), b"12345678")
+    [digest] = (await planned(kept, session, 12)).texts
+    tree = TreeId(session)
+    await kept.stored.archive.write_blob(tree, digest, LARGE.encode())
+    await redact(kept, kept.stored, await planned(kept, session, find="ACME"), ACT)
+    assert not await kept.stored.archive.has_blob(tree, digest)
+    left = await everything(kept, tmp_path)
+    assert SECRET.encode() not in left
+    assert b"something else" in left
+
+
+async def test_text_that_another_entry_names_stays(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.rollouts import redaction
+
+    session = await kept.has(*worked())
+    [digest] = (await planned(kept, session, find="ACME")).texts
+    is_redactable = redaction.is_redactable
+    monkeypatch.setattr(redaction, "is_redactable", lambda seq, line: seq != 12 and is_redactable(seq, line))
+    plan = await planned(kept, session, find="ACME")
+    assert plan.texts == {}
+    await redact(kept, kept.stored, plan, ACT)
+    assert await kept.stored.blobs.get(TreeId(session), digest) is not None
+    assert [copy.place for copy in plan.copies if "cannot be redacted" in copy.what] == [f"{session}:12"]
+
+
+async def test_queue_of_events_goes_and_another_digest_is_found(kept: Kept) -> None:
+    session = await kept.has(*worked())
+    keys = kept.broker.keys
+    assert await kept.redis.exists(keys.eq(session)) == 1
+    await redacted(kept, session, 6)
+    assert await kept.redis.exists(keys.eq(session)) == 0
+    stored = await kept.redis.hget(keys.redacted(session), "6")
+    [entry] = await kept.broker.logs.read_rollout(session, 5, 1)
+    assert entry.digest.hex().encode() in stored
+    log = [line async for line in kept.log(session, (await kept.head(session)).seq)]
+    facts = [decode_entry(line.payload).payload for line in log]
+    told = next(fact for fact in facts if fact.get("kind") == f.Redacted.kind)
+    assert (told["seq"], told["digest"], told["log"]) == (6, entry.digest.hex(), f"session:{session}")
+
+
+async def test_each_page_of_a_log_has_the_redacted_entries_in_their_places(kept: Kept) -> None:
+    session = await kept.has(*worked())
+    await redacted(kept, session, find="ACME")
+    last = (await kept.head(session)).seq
+    for count in (1, 2, 3, 100):
+        for after in range(last):
+            page = await kept.broker.logs.read_rollout(session, after, count)
+            here = [entry.seq for entry in page]
+            assert here == list(range(after + 1, min(after + count, last) + 1)), (after, count)
+
+
+async def test_state_that_the_words_carry_is_not_changed(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.rollouts import redaction
+
+    session = await kept.has(*worked())
+
+    def another(line: dict[str, Any], _: object) -> dict[str, Any]:
+        return {**line, "type": "event_msg"}
+
+    plan = await planned(kept, session, 6)
+    monkeypatch.setattr(redaction, "instead_of", another)
+    with pytest.raises(NotRedacted, match="another state"):
+        await redact(kept, kept.stored, plan, ACT)
+    assert (await kept.head(session)).holder is None
