@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures walk sim stories mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures walk scale sim stories mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -102,6 +102,10 @@ walk: setup
 
 sim: setup
 	$(BIN)/python -m sim
+
+# Counts what fleets of up to 128 workers cost their Redis, and holds it against laws of growth; half a minute of a processor.
+scale: setup
+	$(BIN)/python -m sim.scale --page docs/proof/scale.md
 
 # What calm runs show, against what is kept of it.
 stories: setup

@@ -61,6 +61,7 @@ KEPT = frozenset(
         "clock",
         "control",
         "deleted",
+        "deleted_by",
         "dendro",
         "heard",
         "looked",

@@ -33,6 +33,7 @@ One story, by module:
     knobs       what differs between deployments
     reach       what was come by, and what not
     world       one seed from its plan to its verdict;  campaign: many of them;  trace: one, line by line
+    scale       what fleets of many sizes cost Redis: laws of growth
     mutants     what the rules are worth;  defects, defects_of_…: what is planted;  mutant: how;
                 mutation: changes that a seed chooses;  foreign: what others planted, for tests too
 

@@ -83,6 +83,8 @@ class Site:
     """Whether workers do jobs of their pools."""
     drawn: type[Random] = Random
     """The kind of generator that a process draws from."""
+    clustered: bool = False
+    """Whether processes speak to Redis as to a cluster, each slot by itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +107,8 @@ def broker_on(
     site: Site, machine: str, clock: Clock, core: int = CORE_VERSION, host: str = ""
 ) -> tuple[Broker, Connection]:
     """A connection of one process, which is of some version; `host` has its copies of folders."""
-    connection = Connection(Line(site.network, machine), Line(site.network, machine))
+    ways = Line(site.network, machine), Line(site.network, machine)
+    connection = Connection(*ways, clustered=site.clustered)
     config = replace(site.config, core_version=core, machine=host)
     return Broker(connection, config, clock), connection
 

@@ -340,6 +340,15 @@ function command.ZSCORE(key, member)
   return score and score_text(score) or false
 end
 
+-- The place of a member in the order; false if it is not there.
+function command.ZRANK(key, member)
+  local zset = of('zset', key)
+  for at, one in ipairs(zset and zset.order or {}) do
+    if one == member then return at - 1 end
+  end
+  return false
+end
+
 function command.ZCARD(key)
   local zset = of('zset', key)
   return zset and #zset.order or 0
@@ -778,6 +787,42 @@ end
 
 function reads.set(key)
   return command.SMEMBERS(key)
+end
+
+-- How many bytes the words of a value have, a number of a sorted set as eight.
+local function weight(value)
+  local size = value.text and #value.text or 0
+  for _, name in ipairs(value.names or {}) do size = size + #name + #value.fields[name] end
+  for _, member in ipairs(value.order or {}) do size = size + #member + 8 end
+  for member in raw_pairs(value.members or {}) do size = size + #member end
+  for at = value.first or 1, value.rows and value.last or 0 do
+    size = size + #value.ids[at]
+    for _, word in ipairs(value.rows[at]) do size = size + #word end
+  end
+  return size
+end
+
+-- Every key that has not expired, in their order, each with the bytes of its name and its value; behind a number.
+function reads.weights(now)
+  now_us = now
+  local keys, reply = {}, {}
+  for key in raw_pairs(values) do keys[#keys + 1] = key end
+  sort(keys)
+  for _, key in ipairs(keys) do
+    local value = found(key)
+    if value then reply[#reply + 1], reply[#reply + 2] = key, #key + weight(value) end
+  end
+  return reply
+end
+
+-- Counts the calls of scripts from now on, those that ask for many keys at once by these; answers who tells the count.
+function reads.counted()
+  local calls = 0
+  rawset(redis, 'call', function(name, ...)
+    calls = calls + (name == 'EXISTS' and select('#', ...) or 1)
+    return call(name, ...)
+  end)
+  return function() return calls end
 end
 
 clear()

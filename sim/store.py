@@ -48,6 +48,7 @@ class Store:
         self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
         self._expires = reads[b"expires"]
         self._goes_on, self._changes = reads[b"goes_on"], reads[b"changes"]
+        self._weights, self._counted = reads[b"weights"], reads[b"counted"]
         self._hashes: dict[bytes, tuple[int, int, dict[bytes, bytes]]] = {}
         """Hashes that were read: after how many writes, when they had changed last, and as they were then."""
         self._zsets: dict[bytes, tuple[int, dict[bytes, float]]] = {}
@@ -165,6 +166,16 @@ class Store:
     def text(self, key: bytes) -> bytes | None:
         text: bytes | None = self._text(key)
         return text
+
+    def weights(self, now_us: int) -> dict[bytes, int]:
+        """Every key with the bytes of its name and of the words of its value."""
+        found = self._weights(now_us)
+        return {found[at]: found[at + 1] for at in range(1, len(found) + 1, 2)}
+
+    def counts_calls(self) -> Callable[[], int]:
+        """Has the calls of scripts counted from now on, and the keys of those that ask for many at once."""
+        told: Callable[[], int] = self._counted()
+        return told
 
     def members_of_set(self, key: bytes) -> frozenset[bytes]:
         found = self._set(key)

@@ -58,6 +58,8 @@ REST_WITHIN_S = 400.0
 """Of simulated time, from the last fault until everything has come to rest."""
 MOST_STEPS = 400_000
 LOOK_S = 0.5
+CLUSTERED = 0.1
+"""The share of seeds in which processes speak to Redis as to a cluster."""
 FAILOVERS = 0.5
 """The share of seeds with replicas in which one is promoted."""
 SHOWN_WITHIN_S = 8.0
@@ -109,6 +111,10 @@ class World:
     """Whether nothing takes time on its way, and lanes go in the order in which they have something to do."""
     drawn: type[Random] = Random
     """The kind of generator that a process draws from."""
+    shards = 0
+    """How many there are; 0: the seed's choice."""
+    clustered: bool | None = None
+    """Whether Redis is spoken to as a cluster; None: the seed's choice."""
 
     def __init__(self, seed: int, double: Double, workload: str | None = None) -> None:
         self.seed = seed
@@ -119,7 +125,7 @@ class World:
         double.reset(self.loop.time)
         shards, page = master.choice((1, 1, 2)), master.choice((2, 32))
         self.knobs = Knobs.drawn(Random(f"dendro:{seed}:knobs"))
-        config = BrokerConfig(shards=shards, watch_s=6.0, max_tries=100, page=page)
+        config = BrokerConfig(shards=self.shards or shards, watch_s=6.0, max_tries=100, page=page)
         config = replace(config, sq_max_entries=self.knobs.queue, quarantine_event=orjson.dumps(QUARANTINED))
         network = Network(self.loop, double, Random(master.getrandbits(64)), self.trace)
         network.instant = self.calm
@@ -162,6 +168,9 @@ class World:
             folders,
             self.workload.benches,
             self.drawn,
+            Random(f"dendro:{seed}:clustered").random() < CLUSTERED
+            if self.clustered is None
+            else self.clustered,
         )
         self.double = double
         self._show_all(watch)

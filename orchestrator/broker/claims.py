@@ -276,6 +276,7 @@ class Claims(Timers, Admission):
         self._logs = logs
         self._listener = Listener(self._connection, self.keys)
         self._machines = Machines(self._heartbeats, deployment.monotonic)
+        self._shares = Shares(self.config.shards)
         self._left = Left(deployment.monotonic)
 
     async def claim(
@@ -314,15 +315,20 @@ class Claims(Timers, Admission):
     async def look(self, pools: Sequence[str], worker: str = "") -> Look:
         """Looks where something waits for a worker of the pools, unless somebody has just found nothing.
 
+        In a cluster a call looks at the worker's share of the shards, and at some others, in turn.
         With a `worker` it leaves to others what they alone were just told of.
         What a server that fails would have said is missing, and its error is among those of the look.
         """
-        # A call reaches the keys of one slot in a cluster, and of as many shards elsewhere.
-        size = 1 if self._connection.clustered else _LOOKED_SHARDS
         every = range(self.config.shards)
-        groups = [every[first : first + size] for first in every[::size]]
+        # A call reaches the keys of one slot in a cluster, and of as many shards elsewhere.
+        if self._connection.clustered:
+            shares = self._shares.next_looks(pools)
+            asked: list[tuple[Sequence[str], Sequence[int]]]
+            asked = [(some, (shard,)) for shard, some in shares.items()]
+        else:
+            asked = [(pools, every[first : first + _LOOKED_SHARDS]) for first in every[::_LOOKED_SHARDS]]
         looks = await asyncio.gather(
-            *(self._look(pools, shards, worker) for shards in groups), return_exceptions=True
+            *(self._look(some, shards, worker) for some, shards in asked), return_exceptions=True
         )
         found = Look()
         for look in looks:
@@ -628,15 +634,29 @@ class Claims(Timers, Admission):
             return False
         return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
 
-    async def heartbeat(self, worker: str, state: bytes, *, left: bool = False) -> bool:
-        """Says that the worker lives, and how it is, or that it has left; answers whether it is to drain."""
-        keys = list(self.keys.workers())
-        beat = call("heartbeat", keys, worker=worker, state=state, left=left, forget_ms=_WORKER_FORGOTTEN_MS)
+    async def heartbeat(
+        self, worker: str, state: bytes, *, pools: Sequence[str] = (), left: bool = False
+    ) -> bool:
+        """Says that the worker lives, and how it is, or that it has left; answers whether it is to drain.
+
+        In a cluster it hears which share of the shards of its `pools` is its own.
+        """
+        pools = pools if self._connection.clustered else ()
+        beat = call(
+            "heartbeat",
+            [*self.keys.workers(), *map(self.keys.serving, pools)],
+            worker=worker,
+            state=state,
+            left=left,
+            forget_ms=_WORKER_FORGOTTEN_MS,
+            silent_ms=SILENT_MS,
+        )
         reply = await self._run(beat, worker)
         if reply.code != "OK":
             raise reply.unexpected()
         heard: HeartbeatOk = reply.fields
         self._clock.note(heard["now"])
+        self._shares.note(pools, heard["places"])
         return heard["drains"]
 
     async def drain(self, worker: str) -> bool:
@@ -692,9 +712,10 @@ class Claims(Timers, Admission):
         """Waits until something may be claimable in the pool or changed in a held session.
 
         The first call gets no cursors and answers at once; each answer carries those of the next. `own`:
-        also for what this worker alone is told.
+        also for what this worker alone is told. In a cluster it waits for its share of the shards.
         """
-        return await self._listener.wait((pool, worker if own else ""), cursors, timeout_s)
+        shards = self._shares.own(pool) if self._connection.clustered else None
+        return await self._listener.wait((pool, worker if own else ""), cursors, timeout_s, shards)
 
     async def unserved(self, pools: Sequence[str]) -> Unserved:
         """The sessions of some pools that wait for a worker, or whose worker was lost."""
@@ -752,6 +773,48 @@ def _next_named(reply: Reply, guess: SessionId) -> str:
         return guess
     named: str | None = reply.fields["next"]
     return guess if named is None else named
+
+
+# ── shares ────────────────────────────────────────────────────────────────────────────────────────
+# The shards of a cluster that a worker looks after: a call reaches one slot there, and all workers asking
+# for all shards would be a load that grows with both.
+
+
+@dataclass(slots=True)
+class Shares:
+    """The places of one worker among those of its pools, and the shards that are its own by that.
+
+    Each shard has two workers of a pool, as long as there are two: they wait for its notices, and look at it
+    each time. All others look at it in turn, so that somebody looks each second whoever is lost or busy.
+    """
+
+    shards: int
+    _places: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """By pool: the rank, and how many there are."""
+    _looks: int = 0
+
+    def note(self, pools: Sequence[str], places: Sequence[tuple[int, int]]) -> None:
+        """Takes what a heartbeat was answered."""
+        self._places.update(zip(pools, places, strict=False))
+
+    def own(self, pool: str) -> list[int]:
+        """The shards whose notices this worker waits for."""
+        rank, count = self._places.get(pool, (0, 1))
+        every = range(self.shards)
+        return [shard for shard in every if rank in (shard % count, (shard + count // 2) % count)]
+
+    def next_looks(self, pools: Sequence[str]) -> dict[int, list[str]]:
+        """The shards to be looked at now, each with the pools of which."""
+        found: dict[int, list[str]] = {}
+        for pool in pools:
+            rank, count = self._places.get(pool, (0, 1))
+            some = -(-self.shards // count)
+            first = (rank + self._looks) * some
+            others = ((first + at) % self.shards for at in range(some))
+            for shard in dict.fromkeys((*self.own(pool), *others)):
+                found.setdefault(shard, []).append(pool)
+        self._looks += 1
+        return found
 
 
 # ── machines ──────────────────────────────────────────────────────────────────────────────────────

@@ -29,20 +29,28 @@ class Listener:
         self._keys = keys
         self._waiting: dict[tuple[str, str], asyncio.Task[Found]] = {}
         """In a cluster: reads that have no answer yet, by stream and cursor."""
-        self._streams: tuple[tuple[str, str], _Streams] | None = None
-        """For whom was waited last, and the streams."""
+        self._streams: tuple[tuple[str, str, tuple[int, ...] | None], _Streams] | None = None
+        """For whom was waited last (pool, worker, shards), and the streams."""
 
-    async def wait(self, who: tuple[str, str], cursors: Mapping[str, str], timeout_s: float) -> Notices:
+    async def wait(
+        self,
+        who: tuple[str, str],
+        cursors: Mapping[str, str],
+        timeout_s: float,
+        shards: Collection[int] | None = None,
+    ) -> Notices:
         """Waits for a notice in the pool's streams or the worker's own; `who` is (pool, worker).
 
-        Without a worker it waits for the pool's alone.
+        Without a worker it waits for the pool's alone; with `shards` for theirs.
         """
         pool, worker = who
-        if self._streams is None or self._streams[0] != who:
-            self._streams = who, _streams(self._keys, pool, worker)
+        of = (pool, worker, None if shards is None else tuple(shards))
+        if self._streams is None or self._streams[0] != of:
+            self._streams = of, _streams(self._keys, *of)
         ready, jobs, control, near, streams = self._streams[1]
-        if any(key not in cursors for key in streams):
-            return Notices(tuple(ready.values()), (), await _tips(self._connection, streams))
+        if new := [key for key in streams if key not in cursors]:
+            unknown = tuple(ready[key] for key in new if key in ready)
+            return Notices(unknown, (), {**cursors, **await _tips(self._connection, new)})
         found = await self._read({key: cursors[key] for key in streams}, timeout_s)
         later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
         named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
@@ -103,8 +111,9 @@ _Streams = tuple[dict[str, int], str, str, str, list[str]]
 """Those of shards, each with its shard; that of jobs; the worker's two; all of them."""
 
 
-def _streams(keys: Keys, pool: str, worker: str) -> _Streams:
-    ready = {keys.ready(shard, pool): shard for shard in range(keys.shards)}
+def _streams(keys: Keys, pool: str, worker: str, shards: Collection[int] | None) -> _Streams:
+    every = range(keys.shards) if shards is None else shards
+    ready = {keys.ready(shard, pool): shard for shard in every}
     _, jobs = keys.jobs(pool)
     control, near = keys.control(worker), keys.near(worker)
     own = [control, near] if keys.nearby else [control]

@@ -54,6 +54,7 @@ a tree live in one slot and a script may touch them together.
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers
     {s0}:drains             hash    drain; heartbeat clears      heartbeat         as workers
+    {s0}:serving:<pool>     zset    heartbeat                    heartbeat         its workers, in a cluster
     {s0}:control:<worker>   stream  notify                       that worker       10 min after the last one
     {s0}:near:<worker>      stream  attend turn_away submit      that worker       3 s after the last word
                                     fire create commit
@@ -269,6 +270,10 @@ class Keys:
         names = ("workers", "heard", "drains")
         states, heard, drains = (self.of_shard(CONTROL_SHARD, name) for name in names)
         return states, heard, drains
+
+    def serving(self, pool: str) -> str:
+        """The pool's workers, by when they came; only where shards may be on several servers."""
+        return self.of_shard(CONTROL_SHARD, f"serving:{pool}")
 
     def control(self, worker: str) -> str:
         return self.of_shard(CONTROL_SHARD, f"control:{worker}")

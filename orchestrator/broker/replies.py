@@ -156,6 +156,7 @@ class GiveUpOk(TypedDict):
 class HeartbeatOk(TypedDict):
     now: int
     drains: bool
+    places: list[tuple[int, int]]
 
 
 class KeepSecretSecrets(TypedDict):

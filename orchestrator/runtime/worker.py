@@ -393,7 +393,9 @@ class Worker:
         while True:
             self._unfit = await self._ports.folders.unfit()
             try:
-                if await self._ports.broker.claims.heartbeat(self._config.name, encoded(self._state())):
+                state = encoded(self._state())
+                claims, pools = self._ports.broker.claims, self._config.pools
+                if await claims.heartbeat(self._config.name, state, pools=pools):
                     self.drain()
             except BrokerError as error:
                 log.warning("no heartbeat: %s", error)
@@ -414,9 +416,8 @@ class Worker:
         """Says that this worker has left, so that nobody takes it for one that was lost."""
         try:
             async with asyncio.timeout(GOODBYE_S):
-                await self._ports.broker.claims.heartbeat(
-                    self._config.name, encoded(self._state()), left=True
-                )
+                claims, pools = self._ports.broker.claims, self._config.pools
+                await claims.heartbeat(self._config.name, encoded(self._state()), pools=pools, left=True)
         except Exception as error:  # what it ends with is told already
             log.info("nobody heard that this worker left: %s", error)
 

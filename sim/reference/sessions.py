@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from typing import Any
 
 from sim.reference.births import Around, Labels, append_events, birth, is_remembered, new_session
@@ -27,6 +28,7 @@ Reply = list[Any]
 Keys = Sequence[bytes]
 FORGOTTEN_AT_ONCE = 16
 LOOKED_AT = 8
+LOOKED_BEHIND = 4
 
 
 def first_by_score(zset: dict[bytes, float], most: float | None = None) -> list[bytes]:
@@ -555,13 +557,26 @@ def timers_due(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 def heartbeat(sight: Sight, keys: Keys, given: Given) -> Reply:
     worker, state, left, forget_ms = given.word(), given.word(), given.word() == b"1", given.number()
+    silent_ms, places = given.number(), list[Any]()
     states, heard, drains = sight.hash(keys[0]), sight.zset(keys[1]), sight.hash(keys[2])
     told = int(worker in drains)
     states[worker], heard[worker] = state, sight.now
     for gone in [*([worker] if left else []), *first_by_score(heard, sight.now - forget_ms)[:64]]:
         for kept in (states, heard, drains):
             kept.pop(gone, None)
-    return [b"OK", sight.now, told]
+    for key in keys[3:]:
+        row = sight.zset(key)
+        if left:
+            row.pop(worker, None)
+            continue
+        row.setdefault(worker, sight.now)
+        order = first_by_score(row)
+        behind = order[order.index(worker) + 1 :] or order
+        silent = takewhile(lambda one: heard.get(one, -1) <= sight.now - silent_ms, behind[:LOOKED_BEHIND])
+        for gone in list(silent):
+            row.pop(gone)
+        places += [first_by_score(row).index(worker), len(row)]
+    return [b"OK", sight.now, told, places]
 
 
 def drain(sight: Sight, keys: Keys, given: Given) -> Reply:

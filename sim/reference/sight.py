@@ -46,6 +46,7 @@ ZSETS = frozenset(
         b"to_delete",
         b"deleted",
         b"open",
+        b"serving",
     )
 )
 STREAMS = frozenset(

@@ -194,6 +194,7 @@ class CalmWorld(World):
 
     workloads: Mapping[str, Workload] = MappingProxyType({**WORKLOADS, **PLAYS})
     calm = True
+    clustered = False
     drawn = Apart
 
     def __init__(self, seed: int, double: Double, workload: str) -> None:

@@ -102,7 +102,7 @@ async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
 ) -> None:
     worker = harness.worker()
 
-    async def broken(*_: object) -> None:
+    async def broken(*_: object, **more: object) -> None:
         raise RuntimeError("the heart stopped")
 
     monkeypatch.setattr(worker._ports.broker.claims, "heartbeat", broken)
