@@ -60,6 +60,7 @@ def checked(members: Mapping[str, bytes], folder: Path, **trust: Any) -> set[str
     path = b.zipped(members, folder / "run.zip")
     found = codes(check_bundle(path, Trust.read(b.trust(**trust))))
     assert stranger(path, trusted=True) == found - {"answer"}
+    assert _by_receipts(path, b.trust(**trust)) == found
     return found
 
 
