@@ -925,6 +925,12 @@ class ReceiptsSettings(Table):
     """The Ed25519 key that signs, in a file of mode 600 which `dendro notary init` makes where there is none.
     No worker and no gateway needs it."""
 
+    metrics_port: int | None = setting(
+        None, "receipts.metrics_port", at_least=0, at_most=65_535, shown_default="none are served"
+    )
+    """Port of loopback at which the notary answers `/healthz`, `/readyz` and `/metrics`
+    ([metrics](metrics.md)). 0 takes a free one and prints it; a port that is taken is a warning."""
+
     witnesses: tuple[str, ...] = setting((), "receipts.witnesses")
     """Witnesses that are asked to sign each checkpoint, each as its verifier key, a blank, and its address:
     `witness.example/w1+a7e12144+BGG3… https://witness.example`."""

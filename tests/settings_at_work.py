@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
 import httpx
 import orjson
@@ -64,7 +65,7 @@ from orchestrator.wiring.new_sessions import new_birth
 from orchestrator.wiring.open_deployment import Opened
 from tests.core.driver import Session, a_command
 from tests.model.stubbed_client import prompt, raw_server
-from workers.notary import notary_of
+from workers.notary import Figures, notary_of
 from workers.upkeep import Upkeep, upkeep_of
 from workers.webhook import Webhook, webhook_of
 
@@ -381,6 +382,24 @@ def init_notary(settings: Settings) -> str:
     """The name that a notary's state is made for."""
     with office(settings) as state:
         return state.name
+
+
+def notary_metrics(port: int | None) -> bool:
+    """Whether a port is tried for a notary's figures."""
+    tried: list[int] = []
+
+    @asynccontextmanager
+    async def listens(health: object, host: str, port: int) -> AsyncIterator[str]:
+        tried.append(port)
+        yield host
+
+    async def serve() -> None:
+        with patch("workers.notary.listening", listens):
+            async with Figures().served(port):
+                pass
+
+    asyncio.run(serve())
+    return bool(tried)
 
 
 def notary_interval(settings: Settings) -> int:

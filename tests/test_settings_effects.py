@@ -213,6 +213,7 @@ EFFECTS: Mapping[str, Effect] = {
     "receipts.name": Effect('"fleet.example"', at_work.init_notary, "fleet.example", REGISTER),
     "receipts.state": Effect('"/srv/s"', lambda s: str(s.receipts.state), "/srv/s"),
     "receipts.key_file": Effect('"/srv/k"', lambda s: str(s.receipts.key_file), "/srv/k"),
+    "receipts.metrics_port": Effect("1", lambda s: at_work.notary_metrics(s.receipts.metrics_port), True),
     "receipts.witnesses": Effect(
         f"""['{WITNESS} https://w']""", lambda s: witnesses_of(s, at_work.NOBODY) is not None, True, REGISTER
     ),

@@ -7,8 +7,8 @@ import logging
 import signal
 import sys
 import time
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from typing import Final
 
 import uvloop
@@ -16,7 +16,7 @@ import uvloop
 from orchestrator.broker.errors import BrokerError
 from orchestrator.core.counts import counted
 from orchestrator.private_files import OTHERS
-from orchestrator.rollouts.notary import Notary, Witnessed
+from orchestrator.rollouts.notary import Look, Notary, Witnessed
 from orchestrator.rollouts.notary_state import BadState, NotaryState
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed
@@ -24,7 +24,11 @@ from orchestrator.rollouts.signed_notes import BadNote, Note, Signer, read_priva
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.witnesses import OnLine, asked
 from orchestrator.settings import Settings
+from orchestrator.telemetry import metric_names
+from orchestrator.telemetry.listener import Health, PortTaken, listening
+from orchestrator.telemetry.metrics import Metrics
 from orchestrator.wiring.deployment import deployment, redis_url
+from orchestrator.wiring.new_sessions import VERSION
 from orchestrator.wiring.open_deployment import Opened
 
 log = logging.getLogger("dendro.notary")
@@ -104,20 +108,61 @@ async def _run(
                 log.critical("%s", error)
                 return FAILED
             return FAILED if found.alarms else 0
-        looking = asyncio.ensure_future(_look(notary, min(LOOK_S, settings.receipts.interval_s), ready))
+        figures = Figures()
+        every_s = min(LOOK_S, settings.receipts.interval_s)
+        looking = asyncio.ensure_future(_look(notary, every_s, figures, ready))
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, looking.cancel)
         with suppress(asyncio.CancelledError):
             try:
-                await looking
+                async with figures.served(settings.receipts.metrics_port):
+                    await looking
             except (Forked, BadRegister) as error:
                 log.critical("%s", error)
                 return FAILED
     return 0
 
 
-async def _look(notary: Notary, every_s: float, ready: Callable[[], None] | None) -> None:
+class Figures:
+    """The figures of a notary's process, for those that watch it."""
+
+    def __init__(self) -> None:
+        self._metrics = Metrics(VERSION, (*metric_names.NOTARY, metric_names.BUILD))
+        self._kinds: set[str] = set()
+        self.fault = "it has not looked yet"
+        """The reason why nothing can be stated now; empty if it can."""
+
+    def looked(self, look: Look, at_s: float) -> None:
+        """Takes the outcome of a look that went to its end."""
+        self.fault = ""
+        self._metrics.counter(metric_names.STATED).inc(look.statements)
+        self._metrics.gauge(metric_names.LOOKED).set(at_s)
+        self._kinds |= look.alarms.keys()
+        for kind in self._kinds:
+            self._metrics.gauge(metric_names.REFUSED, kind).set(look.alarms.get(kind, 0))
+
+    def page(self) -> str:
+        return self._metrics.page().decode()
+
+    @asynccontextmanager
+    async def served(self, port: int | None) -> AsyncIterator[None]:
+        """Serves them while the block lasts, where there is a port; one that is taken is a warning."""
+
+        async def fault() -> str:
+            return self.fault
+
+        async with AsyncExitStack() as stack:
+            if port is not None:
+                try:
+                    serving = listening(Health(self._metrics, fault), "127.0.0.1", port)
+                    log.info("metrics at %s/metrics", await stack.enter_async_context(serving))
+                except PortTaken as error:
+                    log.warning("%s: give it another receipts.metrics_port, or 0 for a free one", error)
+            yield
+
+
+async def _look(notary: Notary, every_s: float, figures: Figures, ready: Callable[[], None] | None) -> None:
     """Looks until it is cancelled, also where nothing can be asked; raises `Forked`, `BadRegister`."""
     started = False
     while True:
@@ -126,15 +171,18 @@ async def _look(notary: Notary, every_s: float, ready: Callable[[], None] | None
                 await asyncio.to_thread(notary.start)
                 started = True
             found = await notary.look()
+            figures.looked(found, time.time())
             if found.statements:
                 log.info("%s", counted(found.statements, "statement"))
             if ready is not None:
                 ready()
                 ready = None
         except (BrokerError, ArchiveUnavailable) as error:
+            figures.fault = str(error)
             log.warning("nothing can be stated now, trying again: %s", error)
         except ValueError as error:
             if isinstance(error, (BadRegister, BadNote)):
                 raise
+            figures.fault = str(error)
             log.error("ALARM unreadable: Redis holds what Dendro does not write there: %s", error)
         await asyncio.sleep(every_s)

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
@@ -80,8 +81,8 @@ class Look:
     """The outcome of one look."""
 
     statements: int
-    alarms: int
-    """Logs about which nothing is stated now."""
+    alarms: Mapping[str, int]
+    """By kind, the logs about which nothing is stated now."""
 
 
 class Notary:
@@ -155,7 +156,7 @@ class Notary:
         if asked:
             for name in self._state.registers:
                 await self._witness(name)
-        return Look(statements, len(self._state.alarms))
+        return Look(statements, Counter(alarm.kind for alarm in self._state.alarms.values()))
 
     async def _look_at_some(self, trees: Iterable[str]) -> int:
         """States what is to be stated of some trees, and publishes it; how many statements."""

@@ -129,6 +129,14 @@ CONNECTIONS = _gauge(
     "door_connections", "Connections of clients that are open: `app-server`, `sq-eq`, `window`.", "door"
 )
 CONNECTED = _counter("door_connections_opened", "Connections of clients that were accepted.", "door")
+STATED = _counter("notary_statements", "Statements that the notary has signed.")
+REFUSED = _gauge(
+    "notary_logs_refused",
+    "Logs about which nothing is stated, because their past is not what was stated: `rewound`, `changed`, "
+    "`vanished`, `missing`, `head`, `unreadable`.",
+    "kind",
+)
+LOOKED = _gauge("notary_looked_timestamp_seconds", "Unix time of the last look that went to its end.")
 BUILD = _gauge("build_info", "1, with the version of the program.", "version")
 
 ALL: tuple[Metric, ...] = (
@@ -161,6 +169,11 @@ ALL: tuple[Metric, ...] = (
     OPEN_REQUESTS,
     CONNECTIONS,
     CONNECTED,
+    STATED,
+    REFUSED,
+    LOOKED,
     BUILD,
 )
 WORKERS = frozenset(ALL[: ALL.index(QUEUE_DEPTH)])
+NOTARY = (STATED, REFUSED, LOOKED)
+"""Those of a notary's process, which nobody else tells."""

@@ -20,10 +20,13 @@ OTHER = "other"
 _NAME = re.compile(r"[\w.:/@+ -]{1,64}")
 
 
+_USUAL = tuple(metric for metric in metric_names.ALL if metric not in metric_names.NOTARY)
+
+
 class Metrics:
     """The counters, gauges and histograms of a process; safe in any thread."""
 
-    def __init__(self, version: str, metrics: Iterable[Metric] = metric_names.ALL) -> None:
+    def __init__(self, version: str, metrics: Iterable[Metric] = _USUAL) -> None:
         self._registry = CollectorRegistry()
         self._made = {metric: _made(metric, self._registry) for metric in metrics}
         self._labelled: dict[tuple[Metric, tuple[str, ...]], Any] = {}

@@ -28,6 +28,7 @@ from tests.rollouts import bundles as b
 from tests.rollouts.deployments import NOW_MS, Kept, said
 from tests.rollouts.test_bundle_check import _by_receipts
 from tests.rollouts.test_redaction import redacted
+from workers.notary import Figures
 
 pytestmark = pytest.mark.asyncio
 MINUTE = 60_000
@@ -653,3 +654,18 @@ async def test_register_of_hundreds_of_statements_forgets_what_is_in_full_tiles(
         await office.notary.look()
     assert [head.size for head in office.heads()] == list(range(520))
     assert len(office.state.statements("home", 0, 1_000)) == 520 % 256
+
+
+async def test_figures_of_a_notary_tell_of_alarms_and_of_their_end(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"))
+    figures = Figures()
+    figures.looked(await office.notary.look(), 5.0)
+    assert "dendro_notary_statements_total 1.0" in figures.page()
+    assert "dendro_notary_looked_timestamp_seconds 5.0" in figures.page()
+    head = (await kept.head(session)).head
+    for stored, alarms in ((bytes(32), "1.0"), (head, "0.0")):
+        await kept.redis.hset(kept.broker.keys.session(session), "head", stored)
+        office.now_ms += MINUTE
+        figures.looked(await office.notary.look(), 6.0)
+        assert f'dendro_notary_logs_refused{{kind="head"}} {alarms}' in figures.page()
+    assert figures.fault == ""
