@@ -27,8 +27,8 @@ curl http://127.0.0.1:9464/metrics
 A gateway (`dendro serve`, `dendro app-server --listen`) does the same with `gateway.metrics_port` and
 `gateway.metrics_host`. Its own port answers `/healthz` and `/readyz`, too, for those that balance its load.
 
-A [notary](notary.md) does so with `receipts.metrics_port`, on loopback alone. `dendro_notary_logs_refused` above
-0 is an alarm, and so is a `dendro_notary_looked_timestamp_seconds` that is minutes ago.
+A [notary](notary.md) does so with `receipts.metrics_port`, on loopback alone. An alarm is
+`dendro_notary_logs_refused` above 0, or a `dendro_notary_looked_timestamp_seconds` that is minutes ago.
 
 Nobody is asked who they are: whoever reaches the port reads how much work there is, which models are asked
 and what they cost, and nothing of any session. Put it on an address that only your monitoring reaches. Port 0
