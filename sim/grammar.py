@@ -263,7 +263,8 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
             not isinstance(message["message"], str) or text_of(item) == message["message"]
         )
         check(same, f"{message['message']!r} is shown as said behind {named(said)}")
-        words = self.edited.pop(entry.id, None)
+        # Words that were brought to a turn are told under its id, which may be that of an input that waits.
+        words = None if said.type == DENDRO else self.edited.pop(entry.id, None)
         check(words in (None, message["message"]), f"{entry.id} says {message['message']!r}, not {words!r}")
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
