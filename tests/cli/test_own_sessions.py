@@ -6,9 +6,11 @@ import json
 import os
 from contextlib import suppress
 from pathlib import Path
+from typing import cast
 
 from redis import Redis
 
+from orchestrator.gateways.principals import user_name
 from tests.cli.machine import TOUCH, Machine, says
 from tests.cli.parked_tree import worker
 
@@ -19,6 +21,13 @@ UNTRUSTED = ("-c", "approval_policy=untrusted", "-c", "sandbox_mode=danger-full-
 def keys_of(machine: Machine, session: str) -> list[bytes]:
     with Redis.from_url(machine.environ["DENDRO_REDIS_URL"]) as server:
         return [key for key in server.scan_iter(f"*{session}*") if b":seen" not in key]
+
+
+def deleted_by(machine: Machine, session: str) -> str:
+    """The person who deleted a session, as those are told whom it belonged to."""
+    with Redis.from_url(machine.environ["DENDRO_REDIS_URL"]) as server:
+        (key,) = server.scan_iter("*:deleted_by")
+        return str(cast(bytes, server.hget(key, session)).decode().split("\n")[2])
 
 
 def test_person_names_finds_and_removes_a_session_that_no_worker_serves(machine: Machine) -> None:
@@ -54,6 +63,7 @@ def test_person_names_finds_and_removes_a_session_that_no_worker_serves(machine:
     assert not file.exists()
     assert machine.sessions() == []
     assert keys_of(machine, session) == []
+    assert deleted_by(machine, session) == user_name()
 
 
 def test_person_removes_a_session_that_waits_and_one_that_another_holds_is_ended_first(
