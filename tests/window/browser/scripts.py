@@ -220,6 +220,12 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         {"items": [{"text": "It is planned."}]},
     ],
     "many words": [{"items": [{"text": f"Message {n} of many. " + "More words. " * n} for n in range(90)]}],
+    "sleep on": _runs(["sleep", "600"], "I wait."),
+    "keeper of sleepers": [
+        {"items": [{"call": "subagent_spawn", "args": {"label": "sleeper", "prompt": "sleep on"}}]},
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"text": "It has slept."}]},
+    ],
     "loud": [
         {"items": [{"call": "shell", "args": {"command": ["bash", "-c", LOUD]}}]},
         {"items": [{"text": "It was loud."}]},

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import expect
 
-from tests.cli.machine import Machine
+from tests.cli.machine import Machine, dendro
 from tests.servers import start_redis
+from tests.started import Started
 from tests.window.browser.conftest import Visitor
 from tests.window.browser.test_needs_you import queue, row
 from tests.window.conftest import serving
@@ -120,3 +121,42 @@ def test_a_store_that_does_not_answer_is_said_to_until_it_is_back(visitor: Visit
             os.kill(redis.pid, signal.SIGCONT)
         expect(page.get_by_test_id("store-away")).to_have_count(0)
         expect(page.get_by_test_id("connection")).to_have_text("live")
+
+
+LOST_MS = 60_000
+"""A worker counts as lost when it has not been heard from for a while."""
+
+
+@pytest.mark.night
+def test_a_tree_whose_worker_is_killed_is_due_until_another_takes_it_over(visitor: Visitor) -> None:
+    machine = visitor.deployment.served.machine
+
+    def worker() -> Started:
+        return Started(dendro("worker", "--pool", "doomed"), cwd=machine.folder, env=machine.environ)
+
+    with worker() as doomed:
+        try:
+            options = ("-c", "pool=doomed", "-c", "approval_policy=never")
+            begun = machine.run(*options, "run", "--detach", "keeper of sleepers")
+            tree = begun.stdout.strip()
+            page = visitor.signed_in(f"/tree/{tree}/1")
+            sleeper = page.locator("[data-testid=agent][data-label=sleeper]")
+            expect(page.locator("[data-type=commandExecution]")).to_contain_text("runs")
+        finally:
+            doomed.kill()
+            doomed.wait()
+    expect(sleeper).to_have_attribute("data-state", "due", timeout=LOST_MS)
+    expect(sleeper).to_contain_text("waits for a worker of pool doomed")
+    page.goto(f"{visitor.deployment.url}/fleet?state=due")
+    expect(page.locator(f"[data-tree='{tree}']")).to_be_visible()
+    with worker() as next_one:
+        try:
+            page.goto(f"{visitor.deployment.url}/tree/{tree}/1")
+            # The next one cannot know whether the command came to its end, and says so in its place.
+            ran = page.locator("[data-type=commandExecution]")
+            expect(ran).to_contain_text("in doubt: the worker was lost", timeout=LOST_MS)
+            expect(sleeper).not_to_have_attribute("data-state", "due")
+            page.get_by_test_id("tab-log").click()
+            expect(page.get_by_test_id("log")).to_contain_text("another took over")
+        finally:
+            next_one.terminate()
