@@ -72,6 +72,15 @@ def bundle(
         Path | None,
         typer.Option("--stamp", metavar="FILE", help="With its time stamp (`dendro anchor tsa`)."),
     ] = None,
+    no_answers: Annotated[
+        bool, typer.Option("--no-answers", help="Keep back who decided on requests, and what they saw.")
+    ] = False,
+    intoto: Annotated[
+        Path | None,
+        typer.Option(
+            "--intoto", metavar="FILE", help="Also write an in-toto statement of the bundle, signed."
+        ),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="Shows what a bundle holds; writes nothing.")] = False,
 ) -> None:
     """Writes a whole tree as a file that a stranger can check.
@@ -112,9 +121,12 @@ def bundle(
     if stamp is not None and checkpoint is None:
         raise Fault("--stamp needs --checkpoint: the one that it is of", ExitCode.USAGE)
     wanted = receipts, since, checkpoint, stamp
+    kept_back = [*(withhold or ()), *(["answers"] if no_answers else ())]
     made, signer = asyncio.run(
-        _bundle(settings, session, Path(output), packs == "here", withhold or [], key, origin, wanted)
+        _bundle(settings, session, Path(output), packs == "here", kept_back, key, origin, wanted)
     )
+    if intoto is not None:
+        _attest(Path(output), intoto, made, signer)
     for line in _made_lines(made, signer, output):
         print(line, file=sys.stderr)
 
@@ -162,6 +174,18 @@ async def _bundle(
                 receipts=wanted,
             )
             return await write_bundle(found, head.tree, out, order), signer
+
+
+def _attest(bundle: Path, file: Path, made: Made, signer: Signer) -> None:
+    """Writes the in-toto statement of a bundle in an envelope (DSSE), for who collects attestations."""
+    import hashlib
+
+    from orchestrator.private_files import write_file
+    from orchestrator.rollouts.bundle_export import statement_of
+
+    with bundle.open("rb") as read:
+        digest = hashlib.file_digest(read, "sha256").hexdigest()
+    write_file(file, statement_of(bundle.name, digest, made.manifest, made.sha256, signer))
 
 
 def _receipts(

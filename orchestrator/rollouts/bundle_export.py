@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -19,6 +20,7 @@ from orchestrator.rollouts.bundle_form import HASH, MOST_TEXT_BYTES, Line, Manif
 from orchestrator.rollouts.bundle_members import lines_of, open_members
 from orchestrator.rollouts.file_format import Header, full_line
 from orchestrator.rollouts.inherited_lines import LogLine
+from orchestrator.rollouts.signed_notes import Signer
 
 
 class OpenBundle:
@@ -106,3 +108,35 @@ def _told(line: Line, told: Mapping[str, Any]) -> bytes:
     caused_by = {"session_id": line.by, "seq": line.epoch, "chain": line.chain.hex()}
     value = {name: told.get(name, "") for name in ("timestamp", "type", "payload", "id")}
     return orjson.dumps({**value, "tree_seq": line.seq, "caused_by": caused_by})
+
+
+# ── in-toto ───────────────────────────────────────────────────────────────────────────────────────
+
+STATEMENT = "application/vnd.in-toto+json"
+PREDICATE = "urn:dendro:bundle:1"
+
+
+def statement_of(name: str, sha256: str, manifest: Manifest, manifest_sha256: str, signer: Signer) -> bytes:
+    """An in-toto statement (v1) whose subject is a bundle, in a DSSE envelope under its maker's key.
+
+    It says of the bundle what its manifest says; what it proves, the bundle proves.
+    """
+    statement = {
+        "_type": "https://in-toto.io/Statement/v1",
+        "subject": [{"name": name, "digest": {"sha256": sha256}}],
+        "predicateType": PREDICATE,
+        "predicate": {
+            "origin": manifest.origin,
+            "made": manifest.made_at,
+            "by": manifest.by,
+            "tree": manifest.tree,
+            "manifest": {"sha256": manifest_sha256},
+            "logs": [{"id": log.id, "size": log.size, "root": log.root.hex()} for log in manifest.logs],
+        },
+    }
+    payload = orjson.dumps(statement)
+    kind = STATEMENT.encode()
+    said = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+    signed = {"keyid": str(signer.key), "sig": base64.b64encode(signer.private.sign(said)).decode()}
+    envelope = {"payload": base64.b64encode(payload).decode(), "payloadType": STATEMENT}
+    return orjson.dumps({**envelope, "signatures": [signed]}) + b"\n"

@@ -20,7 +20,8 @@ import orjson
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core.blobs import may_refer
 from orchestrator.core.chain import NAMING_ENTRIES, payload_digest
-from orchestrator.core.entries import DENDRO, EVENT_MSG, timestamp
+from orchestrator.core.entries import DENDRO, EVENT_MSG, stored_kind, timestamp
+from orchestrator.core.facts import Answered
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import Frontier
@@ -78,6 +79,8 @@ class Selection:
     texts: frozenset[str] = frozenset()
     all_texts: bool = False
     packs: frozenset[str] = frozenset()
+    answers: bool = False
+    """Whether decisions of people are kept back: who made each, and what they had before them."""
 
     def has(self, log: str, seq: int) -> bool:
         return any(id == log and first <= seq <= last for id, first, last in self.entries)
@@ -87,7 +90,7 @@ _ENTRIES = re.compile(r"(tree|session:[^:]+|[^:]+):([1-9][0-9]{0,17})(?:-([1-9][
 
 
 def read_selection(words: Iterable[str], tree: str) -> Selection:
-    """Reads `ID:SEQ`, `ID:SEQ-SEQ`, `tree:SEQ`, `text:SHA256`, `texts`, `pack:SHA256`, and `ID` of an agent.
+    """Reads `ID:SEQ`, `ID:SEQ-SEQ`, `tree:SEQ`, `text:SHA256`, `texts`, `pack:SHA256`, `answers`, `ID`.
 
     Raises `RolloutError`.
     """
@@ -95,11 +98,13 @@ def read_selection(words: Iterable[str], tree: str) -> Selection:
     texts: set[str] = set()
     packs: set[str] = set()
     sessions: set[str] = set()
-    all_texts = False
+    all_texts = answers = False
     for word in words:
         kind, _, rest = word.partition(":")
         if word == "texts":
             all_texts = True
+        elif word == "answers":
+            answers = True
         elif kind in ("text", "pack") and HASH.fullmatch(rest):
             (texts if kind == "text" else packs).add(rest)
         elif match := _ENTRIES.fullmatch(word):
@@ -111,11 +116,13 @@ def read_selection(words: Iterable[str], tree: str) -> Selection:
         else:
             raise RolloutError(
                 f"--withhold {word!r} is none of ID:SEQ, ID:SEQ-SEQ, tree:SEQ, text:SHA256, texts, "
-                "pack:SHA256, ID"
+                "pack:SHA256, ID, answers"
             )
     if tree in sessions:
         raise RolloutError("the root of a tree cannot be left out of its bundle")
-    return Selection(tuple(entries), frozenset(sessions), frozenset(texts), all_texts, frozenset(packs))
+    return Selection(
+        tuple(entries), frozenset(sessions), frozenset(texts), all_texts, frozenset(packs), answers
+    )
 
 
 # ── the making ────────────────────────────────────────────────────────────────────────────────────
@@ -423,7 +430,9 @@ class _Writer:
             text: str | None = entry.payload.decode()
         except UnicodeDecodeError:
             raise RolloutError(f"entry {entry.seq} of {log} is damaged; `dendro verify` tells more") from None
-        if self._order.withhold.entries and self._order.withhold.has(log, entry.seq):
+        wish = self._order.withhold
+        answered = wish.answers and stored_kind(entry.payload) is Answered
+        if answered or (wish.entries and wish.has(log, entry.seq)):
             self._require_free(log, entry)
             self._withheld.append((log, entry.seq))
             text = None

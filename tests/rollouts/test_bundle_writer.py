@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import zipfile
 from hashlib import sha256
@@ -10,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -18,11 +20,12 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import Pack
 from orchestrator.core.tree import Child
-from orchestrator.protocol.ids import SnapshotId
+from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
-from orchestrator.rollouts.bundle_export import OpenBundle
+from orchestrator.rollouts.bundle_export import OpenBundle, statement_of
 from orchestrator.rollouts.bundle_writer import Made, Order, read_selection, write_bundle
+from orchestrator.rollouts.signed_notes import Signer
 from tests.rollouts.deployments import Kept, output, said
 from tests.rollouts.test_bundle_check import example
 
@@ -200,3 +203,31 @@ async def test_packs_come_with_it_where_asked_and_can_be_copied_out(kept: Kept, 
         kept, session, (f"pack:{digest}",), packs="here", fetch_pack=fetch, spool=tmp_path
     )
     assert held(data, tmp_path).packs == {"withheld": 1, "named": 1}
+
+
+async def test_decisions_of_people_are_kept_back_and_shown_as_kept_back(kept: Kept, tmp_path: Path) -> None:
+    shown = "run make, outside of the sandbox " * INLINE_BYTES
+    answer = f.Answered(CallId("c1"), SubmissionId("1"), "approved", "ada", shown=shown)
+    session = await kept.has(said("go"), e.fact(answer))
+    made, data = await bundled(kept, session, ("answers",))
+    assert made.manifest.withheld == ((f"session:{session}", 6),)
+    report = held(data, tmp_path)
+    assert (report.answers, report.withheld, report.texts) == (0, 1, {})
+    with zipfile.ZipFile(io.BytesIO(data)) as archive:
+        assert not any(b"outside of the sandbox" in archive.read(name) for name in archive.namelist())
+
+
+async def test_statement_of_a_bundle_is_signed_as_envelopes_of_attestations_are(kept: Kept) -> None:
+    signer = Signer("fleet.example/home", Ed25519PrivateKey.generate())
+    made, data = await bundled(kept, await kept.has(said("go")), signer=signer)
+    digest = sha256(data).hexdigest()
+    envelope = orjson.loads(statement_of("run.zip", digest, made.manifest, made.sha256, signer))
+    payload = base64.b64decode(envelope["payload"])
+    kind = envelope["payloadType"].encode()
+    [signed] = envelope["signatures"]
+    said_ = b"DSSEv1 %d %b %d %b" % (len(kind), kind, len(payload), payload)
+    signer.private.public_key().verify(base64.b64decode(signed["sig"]), said_)
+    statement = orjson.loads(payload)
+    assert statement["subject"] == [{"name": "run.zip", "digest": {"sha256": digest}}]
+    assert statement["predicate"]["logs"][0]["root"] == made.manifest.logs[0].root.hex()
+    assert signed["keyid"] == str(signer.key)
