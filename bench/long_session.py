@@ -31,7 +31,6 @@ from orchestrator.wiring.open_deployment import Opened
 TURNS, QUICK_TURNS = 5_000, 400
 ITEMS, QUICK_ITEMS, FEW_ITEMS = 2_000, 200, 20
 """Of a conversation: two a turn."""
-_MEASURED = 50
 STRETCH = 10
 """The parts of the session whose first and last are compared."""
 SNAPSHOT_EACH = 25
@@ -107,7 +106,7 @@ async def run(lab: Lab, quick: bool, turns: int | None = None) -> list[Figure]:
         for number in range(wanted):
             await life.turn(number)
         found = [*_costs(life, wanted), *await _ways_back(running, session)]
-        return [*found, await _grown(running, QUICK_ITEMS if quick else ITEMS)]
+        return [*found, await (_grown(running, QUICK_ITEMS, 50) if quick else _grown(running, ITEMS, 400))]
 
 
 def _costs(life: Life, turns: int) -> list[Figure]:
@@ -126,20 +125,23 @@ def _typical(took: Sequence[float]) -> float:
     return statistics.median(took)
 
 
-async def _grown(running: Fleet, items: int) -> Figure:
-    """The growth of a turn's CPU with its conversation: of real turns without commands, of the worker."""
+async def _grown(running: Fleet, items: int, measured: int) -> Figure:
+    """The growth of a turn's CPU with its conversation: of real turns without commands, of the worker.
+
+    Account is kept in ticks of 10 ms: `measured` turns of each kind make it exact enough.
+    """
     running.hire(4)
     # The first turns of a process cost more.
-    await take_turns(running, await running.session(), _MEASURED)
+    await take_turns(running, await running.session(), 50)
     taken, spent_s = 0, 0.0
-    while taken < _MEASURED:
+    while taken < measured:
         session = await running.session()
         await take_turns(running, session, FEW_ITEMS // 4)
         spent_s += await _worker_s(running, session, FEW_ITEMS // 4, FEW_ITEMS // 2)
         taken += FEW_ITEMS // 2
     short_s, long = spent_s / taken, await running.session()
     await take_turns(running, long, items // 2)
-    more_s = await _worker_s(running, long, items // 2, _MEASURED) / _MEASURED - short_s
+    more_s = await _worker_s(running, long, items // 2, measured) / measured - short_s
     name = f"CPU of a turn at {items:,} items − at {FEW_ITEMS}"
     note = f"of the worker: {short_s * 1000:.2f} ms at {FEW_ITEMS}, the request of all items included"
     return Figure(name, more_s * 1000, "ms", at_most(0.1), note=note)
