@@ -142,6 +142,14 @@ class Notary:
 
         Raises `ArchiveUnavailable` and errors of the broker: the next look does it again.
         """
+        try:
+            return await self._look()
+        except Unavailable:
+            # What comes back may be a backup.
+            self._next_round_ms = 0
+            raise
+
+    async def _look(self) -> Look:
         await self._publish()
         now_ms, asked, statements = self._now_ms(), False, 0
         self._waiting |= dict.fromkeys(await self._due(now_ms))

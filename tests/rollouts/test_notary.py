@@ -515,6 +515,24 @@ async def test_redaction_is_stated_and_changes_no_root(kept: Kept, office: Offic
         assert all(b"swordfish" not in archive.read(name) for name in archive.namelist())
 
 
+async def test_all_is_looked_at_at_once_where_redis_was_away(
+    kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, _ = await kept.has(said("go")), await kept.has(said("go"))
+    await office.looks()
+
+    async def away(*_: object) -> None:
+        raise Unavailable("away")
+
+    with monkeypatch.context() as gone:
+        gone.setattr(kept.broker.logs, "changed_since", away)
+        with pytest.raises(Unavailable):
+            await office.notary.look()
+    await kept.redis.hset(kept.broker.keys.session(session), "seq", 3)
+    await office.looks(1_000)
+    assert office.alarms() == {f"session:{session}": "rewound"}
+
+
 async def test_time_to_come_in_the_list_of_sessions_hides_no_later_change(kept: Kept, office: Office) -> None:
     session = await kept.has(said("go"))
     sessions = kept.broker.keys.sessions(kept.broker.keys.shard_of(session))
