@@ -15,6 +15,7 @@ from orchestrator.gateways.app_server.door_ports import BadSetting, Born, NewThr
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Params
 from orchestrator.gateways.app_server.methods.turns import ThreadStartParams, _workspace
+from orchestrator.gateways.fork import fork_at
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope, WorkspaceKind
 from orchestrator.gateways.sq_eq import _done_with, parse_first_line
 from orchestrator.protocol.ops import WorkspaceSource
@@ -302,3 +303,25 @@ async def test_client_that_may_not_loosen_chooses_no_pool(makes: NewThreads) -> 
         await chosen(makes, Principal("bob", scope=Scope.SUBMIT), "gpu")
     born = await chosen(makes, Principal("eve", "team"), "gpu", workspace=WorkspaceSource(empty=True))
     assert (born.head.pool, born.warnings) == ("default", ("config: not acted on: pool",))
+
+
+async def test_fork_goes_to_the_pool_that_its_client_chooses(makes: NewThreads) -> None:
+    await serves(makes, "gpu", "host:one")
+
+    async def forked(who: Principal, born: Born, pool: str) -> Born:
+        client = makes.found.client(who.sender("app-server"), who.namespace)
+        source = await fork_at(makes.found, born.head, born.head.seq)
+        return await makes.fork(client, who, source, NewThread(config={"pool": pool}))
+
+    plain, portable = await start(makes, ANN), await create(makes, ANN, empty=True)
+    for born in (plain, portable):
+        assert (await forked(ANN, born, "gpu")).head.pool == "gpu"
+        with pytest.raises(BadSetting, match="no worker serves 'none'"):
+            await forked(ANN, born, "none")
+        with pytest.raises(NotPermitted, match="choice of the pool"):
+            await forked(Principal("bob", scope=Scope.SUBMIT), born, "gpu")
+    with pytest.raises(BadSetting, match="a portable session is for any"):
+        await forked(ANN, portable, "host:one")
+    theirs = await create(makes, Principal("eve", "team"), empty=True)
+    again = await forked(Principal("eve", "team"), theirs, "gpu")
+    assert (again.head.pool, again.warnings) == (theirs.head.pool, ("config: not acted on: pool",))
