@@ -7,11 +7,15 @@ and what it did is handed back; judging it is the comparator's.
 from __future__ import annotations
 
 import asyncio
+import atexit
 import contextlib
+import functools
 import json
 import os
+import shutil
 import signal
 import subprocess
+import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -63,15 +67,28 @@ class Setup:
 def set_up(root: Path, config: str, redis_url: str = "") -> Setup:
     """A committed workspace, a folder beside it, and an empty home with the configuration."""
     setup = Setup(root, redis_url)
-    for folder in (setup.workspace, setup.outside, setup.data):
+    for folder in (setup.outside, setup.data):
         folder.mkdir(parents=True)
-    (setup.workspace / "README.md").write_text("hello\n")
-    (setup.workspace / "a.txt").write_text("one\ntwo\nthree\n")
+    shutil.copytree(_committed(), setup.workspace)
     (setup.data / "dendro.toml").write_text(config)
-    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
-        subprocess.run([*git, *words], cwd=setup.workspace, check=True, env=environment(setup))
     return setup
+
+
+@functools.cache
+def _committed() -> Path:
+    """A repository with one commit, which this process makes once: its copy takes a tenth of the time."""
+    home = Path(tempfile.mkdtemp(prefix="dendro-committed-"))
+    atexit.register(shutil.rmtree, home, ignore_errors=True)
+    made = home / "workspace"
+    made.mkdir()
+    (made / "README.md").write_text("hello\n")
+    (made / "a.txt").write_text("one\ntwo\nthree\n")
+    git = ["git", "-c", "user.name=A", "-c", "user.email=a@example.com", "-c", "init.defaultBranch=main"]
+    environ = {"PATH": os.environ["PATH"], "HOME": str(home), "LANG": "C.UTF-8"}
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-q", "-m", "start"]):
+        subprocess.run([*git, *words], cwd=made, check=True, env=environ)
+    shutil.rmtree(made / ".git" / "hooks")
+    return made
 
 
 def environment(setup: Setup, base_url: str = "") -> dict[str, str]:
