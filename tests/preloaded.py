@@ -10,6 +10,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import fcntl
+import functools
 import gc
 import importlib.resources
 import io
@@ -26,9 +27,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, PydanticUndefinedAnnotation
+import typer.main
+from pydantic import BaseModel, PydanticUndefinedAnnotation, TypeAdapter
 
 import orchestrator
+import orchestrator.cli.main as commands
 import workers
 from orchestrator.broker.scripts import load
 from orchestrator.cli.main import main
@@ -39,6 +42,8 @@ from tests import probed
 LOCALE = ("LC_ALL", "LC_CTYPE", "LANG")
 _MADV_COLLAPSE = 25
 _PR_SET_DUMPABLE = 4
+IMPORTED_LATE = ("fsspec.implementations.chained", "rich._emoji_codes", "uvicorn.lifespan.off")
+"""Modules of libraries which they import when they are first needed."""
 BYTES_PASS = ("", "C", "POSIX", "C.UTF-8", "C.utf8", "UTF-8")
 """Locales in which Python lets bytes that are no text through its standard streams."""
 
@@ -150,7 +155,11 @@ def import_all() -> None:
             if not module.name.endswith("__main__"):
                 with suppress(ModuleNotFoundError):
                     importlib.import_module(module.name)
+    for name in IMPORTED_LATE:
+        with suppress(ModuleNotFoundError):
+            importlib.import_module(name)
     _build()
+    _build_commands()
     gc.collect()
     gc.freeze()
 
@@ -163,6 +172,9 @@ def _build() -> None:
         if not model.__pydantic_complete__ and model is not BaseModel:
             with suppress(PydanticUndefinedAnnotation):
                 model.model_rebuild()
+    for adapter in [it for it in gc.get_objects() if isinstance(it, TypeAdapter)]:
+        if not adapter.pydantic_complete:
+            adapter.rebuild(raise_errors=False)
     for kind in [it for it in gc.get_objects() if isinstance(it, type)]:
         if vars(kind).get("__new__") in vars(frozen).values():
             with suppress(TypeError):
@@ -170,6 +182,22 @@ def _build() -> None:
     for file in importlib.resources.files("orchestrator.broker").joinpath("lua").iterdir():
         if not file.name.startswith("_"):
             load(file.name.removesuffix(".lua"))
+
+
+def _build_commands() -> None:
+    """Builds all commands, and what reads their arguments, for forks to find."""
+    typer.main.get_command = functools.cache(typer.main.get_command)
+    commands._built = functools.cache(commands._built)
+    group: Any = typer.main.get_command(commands.app)
+    above = typer.Context(group, **group.context_settings)
+    left = [(above, group)]
+    left += [(above, group.get_command(above, name)) for name in commands.COMMANDS]
+    for parent, command in left:
+        context = typer.Context(command, parent, **command.context_settings)
+        left += [(context, one) for one in getattr(command, "commands", {}).values()]
+        for parameter in command.get_params(context):
+            if hasattr(parameter, "get_runtime_param"):
+                parameter.get_runtime_param()
 
 
 def _use_large_pages() -> None:
