@@ -220,7 +220,8 @@ class Plan:
     tree: TreeId
     heads: dict[SessionId, SessionHead] = field(default_factory=dict)
     entries: dict[SessionId, list[int]] = field(default_factory=dict)
-    texts: dict[str, TreeId] = field(default_factory=dict)
+    texts: list[tuple[TreeId, str]] = field(default_factory=list)
+    """Large texts that go, each with the tree that has it."""
     copies: list[Copy] = field(default_factory=list)
     words: list[str] = field(default_factory=list)
     find: re.Pattern[str] | None = None
@@ -375,22 +376,24 @@ async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId) -> None
 
 async def _leave_needed_texts(found: LogSource, plan: Plan, wanted: Wanted) -> None:
     """The texts that redacted entries name go, but those that other entries need."""
-    named: dict[str, TreeId] = dict.fromkeys(wanted.texts, plan.tree)
-    needed: set[str] = set()
+    named = {(plan.tree, digest) for digest in wanted.texts}
+    needed: set[tuple[TreeId, str]] = set()
     for session, head in plan.heads.items():
         taken = set(plan.entries.get(session, ()))
         async for page in pages(found.log(session, head.seq)):
             for entry in page:
-                here = await _named_in(found, head.tree, orjson.loads(entry.payload)["payload"])
+                texts = await _named_in(found, head.tree, orjson.loads(entry.payload)["payload"])
+                here = {(head.tree, digest) for digest in texts}
                 if entry.seq in taken:
-                    named |= dict.fromkeys(here, head.tree)
+                    named |= here
                 else:
                     needed |= here
     for tree in {head.tree for head in plan.heads.values()}:
         async for told in tree_entries(found.broker.logs, tree):
-            needed |= set(references(orjson.loads(told.payload)))
-    plan.texts = {digest: tree for digest, tree in named.items() if digest not in needed}
-    plan.copies += [Copy(f"text:{digest}", "a large text") for digest in sorted(plan.texts)]
+            needed |= {(tree, digest) for digest in references(orjson.loads(told.payload))}
+    plan.texts = sorted(named - needed)
+    digests = sorted({digest for _, digest in plan.texts})
+    plan.copies += [Copy(f"text:{digest}", "a large text") for digest in digests]
 
 
 async def _named_in(found: LogSource, tree: TreeId, payload: Mapping[str, Any]) -> set[str]:
@@ -451,7 +454,7 @@ async def _redact_session(
         told = await _Fold(found, plan.heads[session], frozenset(seqs)).run(claimed.seq, claimed.head)
         if told.state.task is not None or told.state.queue:
             raise NotRedacted(f"session {session} is in the middle of a task: it is redacted at rest")
-        texts = [digest for digest, tree in plan.texts.items() if tree == claim.tree]
+        texts = [digest for tree, digest in plan.texts if tree == claim.tree]
         at = await _commit(found, claimed, told, texts, act)
         await _finish(storage, claimed, texts)
     finally:

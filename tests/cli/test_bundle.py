@@ -66,6 +66,12 @@ def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Mach
         assert refused[0] == 1
         assert "cannot be withheld" in refused[1]
         assert not (folder / "x.zip").exists()
+        named = found.refused("redact", found.root, "2", "--why", "a name")
+        assert (named[0], "cannot be redacted: it says whose log it is" in named[1]) == (1, True)
+        listed = found.says("redact", found.root, "--find", "Survey this repository", "--dry-run")
+        assert listed.startswith(f"goes   {found.root}:")
+        busy = found.refused("redact", found.root, "--find", "Survey this repository", "--why", "a name")
+        assert (busy[0], "it is redacted at rest" in busy[1]) == (1, True)
         agent = found.agent(TESTS)["session_id"]
         back = ("--withhold", f"{found.root}:9", "--withhold", "tree:3", "--withhold", agent)
         own = found.run("bundle", found.root, "-o", "less.zip", *back)

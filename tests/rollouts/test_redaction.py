@@ -10,11 +10,13 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from orchestrator.broker.records import Stored
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.birth import opened
 from orchestrator.core.blobs import INLINE_BYTES
 from orchestrator.core.entries import Entry, decode_entry
 from orchestrator.core.evolve import fold
@@ -325,8 +327,7 @@ async def test_prompts_and_archived_texts_go_and_a_text_that_another_entry_needs
     session = await kept.has(*worked())
     await kept.broker.requests.add_to_history("ann@host", "k", (session, f"look: {SECRET}"), b"12345678")
     await kept.broker.requests.add_to_history("ann@host", "l", (session, "something else"), b"12345678")
-    [digest] = (await planned(kept, session, 12)).texts
-    tree = TreeId(session)
+    [(tree, digest)] = (await planned(kept, session, 12)).texts
     await kept.stored.archive.write_blob(tree, digest, LARGE.encode())
     await redact(kept, kept.stored, await planned(kept, session, find="ACME"), ACT)
     assert not await kept.stored.archive.has_blob(tree, digest)
@@ -339,11 +340,11 @@ async def test_text_that_another_entry_names_stays(kept: Kept, monkeypatch: pyte
     from orchestrator.rollouts import redaction
 
     session = await kept.has(*worked())
-    [digest] = (await planned(kept, session, find="ACME")).texts
+    [(_, digest)] = (await planned(kept, session, find="ACME")).texts
     is_redactable = redaction.is_redactable
     monkeypatch.setattr(redaction, "is_redactable", lambda seq, line: seq != 12 and is_redactable(seq, line))
     plan = await planned(kept, session, find="ACME")
-    assert plan.texts == {}
+    assert plan.texts == []
     await redact(kept, kept.stored, plan, ACT)
     assert await kept.stored.blobs.get(TreeId(session), digest) is not None
     assert [copy.place for copy in plan.copies if "cannot be redacted" in copy.what] == [f"{session}:12"]
@@ -388,3 +389,26 @@ async def test_state_that_the_words_carry_is_not_changed(kept: Kept, monkeypatch
     with pytest.raises(NotRedacted, match="another state"):
         await redact(kept, kept.stored, plan, ACT)
     assert (await kept.head(session)).holder is None
+
+
+async def test_forks_lose_what_they_had_inherited(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(*worked())
+    source = await kept.head(session)
+    items = list((await fold_session(kept, source, None)).state.history)
+    content = orjson.dumps(items).decode()
+    parent = f.ForkedAt(session=session, seq=source.seq, chain=source.head.hex())
+    fork = await kept.has(e.fact(f.Forked(parent, content)))
+    told = orjson.dumps({**(await kept.head(fork)).summary, "forked_from": session})
+    await kept.redis.hset(kept.broker.keys.session(fork), "meta", told)
+    plan = await planned(kept, session, find="ACME")
+    assert set(plan.entries) == {session, fork}
+    await redact(kept, kept.stored, plan, ACT)
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    audit = await audit_session(kept.stored, await kept.head(fork))
+    assert (audit.findings, audit.redacted) == ([], 1)
+    state = (await fold_session(kept, await kept.head(fork), None)).state
+    shown = list(opened(state.history, lambda digest: None))
+    assert [item.get("type") for item in shown[-len(items) :]] == [item["type"] for item in items]
+    assert INSTEAD in repr(shown)
+    report = held((await bundled(kept, fork))[1], tmp_path)
+    assert sum(report.redacted.values()) == 1
