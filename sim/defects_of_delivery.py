@@ -129,7 +129,7 @@ DEFECTS = (
     Mutant(
         "changed input begins as it was",
         "input that says something else while it waits is said as it was at first",
-        swapped(evolve, "_edited", lambda real: lambda queue, id, items: ops),
+        swapped(evolve, "_edited", lambda real: lambda queue, id, items: queue),
         "queues",
     ),
     Mutant(
