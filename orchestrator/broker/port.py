@@ -16,7 +16,8 @@ from orchestrator.core.ids import SessionId, TreeId
 if TYPE_CHECKING:
     from orchestrator.broker.replies import SubmitMoved
 
-_PLACES_KEPT = 100_000
+_PLACES_KEPT = 10_000
+"""Sessions whose place a process knows, half a kilobyte each; one that is not known costs a read."""
 
 
 class RedisClock:

@@ -74,6 +74,8 @@ class _Parts:
     """JSON of parts of states that the next state mostly has as well: the very same objects."""
 
     MOST_BYTES = 8 << 20
+    MOST = 2_048
+    """Parts: small ones are objects of several times the size of their JSON."""
     LARGEST = 1 << 20
 
     def __init__(self) -> None:
@@ -98,7 +100,7 @@ class _Parts:
             # While an object is kept, no other one has its id.
             self._kept[id(kept[0])] = kept
             self._size += kept[2]
-            while self._size > self.MOST_BYTES:
+            while self._size > self.MOST_BYTES or len(self._kept) > self.MOST:
                 _, _, size = self._kept.pop(next(iter(self._kept)))
                 self._size -= size
 

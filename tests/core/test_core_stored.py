@@ -322,3 +322,15 @@ def test_state_whose_parts_were_encoded_before_has_the_bytes_of_one_that_was_nev
     for number in range(50):
         encode(replace(state, facts=replace(state.facts, pool=f"pool-{number}" * 100)))
     assert sum(size for _, _, size in kept._kept.values()) == kept._size <= 20_000
+
+
+def test_parts_of_sessions_that_are_over_are_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small parts are many objects: their JSON alone would let those of thousands of sessions stay."""
+    monkeypatch.setattr(snapshot._Parts, "MOST", 30)
+    monkeypatch.setattr(snapshot, "_PARTS", snapshot._Parts())
+    state = Session().state
+    for number in range(100):
+        encode(replace(state, facts=replace(state.facts, pool=f"pool-{number}")))
+    kept = snapshot._PARTS
+    assert len(kept._kept) == 30
+    assert sum(size for _, _, size in kept._kept.values()) == kept._size
