@@ -55,6 +55,12 @@ async def test_pack_is_read_by_another_worker_and_goes_with_its_tree(
     objects.remove(str(TREE))
 
 
+def test_object_is_made_once_where_there_was_none(objects: Objects) -> None:
+    assert objects.put_new("home/next/0", b"one")
+    assert not objects.put_new("home/next/0", b"another")
+    assert objects.get("home/next/0") == b"one"
+
+
 @pytest.mark.parametrize("fault", ["broken", "half"])
 async def test_pack_that_the_store_did_not_take_is_not_there_until_it_is_put_again(
     fault: str, s3: S3, objects: Objects, tmp_path: Path
