@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash soak machines growth pictures walk scale sim stories mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench crash soak chaos machines growth pictures walk scale sim stories mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -79,6 +79,10 @@ bench: setup
 # A deployment under load for ten minutes, and some minutes more until nothing is left of it; MINUTES and AGENTS change it.
 soak: setup
 	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --page docs/proof/soak.md
+
+# A deployment under several faults at once: two runs of two minutes, and a minute more at most for each to come to rest.
+chaos: setup
+	$(BIN)/python -m proof.chaos --seconds $(or $(SECONDS_EACH),120) --page docs/proof/chaos.md
 
 crash: setup
 	$(BIN)/python -m tests.crash

@@ -1,9 +1,9 @@
 """The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT`.
 
 SCRIPT is a behaviour's name, a scenario file, `questions` (`questions`), `trees` or `slow-trees`
-(`tree_script`), or `soak` (`proof.soak_script`). `GET /marks` tells when each request of a session was seen
-and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all processes share. Ends with its
-standard input.
+(`tree_script`), `soak` (`proof.soak_script`), or `chaos` (`proof.chaos_script`). `GET /marks` tells when each
+request of a session was seen and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all
+processes share. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from bench.questions import QuestionScript
 from bench.tree_script import TreeScript
 from orchestrator.stub import Scenario, Script, behaviour, build_app
+from proof.chaos_script import ChaosScript
 from proof.soak_script import SoakScript
 
 
@@ -60,6 +61,8 @@ def _script(name: str) -> Script:
         return QuestionScript()
     if name == "soak":
         return SoakScript()
+    if name == "chaos":
+        return ChaosScript()
     return Scenario.read(Path(name)) if name.endswith(".json") else behaviour(name)
 
 
