@@ -72,7 +72,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     first, of_pools = 14 + 2 * len(pools), keys[14 : 14 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
-        session = sight.hash(keys[first + 8 * at])
+        session = sight.hash(keys[first + 9 * at])
         if b"tree" not in session:
             continue
         held = [b"HELD", name, session.get(b"owner", b"")]
@@ -89,7 +89,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     of_namespace = {
         row[0]: session.get(b"namespace", b"")
         for at, row in enumerate(listed)
-        if b"tree" in (session := sight.hash(keys[first + 8 * at]))
+        if b"tree" in (session := sight.hash(keys[first + 9 * at]))
     }
     if whole:
         known = [value for field, value in agents.items() if field.startswith(b"s:")]
