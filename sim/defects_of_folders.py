@@ -29,6 +29,14 @@ DEFECTS = (
         "births",
     ),
     Mutant(
+        "earlier commits forget what is unsaved",
+        "the answer to a commit from before a snapshot was kept here takes that for one that the log is done with",
+        text(MachineFolders, "recorded", " and not held.untold", ""),
+        "folders",
+        test="tests/workspaces/test_service.py"
+        "::test_unsaved_changes_stay_while_a_commit_from_before_them_is_answered",
+    ),
+    Mutant(
         "late holders call copies clean",
         "a holder that stood still notes what its copy was, while the next one writes to it",
         text(MachineFolders, "recorded", "held is None or self._is_over(claim)", "held is None"),

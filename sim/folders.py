@@ -306,7 +306,9 @@ class Folders:
         if does in ("plan_merge", "write_merge") and lacks and not self.lost_packs:
             self.broken("three_ways", f"{session}: {told['text']}")
         if does in ("take", "born") and not refused:
-            self._is_taken(session, words, before, told)
+            # A session's first content is empty here, whatever an earlier life of it has left in the folder.
+            taken = before if words.get("of_folder", True) else {}
+            self._is_taken(session, words, taken, told)
         elif does == "adopt" and told.get("value") is True:
             self._has(keeper)
         elif does == "plan_merge" and not refused:

@@ -151,11 +151,12 @@ class SimProcesses:
 
     async def look(self, call: Call, work: StdinWork, site: CallSite) -> CallFinished:
         run = self._of.get((site.claim, work.number))
-        over = run is not None and run.ended_s > 0
+        living = self._living.get(site.claim, work.number)
+        over = (run is not None and run.ended_s > 0) or (living is not None and living.unseen)
         try:
             return await self._looks.run(call, site)
         finally:
-            # Behind its end a look sees what was left, and keeps nothing alive.
+            # Behind its end, or the word that ends it, a look sees what was left, and keeps nothing alive.
             if run is not None and not over:
                 self._looked(run)
 

@@ -55,6 +55,9 @@ class Held:
     """The last snapshot that the store has and the runner was told of: the parent of the next one."""
     standing: FolderSnapshot | None = None
     """The snapshot that the folder was found to be at last."""
+    untold: str = ""
+    """The last snapshot that the log is to be told of, and that was kept here: until it has that one,
+    a log without unsaved changes is one of before."""
     asking: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by who waits for a snapshot, until `stored` is the one that he was told of."""
     working: asyncio.Lock = field(default_factory=asyncio.Lock)

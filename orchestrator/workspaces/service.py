@@ -317,6 +317,8 @@ class MachineFolders:
                 return late
             result = saving.result()
             if isinstance(result, WorkspaceSaved):
+                if held.untold:
+                    held.untold = result.snapshot
                 held.stored = FolderSnapshot(result.snapshot)
                 held.standing = held.stored
             elif isinstance(result, FolderUnsaved) and result.snapshot is not None:
@@ -336,7 +338,7 @@ class MachineFolders:
             except OSError as error:
                 return self._unsaved(str(error), calls, at_ms, blocked=False)
             if isinstance(taken, Unchanged):
-                held.standing = taken.snapshot
+                held.standing, held.untold = taken.snapshot, ""
                 return None
             try:
                 pack = await asyncio.wait_for(self._stored(held, taken), self._config.settings.store_s)
@@ -372,9 +374,11 @@ class MachineFolders:
         why = str(error) or f"the store did not take it within {self._config.settings.store_s:g} s"
         if self._is_over(held.claim):
             return self._unsaved(why, calls, at_ms)
+        before, held.untold = held.untold, taken.snapshot
         try:
             await asyncio.to_thread(keep_unsaved, held.copy, taken)
         except OSError as broken:
+            held.untold = before
             return self._unsaved(f"{why}; {broken}", calls, at_ms, blocked=broken.errno == 28)
         return self._unsaved(why, calls, at_ms, snapshot=SnapshotId(taken.snapshot))
 
@@ -439,7 +443,9 @@ class MachineFolders:
         if held is None or self._is_over(claim):
             return
         known = state.workspace
-        if known.unsaved is None:
+        if held.untold == known.standing:
+            held.untold = ""
+        if known.unsaved is None and not held.untold:
             forget_unsaved(held.copy)
         if resting and known.standing is not None and held.standing == FolderSnapshot(known.standing):
             held.copy.clean(known.standing, claim.epoch)

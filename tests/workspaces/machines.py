@@ -117,10 +117,20 @@ class Session:
 
     async def changed(self, machine: Machine, claim: Claim) -> WorkspaceSaved | FolderUnsaved | None:
         """The end of a call, with what became of the folder."""
+        found = await self.found(machine, claim)
+        self.told(found)
+        machine.folders.recorded(self.state, claim, resting=True)
+        return found
+
+    async def found(self, machine: Machine, claim: Claim) -> WorkspaceSaved | FolderUnsaved | None:
+        """What became of the folder by the end of a call, of which the log has not been told."""
         self.calls += 1
-        found = await machine.folders.changed(
+        return await machine.folders.changed(
             self.state, claim, (CallId(f"call-{self.calls}"),), 1_700_000_000_000 + self.calls
         )
+
+    def told(self, found: WorkspaceSaved | FolderUnsaved | None) -> None:
+        """The log has what was found."""
         if isinstance(found, WorkspaceSaved):
             self._fold(
                 f.WorkspaceSaved(
@@ -142,8 +152,6 @@ class Session:
                     found.at_ms, found.machine, found.reason, found.call_ids, found.snapshot, found.blocked
                 )
             )
-        machine.folders.recorded(self.state, claim, resting=True)
-        return found
 
     def _on(self, machine: Machine) -> State:
         """The state with the path of the root on a machine: here each has another one for it."""

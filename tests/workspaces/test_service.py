@@ -139,6 +139,33 @@ async def test_holder_whose_claim_is_over_leaves_the_next_ones_unsaved_changes_a
     assert await second.folders.has(session.state) == unsaved.snapshot
 
 
+async def test_unsaved_changes_stay_while_a_commit_from_before_them_is_answered(
+    machine: NewMachine, tmp_path: Path, store: Objects
+) -> None:
+    first, session = machine("m1", store_s=0.1), Session()
+    claim = await session.made(first)
+    away = tmp_path / "away"
+    (tmp_path / "store").rename(away)
+    (tmp_path / "store").write_text("a file where a folder should be")
+    (first.folder / "a").write_text("1")
+    unsaved = await session.found(first, claim)
+    assert isinstance(unsaved, FolderUnsaved)
+    first.folders.recorded(session.state, claim, resting=False)
+    session.told(unsaved)
+    assert await first.folders.has(session.state) == unsaved.snapshot
+    first.folders.recorded(session.state, claim, resting=False)
+    (tmp_path / "store").unlink()
+    away.rename(tmp_path / "store")
+    (first.folder / "a").write_text("2")
+    saved = await session.found(first, claim)
+    assert isinstance(saved, WorkspaceSaved)
+    first.folders.recorded(session.state, claim, resting=False)
+    assert await first.folders.has(session.state) == unsaved.snapshot, "the log does not have it yet"
+    session.told(saved)
+    first.folders.recorded(session.state, claim, resting=False)
+    assert await first.folders.has(session.state) is None
+
+
 async def test_copy_whose_last_snapshot_never_reached_the_log_is_built_again(machine: NewMachine) -> None:
     first = machine()
     session = Session()
