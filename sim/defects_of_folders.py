@@ -30,7 +30,7 @@ DEFECTS = (
     ),
     Mutant(
         "earlier commits forget what is unsaved",
-        "the answer to a commit from before a snapshot was kept here takes that for one that the log is done with",
+        "the answer to a commit from before a snapshot was kept on its machine forgets that snapshot",
         text(MachineFolders, "recorded", " and not held.untold", ""),
         "folders",
         test="tests/workspaces/test_service.py"

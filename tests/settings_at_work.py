@@ -132,7 +132,7 @@ class Recorder:
         self.calls.append(("renew", len(claims)))
         return [Renewed("0-0", 0) for _ in claims]
 
-    async def heartbeat(self, name: str, state: bytes) -> bool:
+    async def heartbeat(self, name: str, state: bytes, *, pools: Sequence[str] = ()) -> bool:
         self.calls.append(("heartbeat", orjson.loads(state)))
         return False
 

@@ -23,6 +23,8 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, DamagedEntry, Unavailable
 from orchestrator.broker.records import AT_REST, StoredEntry, Tip
 from orchestrator.core.chain import payload_digest
+from orchestrator.core.entries import stored_kind
+from orchestrator.core.facts import Redacted
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import Frontier
@@ -53,7 +55,6 @@ TREES_AT_ONCE: Final = 100
 """Trees whose statements are written and published together."""
 ROUND_TREES: Final = 500
 """Trees that are looked at every interval though nothing says that they changed, in turn."""
-_REDACTED: Final = b'"kind":"redacted"'
 
 Witnessed = Callable[[str, Signed], Awaitable[Note]]
 """Takes a register and its checkpoint; answers the note with the signatures of witnesses."""
@@ -349,7 +350,7 @@ class Notary:
                 continue
             frontier.append(leaf)
             last, chain = leaf, entry.chain
-            redacted = redacted or _REDACTED in entry.payload
+            redacted = redacted or stored_kind(entry.payload) is Redacted
         if max(frontier.size, at) < seq or frontier.size < seq:
             raise _Refused("missing", f"its entry {max(frontier.size, at) + 1} is not there")
         return replace(known, size=seq, chain=chain, leaf=last, peaks=frontier.peaks), redacted

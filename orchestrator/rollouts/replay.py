@@ -148,7 +148,7 @@ def instead_of(lines: Iterable[bytes]) -> dict[int, Entry]:
     """The same of the lines of one."""
     found: dict[int, Entry] = {}
     for line in lines:
-        if b'"kind":"redacted"' not in line:
+        if Redacted.kind.encode() not in line:
             continue
         try:
             value = orjson.loads(line)

@@ -629,7 +629,7 @@ class _Conversation:
 
     def _of(self, told: Told) -> _Origin:
         payload, kind = told.payload, told.payload.get("type")
-        image = ", with an image" if b'"input_image"' in orjson.dumps(payload) else ""
+        image = ", with an image" if b"input_image" in orjson.dumps(payload) else ""
         if kind in OUTPUT_KINDS:
             tool, outside = self._calls.get(str(payload.get("call_id")), ("tool", False))
             return _Origin(told.place, tool + image, outside)

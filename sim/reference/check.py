@@ -49,6 +49,7 @@ STATEMENTS: Mapping[str, Statement] = {
             sessions.release,
             sessions.renew,
             storage.restore,
+            storage.rewrite,
             sessions.revoke,
             storage.seal,
             sessions.serving,

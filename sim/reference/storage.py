@@ -45,6 +45,17 @@ def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
     return [b"OK", sight.now]
 
 
+def rewrite(sight: Sight, keys: Keys, given: Given) -> Reply:
+    who, seen, manifest = given.words(3), given.word(), given.word()
+    session = sight.hash(keys[0])
+    if not holds(session, *who):
+        return fenced(session)
+    if session.get(b"manifest", b"") != seen:
+        return [b"REFUSED", b"the manifest is another one"]
+    session |= {b"manifest": manifest, b"redacting": b""}
+    return [b"OK", sight.now]
+
+
 def restore(sight: Sight, keys: Keys, given: Given) -> Reply:
     name, tree, seq, state = given.word(), given.word(), given.number(), given.word()
     session = sight.hash(keys[0])

@@ -141,6 +141,7 @@ LAYS_OUT_JSON = {
     "gateways/app_server/messages.py",
     "model/canonical.py",
     "rollouts/bundle_writer.py",
+    "rollouts/inherited_lines.py",
 }
 """Files that write JSON piece by piece, or know its first bytes."""
 

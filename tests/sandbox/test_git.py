@@ -373,9 +373,11 @@ READ = {
     "orchestrator/broker/embedded.py": 5,
     "orchestrator/broker/scripts.py": 1,
     "orchestrator/broker/server_guard.py": 4,
-    "orchestrator/cli/bundle.py": 1,
+    "orchestrator/cli/bundle.py": 7,
     "orchestrator/cli/exec.py": 2,
     "orchestrator/cli/export.py": 1,
+    "orchestrator/cli/notary.py": 1,
+    "orchestrator/cli/witness.py": 4,
     "orchestrator/core/calls/patch.py": 1,
     "orchestrator/demo/machines.py": 3,
     "orchestrator/demo/play.py": 2,
@@ -404,6 +406,7 @@ READ = {
     "orchestrator/rollouts/replay.py": 2,
     "orchestrator/rollouts/signed_notes.py": 1,
     "orchestrator/rollouts/verify.py": 2,
+    "orchestrator/rollouts/witnesses.py": 1,
     "orchestrator/runtime/burial.py": 1,
     "orchestrator/runtime/same_folder.py": 1,
     "orchestrator/sandbox/confine.py": 1,
@@ -443,11 +446,13 @@ READ = {
     "orchestrator/workspaces/pack_keys.py": 2,
     "orchestrator/workspaces/stored_packs.py": 2,
     "workers/forked.py": 1,
+    "workers/notary.py": 1,
 }
 """How often each file of the code reads a file or a link, by these words."""
 
 FOLLOWED = {
     "orchestrator/broker/embedded.py": 5,
+    "orchestrator/cli/witness.py": 1,
     "orchestrator/cli/checkout.py": 1,
     "orchestrator/cli/exec.py": 3,
     "orchestrator/cli/export.py": 2,

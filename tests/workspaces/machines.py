@@ -123,7 +123,7 @@ class Session:
         return found
 
     async def found(self, machine: Machine, claim: Claim) -> WorkspaceSaved | FolderUnsaved | None:
-        """What became of the folder by the end of a call, of which the log has not been told."""
+        """The news of the folder at the end of a call, of which the log has not been told."""
         self.calls += 1
         return await machine.folders.changed(
             self.state, claim, (CallId(f"call-{self.calls}"),), 1_700_000_000_000 + self.calls
