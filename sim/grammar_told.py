@@ -125,10 +125,13 @@ class ToldGrammar(CallGrammar):
     def _all_is_told(self) -> None:
         """Letters that left the inbox were told, or their agent is off the list."""
         for mail in self._untold:
-            child = self.children.get(mail["sender"]["agent_id"], {})
-            void = mail["kind"] == "completion" and (child.get("pruned") or child.get("helper"))
-            check(void, f"the letter {mail['key']} was taken, and is told to nobody")
+            check(self._is_void(mail), f"the letter {mail['key']} was taken, and is told to nobody")
         self._untold = []
+
+    def _is_void(self, mail: Mail) -> bool:
+        """Whether it is the end of an agent that was taken off the list, or of a helper."""
+        child = self.children.get(mail["sender"]["agent_id"], {})
+        return mail["kind"] == "completion" and bool(child.get("pruned") or child.get("helper"))
 
     def _are_told(self, groups: Sequence[Sequence[Mail]], ready: Sequence[Mapping[str, Any]]) -> None:
         check(len(groups) == len(ready), f"{len(ready)} agents are told of, and {len(groups)} have written")
@@ -177,7 +180,7 @@ class ToldGrammar(CallGrammar):
         if asked.get("name") == "subagent_await" and isinstance(output, str) and output.startswith("{"):
             result = orjson.loads(output)
             if not result["injected"]:
-                taken, self._untold = self._untold, []
+                taken, self._untold = [mail for mail in self._untold if not self._is_void(mail)], []
                 self._are_told(_groups(taken), result["ready"])
 
     def _is_of_client(self, call_id: str, parts: Sequence[Item]) -> None:
