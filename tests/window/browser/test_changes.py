@@ -79,6 +79,9 @@ def test_a_part_that_cannot_be_read_says_so_and_is_tried_again_and_the_rest_work
     # Until it is answered there are bare words; what else the page has is there.
     expect(page.get_by_test_id("changes")).to_have_text("Compares the folder…")
     expect(page.get_by_test_id("tree")).to_contain_text("echo")
+    while not asked:
+        # Each round trip to the browser takes what it has said meanwhile.
+        page.evaluate("0")
     asked[-1].fulfill(status=500, json=fault)
     changes = page.get_by_test_id("changes")
     expect(changes).to_contain_text("The changes cannot be read: a disk is <b>full</b>.")
