@@ -15,7 +15,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.rollouts.bundle_check import BundleReport
-    from orchestrator.rollouts.bundle_receipts import Trust
+    from orchestrator.rollouts.bundle_receipts import Head, Trust
     from orchestrator.rollouts.bundle_writer import FetchPack, Made, WantedReceipts
     from orchestrator.rollouts.signed_notes import Signer
     from orchestrator.settings import Settings
@@ -312,12 +312,12 @@ def verify_bundle(
     """Prints what a bundle shows; exit code 1 with a finding, 2 where it cannot be checked here."""
     from orchestrator.terminal.text import plain
 
-    trust = _trust(trust_file)
+    trust, own = _trust(trust_file), None
     if receipt is not None:
-        trust = _holding(trust, receipt)
+        trust, own = _holding(trust, receipt)
     report = _checked(settings, path, trust)
-    if receipt is not None and report.manifest is not None:
-        _require_of(report.manifest.tree, receipt)
+    if own is not None and report.manifest is not None and own.tree != report.manifest.tree:
+        raise Fault(f"{receipt} is about {own.log}, which is none of the bundle's tree", ExitCode.USAGE)
     for line in _verdict(report, trusted=trust_file is not None):
         print(plain(line))
     if report.findings:
@@ -335,23 +335,18 @@ def _trust(file: Path | None) -> Trust | None:
         raise Fault(f"{file}: {error}: nothing can be checked against it", ExitCode.USAGE) from None
 
 
-def _holding(trust: Trust | None, file: Path) -> Trust:
+def _holding(trust: Trust | None, file: Path) -> tuple[Trust, Head]:
+    """The trust with a receipt beside it, and what the receipt states."""
     from orchestrator.rollouts.bundle_receipts import BadTrust, Receipt
     from orchestrator.rollouts.signed_notes import BadNote
 
     if trust is None:
         raise Fault("--receipt needs --trust: the register's key, by which it is checked", ExitCode.USAGE)
     try:
-        return trust.holding(Receipt.read(file.read_bytes()))
+        read = Receipt.read(file.read_bytes())
+        return trust.holding(read), read.head
     except (BadTrust, BadNote) as error:
         raise Fault(f"{file}: {error}: nothing can be checked against it", ExitCode.USAGE) from None
-
-
-def _require_of(tree: str, file: Path) -> None:
-    from orchestrator.rollouts.bundle_receipts import Receipt
-
-    if (own := Receipt.read(file.read_bytes()).head).tree != tree:
-        raise Fault(f"{file} is about {own.log}, which is none of the bundle's tree", ExitCode.USAGE)
 
 
 def _verdict(report: BundleReport, *, trusted: bool) -> Iterator[str]:

@@ -27,7 +27,6 @@ from orchestrator.broker.records import (
     SessionHead,
     Stored,
     StoredEntry,
-    Unstored,
 )
 from orchestrator.broker.seal import LogWriter, seal
 from orchestrator.core import facts as f
@@ -502,16 +501,12 @@ class _Fold:
 
     async def _instead(self, entry: StoredEntry) -> bytes:
         line = orjson.loads(entry.payload)
-        texts = await self._found.large_texts(self._head.tree, _all_references(line["payload"]))
+        texts = await self._found.large_texts(self._head.tree, set(references(line["payload"])))
         made = instead_of(line, texts.get)
         encoded = encode_entry(
             Entry(made["type"], made["payload"], made.get("id", "")), line_ms(entry.payload), self.blobs
         )
         return encoded.line
-
-
-def _all_references(payload: Any) -> set[str]:
-    return set(references(payload))
 
 
 def _shape(state: State) -> tuple[Any, ...]:
@@ -533,11 +528,9 @@ async def _commit(found: LogSource, claimed: Claimed, told: _Fold, texts: Sequen
     claim, at, last_commit = claimed.claim, _At(claimed.seq, claimed.head), claimed.last_commit
     writer = LogWriter(os.urandom, found.secret, claim.epoch)
     log = f"session:{claim.session}"
-    first = True
     for start in range(0, len(told.redacted), AT_ONCE):
         some = told.redacted[start : start + AT_ONCE]
-        stated: list[f.Fact] = [act.worker] if first else []
-        first = False
+        stated: list[f.Fact] = [act.worker] if start == 0 else []
         for entry, payload in some:
             digest, who = entry.covered.hex(), act.by.who
             stated.append(f.Redacted(log, entry.seq, digest, who, act.why, orjson.loads(payload), by=act.by))
@@ -567,7 +560,7 @@ async def _commit(found: LogSource, claimed: Claimed, told: _Fold, texts: Sequen
         )
         await found.texts.store(claim.tree, told.blobs if start == 0 else {})
         answer = await found.broker.commits.commit(request)
-        if isinstance(answer, Unstored) or not isinstance(answer, Committed):
+        if not isinstance(answer, Committed):
             raise NotRedacted(f"session {claim.session} was not redacted: {answer}")
         at, last_commit = _At(seq, head), answer.last_commit
     return at

@@ -373,7 +373,7 @@ READ = {
     "orchestrator/broker/embedded.py": 5,
     "orchestrator/broker/scripts.py": 1,
     "orchestrator/broker/server_guard.py": 4,
-    "orchestrator/cli/bundle.py": 7,
+    "orchestrator/cli/bundle.py": 6,
     "orchestrator/cli/exec.py": 2,
     "orchestrator/cli/export.py": 1,
     "orchestrator/cli/notary.py": 1,
