@@ -7,6 +7,7 @@ ends of processes, never for time.
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import json
 import os
 import queue
@@ -304,7 +305,7 @@ def test_crashed_server_is_started_again_under_its_users(config: EmbeddedConfig,
             users.append(User(config))
             assert users[-1].line() == server.url
             pid = _server_pid(server.url)
-            users[-1].process.send_signal(signal.SIGSTOP)  # else it may be the one that starts the server
+            _stop_without_lock(users[-1], config)  # else it may be the one that starts the server
             os.kill(pid, signal.SIGKILL)
             assert told.get(timeout=20) == "the private Redis had ended; it was started again"
             if again:  # not stopped a second time: it may be looking then, and keep others from the server
@@ -317,6 +318,14 @@ def test_crashed_server_is_started_again_under_its_users(config: EmbeddedConfig,
     assert _serves(server.url)
     users[-1].leave()
     assert not _serves(server.url)
+
+
+def _stop_without_lock(user: User, config: EmbeddedConfig) -> None:
+    """A stopped user that held start.lock would keep everybody else from the server for ever."""
+    with (config.folder / "start.lock").open("r+b") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        user.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, user.process.pid, os.WSTOPPED | os.WNOWAIT)
 
 
 def test_users_of_a_server_that_does_not_start_again_are_told_why_once(
