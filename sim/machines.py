@@ -217,6 +217,9 @@ class Process(ABC):
         self.draining = False
         self.awake_s = site.loop.time()
         """When it began, or was let go after it had stood still."""
+        self.held_s = self.awake_s
+        """Since when it had stood still then."""
+        self._holds = 0
 
     def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Sleeps by the machine's clock."""
@@ -248,12 +251,16 @@ class Process(ABC):
         self.stall(seconds)
 
     def _hold(self, lanes: tuple[Lane, ...], seconds: float) -> None:
+        if not self._holds:
+            self.held_s = self.site.loop.time()
+        self._holds += len(lanes)
         for lane in lanes:
             self.site.loop.hold(lane)
             self.site.loop.on(self.site.network.lane, self._wakes, lane, after=seconds)
 
     def _wakes(self, lane: Lane) -> None:
         self.awake_s = self.site.loop.time()
+        self._holds -= 1
         self.site.loop.let_go(lane)
 
 
@@ -361,11 +368,16 @@ class Machine(Process):
             if any(task is running for running, _ in runner._side_work._effects._running.values())
         )
         return Sent(
-            session, int(n), claim, self.name, lambda: self.supervisor.trusted_until_s(claim), self._awake
+            session,
+            int(n),
+            claim,
+            self.name,
+            lambda: self.supervisor.trusted_until_s(claim),
+            self._stood_still,
         )
 
-    def _awake(self) -> float:
-        return self.awake_s
+    def _stood_still(self) -> tuple[float, float]:
+        return self.held_s, self.awake_s
 
     def kill(self) -> None:
         """SIGKILL: nothing of it runs again, and its supervisor's pipe closes."""

@@ -25,8 +25,8 @@ class Sent:
     claim: str
     machine: str
     trusted_until_s: Callable[[], float]
-    awake_s: Callable[[], float]
-    """When its machine was last let go, after it had stood still."""
+    stood_still: Callable[[], tuple[float, float]]
+    """Since when its machine last stood still, and when it was let go."""
 
 
 class Requests:
@@ -41,7 +41,10 @@ class Requests:
     def sending(self, sent: Sent) -> None:
         """Called when a request leaves."""
         watch = self._watch
-        now_s, recent = watch.now_s, watch.now_s < watch.went_back_s + LATE_S + 4.0
+        now_s, (held_s, awake_s) = watch.now_s, sent.stood_still()
+        # The answer that a request has begun may wait for its sender, and Redis lose the beginning meanwhile.
+        noticed_s = max(watch.went_back_s, awake_s) if held_s <= watch.went_back_s else watch.went_back_s
+        recent = now_s < noticed_s + LATE_S + 4.0
         self.untrusted = now_s > sent.trusted_until_s()
         seen = watch.sessions.get(sent.session)
         request = seen.state.task.request if seen is not None and seen.state.task is not None else None
@@ -66,7 +69,7 @@ class Requests:
             self._not_long_behind(sent)
 
     def _not_long_behind(self, sent: Sent) -> None:
-        behind_s = self._watch.now_s - max(sent.trusted_until_s(), sent.awake_s())
+        behind_s = self._watch.now_s - max(sent.trusted_until_s(), sent.stood_still()[1])
         if behind_s > LATE_S:
             self._watch.broken(
                 "requests",
