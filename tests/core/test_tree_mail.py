@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.decide.agent import MOST_TOLD
 from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import AgentId
 from tests.core.driver import assistant, op
@@ -461,6 +462,22 @@ def test_person_is_told_at_the_root_of_a_message_that_a_cancelled_agent_leaves_u
     tree.settle()
     assert len(_told_at_the_root(tree)) == 1
     tree.check()
+
+
+def test_person_is_told_of_each_message_that_a_cancelled_agent_leaves_unread_however_many_they_are() -> None:
+    tree, (child,) = a_family()
+    child.begin()
+    sent = MOST_TOLD + 2
+    for number in range(sent):
+        _person_says(tree, child.id, f"word{number}")
+        tree.settle()
+    assert len(child.state.tree.inbox) == sent
+    tree.root.cancels(child.id)
+    tree.settle()
+    child.happens(c.Stopped())
+    tree.settle()
+    assert child.state.tree.inbox == ()
+    assert len(_told_at_the_root(tree)) == sent
 
 
 def test_nobody_is_told_of_an_agents_message_that_is_left_unread() -> None:

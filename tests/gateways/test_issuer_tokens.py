@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import jwt
 import pytest
 
-from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, TokenWish, new_token
+from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, TokenWish, Windows, new_token
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.issuer import Issuer
 from tests.issuer import TestIssuer, issuer
@@ -182,3 +183,29 @@ async def test_dendros_own_tokens_count_beside_the_issuers(at: TestIssuer) -> No
     text, record = await new_token(found._own._store, TokenWish("ci"), 0, bytes)
     assert await found(text) == Principal("ci", "", Scope.SUBMIT, record.id)
     assert at.asked == []
+
+
+class Browsers(Records):
+    """The same, with the browsers that are signed in."""
+
+    async def add_code(self, digest: str, rights: bytes, kept_ms: int) -> None: ...
+
+    async def code(self, digest: str) -> bytes | None:
+        return None
+
+    async def sign_in(
+        self, token_id: str, record: bytes, code: tuple[str, bytes] | None, gone: Sequence[str]
+    ) -> Literal["OK", "USED", "TAKEN"]:
+        return "OK" if await self.add_token(token_id, record) else "TAKEN"
+
+
+async def test_browser_that_signed_in_with_an_issuers_token_is_signed_in_until_that_one_ends(
+    at: TestIssuer,
+) -> None:
+    clock, ends = Clock(), int(time.time()) + 300
+    windows = Windows(Browsers(), look_up(at, clock), lambda: int(clock() * 1000), os.urandom)
+    cookie, made = await windows.sign_in_by_token(at.token(exp=ends, **SUBMIT))
+    assert made.expires_ms == ends * 1000
+    assert await windows.record(cookie, "") == made
+    clock.ahead += 301
+    assert await windows.record(cookie, "") is None

@@ -6,15 +6,21 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from orchestrator.broker.follow import EqCursor
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server import live_threads
 from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.app_server.live_threads import Line
 from orchestrator.gateways.bearer_tokens import revoke
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window import feeds, stream
 from orchestrator.gateways.window.feeds import Topic, Update
+from orchestrator.views.event import Event
 from tests.doors.test_app_server_turns import working
 from tests.runtime.players import calls, ends, message
 from tests.window.site import KEY, Browser, Site, Stream, Told
@@ -402,8 +408,6 @@ async def _one_seat(site: Site) -> None:
 
 
 def test_pieces_of_a_text_are_merged_while_they_wait_and_too_much_is_counted() -> None:
-    from orchestrator.gateways.app_server.live_threads import Line
-
     channel = stream.LogChannel("thread:x", lambda: None)
 
     def delta(text: str, key: str = "k") -> Line:
@@ -418,3 +422,32 @@ def test_pieces_of_a_text_are_merged_while_they_wait_and_too_much_is_counted() -
     assert channel.waiting == 0
     assert [each.split("\n")[1] for each in told if each] == ["id: 2", "id: 3", "id: 4"]
     assert '"delta":"ab"' in told[0]
+
+
+async def test_what_came_while_a_window_was_caught_up_bears_the_place_before_it() -> None:
+    """A window that is cut off between two of its lines comes back in front of both."""
+    before, behind = EqCursor(9, 21, "0" * 8), EqCursor(10, 22, "1" * 8)
+    session = SessionId("0199a2b4-0000-7000-8000-000000000001")
+    lines = [Line("item/started", {"n": n}, b"", 5) for n in (1, 2)]
+    came = live_threads.Told(
+        session, Event("t", {"type": "task_started"}, behind), ((cast(Any, None), tuple(lines)),)
+    )
+    channel = stream.LogChannel("thread:x", lambda: None)
+    seat = stream.ThreadSeat(channel)
+
+    class Live:
+        place = before
+
+        async def missed(self, head: object, cursor: EqCursor) -> list[object]:
+            self.place = behind
+            seat.hear(came)
+            return []
+
+    class Threads:
+        async def hear(self, *_: object) -> Live:
+            return Live()
+
+    head = SimpleNamespace(session=session)
+    await seat.begin(cast(Any, Threads()), cast(Any, None), cast(Any, head), EqCursor(8, 20, "2" * 8))
+    told = b"".join(channel.taken(0.0)).decode().split("\n\n")
+    assert [each.split("\n")[1] for each in told if each][1:] == [f"id: {before}", f"id: {behind}"]
