@@ -12,17 +12,18 @@ from orchestrator.broker.commits import Commits
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.port import NEVER_BOUNDED, RedisClock, Witness
 from orchestrator.broker.records import BudgetPart, Committed
+from orchestrator.core import decide
 from orchestrator.core import decide as decide_module
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
 from orchestrator.core.commit_parts import RETRY_TIMER, NewEntry, TreePart, approval_timer, watchdog_timer
-from orchestrator.core.decide import call, takeover
+from orchestrator.core.decide import call
 from orchestrator.gateways.client import Client
-from orchestrator.runtime import effects, runner
+from orchestrator.runtime import runner, side_work
 from orchestrator.runtime.committing import Writing
-from orchestrator.runtime.effects import Effects
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Runner
+from orchestrator.runtime.side_work import Effects
 from orchestrator.tools.exec import supervisor_process
 from sim.ledger import SimSupervisor
 from sim.mutant import Mutant, lua, swapped, text
@@ -359,18 +360,18 @@ DEFECTS = (
     Mutant(
         "stopped without proof",
         "stopping does not wait until what it stopped has ended",
-        swapped(effects, "_ended_all", _ends_unproved),
+        swapped(side_work, "_ended_all", _ends_unproved),
     ),
     Mutant(
         "a silent supervisor counts as proof",
         "stopping waits for a second for what it stopped, and does not ask the supervisor again",
-        swapped(effects, "_ended_all", _waits_a_second),
+        swapped(side_work, "_ended_all", _waits_a_second),
         "zombies",
     ),
     Mutant(
         "takeover runs again",
         "a command that a lost worker had begun is run again",
-        swapped(takeover, "_judge", _runs_again),
+        swapped(decide, "_judge", _runs_again),
     ),
     Mutant(
         "answers count while stopping",

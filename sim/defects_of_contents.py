@@ -8,7 +8,7 @@ from orchestrator.folders import keeper_process, known, merge, names
 from orchestrator.folders.build import Build
 from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
-from orchestrator.runtime.folder_work import FolderWork
+from orchestrator.runtime.side_work import FolderWork
 from orchestrator.tools import subagents
 from orchestrator.workspaces import held
 from orchestrator.workspaces.copies import Copy

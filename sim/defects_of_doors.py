@@ -5,8 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.gateways.app_server import live_threads
-from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door import Conversations, Door
 from orchestrator.gateways.app_server.live_threads import LiveThread, LiveThreads
 from orchestrator.gateways.app_server.methods import resume
 from orchestrator.gateways.app_server.outbox import Outbox

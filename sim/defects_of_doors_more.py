@@ -10,8 +10,7 @@ from orchestrator.broker.logs import SharedReads
 from orchestrator.gateways import permissions, sq_eq
 from orchestrator.gateways import sq_eq as lines_door
 from orchestrator.gateways.app_server.client_connection import Connection
-from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door import Conversations, Door
 from orchestrator.gateways.app_server.live_threads import LiveThread
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.bursts import Burst
@@ -80,7 +79,7 @@ DEFECTS = (
     _doors(
         "asked before, and settled meanwhile",
         "a new listener of version 1 is asked about what was told, or settled, while it was added",
-        text(Conversations, "listen", "if _name(request.event) not in told:", "if True:"),
+        text(Conversations, "listen", "if _name(opened.event) not in told:", "if True:"),
         test="tests/gateways/test_live_threads.py"
         "::test_listener_of_version_1_is_asked_once_of_what_was_told_or_settled_while_it_was_added",
     ),

@@ -7,9 +7,8 @@ from orchestrator.broker.claims import Claims
 from orchestrator.core import evolve, outstanding
 from orchestrator.core.decide import agent, folder
 from orchestrator.folders import keeper_process
-from orchestrator.runtime.folder_work import FolderWork
 from orchestrator.runtime.runner import Runner
-from orchestrator.runtime.side_work import SideWork
+from orchestrator.runtime.side_work import FolderWork, SideWork
 from orchestrator.workspaces.service import MachineFolders
 from orchestrator.workspaces.stored_packs import Packs
 from sim.keepers import SimKeeper

@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.broker import follow
 from orchestrator.broker.follow import EqCursor
-from orchestrator.runtime import tree_lookups
+from orchestrator.runtime import lookups
 from sim.mutant import Mutant, lua, swapped, text
 
 
@@ -78,7 +78,7 @@ DEFECTS = (
     Mutant(
         "fields come in their order",
         "a registry's reader trusts that Redis returns fields in the order in which they were written",
-        swapped(tree_lookups, "projected", _trusts_the_order),
+        swapped(lookups, "projected", _trusts_the_order),
         "tree",
     ),
 )

@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.tree import ROOT
+from orchestrator.gateways.bursts import NOT_ON_A_LINE
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.sq_eq import STEP
@@ -20,7 +21,6 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.protocol.submission import Submission
 from orchestrator.requests import call_id_of, request_of
 from sim.door_clients import ASKED_AGAIN_S, SMALL_WINDOW, WINDOW, DoorClient, Gone

@@ -15,9 +15,9 @@ import orjson
 
 from orchestrator.broker.replies import stored_event
 from orchestrator.core.entries import EVENT_MSG
+from orchestrator.gateways.bursts import NOT_ON_A_LINE
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope
-from orchestrator.protocol.served import NOT_ON_A_LINE
 from orchestrator.requests import call_id_of
 from sim.door_turns import Heard, unlike
 from sim.double import Double

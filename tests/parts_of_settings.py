@@ -21,8 +21,7 @@ from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.wires.addresses import BadAddress
 from orchestrator.gateways.wires.authentication import Unauthenticated
-from orchestrator.mcp.server_connection import cleaned
-from orchestrator.mcp.servers import _transport
+from orchestrator.mcp.servers import _transport, cleaned
 from orchestrator.model.connections import InvalidProvider, verification
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.runtime.request_costs import Accounting

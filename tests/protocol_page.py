@@ -17,6 +17,7 @@ from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
+from orchestrator.gateways.bursts import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 from orchestrator.protocol import (
     agents,
     bounds,
@@ -37,7 +38,6 @@ from orchestrator.protocol import (
     usage,
     wire,
 )
-from orchestrator.protocol.served import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 
 SHARED: Final[tuple[ModuleType, ...]] = (
     inputs, policy, scalars, commands, plans, review, usage, faults, mcp, agents, catalog,

@@ -19,9 +19,8 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import ProviderLimits
-from orchestrator.broker.connection import connect
+from orchestrator.broker.connection import Outage, connect
 from orchestrator.broker.follow import BEGINNING as FIRST
-from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import Claim, Claimed, Renewed
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.birth import Birth
@@ -32,7 +31,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Answer, State, Task
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.model.connections import Connections
-from orchestrator.model.model_client import HttpBudget, ModelClient, format_of
+from orchestrator.model.model_client import HttpBudget, ModelClient, ModelClients, format_of
 from orchestrator.model.refusals import ModelError
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -44,7 +43,6 @@ from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.model_request import _asking, _Following, _prompt
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Renewal, RenewalOutcome
 from orchestrator.runtime.runner import Copies
 from orchestrator.runtime.runner_context import RunnerContext

@@ -8,8 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.gateways.mcp_server.door import NotPermitted
-from orchestrator.gateways.mcp_server.tools import RunArguments
+from orchestrator.gateways.mcp_server import NotPermitted, RunArguments
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.wiring.asked_sessions import AskedSessions
 

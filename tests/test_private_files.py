@@ -269,7 +269,7 @@ TRIED = "in a folder of mode 700 that is made for the attempt"
 
 OTHERWISE = {
     "orchestrator/cli/audit.py": (1, "a folder of mode 700 for tables, where the person names it"),
-    "orchestrator/demo/play.py": (3, "the demo's project, in a folder of mode 700"),
+    "orchestrator/demo.py": (3, "the demo's project, in a folder of mode 700"),
     "orchestrator/folders/build.py": (4, IN_A_COPY),
     "orchestrator/folders/copy.py": (15, IN_A_COPY),
     "orchestrator/folders/keeper_process.py": (1, IN_A_COPY),

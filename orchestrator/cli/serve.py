@@ -330,7 +330,7 @@ def mcp_server(ctx: typer.Context, cwd: Cwd = None, no_worker: NoWorker = False)
 
 async def _serve_tools(invocation: Invocation, settings: Settings, worker: Companion | None) -> None:
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.mcp_server.door import Deployment, McpDoor
+    from orchestrator.gateways.mcp_server import Deployment, McpDoor
     from orchestrator.gateways.ndjson import Streams
     from orchestrator.gateways.principals import HOME_NAMESPACE
     from orchestrator.terminal.streams import read_stdin, write_json

@@ -25,7 +25,6 @@ from orchestrator.folders.git_objects import (
     tree_of_commit,
 )
 from orchestrator.folders.head import HeadImport, read_head
-from orchestrator.folders.joined import AllObjects, joined
 from orchestrator.folders.known import (
     Change,
     File,
@@ -45,7 +44,16 @@ from orchestrator.folders.known import (
     write_whole,
 )
 from orchestrator.folders.linediff import unified_diff
-from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Planner, settle, take_back, write
+from orchestrator.folders.merge import (
+    MOST_CONFLICTS,
+    AllObjects,
+    Plan,
+    Planner,
+    joined,
+    settle,
+    take_back,
+    write,
+)
 from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted
 from orchestrator.folders.outcomes import (
     ANYWHERE,

@@ -45,7 +45,7 @@ from orchestrator.folders.outcomes import (
     Taken,
     Unchanged,
 )
-from orchestrator.sandbox import lifeline
+from orchestrator.sandbox import git
 from orchestrator.sandbox.trusted_files import program_environment
 
 _PACKAGE_ROOT = str(Path(__file__).resolve().parents[2])
@@ -113,7 +113,7 @@ class Keeper:
             # What the keeper does not have, no hostile object can make it tell: it is told where git is.
             env = program_environment()
             # Whoever gives this claim to others waits for the end of what writes under it.
-            passed = (*pair, *lifeline.passed())
+            passed = (*pair, *git.passed())
             self._process = subprocess.Popen(
                 argv, pass_fds=passed, env=env, start_new_session=True, stdin=subprocess.DEVNULL, cwd="/"
             )

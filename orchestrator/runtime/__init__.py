@@ -28,8 +28,8 @@ start, broker, model, tools, supervisor, files. That is what a simulator replace
 import logging
 import time
 
+from orchestrator.broker.connection import Outage
 from orchestrator.broker.errors import OutOfMemory, Unavailable
-from orchestrator.broker.outage import Outage
 
 # ── logger ────────────────────────────────────────────────────────────────────────────────────────
 # The runtime's logger: for operators; what users are to know is in events.

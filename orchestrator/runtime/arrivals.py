@@ -53,10 +53,9 @@ from orchestrator.runtime import log
 from orchestrator.runtime.committing import Delta
 from orchestrator.runtime.intake import Unreadable, with_texts
 from orchestrator.runtime.library import PATIENCE_S, Library
-from orchestrator.runtime.lookups import NOISE_BYTES
+from orchestrator.runtime.lookups import NOISE_BYTES, TreeLookups
 from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext
-from orchestrator.runtime.tree_lookups import TreeLookups
 
 SQ_PAGE = 100
 

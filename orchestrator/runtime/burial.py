@@ -32,7 +32,7 @@ from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime import log
-from orchestrator.sandbox import lifeline
+from orchestrator.sandbox import git
 
 if TYPE_CHECKING:
     from orchestrator.broker.broker import Broker
@@ -136,7 +136,7 @@ class Burial:
     @property
     def descriptors(self) -> tuple[int, int, int]:
         """For a supervisor: this process, the end of its other children's lifeline, the pipe for the word."""
-        return self._itself, lifeline.ends()[0], self._writing
+        return self._itself, git.ends()[0], self._writing
 
     def forbid(self) -> None:
         """Leaves all sessions to their leases, until this worker ends."""

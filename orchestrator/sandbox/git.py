@@ -17,10 +17,11 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
-from orchestrator.sandbox import landlock, lifeline
+from orchestrator.sandbox import landlock
 from orchestrator.sandbox.trusted_files import find_program, program_folders, read_regular
 
 PATIENCE_S = 3.0
@@ -209,7 +210,7 @@ def _finished(
                 env=dict(environ),
                 cwd=folder or "/",
                 start_new_session=folder is None,
-                pass_fds=lifeline.passed(),
+                pass_fds=passed(),
             )
 
         try:
@@ -376,3 +377,24 @@ def _start_confined(
     thread.start()
     thread.join()
     return started.result()
+
+
+# ── lifeline ──────────────────────────────────────────────────────────────────────────────────────
+# A pipe that ends with this process and the last of those that it started to write something.
+#
+# Each of these children is given the pipe's writing end, and gives it to nobody. So the reading end comes
+# to its end when all of them are gone, and this process too: by the kernel's word, whoever killed them. A
+# program that only reads, or writes what nobody else looks at, is not given it.
+#
+# One for each process; a fork that was made without an `exec` keeps it, too.
+
+
+@cache
+def ends() -> tuple[int, int]:
+    """The reading end and the writing one; made when they are first asked for."""
+    return os.pipe2(os.O_CLOEXEC)
+
+
+def passed() -> tuple[int, ...]:
+    """The descriptors that a child which writes is to be passed; none where nobody reads."""
+    return ends()[1:] if ends.cache_info().currsize else ()

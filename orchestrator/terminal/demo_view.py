@@ -31,13 +31,13 @@ from rich.text import Text
 
 from orchestrator.broker.errors import Unavailable
 from orchestrator.core.entries import EventKind
-from orchestrator.demo.machines import DemoWorker
-from orchestrator.demo.play import (
+from orchestrator.demo import (
     OWN_FOLDERS,
     PROMPT,
     REPORT,
     DemoFailed,
     DemoView,
+    DemoWorker,
     Play,
     Shown,
     Site,
@@ -53,7 +53,7 @@ from orchestrator.demo.play import (
     stub,
     worker,
 )
-from orchestrator.demo.play import window as served
+from orchestrator.demo import window as served
 from orchestrator.gateways.folder_facts import look_at
 from orchestrator.protocol.events import (
     AgentMessage,

@@ -37,19 +37,22 @@ from orchestrator.protocol.scalars import StoredText
 from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.tools.arguments import Arguments, parsed
-from orchestrator.tools.confinement import confinement_of, place_of, roots_of
 from orchestrator.tools.exec.command import Written
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
-from orchestrator.tools.patch.files import DiskFiles, FileImage, FileReader, PlacedFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
 from orchestrator.tools.patch.plan import (
     INLINE_BYTES,
     MOST_LINES,
+    DiskFiles,
+    FileImage,
+    FileReader,
     PatchCheckError,
     PatchPlan,
+    PlacedFiles,
     PlannedFile,
     WritableRoots,
     cut,
+    display_root,
     outside,
     plan_patch,
     refusal_text,
@@ -57,7 +60,7 @@ from orchestrator.tools.patch.plan import (
     weight,
 )
 from orchestrator.tools.patch.writer import PREFIX
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.site import CallSite, ToolConfig, confinement_of, place_of, roots_of
 from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
 
 if TYPE_CHECKING:

@@ -20,7 +20,6 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
-from orchestrator.tools.confinement import confinement_of
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.exec.worker_processes import (
@@ -43,7 +42,7 @@ from orchestrator.tools.shell import (
     keep_rule,
     planted_now,
 )
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.site import CallSite, ToolConfig, confinement_of
 from orchestrator.tools.tool import Judgement, Tool, function, string, unsupported
 
 EXEC_COMMAND = "exec_command"

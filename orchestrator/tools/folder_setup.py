@@ -16,11 +16,10 @@ from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy_paths import Confinement, InvalidPolicy, resolve
 from orchestrator.sandbox.probe import NoConfinement
-from orchestrator.tools.confinement import place_of
 from orchestrator.tools.exec.command import Command, Finished, formatted_output
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.shell import search_path
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.site import CallSite, ToolConfig, place_of
 
 CALL_ID = "folder-setup"
 OUTPUT_BYTES = 4096

@@ -28,8 +28,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.arguments import Arguments, parsed
-from orchestrator.tools.confinement import place_of
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.site import CallSite, ToolConfig, place_of
 from orchestrator.tools.tool import Tool, function, string, task_of, unsupported
 
 SENT_BYTES = 5 << 20

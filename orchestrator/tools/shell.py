@@ -36,13 +36,12 @@ from orchestrator.tools.commands.bash import PATCH, ask, read_plain, unwrap
 from orchestrator.tools.commands.bash_words import PATCH_NAMES
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import dangers, is_known_safe, obeys_its_folder
-from orchestrator.tools.confinement import confinement_of, on_machine, place_of, roots_of
 from orchestrator.tools.exec.command import Command, Finished, formatted_output, model_output
 from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.exec_policy import PrefixRule, segments, strict_rule
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.site import CallSite, ToolConfig, confinement_of, on_machine, place_of, roots_of
 from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
 
 TRAINED_WITH_LOCAL_SHELL: Final = frozenset({"codex-mini-latest"})

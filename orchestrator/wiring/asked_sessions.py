@@ -8,8 +8,7 @@ from pathlib import Path
 
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
-from orchestrator.gateways.mcp_server.door import NotPermitted
-from orchestrator.gateways.mcp_server.tools import RunArguments
+from orchestrator.gateways.mcp_server import NotPermitted, RunArguments
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.settings import Settings, SettingsError, SettingsSources, keys_that_loosen, load_settings

@@ -16,9 +16,8 @@ import orjson
 
 from orchestrator.broker.blobs import ArchivedText, Blobs, Texts
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import RetryingConnection, connect
+from orchestrator.broker.connection import Outage, RetryingConnection, connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
-from orchestrator.broker.outage import Outage
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.rights import COMMANDS, READS, require_rights
 from orchestrator.core.chain import ChainKey

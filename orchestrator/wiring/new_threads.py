@@ -49,8 +49,7 @@ from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
-from orchestrator.settings.file_edits import CannotEdit, with_edits
-from orchestrator.settings.layers import FILE_LIMIT_BYTES, KeyPath, parse_override
+from orchestrator.settings.layers import FILE_LIMIT_BYTES, CannotEdit, KeyPath, parse_override, with_edits
 from orchestrator.settings.load import NO_EFFECT
 from orchestrator.settings.sources import in_work_tree, of_object
 from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of

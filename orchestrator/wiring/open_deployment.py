@@ -205,7 +205,7 @@ async def opened(
     A Redis that does not answer is asked again for `PATIENCE_S`, and for ever by the clients of a command
     that `insists`; `say` gets a line when Redis is away, and when it is back.
     """
-    from orchestrator.broker.outage import Outage
+    from orchestrator.broker.connection import Outage
 
     for line in require_private(settings):
         say(line)

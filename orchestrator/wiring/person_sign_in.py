@@ -14,7 +14,7 @@ from orchestrator.tables import Secret
 if TYPE_CHECKING:
     # A door keeps a sign-in without the worker's HTTP client.
     from orchestrator.gateways.sign_in import SignIn
-    from orchestrator.runtime.providers import SignedIn
+    from orchestrator.model.model_client import SignedIn
 
 AHEAD_S = 60.0
 """A token is refreshed so long before its end."""

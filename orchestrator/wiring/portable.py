@@ -43,7 +43,6 @@ from orchestrator.tables import WorkspaceSettings
 from orchestrator.views import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.new_sessions import FirstFolder, forked_birth, guide, new_birth
-from orchestrator.workspaces.clones import check_source
 from orchestrator.workspaces.copies import MachineConfig
 from orchestrator.workspaces.held import told_omissions
 from orchestrator.workspaces.host import (
@@ -55,7 +54,7 @@ from orchestrator.workspaces.host import (
     portable_folder,
 )
 from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys
-from orchestrator.workspaces.service import MachineFolders
+from orchestrator.workspaces.service import MachineFolders, check_source
 from orchestrator.workspaces.stored_packs import BIRTH, BrokenPack, PackName, Packs
 
 

@@ -22,7 +22,7 @@ from urllib.parse import unquote, urlsplit
 import orchestrator
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import Claims
-from orchestrator.broker.outage import Outage
+from orchestrator.broker.connection import Outage
 from orchestrator.broker.records import Claim
 from orchestrator.broker.worker_state import MachineFacts
 from orchestrator.core import CORE_VERSION
@@ -32,6 +32,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.principals import machine_user
 from orchestrator.model.canonical import CanonicalRequests
+from orchestrator.model.model_client import ModelClients
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.deletion import DeletedFiles, removing
@@ -41,7 +42,6 @@ from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files
 from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.ports import AboutWorker, Ports
-from orchestrator.runtime.providers import ModelClients
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
 from orchestrator.runtime.request_costs import Accounting
 from orchestrator.runtime.resolved_calls import ToolCalls

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import logging
 
+from orchestrator.broker.connection import QUIET_S, Outage
 from orchestrator.broker.errors import BrokerError, Unavailable
-from orchestrator.broker.outage import QUIET_S, Outage
 from orchestrator.runtime import OutageFilter
 
 GONE = Unavailable("no answer")

@@ -16,7 +16,7 @@ from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.settings.file_edits import CannotEdit, with_edits
+from orchestrator.settings.layers import CannotEdit, with_edits
 from orchestrator.wiring.new_threads import SavedSettings, _saved, offer
 from tests.doors.peer import ANN, Peer, connected, served
 from tests.doors.ports import ports

@@ -9,13 +9,13 @@ import pytest
 
 from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.conversations import request_method as method_of_version_1
+from orchestrator.gateways.app_server.door import Conversations
+from orchestrator.gateways.app_server.door import request_method as method_of_version_1
 from orchestrator.gateways.app_server.live_threads import Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import GAP_TEXTS
-from orchestrator.gateways.mcp_server.door import form_of
+from orchestrator.gateways.mcp_server import form_of
 from orchestrator.gateways.principals import Principal
 from orchestrator.requests import known_request_of, request_of
 from orchestrator.views.event import Event

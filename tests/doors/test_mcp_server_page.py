@@ -15,7 +15,7 @@ import mcp.types as sdk
 import pytest
 from mcp import ClientSession
 
-from orchestrator.gateways.mcp_server.door import messages
+from orchestrator.gateways.mcp_server import messages
 from orchestrator.gateways.ndjson import Streams
 from tests.cli.machine import Machine, dendro, says
 from tests.servers import RedisServer, start_redis

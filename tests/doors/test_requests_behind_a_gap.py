@@ -10,11 +10,10 @@ from unittest.mock import patch
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.app_server import conversations as conversations_module
+from orchestrator.gateways.app_server import door as conversations_module
 from orchestrator.gateways.app_server import door as door_module
 from orchestrator.gateways.app_server import live_threads as live_module
-from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.door import Door, Subscription
+from orchestrator.gateways.app_server.door import Conversations, Door, Subscription
 from orchestrator.gateways.app_server.live_threads import LiveThread, LiveThreads, Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.outbox import Outbox

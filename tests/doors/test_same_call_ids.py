@@ -14,8 +14,7 @@ import pytest
 from orchestrator.broker.errors import QueueFull
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import door as door_module
-from orchestrator.gateways.app_server.conversations import Conversations
-from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door import Conversations, Door
 from orchestrator.gateways.app_server.live_threads import Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.write_requests import Asks

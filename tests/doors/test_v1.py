@@ -22,7 +22,7 @@ from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol import jobs as j
-from orchestrator.settings.file_edits import with_edits
+from orchestrator.settings.layers import with_edits
 from tests.doors.peer import Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.test_app_server_turns import HELLO, answer_facts, ports_of, working

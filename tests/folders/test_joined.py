@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.folders import joined as module
+from orchestrator.folders import merge as module
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.outcomes import Bounds, Branch, FolderError, Joined, JoinedFile, Place
 from tests.folders.workshop import Bench, Content

@@ -13,7 +13,7 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import Labels
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.conversations import Conversations
+from orchestrator.gateways.app_server.door import Conversations
 from orchestrator.gateways.app_server.live_threads import (
     LOOK_BACK,
     Line,
@@ -173,7 +173,7 @@ async def test_listener_of_version_1_is_asked_once_of_what_was_told_or_settled_w
         return [SimpleNamespace(event=asks(name)) for name in ("told", "settled", "open")]
 
     door.threads.hear = hear
-    monkeypatch.setattr("orchestrator.gateways.app_server.conversations.open_requests", meanwhile)
+    monkeypatch.setattr("orchestrator.gateways.app_server.door.open_requests", meanwhile)
     await listeners.listen(cast(Any, SimpleNamespace(session=SESSION)))
     asked = [line.params["callId"] for line in lines if line.method == "execCommandApproval"]
     assert asked == ["told", "open"]

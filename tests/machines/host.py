@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.demo.machines import KINDS, lose_machine, machine_at
+from orchestrator.demo import KINDS, lose_machine, machine_at
 from tests.cli.machine import PATIENCE_S, Machine, dendro
 from tests.started import Started
 

@@ -20,9 +20,8 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrator.mcp.server_connection import END_S
 from orchestrator.mcp.server_records import Answer
-from orchestrator.mcp.servers import Servers
+from orchestrator.mcp.servers import END_S, Servers
 from orchestrator.protocol.mcp import CallToolResult, ElicitationAction
 from orchestrator.tables import McpServerSettings, Secret
 from tests.mcp.serving import Heard, servers

@@ -11,9 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.mcp.server_connection import cleaned, parameters
 from orchestrator.mcp.server_records import ServerTool, cut, is_deeper, named, plain
-from orchestrator.mcp.servers import Lines, answered
+from orchestrator.mcp.servers import Lines, answered, cleaned, parameters
 from orchestrator.protocol.mcp import Tool
 from orchestrator.tables import McpServerSettings
 

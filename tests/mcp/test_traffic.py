@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from orchestrator.mcp.server_connection import Traffic
 from orchestrator.mcp.server_records import MESSAGES_A_MINUTE, OPEN_REQUESTS, REQUESTS_A_MINUTE, Misbehaved
+from orchestrator.mcp.servers import Traffic
 
 
 class Clock:

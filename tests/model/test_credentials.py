@@ -10,8 +10,8 @@ from keyring.backend import KeyringBackend
 from keyring.errors import KeyringLocked
 
 from orchestrator.model.credentials import ApiKey, CredentialError, CredentialStore, Tokens
+from orchestrator.model.model_client import ModelClients
 from orchestrator.model.refusals import FatalKind, FatalModelError
-from orchestrator.runtime.providers import ModelClients
 from orchestrator.tables import ProviderSettings, Secret
 
 KEY = Secret("sk-of-nobody")

@@ -12,10 +12,9 @@ from urllib.parse import urlsplit
 import pytest
 
 from orchestrator.model.connections import InvalidProvider, verification
-from orchestrator.model.model_client import HttpBudget, ModelClient
+from orchestrator.model.model_client import HttpBudget, ModelClient, ModelClients
 from orchestrator.model.prompt import Completed
 from orchestrator.model.refusals import FatalModelError, RetryableModelError
-from orchestrator.runtime.providers import ModelClients
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tables import ProviderSettings, Secret
 from tests.certs import make_authority, make_certificate

@@ -49,7 +49,7 @@ OTHER_VOCABULARIES = (
     "gateways/app_server/",  # JSON of the app-server protocol
     "gateways/exec_json.py",  # lines of one-shot runs
     "gateways/window/",  # events of the window's stream, and messages of ASGI
-    "gateways/mcp_server/",  # JSON Schema and content of MCP
+    "gateways/mcp_server.py",  # JSON Schema and content of MCP
     "telemetry/listener.py",  # messages of ASGI
     "model/credentials.py",  # what a keyring keeps
     "terminal/notifications.py",  # what a program of the person's is told

@@ -17,9 +17,9 @@ from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.loader import BEGINNING
+from orchestrator.runtime.lookups import TreeLookups
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.runner_context import RunnerContext
-from orchestrator.runtime.tree_lookups import TreeLookups
 from tests.runtime.harness import Harness
 
 

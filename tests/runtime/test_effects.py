@@ -6,7 +6,7 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-from orchestrator.runtime.effects import Effects
+from orchestrator.runtime.side_work import Effects
 from tests.runtime.connections import Gate
 
 

@@ -17,9 +17,9 @@ from orchestrator.core.state import State
 from orchestrator.core.workspace import Workspace
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
-from orchestrator.runtime import folder_work
-from orchestrator.runtime.folder_work import FolderWork
+from orchestrator.runtime import side_work
 from orchestrator.runtime.runner import Ended
+from orchestrator.runtime.side_work import FolderWork
 from tests.runtime.connections import Gate
 from tests.runtime.folders import ScriptedFolders
 from tests.runtime.harness import Harness
@@ -222,7 +222,7 @@ async def test_machine_that_cannot_make_the_folder_gives_the_session_back(
 async def test_claim_is_kept_until_the_store_takes_the_changes(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    monkeypatch.setattr(side_work, "FIRST_TRY_S", 0.01)
     session, folders.away = await portable(harness), True
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)
@@ -241,7 +241,7 @@ async def test_claim_is_kept_until_the_store_takes_the_changes(
 async def test_claim_is_given_up_when_the_store_stays_away_and_taken_up_where_the_changes_are(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    monkeypatch.setattr(side_work, "FIRST_TRY_S", 0.01)
     session, folders.away = await portable(harness), True
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)
@@ -259,7 +259,7 @@ async def test_claim_is_given_up_when_the_store_stays_away_and_taken_up_where_th
 async def test_changes_of_another_machine_that_no_store_had_are_told_as_lost(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    monkeypatch.setattr(side_work, "FIRST_TRY_S", 0.01)
     session, folders.away = await portable(harness), True
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)
@@ -280,7 +280,7 @@ async def place(harness: Harness, session: SessionId) -> object:
 async def test_claims_read_where_the_folder_is_from_the_commits_that_make_and_save_it(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    monkeypatch.setattr(side_work, "FIRST_TRY_S", 0.01)
     session, folders.away = await portable(harness), True
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)
@@ -334,7 +334,7 @@ async def test_each_machine_that_could_not_make_the_folder_is_named_until_one_ha
 async def test_changes_that_a_person_gave_up_are_gone_where_they_were_and_the_log_says_who(
     harness: Harness, folders: ScriptedFolders, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(folder_work, "FIRST_TRY_S", 0.01)
+    monkeypatch.setattr(side_work, "FIRST_TRY_S", 0.01)
     session, folders.away = await portable(harness), True
     harness.models.will([calls("c1"), ends()])
     await harness.say(session)

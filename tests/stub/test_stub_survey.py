@@ -12,8 +12,8 @@ import pytest
 
 from orchestrator.stub import behaviour
 from orchestrator.stub.answers import StubConversation, StubRequest, Usage
+from orchestrator.stub.scenario import report_path
 from orchestrator.stub.server import Identity, frames
-from orchestrator.stub.survey import report_path
 
 Item = dict[str, Any]
 IN_DOUBT = "in doubt: the worker was lost while this call was running; it may have had effects"

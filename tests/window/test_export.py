@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.principals import Scope
-from orchestrator.gateways.window import export
+from orchestrator.gateways.window import door
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from tests.doors.test_app_server_turns import ports_of
@@ -77,7 +77,7 @@ async def test_an_export_that_breaks_off_is_no_whole_file(
         yield b"{}\n"
         raise RolloutError("entry 3 is missing")
 
-    monkeypatch.setattr(export, "exported", broken)
+    monkeypatch.setattr(door, "exported", broken)
     with pytest.raises(httpx.RemoteProtocolError):
         await _file(browser, {"threadId": session})
     assert (await browser.call("window/state"))["who"] == "ana"
@@ -94,7 +94,7 @@ async def test_two_exports_at_once_are_served_and_a_third_one_waits(
         await goes_on.wait()
         yield b"{}\n"
 
-    monkeypatch.setattr(export, "exported", slow)
+    monkeypatch.setattr(door, "exported", slow)
     async with asyncio.TaskGroup() as group:
         two = [group.create_task(_file(browser, {"threadId": session})) for _ in range(2)]
         for _ in two:

@@ -17,8 +17,8 @@ from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog, Cache, load
+from orchestrator.runtime.lookups import TreeLookups
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.tree_lookups import TreeLookups
 from orchestrator.tools.subagents import LogUnreadable
 from tests.workers.actors import Author, some_entries
 from workers.upkeep_sealing import Moved, Mover, seal_session

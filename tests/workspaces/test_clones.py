@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.workspaces.clones import CloneFailed, check_source, clone, without_secrets
+from orchestrator.workspaces.service import CloneFailed, check_source, clone, without_secrets
 
 BOTH = ("https", "ssh")
 ENVIRON = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_NOSYSTEM": "1"}

@@ -10,18 +10,21 @@ import asyncio
 import logging
 import time
 from collections import OrderedDict, deque
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
-from typing import Any, Final, TypeVar
+from typing import Annotated, Any, Final, TypeVar
 
 import orjson
+from pydantic import Field, ValidationError
+from starlette import types as asgi
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
+from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.gateways.app_server.door import ClientInfo, Door, missing, thread_head
 from orchestrator.gateways.app_server.door_ports import Ports
@@ -33,15 +36,15 @@ from orchestrator.gateways.app_server.messages import (
     RpcError,
     WasDeleted,
     bad_params,
+    invalid,
     no_rollout,
 )
-from orchestrator.gateways.app_server.method import Method
+from orchestrator.gateways.app_server.method import Method, Params
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.bearer_tokens import KEY, NotSignedIn, Windows
-from orchestrator.gateways.principals import NotPermitted, Principal
+from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.submit import OpRefused
-from orchestrator.gateways.window.export import MOST_AT_ONCE, export_of
 from orchestrator.gateways.window.feeds import TOPICS, Feeds, deleted_json
 from orchestrator.gateways.window.pages import KEPT, File, Pages
 from orchestrator.gateways.window.stream import (
@@ -59,6 +62,7 @@ from orchestrator.gateways.wires.authentication import Crowded, Revoked, TokenWa
 from orchestrator.gateways.wires.byte_wire import HANDSHAKE_S
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.tables import MIB
 from orchestrator.views.event import without_places
 
@@ -158,7 +162,7 @@ class Window:
         """Ends all streams."""
         self._leaving.set()
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: asgi.Scope, receive: Receive, send: Send) -> None:
         request = Request(scope, receive)
         try:
             if scope["path"] == STREAM and request.method == "GET":
@@ -626,3 +630,61 @@ def _sent(request: Request, file: File, kept: str) -> Response:
     if file.packed is not None and "gzip" in request.headers.get("accept-encoding", ""):
         return Response(file.packed, 200, {**headers, "content-encoding": "gzip"}, file.type)
     return Response(file.content, 200, headers, file.type)
+
+
+# ── export ────────────────────────────────────────────────────────────────────────────────────────
+# The export of a log over HTTP: the lines that `dendro export` writes, as they are read.
+
+
+MOST_AT_ONCE: Final = 2
+"""Exports of a gateway at the same time: a log is as long as it has grown."""
+_OTHERS: Final = "a log tells folders and commands of the machine: its export is for the machine's user"
+_WHOLE: Final = "the export of every entry"
+
+
+class ExportWish(Params):
+    """A thread, and whether every entry is wanted, as `dendro export --full` writes them."""
+
+    thread_id: Annotated[str, Field(max_length=1_024)]
+    full: bool = False
+
+
+@record
+class Export:
+    """A log that is to be sent."""
+
+    head: SessionHead
+    full: bool
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{'session' if self.full else 'rollout'}-{self.head.session}.jsonl"
+
+    async def lines(self, ports: Ports) -> AsyncGenerator[bytes, None]:
+        """The file as it is read; raises `RolloutError` if the log is not all there."""
+        if self.full:
+            yield header_of(self.head, ports.key_id).encode(ports.found.secret) + b"\n"
+        async for lines in exported(ports.found, self.head, self.full, Tally()):
+            if lines:
+                yield lines
+
+
+async def export_of(ports: Ports, principal: Principal, given: JsonValue) -> Export:
+    """The export that is asked for; raises `RpcError`, `NotPermitted`, `BrokerError`."""
+    principal.require(Scope.APPROVE, "export")
+    if principal.is_tenant:
+        raise NotMeant(_OTHERS)
+    if not isinstance(given, dict):
+        raise bad_params("an object is expected")
+    try:
+        wish = ExportWish.model_validate(given)
+    except ValidationError as error:
+        raise invalid(error) from None
+    if wish.full:
+        principal.require(Scope.ADMIN, _WHOLE)
+    client = ports.client(principal, "window")
+    head = await thread_head(client, wish.thread_id)
+    if head is None:
+        raise await missing(client, wish.thread_id, no_rollout(wish.thread_id))
+    return Export(head, wish.full)

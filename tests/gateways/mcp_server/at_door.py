@@ -13,8 +13,7 @@ import mcp.types as sdk
 from mcp import ClientSession
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.mcp_server.door import Deployment, McpDoor, messages
-from orchestrator.gateways.mcp_server.tools import RunArguments
+from orchestrator.gateways.mcp_server import Deployment, McpDoor, RunArguments, messages
 from orchestrator.gateways.ndjson import Streams
 from tests.runtime.harness import Harness
 

@@ -11,7 +11,7 @@ import pytest
 from mcp import MCPError
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.mcp_server import door as door_module
+from orchestrator.gateways import mcp_server as door_module
 from orchestrator.model.refusals import FatalKind, FatalModelError
 from tests.gateways.mcp_server.at_door import LINE, AtDoor, at_door, words
 from tests.runtime.connections import Gate

@@ -14,8 +14,8 @@ from anyio.streams.memory import MemoryObjectReceiveStream, MemoryObjectSendStre
 from mcp.shared.message import SessionMessage
 from mcp.types import INVALID_REQUEST, PARSE_ERROR, JSONRPCRequest, JSONRPCResponse
 
-from orchestrator.gateways.mcp_server import door
-from orchestrator.gateways.mcp_server.door import messages
+from orchestrator.gateways import mcp_server
+from orchestrator.gateways.mcp_server import messages
 from orchestrator.gateways.ndjson import Streams
 
 LIMIT = 4_096
@@ -126,9 +126,9 @@ async def test_request_that_is_cancelled_frees_its_id_and_a_cancel_of_nothing_do
         client.say(ping(7))
         await client.taken()
         for id in ([1], 99, None, 7):
-            cancel = {"jsonrpc": "2.0", "method": door.CANCELLED, "params": {"requestId": id}}
+            cancel = {"jsonrpc": "2.0", "method": mcp_server.CANCELLED, "params": {"requestId": id}}
             client.say(cancel)
-            assert (await client.taken()).method == door.CANCELLED
+            assert (await client.taken()).method == mcp_server.CANCELLED
         client.say(ping(7))
         assert (await client.taken()).id == 7
 
@@ -136,7 +136,7 @@ async def test_request_that_is_cancelled_frees_its_id_and_a_cancel_of_nothing_do
 async def test_client_that_leaves_too_many_requests_open_is_told_to_wait(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(door, "MOST_OPEN", 2)
+    monkeypatch.setattr(mcp_server, "MOST_OPEN", 2)
     async with line() as client:
         for id in (1, 2):
             client.say(ping(id))

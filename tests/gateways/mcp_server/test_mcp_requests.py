@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.gateways.mcp_server.door import MOST_SHOWN, Form, form_of, named, shown
+from orchestrator.gateways.mcp_server import MOST_SHOWN, Form, form_of, named, shown
 from orchestrator.protocol import ops
 from orchestrator.protocol.plans import (
     PlanApproved,

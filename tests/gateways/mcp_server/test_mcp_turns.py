@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.mcp_server.door import Answer, FollowedTurn
+from orchestrator.gateways.mcp_server import Answer, FollowedTurn
 from orchestrator.views.event import Event
 from tests.doors.test_same_call_ids import ONE as ROOT
 from tests.doors.test_same_call_ids import REQUEST

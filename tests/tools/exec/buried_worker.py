@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 
 from orchestrator.boottime import boottime
-from orchestrator.sandbox import lifeline
+from orchestrator.sandbox import git
 from orchestrator.sandbox.policy_paths import resolve
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.command import Command
@@ -25,7 +25,7 @@ class Told:
     """The worker's part, whose word goes to the test."""
 
     def __init__(self, word: int) -> None:
-        self.descriptors = (os.pidfd_open(os.getpid()), lifeline.ends()[0], word)
+        self.descriptors = (os.pidfd_open(os.getpid()), git.ends()[0], word)
 
     def forbid(self) -> None:
         print("forbidden", flush=True)
@@ -57,8 +57,8 @@ async def main(folder: Path, word: int) -> None:
             await supervisor.close()
             await running
         else:
-            argv = [sys.executable, "-c", CHILD, *map(str, lifeline.passed())]
-            child = subprocess.Popen(argv, pass_fds=lifeline.passed(), stdout=subprocess.PIPE)
+            argv = [sys.executable, "-c", CHILD, *map(str, git.passed())]
+            child = subprocess.Popen(argv, pass_fds=git.passed(), stdout=subprocess.PIPE)
             assert child.stdout is not None
             child.stdout.readline()
             print(child.pid, flush=True)

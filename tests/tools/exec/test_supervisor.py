@@ -19,9 +19,9 @@ from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport
-from orchestrator.tools.exec.forked_command import IGNORED_SIGNALS, KILL_SIGNAL
 from orchestrator.tools.exec.running_command import KEPT_BYTES
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig, SupervisorLost
+from orchestrator.tools.exec.supervisor_process import IGNORED_SIGNALS, KILL_SIGNAL
 from tests.supervisors import booting, impatient
 
 from .conftest import MakeCommand

@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.patch.files import DiskFiles, FileImage
 from orchestrator.tools.patch.grammar import parse_patch
-from orchestrator.tools.patch.plan import PatchPlan, plan_patch
+from orchestrator.tools.patch.plan import DiskFiles, FileImage, PatchPlan, plan_patch
 
 RECORDED = Path(__file__).parent / "recorded"
 

@@ -14,9 +14,8 @@ import pytest
 
 from orchestrator.tools.apply_patch import PatchApplyError, judge, record_of
 from orchestrator.tools.patch import writer
-from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, WritableRoots, plan_patch
+from orchestrator.tools.patch.plan import DiskFiles, PatchCheckError, PatchPlan, WritableRoots, plan_patch
 from tests.tools.patch.in_process import apply_plan, remove_leftovers
 
 Plan = Callable[..., PatchPlan]
@@ -295,7 +294,7 @@ DYING_WORKER = """
 import os, signal, sys
 from pathlib import Path
 from orchestrator.tools.patch import writer
-from orchestrator.tools.patch.files import DiskFiles
+from orchestrator.tools.patch.plan import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import plan_patch
 from tests.tools.patch.in_process import apply_plan

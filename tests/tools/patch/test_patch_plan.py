@@ -12,9 +12,8 @@ import pytest
 
 from orchestrator.protocol.wire import written
 from orchestrator.tools.apply_patch import turn_diff, with_plan
-from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
-from orchestrator.tools.patch.plan import MOST_LINES, PatchCheckError, PatchPlan, plan_patch
+from orchestrator.tools.patch.plan import MOST_LINES, DiskFiles, PatchCheckError, PatchPlan, plan_patch
 
 CWD = Path("/w")
 Make = Callable[..., Any]

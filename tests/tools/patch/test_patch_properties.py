@@ -13,9 +13,8 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.linediff import line_edits
 from orchestrator.tools.apply_patch import Baseline, PatchApplyError, turn_diff, with_plan
-from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, WritableRoots, plan_patch
+from orchestrator.tools.patch.plan import DiskFiles, PatchCheckError, WritableRoots, plan_patch
 from tests.commit_seed import examples
 from tests.tools.patch.in_process import apply_plan
 

@@ -12,9 +12,16 @@ import pytest
 
 from orchestrator.protocol.wire import written
 from orchestrator.tools.apply_patch import Baseline, turn_diff, with_plan
-from orchestrator.tools.patch.files import DiskFiles, display_root
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.patch.plan import PatchCheckError, PatchPlan, WritableRoots, plan_patch, refusal_text
+from orchestrator.tools.patch.plan import (
+    DiskFiles,
+    PatchCheckError,
+    PatchPlan,
+    WritableRoots,
+    display_root,
+    plan_patch,
+    refusal_text,
+)
 from tests.tools.patch.in_process import apply_plan
 
 Recorded = Callable[[str], tuple[list[dict[str, Any]], list[str]]]

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.tools.apply_patch import Baseline, turn_diff, with_plan
-from orchestrator.tools.patch.files import DiskFiles, display_root
-from orchestrator.tools.patch.plan import PatchPlan
+from orchestrator.tools.patch.plan import DiskFiles, PatchPlan, display_root
 from tests.tools.patch.in_process import apply_plan
 
 Plan = Callable[..., PatchPlan]

@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.patch.files import DiskFiles
 from orchestrator.tools.patch.grammar import parse_patch
-from orchestrator.tools.patch.plan import PatchPlan, WritableRoots, outside, plan_patch
+from orchestrator.tools.patch.plan import DiskFiles, PatchPlan, WritableRoots, outside, plan_patch
 
 Plan = Callable[..., PatchPlan]
 
