@@ -256,11 +256,7 @@ def _followed(world: Ended) -> None:
 
 
 def _saw_the_log(watch: Watch, session: str, person: str, events: list[Event], after: int) -> None:
-    """The log's events, in its order, each once; behind a gap from where the last cursor led, and each again.
-
-    A follower comes back to its last cursor, and events that are read from the log have none: broken off in
-    the middle, they come again, behind another word of a gap.
-    """
+    """The log's events, in its order, each once, also where the reading of a gap's log was broken off."""
     seen = _Shown(watch, session, person, after)
     for event in events:
         if event.msg.get("message") in GAP_TEXTS.values():
@@ -294,13 +290,11 @@ class _Shown:
         self._seqs = sorted(self._logged)
         self._next = 0
         self._sealed_seq = watch.archive_moves.sealed_seq(session)
-        self._anchor = 0
-        """The next event behind the last cursor that it was given."""
         self._after_gap: tuple[int, ...] = ()
         """Where it may go on; else it goes on behind what it was shown."""
 
     def gap(self) -> None:
-        self._after_gap = tuple(sorted({self._anchor, self._next, self._gone(self._anchor)}))
+        self._after_gap = tuple(sorted({self._next, self._gone(self._next)}))
 
     def _gone(self, place: int) -> int:
         """The first event from there on that has not left Redis by now, whatever had when it was read."""
@@ -324,15 +318,13 @@ class _Shown:
         elif not event.type.endswith(_OFTEN) and self._session not in self._watch.trees:
             # Events about agents are in the tree log, in no session's.
             self._broken(event, self._next)
-        if event.cursor is not None:
-            self._anchor = self._next
 
     def _goes_on(self, place: int) -> bool:
         """Whether it may go on there behind a gap: what lies between has left Redis, if anything does."""
         return any(start <= place <= max(start, self._gone(start)) for start in self._after_gap)
 
     def end(self) -> None:
-        if self._after_gap and self._gone(self._anchor) == len(self._seqs):
+        if self._after_gap and self._gone(self._next) == len(self._seqs):
             return
         if self._next != len(self._seqs):
             self._broken(None, self._next)

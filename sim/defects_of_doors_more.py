@@ -161,6 +161,13 @@ DEFECTS = (
         "::test_client_that_was_told_that_redis_went_back_gets_the_log_also_after_a_failure",
     ),
     _doors(
+        "gap is filled anew after a cut",
+        "who is cut off while the log of a gap is read is told its entries again from the begin of the gap",
+        text(Client, "bursts", "CaughtUp | Replayed) else at", "CaughtUp) else at"),
+        test="tests/gateways/test_client_behind_a_gap.py"
+        "::test_client_that_is_cut_off_while_a_gap_is_filled_is_told_no_entry_twice",
+    ),
+    _doors(
         "lines come back one event late",
         "a client of lines that comes back behind its last event does not get the one that follows",
         text(

@@ -48,6 +48,11 @@ class EqCursor:
         return cls(event.n, event.seq, event.hash8)
 
     @classmethod
+    def within(cls, entry: StoredEntry) -> EqCursor:
+        """The place behind an entry that fills a gap: the rest of the log is owed, and no event."""
+        return cls(-1, entry.seq, hash8_of(entry.chain))
+
+    @classmethod
     def at(cls, head: SessionHead) -> EqCursor:
         """The end: only what comes from now on."""
         return cls(head.eq_n, head.seq, hash8_of(head.head))
@@ -83,6 +88,11 @@ class Replayed:
     """A log entry, in place of the events that are gone."""
 
     entry: StoredEntry
+
+    @property
+    def cursor(self) -> EqCursor:
+        """The place behind it, for who is cut off there."""
+        return EqCursor.within(self.entry)
 
 
 @record

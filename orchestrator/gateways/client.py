@@ -333,7 +333,8 @@ class Client:
                         burst = await self._whole_burst(session, found) if found.refers else found
                         yield for_tenant(burst) if self.namespace else burst
                         at = burst.events[-1].cursor or at
-                    at = item.cursor if isinstance(item, CaughtUp) else at
+                    # The entries of a gap that were told are not owed again, wherever the rest is cut off.
+                    at = item.cursor if isinstance(item, CaughtUp | Replayed) else at
             except Unavailable:
                 newborn = False
                 await self._ports.sleep(RETRY_S)

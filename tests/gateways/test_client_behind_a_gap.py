@@ -76,15 +76,64 @@ class GoesBackAndForth(Trimmed):
 
 
 async def test_client_that_was_told_that_redis_went_back_gets_the_log_also_after_a_failure() -> None:
-    async def at_once(seconds: float) -> None:
-        return None
-
     back_and_forth = cast(Any, GoesBackAndForth())
     ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, at_once, events=back_and_forth)
     following = Client(ports, "client").follow(ROOT, EqCursor(9, 6, "0" * 8))
     heard = [await anext(following) for _ in range(3)]
     await cast(AsyncGenerator[Event], following).aclose()
     assert [event.type for event in heard] == ["warning", "warning", "task_started"]
+
+
+class CutOffInTheMiddle(Trimmed):
+    """A log that is read in pages of three entries; the connection is cut at the second."""
+
+    cut = False
+
+    async def read_rollout(
+        self, session: SessionId, after: int = 0, count: int = 9
+    ) -> tuple[StoredEntry, ...]:
+        if after == 3 and not self.cut:
+            self.cut = True
+            raise Unavailable("the connection was lost")
+        return (await super().read_rollout(session, after, count))[: 3 if not self.cut else count]
+
+
+class PutBackMeanwhile(CutOffInTheMiddle):
+    """The same of a server that comes back with another log."""
+
+    async def read_rollout(
+        self, session: SessionId, after: int = 0, count: int = 9
+    ) -> tuple[StoredEntry, ...]:
+        if self.cut:
+            self.log = [replace(entry, chain=b"\1" * 32) for entry in self.log]
+        return await super().read_rollout(session, after, count)
+
+
+async def at_once(seconds: float) -> None:
+    """Sleeps not at all."""
+
+
+async def heard_of(reader: Trimmed, count: int) -> list[Event]:
+    """What a client behind the first entry is told, and comes back by itself where it was cut off."""
+    ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, at_once, events=cast(Any, reader))
+    following = Client(ports, "client").follow(ROOT, EqCursor(2, 0, "0" * 8))
+    heard = [await anext(following) for _ in range(count)]
+    await cast(AsyncGenerator[Event], following).aclose()
+    return heard
+
+
+async def test_client_that_is_cut_off_while_a_gap_is_filled_is_told_no_entry_twice() -> None:
+    heard = await heard_of(CutOffInTheMiddle(), 6)
+    told = [(event.type, event.msg.get("message")) for event in heard]
+    gap = ("warning", GAP_TEXTS["trimmed"])
+    item = ("raw_response_item", None)
+    assert told == [gap, ("task_started", None), item, gap, item, ("task_complete", None)]
+
+
+async def test_client_that_is_cut_off_in_a_gap_is_told_if_the_log_is_another_one_by_then() -> None:
+    heard = await heard_of(PutBackMeanwhile(), 5)
+    assert heard[3].msg["message"] == GAP_TEXTS["rewound"]
+    assert heard[4].type == "task_started"
 
 
 async def test_client_behind_a_gap_hears_of_calls_about_agents_in_their_place() -> None:
