@@ -114,7 +114,7 @@ async def at_once(seconds: float) -> None:
 
 
 async def heard_of(reader: Trimmed, count: int) -> list[Event]:
-    """What a client behind the first entry is told, and comes back by itself where it was cut off."""
+    """Events that a client is told behind the begin; it comes back by itself where it was cut off."""
     ports = ClientPorts(cast(Any, None), cast(Any, None), bytes, at_once, events=cast(Any, reader))
     following = Client(ports, "client").follow(ROOT, EqCursor(2, 0, "0" * 8))
     heard = [await anext(following) for _ in range(count)]
