@@ -120,22 +120,28 @@ class TreeLines:
         self._head = head
         self._children: set[int] = set()
         self._entries = tree_entries(broker.logs, head.tree)
-        self._next: TreeEntry | None = None
+        self._next: tuple[TreeEntry, Mapping[str, Any]] | None = None
 
     async def before(self, at_ms: int | None) -> bytes:
         """The lines written before `at_ms`, or all, from where the last call ended."""
         lines: list[bytes] = []
-        while True:
-            entry = self._next or await anext(self._entries, None)
-            if entry is None or (at_ms is not None and entry.at_ms >= at_ms):
-                self._next = entry
-                return b"".join(lines)
+        while one := self._next or await self._following():
+            self._next = one
+            if at_ms is not None and one[0].at_ms >= at_ms:
+                break
+            lines.append(_line(*one))
             self._next = None
+        return b"".join(lines)
+
+    async def _following(self) -> tuple[TreeEntry, Mapping[str, Any]] | None:
+        """The next entry with a line: behind a clock that was set back, one without may be dated later."""
+        async for entry in self._entries:
             # Asked for before it is decoded: most of a tree's log is about other things.
             if published_kind(entry.payload) in _TOLD:
                 told = orjson.loads(entry.payload)
                 if self._concerns(read_event(told["msg"])):
-                    lines.append(_line(entry, told))
+                    return entry, told
+        return None
 
     def _concerns(self, event: EventMsg) -> bool:
         """Whether the session's queue has the event: the root's of all agents, others' of children."""

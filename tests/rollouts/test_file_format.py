@@ -5,14 +5,14 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.broker.records import StoredEntry
+from orchestrator.broker.records import StoredEntry, TreeEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import inherited_history, opened
@@ -23,7 +23,10 @@ from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED, user_message
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import State
+from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentStatus, SubagentSummary
+from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.protocol.wire import written
+from orchestrator.rollouts.export import TreeLines
 from orchestrator.rollouts.file_format import (
     BadLine,
     FileWalk,
@@ -373,6 +376,38 @@ def test_lines_of_the_trees_log_stand_where_the_export_puts_them_when_a_clock_wa
     found = [entry(1, 1), entry(2, 10), told(1, 15), told(2, 3), entry(3, 20), entry(4, 5), told(3, 25)]
     assert found == [""] * 7
     assert "written after it" in told(4, 26) + entry(5, 8)
+
+
+async def test_line_of_the_trees_log_is_not_held_up_by_one_that_the_export_leaves_out() -> None:
+    """A clock was set back between the two."""
+    tree = [_tree_entry(1, 1_000, 3, of=2), _tree_entry(2, 9_000, 7, of=4), _tree_entry(3, 3_000, 5, of=2)]
+
+    async def read_tree(_: object, after: int) -> list[TreeEntry]:
+        return tree[after:]
+
+    logs = SimpleNamespace(logs=SimpleNamespace(read_tree=read_tree))
+    head = SimpleNamespace(agent_id=2, tree="t")
+    lines = TreeLines(cast(Any, logs), cast(Any, head))
+    assert [_numbers(await lines.before(at_ms)) for at_ms in (1_000, 4_000, None)] == [[], [1, 3], []]
+
+
+def _tree_entry(tree_seq: int, at_ms: int, agent_id: int, of: int) -> TreeEntry:
+    """An agent's birth, as its tree told of it."""
+    known = SubagentSummary(
+        agent_id=agent_id,
+        parent_agent_id=of,
+        session_id=f"s{agent_id}",
+        origin=AgentOrigin.SPAWN,
+        status=SubagentStatus.RUNNING,
+        started_at_ms=at_ms,
+    )
+    told = SubagentLifecycle(event=LifecycleChange.CREATED, agent_id=agent_id, subagent=known)
+    payload = orjson.dumps({"id": "1", "msg": told.model_dump(mode="json", exclude_none=True)})
+    return TreeEntry(tree_seq, payload, SessionId("s"), 1, b"", (), at_ms)
+
+
+def _numbers(lines: bytes) -> list[int]:
+    return [orjson.loads(line)["tree_seq"] for line in lines.splitlines()]
 
 
 def _line_of(at_s: int, **rest: Any) -> Any:
