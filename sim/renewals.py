@@ -36,10 +36,15 @@ class Renewals:
 
     def answered(self, sent: Sent, reply: Any) -> None:
         """The sender of a commit goes on with its answer."""
-        if reply and reply[0] == b"OK":
-            lane, claim = current_lane(), str(arguments(sent.args)[CLAIM])
-            later: Callable[..., Any] = self._loop.on
-            later(lane, later, lane, self._notes, claim, reply_fields("commit", reply)["seq"], after=NOTED_S)
+        if not reply or reply[0] != b"OK":
+            return
+        fields = reply_fields("commit", reply)
+        if fields["pokes"] or fields["woken"]:
+            # First it tells others, and a renewal may be sent while it waits for their streams.
+            return
+        lane, claim = current_lane(), str(arguments(sent.args)[CLAIM])
+        later: Callable[..., Any] = self._loop.on
+        later(lane, later, lane, self._notes, claim, fields["seq"], after=NOTED_S)
 
     def _notes(self, claim: str, seq: int) -> None:
         self._reached[claim] = max(seq, self._reached.get(claim, 0))
