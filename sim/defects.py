@@ -12,12 +12,11 @@ from orchestrator.broker.commits import Commits
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.port import NEVER_BOUNDED, RedisClock, Witness
 from orchestrator.broker.records import BudgetPart, Committed
-from orchestrator.core import decide
 from orchestrator.core import decide as decide_module
 from orchestrator.core.calls import timer_of
 from orchestrator.core.chain import next_chain, payload_digest
 from orchestrator.core.commit_parts import RETRY_TIMER, NewEntry, TreePart, approval_timer, watchdog_timer
-from orchestrator.core.decide import call
+from orchestrator.core.decide import call, takeover
 from orchestrator.gateways.client import Client
 from orchestrator.runtime import runner, side_work
 from orchestrator.runtime.committing import Writing
@@ -371,7 +370,7 @@ DEFECTS = (
     Mutant(
         "takeover runs again",
         "a command that a lost worker had begun is run again",
-        swapped(decide, "_judge", _runs_again),
+        swapped(takeover, "_judge", _runs_again),
     ),
     Mutant(
         "answers count while stopping",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.broker import fleet_feed
-from orchestrator.core import decide
+from orchestrator.core.decide import takeover
 from orchestrator.runtime import journal
 from sim.mutant import Mutant, lua, text
 
@@ -171,13 +171,13 @@ DEFECTS = (
     Mutant(
         "takeovers are told as the root's",
         "a tree's log tells of the takeover of an agent as of one of the root",
-        text(decide, "_tell_tree", "agent_id=facts.agent_id, session_id", "agent_id=0, session_id"),
+        text(takeover, "_tell_tree", "agent_id=facts.agent_id, session_id", "agent_id=0, session_id"),
         "family",
     ),
     Mutant(
         "takeovers of agents are told to nobody",
         "a tree's log tells of takeovers of its root alone",
-        text(decide, "_tell_tree", "if facts.is_root and not", "if not facts.is_root or not"),
+        text(takeover, "_tell_tree", "if facts.is_root and not", "if not facts.is_root or not"),
         "family",
         test="tests/core/test_tree_ending.py::test_tree_s_log_tells_who_was_taken_over_and_under_which_claim",
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import decide, outstanding
 from orchestrator.core.calls.exec import DESTRUCTIVE_REASON, Exec
-from orchestrator.core.decide import agent, call_end, ops, task
+from orchestrator.core.decide import agent, call_end, ops, takeover, task
 from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.exec import supervisor_process
 from orchestrator.tools.exec.worker_processes import LiveProcess, LiveProcesses
@@ -24,7 +24,7 @@ DEFECTS = (
         "processes of a lost worker live on",
         "a take-over does not record that the processes are gone",
         text(
-            decide,
+            takeover,
             "took_over",
             "lose(draft, processes, WORKER_LOST, shown=command.shown)",
             "pass",
@@ -93,7 +93,7 @@ DEFECTS = (
     Mutant(
         "a proof counts for what began behind it",
         "a task is over by a proof that is older than its last process",
-        text(decide, "stopped", "if not draft.state.processes.stopping:", "if True:"),
+        text(takeover, "stopped", "if not draft.state.processes.stopping:", "if True:"),
         _PLAY,
     ),
     Mutant(

@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.core import decide, evolve, lines, outstanding, snapshot, user_turns
 from orchestrator.core.calls import Call, ClientToolWork, Exec, Mcp, UserInputWork, ask
-from orchestrator.core.decide import agent, call, call_end, request, task
+from orchestrator.core.decide import agent, call, call_end, request, takeover, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.modes import Proposal
@@ -100,7 +100,7 @@ DEFECTS = (
     Mutant(
         "servers' calls run again",
         "a call of an MCP server that was lost with its worker is started anew",
-        text(decide, "_judge", "or call.repeatable or", "or call.kind == 'mcp' or"),
+        text(takeover, "_judge", "or call.repeatable or", "or call.kind == 'mcp' or"),
         "servers",
     ),
     Mutant(
@@ -124,7 +124,7 @@ DEFECTS = (
     Mutant(
         "every end is proved",
         "a new holder does not note that nobody saw the lost one's commands end",
-        text(decide, "took_over", 'draft.add(f.AgentChanged({"evidence": "presumed"}))', "pass"),
+        text(takeover, "took_over", 'draft.add(f.AgentChanged({"evidence": "presumed"}))', "pass"),
         "ends",
     ),
     Mutant(
@@ -298,7 +298,7 @@ DEFECTS = (
     Mutant(
         "people's commands run again",
         "a command of a person that was lost with its worker is started anew",
-        text(decide, "_judge", "or call.repeatable or", "or call.name == 'user_shell' or"),
+        text(takeover, "_judge", "or call.repeatable or", "or call.name == 'user_shell' or"),
         "commands",
     ),
     Mutant(

@@ -6,7 +6,8 @@ import pytest
 
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.commands import TaskRefused
-from orchestrator.core.decide import IN_DOUBT, IllegalCommand
+from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
 from orchestrator.core.settings import Rules
 from tests.core.driver import Session, a_command, a_patch, assistant

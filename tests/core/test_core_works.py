@@ -23,7 +23,8 @@ from orchestrator.core.calls import (
     timer_of,
     work_of,
 )
-from orchestrator.core.decide import IN_DOUBT, IllegalCommand
+from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText

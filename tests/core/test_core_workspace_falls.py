@@ -11,7 +11,7 @@ from orchestrator.core.calls import Phase, PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import FolderMade
 from orchestrator.core.compaction import newest_texts
-from orchestrator.core.decide import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
+from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
 from orchestrator.core.outstanding import MakeFolder, OweRequest, SaveFolder
 from orchestrator.core.state import may_write
 from orchestrator.protocol.ids import SnapshotId

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.decide import IN_DOUBT
+from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.entries import DENDRO
 from orchestrator.core.evolve import evolve
 from orchestrator.core.ids import TreeId

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from orchestrator.core.decide import IN_DOUBT
+from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.requests import ServerRequest
 from tests.crash.flows import TYPED, Asked, typed_by
 from tests.crash.logs import Log

@@ -30,7 +30,7 @@ from orchestrator import (
 )
 from orchestrator.core.calls import Call, CustomWork
 from orchestrator.core.commands import Immediate
-from orchestrator.core.decide import IN_DOUBT
+from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol import ops
