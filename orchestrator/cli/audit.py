@@ -24,6 +24,8 @@ GROUPS = ("who", "behalf", "agent", "model", "day", "token")
 ENTRIES_SHOWN = 6
 SQL_ROWS = 1_000
 UNCHECKED = 2
+ERROR_CHARS = 200
+"""Of the reason why an entry cannot be read: a stranger's file chooses its words."""
 WORTH = (
     "proved: the entries follow from each other, and stand in the log as they were written. Without a chain "
     "key, or a head that you noted, whoever can write to Redis can write the whole log anew"
@@ -349,14 +351,19 @@ def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[N
             return audited.logs_of_export(path, chain_key(settings))
         return None
 
+    async def asked(logs: Source) -> Source:
+        try:
+            await answer(logs)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            why = f"{type(error).__name__}: {error}"[:ERROR_CHARS]
+            raise Fault(f"{source}: an entry has a form that this version cannot read ({why})") from None
+        return logs
+
     async def ask() -> Source:
         if (logs := await of_file()) is not None:
-            await answer(logs)
-            return logs
+            return await asked(logs)
         async with opened(settings) as found:
-            logs = await audited.logs_of_tree(found, await found.find(source))
-            await answer(logs)
-            return logs
+            return await asked(await audited.logs_of_tree(found, await found.find(source)))
 
     try:
         logs = asyncio.run(ask())

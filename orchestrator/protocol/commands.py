@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, TypeAlias
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Annotated, Final, Literal, TypeAlias
+
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from orchestrator.protocol.scalars import LargeText
-from orchestrator.protocol.wire import JsonValue, Maybe, OneOf, Unknown, WireModel
+from orchestrator.protocol.wire import JsonObject, JsonValue, Maybe, OneOf, Unknown, WireModel
 
 
 class ReadCommand(WireModel):
@@ -49,6 +53,16 @@ ParsedCommand: TypeAlias = (
     ReadCommand | ListFilesCommand | SearchCommand | UnknownCommand | UnknownParsedCommand
 )
 ParsedCommandField = Annotated[ParsedCommand, OneOf()]
+_PARSED: Final[TypeAdapter[ParsedCommand]] = TypeAdapter(
+    ParsedCommandField, config=ConfigDict(defer_build=True)
+)
+
+
+def parsed_commands(values: Iterable[JsonObject]) -> Iterator[ParsedCommand]:
+    """The parsed commands of JSON; one that is not sound is passed over."""
+    for value in values:
+        with suppress(ValidationError):
+            yield _PARSED.validate_python(value)
 
 
 class AddFile(WireModel):

@@ -10,25 +10,48 @@ import posixpath
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, assert_never
 
 import orjson
 
+from orchestrator.core import calls as w
+from orchestrator.core import facts as f
 from orchestrator.core.birth import needed, opened
 from orchestrator.core.blobs import is_reference, resolve
+from orchestrator.core.calls import Phase
+from orchestrator.core.calls.patch import verb_of
 from orchestrator.core.context import CONTEXT_TAGS, INSTRUCTIONS_TAG, ROLE_OPENING
-from orchestrator.core.entries import RESPONSE_ITEM, Entry
+from orchestrator.core.entries import Entry
 from orchestrator.core.evolve import evolve
-from orchestrator.core.facts import RequestBegun
 from orchestrator.core.frozen import record
-from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, for_model, message_text, searched
+from orchestrator.core.history import OUTPUT_KINDS, for_model, message_text, searched
+from orchestrator.core.lines import CompactedLine
 from orchestrator.core.modes import with_plan
+from orchestrator.core.sender import sender_wire
+from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.user_turns import SKILL_TAG
 from orchestrator.folders.names import quoted
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.model.prompt import Prompt
-from orchestrator.views.audited import MOST_ENTRIES, MOST_SHOWN, UNKNOWN, Source, Told, digest_of, name_of
+from orchestrator.protocol import items
+from orchestrator.protocol.commands import ListFilesCommand, ReadCommand, SearchCommand, parsed_commands
+from orchestrator.protocol.events import ExecCommandEnd, PatchApplyEnd
+from orchestrator.protocol.scalars import LargeText
+from orchestrator.protocol.wire import tag_of
+from orchestrator.views.audited import (
+    CALLS,
+    MOST_ENTRIES,
+    MOST_SHOWN,
+    OUTPUTS,
+    UNKNOWN,
+    Source,
+    Told,
+    digest_of,
+    has_network,
+    name_of,
+    tokens,
+)
 
 
 @dataclass(slots=True)
@@ -61,33 +84,33 @@ class _Session:
     words_entry: str = ""
     reasoning: str = ""
     reasoning_entry: str = ""
-    settings: Mapping[str, Any] = field(default_factory=dict)
+    settings: TurnSettings | None = None
     task: str = ""
     task_entry: str = ""
 
     def take(self, told: Told) -> None:
+        match told.fact:
+            case f.Configured(settings=settings, session=facts):
+                self.agent, self.settings = facts.agent_path, settings
+            case f.TaskBegun(id=id, settings=settings):
+                self.task, self.task_entry, self.settings = id, told.place, settings
+            case _:
+                self._said(told)
+
+    def _said(self, told: Told) -> None:
         payload = told.payload
-        if told.kind == "configured":
-            self.agent = str((payload.get("session") or {}).get("agent_path", "0"))
-            self.settings = payload.get("settings") or {}
-        elif told.kind == "task":
-            self.task, self.task_entry = str(payload.get("id", "")), told.place
-            self.settings = payload.get("settings") or {}
-        elif told.type == RESPONSE_ITEM and payload.get("type") == "message":
-            self._said(told, payload)
-        elif told.type == RESPONSE_ITEM and payload.get("type") == "reasoning":
+        if told.item is items.Message:
+            text = message_text(payload)
+            if payload.get("role") == "user" and not text.startswith(CONTEXT_TAGS):
+                self.words, self.words_entry = _short(text), told.place
+            elif payload.get("role") == "assistant":
+                self.reasoning, self.reasoning_entry = _short(text), told.place
+        elif told.item is items.Reasoning:
             said = " ".join(
                 str(part.get("text", "")) for part in payload.get("summary") or () if isinstance(part, dict)
             )
             if said:
                 self.reasoning, self.reasoning_entry = _short(said), told.place
-
-    def _said(self, told: Told, payload: Mapping[str, Any]) -> None:
-        text = message_text(payload)
-        if payload.get("role") == "user" and not text.startswith(CONTEXT_TAGS):
-            self.words, self.words_entry = _short(text), told.place
-        elif payload.get("role") == "assistant":
-            self.reasoning, self.reasoning_entry = _short(text), told.place
 
     def about(self) -> dict[str, str]:
         return {
@@ -115,7 +138,7 @@ async def _walk(logs: Source, *, texts: bool = False) -> AsyncIterator[tuple[_Se
 # ── file ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-def _is_path(said: Any, wanted: str, cwd: str) -> bool:
+def _is_path(said: object, wanted: str, cwd: str) -> bool:
     """Whether a path that an entry names is the one that is asked for: whole, below `cwd`, or by its end."""
     if not isinstance(said, str) or not said:
         return False
@@ -137,96 +160,155 @@ class _Touch:
 
 async def file(logs: Source, path: str) -> AsyncIterator[Answer]:
     """Everything that touched a file, in the order of the logs: patches, commands, merges and snapshots."""
-    wanted = path.encode("utf-8", "surrogateescape")
-    calls: dict[str, _Touch] = {}
-    last: dict[str, Answer] = {}
-    session = ""
+    touched = _Touched(path)
     async for log, told in _walk(logs):
-        if log.id != session:
-            calls.clear()
-            session = log.id
-        payload = told.payload
-        if told.kind == "call" and payload.get("phase") == "running":
-            touch = _touch(log, told, path)
-            if touch is not None:
-                calls[str(payload.get("call_id"))] = touch
-                if len(calls) > MOST_ENTRIES:
-                    calls.pop(next(iter(calls)))
-                if touch.names:
-                    yield touch.answer
-        elif told.type == "event_msg" and payload.get("type") in ("patch_apply_end", "exec_command_end"):
-            found = calls.get(str(payload.get("call_id")))
-            if found is not None and found.names:
-                done = payload.get("success", payload.get("exit_code") == 0)
-                values = {"what": "end", "call": str(payload.get("call_id")), "success": bool(done)}
-                word = "succeeded" if done else "failed"
-                yield Answer(f"{log.agent}/{payload.get('call_id')}  {word}", values, [told.place])
-        elif told.kind == "workspace":
-            names = [str(name) for name in payload.get("names") or ()]
-            changed = sum(int(n) for n in dict(payload.get("files") or {}).values() if type(n) is int)
-            if any(_is_path(name, quoted(wanted), "") for name in names):
-                between = [id for id in map(str, payload.get("call_ids") or ()) if id in calls]
-                for id in between:
-                    if not calls[id].names:
-                        yield calls[id].answer
-                snapshot = str(payload.get("snapshot"))
-                by = f", behind {', '.join(between)}" if between else ""
-                values = {"what": "snapshot", "snapshot": snapshot, "calls": between, **log.about()}
-                text = f"{log.agent}  snapshot {snapshot} has another content of it than the one before{by}"
-                last[log.id] = answer = Answer(text, values, [told.place])
-                yield answer
-            elif changed > len(names):
-                values = {"what": "snapshot", "snapshot": str(payload.get("snapshot")), "may": True}
-                listed = f"{len(names)} of {changed} changed files"
-                text = f"{log.agent}  a snapshot names {listed}: it may be among them"
-                yield Answer(text, values, [told.place], proved=False)
-            calls.clear()
-        elif told.kind == "workspace_merged":
-            call = calls.get(str(payload.get("call_id")))
-            if call is not None:
-                values = {"what": "merged", "snapshot": str(payload.get("snapshot")), **log.about()}
-                yield Answer(
-                    f"{log.agent}  merged from agent {payload.get('agent_id')}", values, [told.place]
-                )
-    for session, answer in last.items():
+        for answer in touched.take(log, told):
+            yield answer
+    for session, answer in touched.last.items():
         snapshot = answer.values["snapshot"]
         text = f"at the end of {session}'s log its content is that of snapshot {snapshot}"
         yield Answer(text, {"what": "final", "session": session, "snapshot": snapshot}, answer.entries)
 
 
-def _touch(log: _Session, told: Told, path: str) -> _Touch | None:
-    work = told.payload.get("spec") or {}
-    cwd = said if isinstance(said := work.get("cwd"), str) else ""
-    id = str(told.payload.get("call_id"))
-    what, does, names = str(work.get("kind")), "", False
-    match what:
-        case "patch":
-            for name, change in dict(work.get("changes") or {}).items():
-                if _is_path(name, path, cwd):
-                    kind = change.get("type") or next(iter(change), "") if isinstance(change, dict) else ""
-                    does, names = f"patch: {kind or 'change'}", True
-        case "merge":
-            if any(_is_path(name, path, str(work.get("folder") or "")) for name in work.get("names") or ()):
-                does, names = f"merge of agent {work.get('agent_id')}", True
-        case "exec":
-            words = [word for word in work.get("command") or () if isinstance(word, str)]
-            names = any(_is_path(word, path, cwd) for word in words) or any(
-                _is_path(parsed.get(part), path, cwd)
-                for parsed in work.get("parsed_cmd") or ()
-                if isinstance(parsed, dict)
-                for part in ("path", "name")
-            )
-            # A script is one word: the name in it, between what no path has.
-            ends = r"(?<![^\s'\"=<>|;:(])" + re.escape(path) + r"(?![^\s'\"<>|;:)])"
-            names = names or any(re.search(ends, word) for word in words)
-            does = f"command: {_short(' '.join(words))}"
-        case _:
+class _Touched:
+    """The calls and snapshots that have touched a file so far."""
+
+    def __init__(self, path: str) -> None:
+        self.last: dict[str, Answer] = {}
+        """The last snapshot of each session that has another content of it."""
+        self._path = path
+        self._quoted = quoted(path.encode("utf-8", "surrogateescape"))
+        self._calls: dict[str, _Touch] = {}
+        self._session = ""
+
+    def take(self, log: _Session, told: Told) -> Iterator[Answer]:
+        """The answers that an entry gives."""
+        if log.id != self._session:
+            self._calls.clear()
+            self._session = log.id
+        if told.kind in (ExecCommandEnd, PatchApplyEnd):
+            yield from self._ended(log, told)
+            return
+        match told.fact:
+            case f.CallMoved(call_id=id, phase=Phase.RUNNING, work=work):
+                yield from self._began(log, told, id, work)
+            case f.WorkspaceSaved() as saved:
+                yield from self._saved(log, told, saved)
+                self._calls.clear()
+            case f.WorkspaceMerged() as merged if merged.call_id in self._calls:
+                values = {"what": "merged", "snapshot": merged.snapshot, **log.about()}
+                yield Answer(f"{log.agent}  merged from agent {merged.agent_id}", values, [told.place])
+            case _:
+                pass
+
+    def _began(self, log: _Session, told: Told, id: str, work: w.CallWork | None) -> Iterator[Answer]:
+        touch = _touch(log, told, id, work, self._path)
+        if touch is None:
+            return
+        self._calls[id] = touch
+        if len(self._calls) > MOST_ENTRIES:
+            self._calls.pop(next(iter(self._calls)))
+        if touch.names:
+            yield touch.answer
+
+    def _ended(self, log: _Session, told: Told) -> Iterator[Answer]:
+        match told.event:
+            case ExecCommandEnd(call_id=id, exit_code=code):
+                done = code == 0
+            case PatchApplyEnd(call_id=id, success=success):
+                done = success
+            case _:
+                return
+        if id in self._calls and self._calls[id].names:
+            values = {"what": "end", "call": id, "success": done}
+            word = "succeeded" if done else "failed"
+            yield Answer(f"{log.agent}/{id}  {word}", values, [told.place])
+
+    def _saved(self, log: _Session, told: Told, saved: f.WorkspaceSaved) -> Iterator[Answer]:
+        values: dict[str, Any]
+        snapshot, names = saved.snapshot, saved.names
+        changed = saved.files.total
+        if any(_is_path(name, self._quoted, "") for name in names):
+            between = [id for id in saved.call_ids if id in self._calls]
+            for id in between:
+                if not self._calls[id].names:
+                    yield self._calls[id].answer
+            by = f", behind {', '.join(between)}" if between else ""
+            values = {"what": "snapshot", "snapshot": snapshot, "calls": between, **log.about()}
+            text = f"{log.agent}  snapshot {snapshot} has another content of it than the one before{by}"
+            self.last[log.id] = answer = Answer(text, values, [told.place])
+            yield answer
+        elif changed > len(names):
+            values = {"what": "snapshot", "snapshot": snapshot, "may": True}
+            listed = f"{len(names)} of {changed} changed files"
+            text = f"{log.agent}  a snapshot names {listed}: it may be among them"
+            yield Answer(text, values, [told.place], proved=False)
+
+
+def _touch(log: _Session, told: Told, id: str, work: w.CallWork | None, path: str) -> _Touch | None:
+    does, names = "", False
+    match work:
+        case w.PatchWork():
+            for name, change in work.changes.items():
+                if _is_path(name, path, _folder(work.cwd)):
+                    does, names = f"patch: {verb_of(change) or 'change'}", True
+        case w.MergeWork():
+            if any(_is_path(name, path, work.folder) for name in work.names):
+                does, names = f"merge of agent {work.agent_id}", True
+        case w.ExecWork():
+            names, does = _names(work, path), f"command: {_short(' '.join(_words(work)))}"
+        case (
+            None
+            | w.StdinWork()
+            | w.CopyWork()
+            | w.CustomWork()
+            | w.McpWork()
+            | w.AwaitWork()
+            | w.HelperWork()
+            | w.VariantsWork()
+            | w.QuestionWork()
+            | w.UserInputWork()
+            | w.PlanWork()
+            | w.ClientToolWork()
+            | w.UnknownWork()
+        ):
             return None
+        case _:
+            assert_never(work)
     if not does:
         return None
-    values = {"what": what, "call": id, "does": does, **log.about()}
+    values = {"what": work.kind, "call": id, "does": does, **log.about()}
     text = f"{log.agent}/{id}  {does}  for “{log.words}”, after “{log.reasoning}”"
     return _Touch(Answer(text, values, [told.place, *log.said_at()]), names)
+
+
+def _folder(cwd: LargeText) -> str:
+    return cwd if isinstance(cwd, str) else ""
+
+
+def _words(work: w.ExecWork) -> list[str]:
+    """The words of a command, but for those that stand beside the log."""
+    return [word for word in work.command if isinstance(word, str)]
+
+
+def _names(work: w.ExecWork, path: str) -> bool:
+    """Whether a command names the file, as far as its words tell."""
+    cwd, words = _folder(work.cwd), _words(work)
+    if any(_is_path(word, path, cwd) for word in words):
+        return True
+    for parsed in parsed_commands(work.parsed_cmd):
+        match parsed:
+            case ReadCommand(path=named, name=name):
+                if _is_path(named, path, cwd) or _is_path(name, path, cwd):
+                    return True
+            case ListFilesCommand(path=named) | SearchCommand(path=named):
+                if _is_path(named, path, cwd):
+                    return True
+            case _:
+                pass
+    # A script is one word: the name in it, between what no path has.
+    ends = r"(?<![^\s'\"=<>|;:(])" + re.escape(path) + r"(?![^\s'\"<>|;:)])"
+    return any(re.search(ends, word) for word in words)
 
 
 # ── egress ────────────────────────────────────────────────────────────────────────────────────────
@@ -244,33 +326,47 @@ async def egress(logs: Source) -> AsyncIterator[Answer]:
     calls: dict[str, Answer] = {}
     session = ""
     async for log, told in _walk(logs):
-        if log.id != session or told.kind == "task_ended":
+        if log.id != session or told.kind is f.TaskEnded:
             for answer in calls.values():
                 yield answer
             calls.clear()
             session = log.id
-        payload = told.payload
-        if told.kind == "request_ended":
-            yield _sent(log, told)
-        elif told.type == RESPONSE_ITEM and payload.get("type") == "web_search_call":
-            words = searched(payload)
-            values = {"what": "search", "hosts": _hosts(words), "bytes": len(words.encode()), **log.about()}
-            text = f"{log.agent}  web search by the provider: {_short(words)}"
-            yield Answer(text, values, [told.place])
-        elif told.kind == "call" and payload.get("phase") == "running":
-            answered = _leaves(log, told)
-            if answered is not None:
-                calls[str(payload.get("call_id"))] = answered
-        elif told.type == RESPONSE_ITEM and str(payload.get("type")).endswith("_output"):
-            known = calls.pop(str(payload.get("call_id")), None)
-            if known is not None:
-                size = _bytes(payload.get("output"))
-                known.values = {**known.values, "bytes_back": size}
-                known.text += f", {size} bytes came back to the model"
-                known.entries = [*known.entries, told.place]
-                yield known
+        if (sent := _left(log, told, calls)) is not None:
+            yield sent
     for answer in calls.values():
         yield answer
+
+
+def _left(log: _Session, told: Told, calls: dict[str, Answer]) -> Answer | None:
+    """The answer that an entry gives; a call's is kept in `calls` until its output comes."""
+    payload = told.payload
+    if told.item is items.WebSearchCall:
+        words = searched(payload)
+        values = {"what": "search", "hosts": _hosts(words), "bytes": len(words.encode()), **log.about()}
+        return Answer(f"{log.agent}  web search by the provider: {_short(words)}", values, [told.place])
+    if told.item in OUTPUTS:
+        known = calls.pop(str(payload.get("call_id")), None)
+        if known is not None:
+            size = _bytes(payload.get("output"))
+            known.values = {**known.values, "bytes_back": size}
+            known.text += f", {size} bytes came back to the model"
+            known.entries = [*known.entries, told.place]
+        return known
+    match told.fact:
+        case (
+            f.RequestCompleted()
+            | f.RequestRetried()
+            | f.RequestDelayed()
+            | f.RequestFailed()
+            | f.RequestStopped() as end
+        ):
+            return _sent(log, told, end)
+        case f.CallMoved(call_id=id, phase=Phase.RUNNING, work=work):
+            if (leaves := _leaves(log, told, id, work)) is not None:
+                calls[id] = leaves
+        case _:
+            pass
+    return None
 
 
 def _bytes(value: Any) -> int:
@@ -281,50 +377,60 @@ def _bytes(value: Any) -> int:
     return 0 if value is None else len(orjson.dumps(value))
 
 
-def _sent(log: _Session, told: Told) -> Answer:
-    payload = told.payload
-    served, usage = payload.get("served_by") or {}, payload.get("usage") or {}
-    origin = str(served.get("origin") or UNKNOWN)
-    tokens = int(usage.get("input_tokens") or 0)
+def _sent(log: _Session, told: Told, end: f.RequestEnded) -> Answer:
+    served = end.served_by if isinstance(end, f.RequestCompleted) else None
+    origin = (served.origin if served is not None else "") or UNKNOWN
+    given = tokens(end, "input_tokens")
     values = {
         "what": "request",
-        "n": payload.get("n"),
+        "n": end.n,
         "hosts": [origin],
-        "provider": str(log.settings.get("model_provider") or ""),
+        "provider": log.settings.model_provider if log.settings is not None else "",
         "bytes": None,
-        "input_tokens": tokens,
+        "input_tokens": given,
         **log.about(),
     }
-    text = f"{log.agent}  request {payload.get('n')} to {origin}: {_counted(tokens, 'input token')}"
+    text = f"{log.agent}  request {end.n} to {origin}: {_counted(given, 'input token')}"
     # The request's end is an entry; that it went to this origin is the worker's word.
     return Answer(text, values, [told.place], proved=False)
 
 
-def _leaves(log: _Session, told: Told) -> Answer | None:
-    work = told.payload.get("spec") or {}
-    id = str(told.payload.get("call_id"))
-    match work.get("kind"):
-        case "exec":
-            policy = log.settings.get("sandbox_policy") or {}
-            free = not work.get("sandboxed", True)
-            open_ = policy.get("network_access") is True or policy.get("mode") == "danger-full-access"
-            if not free and not open_:
+def _leaves(log: _Session, told: Told, id: str, work: w.CallWork | None) -> Answer | None:
+    values: dict[str, Any]
+    match work:
+        case w.ExecWork():
+            if work.sandboxed and not has_network(log.settings):
                 return None
-            words = " ".join(word for word in work.get("command") or () if isinstance(word, str))
-            why = "outside the sandbox" if free else "with network"
+            words = " ".join(_words(work))
+            why = "with network" if work.sandboxed else "outside the sandbox"
             hosts = _hosts(words)
             values = {"what": "command", "call": id, "hosts": hosts, "why": why, "bytes": None}
             at = f" to {', '.join(hosts)}" if hosts else ""
             text = f"{log.agent}/{id}  command {why}{at}: {_short(words)}"
-            return Answer(text, {**values, **log.about()}, [told.place])
-        case "mcp":
-            server, tool = work.get("server"), work.get("tool")
-            size = _bytes(work.get("arguments"))
-            asked = {"what": "mcp", "call": id, "hosts": [f"mcp:{server}"], "tool": tool, "bytes": size}
+        case w.McpWork(server=server, tool=tool):
+            size = _bytes(work.arguments)
+            values = {"what": "mcp", "call": id, "hosts": [f"mcp:{server}"], "tool": tool, "bytes": size}
             text = f"{log.agent}/{id}  MCP server {server}, tool {tool}: {size} bytes of arguments"
-            return Answer(text, {**asked, **log.about()}, [told.place])
-        case _:
+        case (
+            None
+            | w.StdinWork()
+            | w.PatchWork()
+            | w.MergeWork()
+            | w.CopyWork()
+            | w.CustomWork()
+            | w.AwaitWork()
+            | w.HelperWork()
+            | w.VariantsWork()
+            | w.QuestionWork()
+            | w.UserInputWork()
+            | w.PlanWork()
+            | w.ClientToolWork()
+            | w.UnknownWork()
+        ):
             return None
+        case _:
+            assert_never(work)
+    return Answer(text, {**values, **log.about()}, [told.place])
 
 
 # ── redactions ────────────────────────────────────────────────────────────────────────────────────
@@ -333,19 +439,18 @@ def _leaves(log: _Session, told: Told) -> Answer | None:
 async def redactions(logs: Source) -> AsyncIterator[Answer]:
     """Each redaction: what, by whom, when and why; and the files that were made of the tree, and when."""
     async for _, told in _walk(logs):
-        payload = told.payload
-        if told.kind == "redacted":
-            target = f"{str(payload.get('log')).removeprefix('session:')}:{payload.get('seq')}"
+        if isinstance(stated := told.fact, f.Redacted):
+            target = f"{stated.log.removeprefix('session:')}:{stated.seq}"
             values = {
                 "what": "redacted",
                 "entry": target,
-                "digest": str(payload.get("digest")),
-                "who": str(payload.get("who")),
-                "why": str(payload.get("why")),
+                "digest": stated.digest,
+                "who": stated.who,
+                "why": stated.why,
                 "at": told.at,
-                "by": payload.get("by"),
+                "by": sender_wire(stated.by),
             }
-            text = f"{target}  redacted at {told.at} by {name_of(payload.get('by'))}: {payload.get('why')}"
+            text = f"{target}  redacted at {told.at} by {name_of(stated.by)}: {stated.why}"
             yield Answer(text, values, [told.place, target], proved=False)
         elif not told.line:
             text = f"{told.place}  has no text"
@@ -428,41 +533,72 @@ def finders(extra: Sequence[str]) -> list[tuple[str, re.Pattern[str]]]:
 
 async def secrets(logs: Source, extra: Sequence[str] = ()) -> AsyncIterator[Answer]:
     """Where secrets may have been seen, and who got each: agents, requests and their providers."""
-    patterns, found = finders(extra), dict[str, _Secret]()
-    providers: dict[int, tuple[str, str]] = {}
-    outside: list[Answer] = []
-    session = ""
+    seen = _Seen(finders(extra))
     async for log, told in _walk(logs, texts=True):
-        if log.id != session:
-            session, providers = log.id, {}
-            for secret in found.values():
-                secret.shown_in = ""
-        if told.kind == "request_begun":
-            providers[int(told.payload.get("n") or 0)] = (told.place, told.at)
-        elif told.kind == "request_ended":
-            _got(log, told, found, providers)
-        elif told.type == "compacted":
-            for secret in found.values():
-                secret.shown_in = ""
-        if told.kind == "answer" and told.payload.get("secret"):
-            values = {"what": "secret answer", "call": str(told.payload.get("call_id")), **log.about()}
-            text = f"{log.agent}/{told.payload.get('call_id')}  a person's secret answer, beside the log"
-            yield Answer(text, values, [told.place])
-        if (read := _read_outside(log, told)) is not None and len(outside) < MOST_SECRETS:
-            outside.append(read)
-        joins = told.type in (RESPONSE_ITEM, "compacted") or told.kind in ("forked", "rewound")
+        for answer in seen.take(log, told):
+            yield answer
+    for number, secret in enumerate(seen.found.values(), 1):
+        yield _told(number, secret)
+    for answer in seen.outside:
+        yield answer
+
+
+class _Seen:
+    """The secrets that were found so far."""
+
+    def __init__(self, patterns: Sequence[tuple[str, re.Pattern[str]]]) -> None:
+        self.found: dict[str, _Secret] = {}
+        self.outside: list[Answer] = []
+        """Commands that read outside of their folder."""
+        self._patterns = patterns
+        self._begun: dict[int, tuple[str, str]] = {}
+        """Requests of the session by their numbers, each with its entry and its time."""
+        self._session = ""
+
+    def take(self, log: _Session, told: Told) -> Iterator[Answer]:
+        """Reads an entry; what can be told of it alone is told at once."""
+        if log.id != self._session:
+            self._session, self._begun = log.id, {}
+            self._forget()
+        if told.kind is CompactedLine:
+            self._forget()
+        match told.fact:
+            case f.RequestBegun(n=n):
+                self._begun[n] = told.place, told.at
+            case (
+                f.RequestCompleted()
+                | f.RequestRetried()
+                | f.RequestDelayed()
+                | f.RequestFailed()
+                | f.RequestStopped() as end
+            ):
+                _got(log, told, end, self.found, self._begun)
+            case f.Answered(call_id=id, secret=secret) if secret:
+                values = {"what": "secret answer", "call": id, **log.about()}
+                text = f"{log.agent}/{id}  a person's secret answer, beside the log"
+                yield Answer(text, values, [told.place])
+            case f.CallMoved(call_id=id, phase=Phase.RUNNING, work=w.ExecWork() as work):
+                if len(self.outside) < MOST_SECRETS:
+                    self.outside += _read_outside(log, told, id, work)
+            case _:
+                pass
+        self._look(log, told)
+
+    def _forget(self) -> None:
+        """No conversation has them any more, as far as is known."""
+        for secret in self.found.values():
+            secret.shown_in = ""
+
+    def _look(self, log: _Session, told: Told) -> None:
+        joins = told.item is not None or told.kind in (CompactedLine, f.Forked, f.Rewound)
         for text, digest in _texts_of(told):
-            for kind, matched in _matches(patterns, text):
-                if matched not in found and len(found) >= MOST_SECRETS:
+            for kind, matched in _matches(self._patterns, text):
+                if matched not in self.found and len(self.found) >= MOST_SECRETS:
                     continue
-                secret = found.setdefault(matched, _Secret(kind, len(matched)))
+                secret = self.found.setdefault(matched, _Secret(kind, len(matched)))
                 secret.take(log, told, joins=joins)
                 if digest:
                     secret.texts.add(digest)
-    for number, secret in enumerate(found.values(), 1):
-        yield _told(number, secret)
-    for answer in outside:
-        yield answer
 
 
 def _matches(patterns: Sequence[tuple[str, re.Pattern[str]]], text: str) -> Iterator[tuple[str, str]]:
@@ -493,11 +629,17 @@ def _texts_of(told: Told) -> Iterator[tuple[str, str]]:
 
 
 def _got(
-    log: _Session, told: Told, found: Mapping[str, _Secret], begun: Mapping[int, tuple[str, str]]
+    log: _Session,
+    told: Told,
+    end: f.RequestEnded,
+    found: Mapping[str, _Secret],
+    begun: Mapping[int, tuple[str, str]],
 ) -> None:
-    n = int(told.payload.get("n") or 0)
+    n = end.n
     entry, at = begun.get(n, (told.place, told.at))
-    origin = (told.payload.get("served_by") or {}).get("origin") or log.settings.get("model_provider")
+    served = end.served_by if isinstance(end, f.RequestCompleted) else None
+    provider = log.settings.model_provider if log.settings is not None else ""
+    origin = (served.origin if served is not None else "") or provider
     for secret in found.values():
         # What came with this very response was not in its request.
         before = secret.shown_in == log.id and _place(secret.joined, log.id) < _place(entry, log.id)
@@ -534,29 +676,20 @@ def _told(number: int, secret: _Secret) -> Answer:
     return Answer(text, values, secret.entries, proved=False)
 
 
-def _read_outside(log: _Session, told: Told) -> Answer | None:
+def _read_outside(log: _Session, told: Told, id: str, work: w.ExecWork) -> Iterator[Answer]:
     """A command that reads a file outside of its folder, as far as its words tell."""
-    work = told.payload.get("spec") or {} if told.kind == "call" else {}
-    if work.get("kind") != "exec" or told.payload.get("phase") != "running":
-        return None
-    cwd = str(work.get("cwd") or "/")
+    cwd = _folder(work.cwd) or "/"
     paths = []
-    for parsed in work.get("parsed_cmd") or ():
-        path = parsed.get("path") or parsed.get("name") if isinstance(parsed, dict) else None
-        if isinstance(path, str) and parsed.get("type") == "read":
+    for parsed in parsed_commands(work.parsed_cmd):
+        path = parsed.path or parsed.name if isinstance(parsed, ReadCommand) else None
+        if isinstance(path, str):
             whole = posixpath.normpath(posixpath.join(cwd, path))
             if whole != cwd and not whole.startswith(cwd.rstrip("/") + "/"):
                 paths.append(whole)
-    if not paths:
-        return None
-    id = str(told.payload.get("call_id"))
-    values = {"what": "read outside", "call": id, "paths": paths, **log.about()}
-    return Answer(
-        f"{log.agent}/{id}  reads outside of its folder: {', '.join(paths)}",
-        values,
-        [told.place],
-        proved=False,
-    )
+    if paths:
+        values = {"what": "read outside", "call": id, "paths": paths, **log.about()}
+        text = f"{log.agent}/{id}  reads outside of its folder: {', '.join(paths)}"
+        yield Answer(text, values, [told.place], proved=False)
 
 
 # ── context ───────────────────────────────────────────────────────────────────────────────────────
@@ -582,7 +715,8 @@ class _Shown:
     items: list[Mapping[str, Any]]
     origins: list[_Origin]
     purpose: str
-    sent: Told | None = None
+    sent: f.RequestSent | None = None
+    sent_entry: str = ""
     instructions: Any = None
     tools: Any = None
 
@@ -596,46 +730,50 @@ class _Conversation:
         self._shaped = _Origin("", "conversation")
         self._calls: dict[str, tuple[str, bool]] = {}
         self._by = ""
-        self.broken = ""
         self.texts: dict[str, Any] = {}
         """Facts `text`, by their SHA-256."""
 
     def take(self, log: _Session, told: Told) -> None:
+        self._state_origin(log, told)
         payload = told.payload
-        if told.kind == "task":
-            self._by = name_of(payload.get("by")) if payload.get("by") else ""
-            self._shaped = _Origin(told.place, "task")
-        elif told.kind == "call" and payload.get("spec"):
-            self._calls[str(payload.get("call_id"))] = _tool(log, payload["spec"])
-        elif told.kind == "forked":
-            parent = payload.get("parent") or {}
-            self._shaped = _Origin(told.place, f"inherited from {parent.get('session')}:{parent.get('seq')}")
-        elif told.kind == "rewound":
-            self._shaped = _Origin(told.place, "inherited from before a compaction")
-        elif told.type == "compacted":
-            self._shaped = _Origin(told.place, "compaction of the conversation")
-        elif told.kind == "text":
-            self.texts[str(payload.get("sha256"))] = payload.get("content")
         if not told.line:
-            self.broken = told.place
             return
-        if told.type == RESPONSE_ITEM:
+        if told.item is not None:
             self._origins[id(payload)] = payload, self._of(told)
         entry = Entry(told.type, payload, str(told.line.get("id", "")))
         self.state = evolve(self.state, entry, told.seq)
-        if told.type == "compacted":
+        if told.kind is CompactedLine:
             kept = {id(item) for item in self.state.history}
             self._origins = {key: value for key, value in self._origins.items() if key in kept}
 
+    def _state_origin(self, log: _Session, told: Told) -> None:
+        """Says where what the conversation gets from an entry that is no item comes from."""
+        if told.kind is CompactedLine:
+            self._shaped = _Origin(told.place, "compaction of the conversation")
+        match told.fact:
+            case f.TaskBegun(by=by):
+                self._by = "" if by is None else name_of(by)
+                self._shaped = _Origin(told.place, "task")
+            case f.CallMoved(call_id=id, work=work) if work is not None:
+                self._calls[id] = _tool(log, work)
+            case f.Forked(parent=parent):
+                self._shaped = _Origin(told.place, f"inherited from {parent['session']}:{parent['seq']}")
+            case f.Rewound():
+                self._shaped = _Origin(told.place, "inherited from before a compaction")
+            case f.TextKept(sha256=digest, content=content):
+                self.texts[digest] = content
+            case _:
+                pass
+
     def _of(self, told: Told) -> _Origin:
-        payload, kind = told.payload, told.payload.get("type")
-        image = ", with an image" if b"input_image" in orjson.dumps(payload) else ""
-        if kind in OUTPUT_KINDS:
+        payload, kind = told.payload, told.item
+        image = ", with an image" if _has_image(payload) else ""
+        if kind in OUTPUTS:
             tool, outside = self._calls.get(str(payload.get("call_id")), ("tool", False))
             return _Origin(told.place, tool + image, outside)
-        if kind == "web_search_call":
+        if kind is items.WebSearchCall:
             return _Origin(told.place, "web search", outside=True)
-        if kind != "message" or payload.get("role") == "assistant":
+        if kind is not items.Message or payload.get("role") == "assistant":
             return _Origin(told.place, "model")
         text = message_text(payload)
         match payload.get("role"):
@@ -654,36 +792,50 @@ class _Conversation:
             case _:
                 return _Origin(told.place, "Dendro")
 
-    def begun(self, told: Told) -> _Shown:
+    def begun(self, told: Told, request: f.RequestBegun) -> _Shown:
         """The request that an entry begins, with what the conversation is then."""
-        items = list(self.state.conversation)
-        known = [self._origins.get(id(item), (None, self._shaped))[1] for item in items]
-        purpose = str(told.payload.get("purpose"))
-        return _Shown(told.place, int(told.payload.get("n") or 0), self.state, items, known, purpose)
+        shown = list(self.state.conversation)
+        known = [self._origins.get(id(item), (None, self._shaped))[1] for item in shown]
+        return _Shown(told.place, request.n, self.state, shown, known, request.purpose)
 
 
-def _tool(log: _Session, work: Mapping[str, Any]) -> tuple[str, bool]:
+_IMAGE: Final = tag_of(items.InputImage)
+
+
+def _has_image(item: Mapping[str, Any]) -> bool:
+    parts = item.get("output") if item.get("type") in OUTPUT_KINDS else item.get("content")
+    return isinstance(parts, list) and any(
+        isinstance(part, Mapping) and part.get("type") == _IMAGE for part in parts
+    )
+
+
+def _tool(log: _Session, work: w.CallWork) -> tuple[str, bool]:
     """The name of the part that answers a call, and whether the answer came over a network."""
-    match work.get("kind"):
-        case "exec" | "stdin":
-            policy = log.settings.get("sandbox_policy") or {}
-            free = work.get("sandboxed", True) is False
-            net = free or policy.get("network_access") is True or policy.get("mode") == "danger-full-access"
+    match work:
+        case w.ExecWork():
+            net = not work.sandboxed or has_network(log.settings)
             return ("command with network" if net else "local command"), net
-        case "mcp":
-            return f"MCP server {work.get('server')}", True
-        case "client_tool":
+        case w.StdinWork():
+            net = has_network(log.settings)
+            return ("command with network" if net else "local command"), net
+        case w.McpWork(server=server):
+            return f"MCP server {server}", True
+        case w.ClientToolWork():
             return "a client's tool", True
-        case "custom":
-            return f"tool {work.get('tool')}", True
-        case "patch" | "merge":
-            return f"Dendro: {work.get('kind')}", False
-        case "question" | "user_input" | "plan":
+        case w.CustomWork(tool=tool):
+            return f"tool {tool}", True
+        case w.PatchWork() | w.MergeWork():
+            return f"Dendro: {work.kind}", False
+        case w.QuestionWork() | w.UserInputWork() | w.PlanWork():
             return "person", False
-        case "await" | "helper" | "variants":
+        case w.AwaitWork() | w.HelperWork() | w.VariantsWork():
             return "agent", False
-        case other:
-            return f"tool ({other})", False
+        case w.CopyWork():
+            return f"tool ({work.kind})", False
+        case w.UnknownWork(spec=spec):
+            return f"tool ({spec.get('kind')})", False
+        case _:
+            assert_never(work)
 
 
 _WORDS = re.compile(r"https?://[^\s'\"<>)\]]+|\b[0-9a-fA-F]{16,}\b|(?<![\w.])~?/?(?:[\w.@+-]+/)+[\w.@+-]+")
@@ -711,9 +863,9 @@ async def context(logs: Source, wanted: str, *, network: bool = False) -> AsyncI
     if found is None:
         return
     proof, why = await _reproduced(logs, found)
-    sent = found.sent.payload.get("sent") if found.sent is not None else ""
+    sent = found.sent.sent if found.sent is not None else ""
     values = {"what": "request", "n": found.n, "sent": sent, "reproduced": proof, "why": why}
-    entries = [found.entry, *([found.sent.place] if found.sent is not None else [])]
+    entries = [found.entry, *([found.sent_entry] if found.sent is not None else [])]
     yield Answer(f"request {found.n}  {why}", values, entries, proved=proof)
     texts = await _item_texts(logs, found.items)
     telling = _telling(action)
@@ -760,14 +912,16 @@ async def _decision(logs: Source, wanted: str) -> tuple[_Shown | None, str]:
             if number and not session:
                 session = log.id
         conversation.take(log, told)
-        if told.kind == RequestBegun.kind:
-            request = conversation.begun(told)
-        elif told.kind == "request_sent" and request is not None and told.payload.get("n") == request.n:
-            request.sent = told
-            request.instructions = conversation.texts.get(str(told.payload.get("instructions")))
-            request.tools = conversation.texts.get(str(told.payload.get("tools")))
-        is_call = told.type == RESPONSE_ITEM and told.payload.get("type") in CALL_KINDS
-        if (is_call and told.payload.get("call_id") == wanted) or (
+        match told.fact:
+            case f.RequestBegun() as begun:
+                request = conversation.begun(told, begun)
+            case f.RequestSent() as sent if request is not None and sent.n == request.n:
+                request.sent, request.sent_entry = sent, told.place
+                request.instructions = conversation.texts.get(sent.instructions)
+                request.tools = conversation.texts.get(sent.tools)
+            case _:
+                pass
+        if (told.item in CALLS and told.payload.get("call_id") == wanted) or (
             number and log.id.startswith(session) and told.seq == number
         ):
             return request, orjson.dumps(told.payload).decode().replace('\\"', '"')
@@ -821,7 +975,7 @@ async def _reproduced(logs: Source, found: _Shown) -> tuple[bool, str]:
             output_schema=resolve(task.output_schema, texts.get),
         )
         made = CanonicalRequests().of(prompt, "turn")
-        if made is not None and made.sha256 == sent.payload.get("sent"):
+        if made is not None and made.sha256 == sent.sent:
             return True, f"was sent as SHA-256 {made.sha256}, which follows from these entries"
     return False, "its digest does not follow from the entries here: a secret answer, or a text that is gone"
 

@@ -16,9 +16,13 @@ from typing import IO, TYPE_CHECKING, Any, Final
 
 import orjson
 
+from orchestrator.core import facts as f
+from orchestrator.core.calls import PatchWork, Phase
+from orchestrator.core.calls.patch import verb_of
+from orchestrator.core.sender import Sender
 from orchestrator.rollouts import RolloutError
 from orchestrator.views.audit_questions import Answer, egress, redactions
-from orchestrator.views.audited import Source, Told, cost, digest_of, who
+from orchestrator.views.audited import Source, Told, cost, digest_of, stated_text, who
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
@@ -162,66 +166,82 @@ async def _spooled(logs: Source, folder: Path) -> None:
 def _rows(told: Told, sent: dict[tuple[str, Any], str]) -> Iterator[tuple[str, dict[str, Any]]]:
     payload = told.payload
     place: dict[str, Any] = {"session": told.session, "seq": told.seq, "at": told.at}
-    kind = told.kind or str(payload.get("type", ""))
+    tag = str(payload.get("kind" if told.fact is not None else "type", ""))
     text = payload if told.line else None
-    yield "entries", {**place, "epoch": told.epoch, "type": told.type, "kind": kind, "payload": text}
+    yield "entries", {**place, "epoch": told.epoch, "type": told.type, "kind": tag, "payload": text}
     for digest, size in _named(payload):
         yield "texts", {**place, "sha256": digest, "bytes": size}
-    match told.kind:
-        case "task":
-            settings = payload.get("settings") or {}
-            row = {"id": payload.get("id"), "task": payload.get("task"), "model": settings.get("model")}
-            row |= {"provider": settings.get("model_provider"), "cwd": settings.get("cwd")}
-            yield "tasks", {**place, **row, **_by(payload)}
-        case "request_sent":
-            sent[told.session, payload.get("n")] = str(payload.get("sent"))
-        case "request_ended":
-            usage, served = payload.get("usage") or {}, payload.get("served_by") or {}
-            tokens = ("input_tokens", "output_tokens", "total_tokens")
-            row = {name: _number(usage.get(name)) for name in tokens}
-            row |= {"n": _number(payload.get("n")), "outcome": payload.get("outcome")}
-            row |= {"origin": served.get("origin"), "served_model": served.get("model")}
-            row |= {"cost_micro": _number((payload.get("price") or {}).get("cost_micro"))}
-            row |= {"sent": sent.pop((told.session, payload.get("n")), None)}
-            yield "requests", {**place, **row}
-        case "answer":
-            names = ("call_id", "turn", "decision", "surface", "key")
-            row = {name: payload.get(name) for name in names}
-            row |= {name: _number(payload.get(name)) for name in ("opened_ms", "answered_ms")}
-            shown = payload.get("shown")
-            yield "approvals", {**place, **row, "shown": digest_of(shown) if shown else None, **_by(payload)}
-        case "child":
-            child = payload.get("child") or {}
-            row = {"child": child.get("session"), "agent_id": _number(child.get("agent_id"))}
-            yield "agents", {**place, **row, "label": child.get("label")}
-        case "call" if payload.get("phase") == "running":
-            for path, change in dict((payload.get("spec") or {}).get("changes") or {}).items():
-                does = change.get("type") or next(iter(change), None) if isinstance(change, dict) else None
-                yield "files", {**place, "call_id": payload.get("call_id"), "path": path, "change": does}
-        case "mail":
-            mail = payload.get("mail") or {}
-            content = mail.get("content")
-            content = content if isinstance(content, dict) else {}
-            text = content.get("text")
-            row = {"key": mail.get("key"), "kind": mail.get("kind") or content.get("kind")}
-            yield "mail", {**place, **row, "text": text if isinstance(text, str) else None}
-        case "claimed":
-            told_by = ("worker", "machine", "user", "version", "settings", "rules")
-            row = {name: payload.get(name) for name in told_by}
-            sandbox = (payload.get("sandbox") or {}).get("kind")
-            yield "claims", {**place, **row, "epoch": told.epoch, "sandbox": sandbox}
-        case "redacted":
-            row = {"log": payload.get("log"), "entry": _number(payload.get("seq"))}
-            row |= {"digest": payload.get("digest"), "why": payload.get("why")}
-            yield "redactions", {**place, **row, **_by(payload)}
+    match told.fact:
+        case f.RequestSent() as shown:
+            sent[told.session, shown.n] = shown.sent
+        case (
+            f.RequestCompleted()
+            | f.RequestRetried()
+            | f.RequestDelayed()
+            | f.RequestFailed()
+            | f.RequestStopped() as end
+        ):
+            yield "requests", {**place, **_request(end), "sent": sent.pop((told.session, end.n), None)}
+        case f.CallMoved(call_id=id, phase=Phase.RUNNING, work=PatchWork(changes=changes)):
+            for path, change in changes.items():
+                does = verb_of(change) or None
+                yield "files", {**place, "call_id": id, "path": path, "change": does}
+        case stated:
+            for table, row in _row(stated):
+                yield table, {**place, **row, **({"epoch": told.epoch} if table == "claims" else {})}
+
+
+def _row(stated: f.Fact | f.UnknownFact | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The row of a fact that is one of its table whole."""
+    row: dict[str, Any]
+    match stated:
+        case f.TaskBegun(settings=settings) as task:
+            row = {"id": task.id, "task": task.task, "model": settings.model}
+            row |= {"provider": settings.model_provider, "cwd": settings.cwd}
+            yield "tasks", {**row, **_by(task.by)}
+        case f.Answered() as answer:
+            row = {"call_id": answer.call_id, "turn": answer.turn, "decision": answer.decision}
+            row |= {"surface": answer.surface or None, "key": answer.key or None}
+            opened, answered = _number(answer.opened_ms) or None, _number(answer.answered_ms)
+            times = {"opened_ms": opened, "answered_ms": answered}
+            shown = digest_of(stated_text(answer.shown)) if answer.shown else None
+            yield "approvals", {**row, **times, "shown": shown, **_by(answer.by)}
+        case f.ChildMade(child=child):
+            yield "agents", {"child": child.session, "agent_id": child.agent_id, "label": child.label}
+        case f.MailReceived(mail=mail):
+            said = mail.content.get("text")
+            text = {"text": said if isinstance(said, str) else None}
+            yield "mail", {"key": mail.key, "kind": mail.kind, **text}
+        case f.Claimed() as claimed:
+            row = {"worker": claimed.worker, "machine": claimed.machine, "user": claimed.user}
+            texts = {"settings": claimed.settings or None, "rules": claimed.rules or None}
+            sandbox = claimed.sandbox.get("kind")
+            yield "claims", {**row, "version": claimed.version, "sandbox": sandbox, **texts}
+        case f.Redacted() as redacted:
+            what = {"log": redacted.log, "entry": _number(redacted.seq), "digest": redacted.digest}
+            yield "redactions", {**what, "why": redacted.why, **_by(redacted.by)}
         case _:
             pass
 
 
-def _by(payload: Mapping[str, Any]) -> dict[str, Any]:
-    by = payload.get("by")
-    by = by if isinstance(by, dict) else {}
-    return {name: str(by[name]) if by.get(name) is not None else None for name in _BY}
+def _request(end: f.RequestEnded) -> dict[str, Any]:
+    usage = end.usage or {}
+    served = end.served_by if isinstance(end, f.RequestCompleted) else None
+    row = {name: _number(usage.get(name)) for name in ("input_tokens", "output_tokens", "total_tokens")}
+    return {
+        **row,
+        "n": _number(end.n),
+        "outcome": end.outcome,
+        "origin": (served.origin if served is not None else "") or None,
+        "served_model": (served.model if served is not None else "") or None,
+        "cost_micro": end.price.cost_micro if end.price is not None else None,
+    }
+
+
+def _by(by: Sender | None) -> dict[str, str | None]:
+    if by is None:
+        return dict.fromkeys(_BY)
+    return {"who": by.who, "via": by.via, "scope": by.scope, "token": by.token}
 
 
 def _number(value: Any) -> int | None:
@@ -331,8 +351,8 @@ async def _sessions(logs: Source) -> AsyncIterator[Sequence[object]]:
             if session:
                 yield session, agent, count, first, last
             session, agent, count, first = told.session, "0", 0, told.at
-        if told.kind == "configured":
-            agent = str((told.payload.get("session") or {}).get("agent_path", "0"))
+        if isinstance(told.fact, f.Configured):
+            agent = told.fact.session.agent_path
         count, last = count + 1, told.at or last
     if session:
         yield session, agent, count, first, last

@@ -3,7 +3,8 @@
 The same records come from sessions in Redis, from a full export and from a bundle. Where the chain of a log
 was checked on the way, what its entries say was written so; who is named in them is still the word of a door,
 of a worker or of a provider, and that is said beside each answer. Logs are read entry by entry, each log
-whole, in the order in which their sessions were made; what is held of them is what an answer needs.
+whole, in the order in which their sessions were made; what is held of them is what an answer needs. Facts and
+events are read as the records that they are: a log whose facts this version cannot read is not answered from.
 """
 
 from __future__ import annotations
@@ -18,9 +19,17 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeAlias
 
 import orjson
 
+from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference, may_refer, references
+from orchestrator.core.calls import CallWork, CustomWork, ExecWork, McpWork, MergeWork, PatchWork, Phase
 from orchestrator.core.chain import ChainKey, ChainWalk
-from orchestrator.core.frozen import record
+from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Kind, is_event, kind_of, read_event
+from orchestrator.core.sender import Sender
+from orchestrator.core.settings import TurnSettings
+from orchestrator.protocol import items
+from orchestrator.protocol.events import EventMsg, ExecCommandEnd
+from orchestrator.protocol.scalars import LargeText
+from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.audit import is_keyed
 from orchestrator.rollouts.bundle_form import log_member, read_line
@@ -43,7 +52,7 @@ MOST_ENTRIES: Final = 1_000
 _NO_TEXTS: Final[Mapping[str, str]] = {}
 
 
-@record
+@dataclass(slots=True)
 class Told:
     """An entry, as far as the questions read it; without `line` where its text was redacted or withheld."""
 
@@ -53,6 +62,7 @@ class Told:
     line: Mapping[str, Any]
     texts: Mapping[str, str] = field(default_factory=dict)
     """Large texts that it refers to, by their SHA-256, where they were asked for and are stored."""
+    _fact: f.Fact | f.UnknownFact | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def place(self) -> str:
@@ -76,9 +86,35 @@ class Told:
         return found if isinstance(found, dict) else {}
 
     @property
-    def kind(self) -> str:
-        """Of a fact; empty for other entries."""
-        return str(self.payload.get("kind", "")) if self.line.get("type") == "dendro" else ""
+    def kind(self) -> Kind | None:
+        """The record that it is read as; None without text."""
+        return kind_of(self.type, self.payload) if self.line else None
+
+    @property
+    def fact(self) -> f.Fact | f.UnknownFact | None:
+        """The fact that it states; None for another entry.
+
+        Raises `RolloutError` for one that lacks a field of its kind, or has a wrong one.
+        """
+        if self._fact is None and self.type == DENDRO:
+            try:
+                self._fact = f.decode(self.payload)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
+                why = f"it lacks a field of its kind, or has a wrong one ({error!r:.100})"
+                raise RolloutError(
+                    f"{self.place}: {why}, so this version cannot answer from the log"
+                ) from None
+        return self._fact
+
+    @property
+    def event(self) -> EventMsg | None:
+        """The event that it is; None for another entry."""
+        return read_event(self.payload) if (kind := self.kind) and is_event(kind) else None
+
+    @property
+    def item(self) -> Kind | None:
+        """The kind of the conversation's item that it is; None for another entry."""
+        return self.kind if self.type == RESPONSE_ITEM else None
 
     def text(self, value: Any) -> str:
         """A text of the entry, or the one that stands in its place beside the log; empty for what is none."""
@@ -305,39 +341,52 @@ class _Log:
     """The words of one session's log so far."""
 
     agent: str = "0"
-    behalf: Mapping[str, Any] | None = None
-    task: Told | None = None
-    settings: Mapping[str, Any] = field(default_factory=dict)
-    claimed: Told | None = None
+    behalf: Sender | None = None
+    task: f.TaskBegun | None = None
+    task_entry: Told | None = None
+    claimed: f.Claimed | None = None
+    claimed_entry: Told | None = None
     approved: dict[str, str] = field(default_factory=dict)
     """Keys that were approved for the session, each with the entry that says so."""
 
+    @property
+    def settings(self) -> TurnSettings | None:
+        """Of the last task."""
+        return self.task.settings if self.task is not None else None
+
     def take(self, told: Told) -> None:
         """Reads an entry."""
-        payload = told.payload
-        match told.kind:
-            case "configured":
-                facts = payload.get("session") or {}
-                self.agent, self.behalf = str(facts.get("agent_path", "0")), facts.get("behalf")
-            case "task":
-                self.task, self.settings = told, payload.get("settings") or {}
-            case "claimed":
-                self.claimed = told
-            case "approved_for_session":
-                self.approved |= dict.fromkeys(map(str, payload.get("keys") or ()), told.place)
+        match told.fact:
+            case f.Configured(session=facts):
+                self.agent, self.behalf = facts.agent_path, facts.behalf
+            case f.TaskBegun() as task:
+                self.task, self.task_entry = task, told
+            case f.Claimed() as claimed:
+                self.claimed, self.claimed_entry = claimed, told
+            case f.ApprovedForSession(keys=keys):
+                self.approved |= dict.fromkeys(keys, told.place)
+            case _:
+                pass
 
-    def giver(self) -> tuple[Mapping[str, Any] | None, str]:
+    def giver(self) -> tuple[Sender | None, str]:
         """For whom the session works, and the entry that says it."""
-        if self.task is not None and self.task.payload.get("by"):
-            return self.task.payload["by"], self.task.place
-        return self.behalf, "" if self.task is None else f"{self.task.session}:2"
+        if self.task is None or self.task_entry is None:
+            return self.behalf, ""
+        if self.task.by is not None:
+            return self.task.by, self.task_entry.place
+        return self.behalf, f"{self.task_entry.session}:2"
 
 
-def name_of(by: Mapping[str, Any] | None) -> str:
+def name_of(by: Sender | None) -> str:
     """A sender in words."""
-    if not isinstance(by, Mapping) or not by.get("who"):
+    if by is None or not by.who:
         return UNKNOWN
-    return f"{by['who']} (scope {by.get('scope')}, token {by.get('token')}) through {by.get('via')}"
+    return f"{by.who} (scope {by.scope}, token {by.token}) through {by.via}"
+
+
+def stated_text(text: LargeText) -> str | JsonMapping:
+    """A text as the log has it: itself, or the reference that stands in its place."""
+    return text if isinstance(text, str) else written(text)
 
 
 # ── who ───────────────────────────────────────────────────────────────────────────────────────────
@@ -379,7 +428,7 @@ async def who(logs: Source, wanted: str, since: str = "") -> AsyncIterator[Decid
     log, session = _Log(), ""
     calls: dict[str, Decided] = {}
     async for told in logs.entries():
-        if told.session != session or told.kind == "task_ended":
+        if told.session != session or told.kind is f.TaskEnded:
             # Nothing is told of a call behind its task's end.
             for call in calls.values():
                 if _fits(call, wanted, since):
@@ -405,27 +454,34 @@ def _fits(call: Decided, wanted: str, since: str) -> bool:
 def _call(log: _Log, told: Told, calls: dict[str, Decided]) -> None:
     payload = told.payload
     key = str(payload.get("call_id", ""))
-    if told.type == "response_item" and payload.get("type") in _CALLS:
+    if told.item in CALLS:
         name = str(payload.get("name") or payload.get("type"))
         calls[key] = Decided(told.session, log.agent, key, name, name, at=told.at, entries=[told.place])
+    elif (call := calls.get(key)) is None:
         return
-    call = calls.get(key)
-    if call is None:
-        return
-    if told.line.get("type") == "response_item" and str(payload.get("type", "")).endswith("_output"):
+    elif told.item in OUTPUTS:
         call.entries.append(told.place)
-    elif told.line.get("type") == "event_msg" and payload.get("type") == "exec_command_end":
-        call.result = f"exit {payload.get('exit_code')}"
-        call.entries.append(told.place)
-    elif told.kind == "call":
-        _moved(log, told, call)
-    elif told.kind == "answer" and payload.get("agent_id") is None:
-        call.decision, call.by_entry = str(payload.get("decision")), told.place
-        by = payload.get("by")
-        call.by = name_of(by) if by else f"{payload.get('who')} (older entry: no door is named)"
-        call.key = str(payload.get("key") or "")
-        call.shown = _shown(payload)
-        call.entries.append(told.place)
+    elif told.kind is ExecCommandEnd:
+        if isinstance(ended := told.event, ExecCommandEnd):
+            call.result = f"exit {ended.exit_code}"
+            call.entries.append(told.place)
+    else:
+        _stated(log, told, call)
+
+
+def _stated(log: _Log, told: Told, call: Decided) -> None:
+    match told.fact:
+        case f.CallMoved() as moved:
+            _moved(log, told, moved, call)
+        case f.Answered(agent_id=None) as answer:
+            call.decision, call.by_entry = answer.decision, told.place
+            older = f"{answer.who} (older entry: no door is named)"
+            call.by = older if answer.by is None else name_of(answer.by)
+            call.key = answer.key
+            call.shown = _shown(answer)
+            call.entries.append(told.place)
+        case _:
+            pass
 
 
 def digest_of(value: Any) -> str:
@@ -435,49 +491,67 @@ def digest_of(value: Any) -> str:
     return sha256(value.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(value, str) else ""
 
 
-def _shown(answer: Mapping[str, Any]) -> str:
+def _shown(answer: f.Answered) -> str:
     """The text that the person had before them, where and for how long, as their client states it."""
-    shown, opened = answer.get("shown"), answer.get("opened_ms") or 0
-    parts = [f"text {digest_of(shown)}"] if shown else []
-    parts += [f"in {answer['surface']}"] if answer.get("surface") else []
-    seconds = (int(answer.get("answered_ms") or 0) - int(opened)) / 1000
-    parts += [f"open for {seconds:.0f} s"] if opened and seconds >= 0 else []
+    parts = [f"text {digest_of(stated_text(answer.shown))}"] if answer.shown else []
+    parts += [f"in {answer.surface}"] if answer.surface else []
+    seconds = (answer.answered_ms - answer.opened_ms) / 1000
+    parts += [f"open for {seconds:.0f} s"] if answer.opened_ms and seconds >= 0 else []
     return ", ".join(parts)
 
 
-def _moved(log: _Log, told: Told, call: Decided) -> None:
-    work, phase = told.payload.get("spec") or {}, told.payload.get("phase")
-    words = work.get("command")
-    if isinstance(words, list):
-        call.command = shlex.join(map(str, words))[:MOST_SHOWN]
-    call.cwd = str(work.get("cwd") or call.cwd)
-    call.sandboxed = work.get("sandboxed", call.sandboxed)
+def _moved(log: _Log, told: Told, moved: f.CallMoved, call: Decided) -> None:
+    work = moved.work
+    if isinstance(work, ExecWork):
+        call.command = shlex.join(str(stated_text(word)) for word in work.command)[:MOST_SHOWN]
+    if isinstance(work, ExecWork | PatchWork | McpWork | CustomWork):
+        call.cwd = str(stated_text(work.cwd) or call.cwd)
+    if isinstance(work, ExecWork | PatchWork | MergeWork):
+        call.sandboxed = work.sandboxed
     call.entries.append(told.place)
-    if phase == "awaiting_approval":
+    if moved.phase is Phase.AWAITING_APPROVAL:
         call.asked = told.place
-    if phase != "running":
+    if moved.phase is not Phase.RUNNING:
         return
     by, entry = log.giver()
     call.behalf, call.behalf_entry = name_of(by), entry
-    if log.claimed is not None and log.claimed.epoch == told.epoch:
-        worker = log.claimed.payload
-        sandbox = worker.get("sandbox") or {}
+    if log.claimed is not None and log.claimed_entry is not None and log.claimed_entry.epoch == told.epoch:
+        worker = log.claimed
         call.worker = (
-            f"{worker.get('worker')} on {worker.get('machine')} (version {worker.get('version')}, "
-            f"{sandbox.get('kind', UNKNOWN)}, settings {str(worker.get('settings') or 'untold')[:8]}, "
-            f"rules {str(worker.get('rules') or 'none')[:8]})"
+            f"{worker.worker} on {worker.machine} (version {worker.version}, "
+            f"{worker.sandbox.get('kind', UNKNOWN)}, settings {(worker.settings or 'untold')[:8]}, "
+            f"rules {(worker.rules or 'none')[:8]})"
         )
-        call.worker_entry = log.claimed.place
+        call.worker_entry = log.claimed_entry.place
     if not call.decision:
-        mode = (log.settings.get("sandbox_policy") or {}).get("mode")
-        call.unasked = f"approvals {log.settings.get('approval_policy')}, sandbox {mode}"
-        given = [log.approved[key] for key in map(str, work.get("keys") or ()) if key in log.approved]
+        policy = log.settings.approval_policy if log.settings is not None else None
+        call.unasked = f"approvals {policy}, sandbox {sandbox_mode(log.settings)}"
+        given = [log.approved[key] for key in _keys(work) if key in log.approved]
         if given:
             call.unasked += ", approved for the session"
             call.entries += dict.fromkeys(given)
 
 
-_CALLS: Final = frozenset({"function_call", "custom_tool_call", "local_shell_call"})
+def sandbox_mode(settings: TurnSettings | None) -> JsonValue:
+    """The sandbox that the settings name; None for none."""
+    return settings.sandbox_policy.get("mode") if settings is not None else None
+
+
+def has_network(settings: TurnSettings | None) -> bool:
+    """Whether commands reach the network from within the sandbox."""
+    if settings is None:
+        return False
+    network = settings.sandbox_policy.get("network_access")
+    return network is True or sandbox_mode(settings) == "danger-full-access"
+
+
+def _keys(work: CallWork | None) -> Iterator[str]:
+    if isinstance(work, ExecWork | PatchWork | McpWork | CustomWork | MergeWork):
+        yield from (key for key in work.keys if isinstance(key, str))
+
+
+CALLS: Final = frozenset({items.FunctionCall, items.CustomToolCall, items.LocalShellCall})
+OUTPUTS: Final = frozenset({items.FunctionCallOutput, items.CustomToolCallOutput})
 
 
 # ── cost ──────────────────────────────────────────────────────────────────────────────────────────
@@ -511,17 +585,16 @@ class Total:
     imported: bool = False
     """Whether a session was made from a file: what it had used before, its tree's registry does not count."""
 
-    def take(self, payload: Mapping[str, Any]) -> None:
+    def take(self, end: f.RequestEnded) -> None:
         """Takes the end of a request."""
-        usage, price = payload.get("usage") or {}, payload.get("price")
-        if usage:
-            self.tokens += int(usage.get("total_tokens") or 0)
-            self.cost_micro += int(price["cost_micro"]) if isinstance(price, dict) else 0
-            self.unpriced += not isinstance(price, dict)
+        if end.usage:
+            self.tokens += tokens(end, "total_tokens")
+            self.cost_micro += end.price.cost_micro if end.price is not None else 0
+            self.unpriced += end.price is None
             self.requests += 1
-        elif payload.get("served") is False:
+        elif isinstance(end, f.RequestRetried | f.RequestFailed) and not end.served:
             self.requests += 1
-        elif payload.get("outcome") != "waiting":
+        elif not isinstance(end, f.RequestDelayed):
             self.unknown += 1
 
     def compared(self, spent: Spend) -> str:
@@ -537,6 +610,11 @@ class Total:
         return "; ".join(differ)
 
 
+def tokens(end: f.RequestEnded, name: str) -> int:
+    """Tokens of one kind by the provider's usage; 0 where it tells none."""
+    return int((end.usage or {}).get(name) or 0)
+
+
 async def cost(logs: Source, by: By, total: Total | None = None) -> list[Cost]:
     """The cost of all requests by the group, the dearest first; `total` takes the sum of all."""
     log, session = _Log(), ""
@@ -549,49 +627,59 @@ async def cost(logs: Source, by: By, total: Total | None = None) -> list[Cost]:
                 total.unknown += len(begun)
             begun.clear()
         log.take(told)
-        if total is not None and told.kind == "task" and told.epoch == 0:
-            # No worker without a claim begins a task.
-            total.imported = True
-        if told.kind == "request_begun":
-            begun.add(int(told.payload.get("n") or 0))
-        if told.kind != "request_ended":
-            continue
-        begun.discard(int(told.payload.get("n") or 0))
-        group = groups.setdefault(name := _group(log, told, by), Cost(name))
-        usage, price = told.payload.get("usage") or {}, told.payload.get("price")
-        group.requests += 1
-        group.input_tokens += int(usage.get("input_tokens") or 0)
-        group.output_tokens += int(usage.get("output_tokens") or 0)
-        group.cost_micro += int(price["cost_micro"]) if isinstance(price, dict) else 0
-        group.unpriced += bool(usage) and not isinstance(price, dict)
-        if len(group.entries) < MOST_ENTRIES:
-            group.entries.append(told.place)
-        else:
-            group.more_entries += 1
-        if total is not None:
-            total.take(told.payload)
+        match told.fact:
+            case f.TaskBegun() if total is not None and told.epoch == 0:
+                # No worker without a claim begins a task.
+                total.imported = True
+            case f.RequestBegun(n=n):
+                begun.add(n)
+            case (
+                f.RequestCompleted()
+                | f.RequestRetried()
+                | f.RequestDelayed()
+                | f.RequestFailed()
+                | f.RequestStopped() as end
+            ):
+                begun.discard(end.n)
+                name = _group(log, told, end, by)
+                _add(groups.setdefault(name, Cost(name)), told, end)
+                if total is not None:
+                    total.take(end)
+            case _:
+                pass
     if total is not None:
         total.unknown += len(begun)
     return sorted(groups.values(), key=lambda group: (-group.cost_micro, group.name))
 
 
-def _group(log: _Log, told: Told, by: By) -> str:
-    task = log.task.payload if log.task is not None else {}
+def _add(group: Cost, told: Told, end: f.RequestEnded) -> None:
+    group.requests += 1
+    group.input_tokens += tokens(end, "input_tokens")
+    group.output_tokens += tokens(end, "output_tokens")
+    group.cost_micro += end.price.cost_micro if end.price is not None else 0
+    group.unpriced += bool(end.usage) and end.price is None
+    if len(group.entries) < MOST_ENTRIES:
+        group.entries.append(told.place)
+    else:
+        group.more_entries += 1
+
+
+def _group(log: _Log, told: Told, end: f.RequestEnded, by: By) -> str:
     match by:
         case "agent":
             return log.agent
         case "model":
-            served = (told.payload.get("served_by") or {}).get("model")
-            return str(served or log.settings.get("model") or UNKNOWN)
+            served = end.served_by if isinstance(end, f.RequestCompleted) else None
+            asked = log.settings.model if log.settings is not None else ""
+            return (served.model if served is not None else "") or asked or UNKNOWN
         case "day":
-            return str(told.line.get("timestamp", UNKNOWN))[:10]
+            return (told.at or UNKNOWN)[:10]
         case "who":
-            return _named(task.get("by"), "who") if task.get("by") else "nobody (mail began the task)"
+            giver = log.task.by if log.task is not None else None
+            return "nobody (mail began the task)" if giver is None else giver.who or UNKNOWN
         case "token":
-            return _named(log.giver()[0], "token")
+            giver, _ = log.giver()
+            return (giver.token if giver is not None else "") or UNKNOWN
         case "behalf":
-            return _named(log.giver()[0], "who")
-
-
-def _named(by: Mapping[str, Any] | None, name: str) -> str:
-    return str(by.get(name) or UNKNOWN) if isinstance(by, Mapping) else UNKNOWN
+            giver, _ = log.giver()
+            return (giver.who if giver is not None else "") or UNKNOWN

@@ -146,3 +146,17 @@ def test_page_has_no_scripts_and_shows_markup_as_text(files: Path) -> None:
     assert "call_3" in page
     assert "<script" not in page
     assert _safe("<b>\u202e\x1b[0m") == "&lt;b&gt;\\u202e\\u001b[0m"
+
+
+def test_log_whose_entries_no_version_writes_is_refused_in_words(files: Path) -> None:
+    whole = (files / "run.jsonl").read_bytes()
+    policy = b'"sandbox_policy":{"mode":"danger-full-access"}'
+    for was, made in ((policy, b'"sandbox_policy":5'), (b'"n":1,', b'"n":[1],')):
+        assert was in whole
+        (files / "spoiled.jsonl").write_bytes(whole.replace(was, made))
+        for question in (("who", "*"), ("cost",), ("context", "call_3"), ("egress",), ("report", "--html")):
+            name, *words = question
+            words += [str(files / "page.html")] if name == "report" else []
+            done = asked(name, files / "spoiled.jsonl", *words)
+            assert done.exit_code == 1
+            assert isinstance(done.exception, Fault | SystemExit), done.exception

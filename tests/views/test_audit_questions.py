@@ -233,4 +233,4 @@ def test_at_most_forty_forms_of_secrets_are_known_and_each_is_a_pattern(kind: st
 
 
 def test_entry_without_text_has_no_kind() -> None:
-    assert (Told("s", 1, 1, {}).kind, Told("s", 1, 1, {}).type) == ("", "")
+    assert (Told("s", 1, 1, {}).kind, Told("s", 1, 1, {}).type) == (None, "")

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.broker.records import Spend
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
-from orchestrator.core.facts import Claimed
+from orchestrator.core.calls import MergeWork, Phase
+from orchestrator.core.facts import CallMoved, Claimed
+from orchestrator.core.ids import AgentId
 from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price
+from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.rollouts import RolloutError
 from orchestrator.views.audited import Logs, Total, cost, who
 from tests.core.driver import USAGE, Session, a_command, op, text
 
@@ -92,3 +98,33 @@ async def test_call_that_was_approved_for_the_session_names_the_entry_that_says_
     assert found[0].unasked.endswith("approved for the session")
     kinds = [e.decode_entry(line).payload.get("kind") for line in session.lines]
     assert f"s1:{kinds.index('approved_for_session') + 1}" in found[0].entries
+
+
+async def test_log_with_a_fact_that_lacks_a_field_is_not_answered_from() -> None:
+    session = Session(settings={"approval_policy": "never"})
+    asked(session)
+    logs = logs_of(session)
+    logs.add(
+        "s1", len(session.lines) + 1, 1, b'{"type":"dendro","payload":{"kind":"answer","call_id":"call_1"}}'
+    )
+    with pytest.raises(RolloutError, match=f"s1:{len(session.lines) + 1}: it lacks a field"):
+        [one async for one in who(logs, "*")]
+
+
+async def test_fact_of_a_kind_that_this_version_does_not_know_is_passed_over() -> None:
+    session = Session(settings={"approval_policy": "never"})
+    asked(session)
+    logs = logs_of(session)
+    logs.add("s1", len(session.lines) + 1, 1, b'{"type":"dendro","payload":{"kind":"of_tomorrow"}}')
+    assert len([one async for one in who(logs, "*")]) == 1
+
+
+async def test_merge_in_the_sandbox_is_told_to_have_run_there() -> None:
+    session = Session(settings={"approval_policy": "never"})
+    asked(session)
+    logs = logs_of(session)
+    merge = MergeWork((), AgentId(1), None, SnapshotId("c0ffee"), (), 1, ("a.py",))
+    line = e.encode_entry(e.fact(CallMoved(CallId("call_1"), Phase.RUNNING, 1, merge)), 1, {}).line
+    logs.add("s1", len(session.lines) + 1, 1, line)
+    [found] = [one async for one in who(logs, "call_1")]
+    assert found.sandboxed is True

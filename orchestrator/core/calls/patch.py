@@ -20,7 +20,7 @@ from orchestrator.protocol.commands import FileChange
 from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd, Reach
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.scalars import LargeText, StoredText
-from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.protocol.wire import JsonObject, JsonValue, written
 
 MOST_NAMED = 20
 """Paths that one line of text names."""
@@ -108,6 +108,14 @@ class ApplyPatch:
         """The folder whose grant would let the patch in; only offered for a single one."""
         folders = {path.rpartition("/")[0] for path in self.outside}
         return folders.pop() if len(folders) == 1 else None
+
+
+def verb_of(change: JsonValue) -> str:
+    """The kind of a file's change (`add`, `delete`, `update`), as events show it; empty for what is none."""
+    if not isinstance(change, Mapping):
+        return ""
+    # The recorded Codex puts it outside: `{"add": {…}}`.
+    return str(change.get("type") or next(iter(change), ""))
 
 
 @record

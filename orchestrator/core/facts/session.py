@@ -158,6 +158,10 @@ class Answered:
     """Since when, in Unix milliseconds."""
     by: Sender | None = field(default=None, metadata=SENDER)
     """The door's word for `who`; None where a timer decided, or an older version wrote."""
+    sig: str = ""
+    """A person's signature under it, in base64, as docs/protocol/bundle.md has it; none here makes it."""
+    key: str = ""
+    """The name of the key that signed it."""
 
 
 @record
