@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.gateways.app_server import live_threads
 from orchestrator.gateways.app_server.door import Conversations, Door
 from orchestrator.gateways.app_server.live_threads import LiveThread, LiveThreads
-from orchestrator.gateways.app_server.methods import resume
+from orchestrator.gateways.app_server.methods import turns
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import Client
@@ -105,7 +105,7 @@ DEFECTS = (
         "settled while it is resumed",
         "who resumes a thread is asked about what was settled while its log was read",
         text(
-            resume,
+            turns,
             "_resumed",
             "subscription.asks = asks_of(door, params.approvals_reviewer)\n",
             "subscription.asks = asks_of(door, params.approvals_reviewer)\n"

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import os
 import platform
+import resource
 import stat
 import struct
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -180,3 +182,22 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
         kernel.syscall(kernel.LANDLOCK_ADD_RULE, ruleset, kernel.LANDLOCK_RULE_PATH_BENEATH, rule, 0)
     finally:
         os.close(descriptor)
+
+
+# ── decoder ───────────────────────────────────────────────────────────────────────────────────────
+# Confinement of a process of the product's own that only computes on what a stranger wrote.
+
+
+def confine_decoder(memory_bytes: int, output_bytes: int = 0) -> None:
+    """Bounds this process and, as far as the kernel can, keeps it from writing, connecting and starting.
+
+    `output_bytes` bound each file that it has open for writing.
+    """
+    for limit, most in (
+        (resource.RLIMIT_AS, memory_bytes),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, output_bytes),
+    ):
+        resource.setrlimit(limit, (most, most))
+    with suppress(OSError):
+        confine_here(least_abi=1)

@@ -14,7 +14,7 @@ import resource
 import sys
 from typing import Final
 
-from orchestrator.sandbox.decoder import confine_decoder
+from orchestrator.sandbox.landlock import confine_decoder
 
 MEMORY_BYTES: Final = 2 << 30
 """A picture of `MOST_PIXELS` as a progressive JPEG or a WebP needs half of it."""

@@ -9,9 +9,9 @@ from typing import NoReturn
 from orchestrator.cli.main import main
 from orchestrator.core.calls import Call
 from orchestrator.core.commands import CallFinished
-from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.tools.site import CallSite
 from orchestrator.wiring import worker_parts
+from orchestrator.wiring.worker_parts import ToolCalls
 
 
 class DeafCalls(ToolCalls):

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.messages import Code
-from orchestrator.gateways.app_server.methods import changes, resume, threads
+from orchestrator.gateways.app_server.methods import changes, threads, turns
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.principals import Principal
@@ -174,7 +174,7 @@ async def test_client_that_comes_back_reads_the_past_and_hears_the_rest(
 async def test_client_that_comes_back_hears_of_tokens_that_were_counted_long_before_the_end(
     peer: Peer, other: Peer, harness: Harness, monkeypatch: pytest.MonkeyPatch, within: tuple[int, ...]
 ) -> None:
-    monkeypatch.setattr(resume, "TOKENS_WITHIN", within)
+    monkeypatch.setattr(turns, "TOKENS_WITHIN", within)
     thread = await talked(peer, harness, "one")
     await read(other, "thread/resume", "ThreadResumeResponse", threadId=thread)
     tokens = await other.until("thread/tokenUsage/updated")
@@ -255,7 +255,8 @@ async def test_client_of_another_namespace_finds_no_thread_by_any_method(
         connected(server, tenant) as eve,
     ):
         await eve.greet(experimentalApi=True)
-        for method, table in (*threads.METHODS.items(), *resume.METHODS.items(), *changes.METHODS.items()):
+        resumed = ("thread/resume", turns.METHODS["thread/resume"])
+        for method, table in (*threads.METHODS.items(), resumed, *changes.METHODS.items()):
             if "thread_id" not in table.params.model_fields:
                 continue
             words = {"input": [{"type": "text", "text": "x"}], "clientUserMessageId": "c", "name": "n"}

@@ -23,10 +23,10 @@ from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import locked
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.loader import load
-from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.runtime.runner import Ended
 from orchestrator.tools.site import CallSite
 from orchestrator.tools.tool import Tool
+from orchestrator.wiring.worker_parts import ToolCalls
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message

@@ -18,7 +18,6 @@ from orchestrator.core.ids import SessionId
 from orchestrator.model.prompt import ItemDone
 from orchestrator.requests import request_of
 from orchestrator.runtime.loader import Cache
-from orchestrator.runtime.resolved_calls import ToolCalls
 from orchestrator.runtime.runner import Ended
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
@@ -27,6 +26,7 @@ from orchestrator.tools.patch.plan import MOST_BYTES, MOST_FILES
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import built_in
 from orchestrator.views.patterns import why_not_allowed
+from orchestrator.wiring.worker_parts import ToolCalls
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import ends

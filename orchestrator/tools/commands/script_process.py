@@ -20,7 +20,7 @@ from typing import Final
 import tree_sitter_bash
 from tree_sitter import Language, Node, Parser, Tree
 
-from orchestrator.sandbox.decoder import confine_decoder
+from orchestrator.sandbox.landlock import confine_decoder
 from orchestrator.tools.commands.bash_words import PATCH_NAMES, PlainScript, Word
 
 # ── bash patch ────────────────────────────────────────────────────────────────────────────────────
