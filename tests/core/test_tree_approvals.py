@@ -8,7 +8,7 @@ from orchestrator.core.calls.exec import Segment, prefix_key
 from orchestrator.core.decide.call import MOST_NAMED
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, sandboxed, text
-from tests.core.tree_driver import Agent, TreeDriver, a_family
+from tests.core.tree_driver import Agent, TreeDriver, a_family, answers
 
 
 def below(agent: Agent, *calls: str) -> tuple[c.PendingBelow, ...]:
@@ -159,6 +159,20 @@ def test_root_with_agents_is_told_of_every_decision_on_its_own_requests() -> Non
     assert (told["type"], told["agent_id"], told["who"]) == ("request_resolved", 0, "ann")
     assert seen.decision.tree is not None
     assert set(seen.decision.tree.events[-1].targets) == {tree.root.sid}
+
+
+def test_root_is_told_what_its_tasks_client_decided_also_while_all_agents_are_at_rest() -> None:
+    tree = TreeDriver()
+    tree.root.submit(op("user_input", items=[text("do it")]), "u1", client="front")
+    child = tree.root.spawns("part")
+    tree.settle()
+    answers(child)
+    tree.settle()
+    assert not tree.root.state.tree.active_children
+    asking(tree.root)
+    tree.root.submit(op("exec_approval", id="c1", decision="denied"), who="ann", client="front")
+    told = [fact.message for fact in tree.log if fact.message["type"] == "request_resolved"]
+    assert [(each["agent_id"], each["who"]) for each in told] == [(0, "ann")]
 
 
 def test_root_is_told_of_an_answer_that_nobody_gave_in_time() -> None:

@@ -159,6 +159,16 @@ async def test_agents_that_are_gone_are_left_out_by_name(kept: Kept, tmp_path: P
     assert made.manifest.left_out == (gone,)
 
 
+async def test_agent_that_is_kept_back_takes_along_all_that_were_made_below_it(kept: Kept) -> None:
+    below = [await kept.has(said(f"level {n}")) for n in (1, 2, 3)]
+    root = await kept.has(e.fact(f.ChildMade(Child(AgentId(1), below[0], "spawn", "idle", 1))))
+    for number, (parent, agent) in enumerate(zip((root, *below), below, strict=False), 1):
+        await kept.redis.hset(kept.broker.keys.agents(TreeId(root)), f"s:{number}", agent)
+        await kept.redis.hset(kept.broker.keys.session(agent), "parent", parent)
+    made, _ = await bundled(kept, root, (str(below[0]),))
+    assert [log.session for log in made.manifest.logs if log.session] == [root]
+
+
 async def test_log_with_a_gap_makes_no_bundle(kept: Kept) -> None:
     session = await kept.has(said("go"), said("on"))
     await kept.redis.xdel(kept.broker.keys.rollout(session), "5-0")

@@ -8,11 +8,11 @@ from orchestrator.broker.records import Spend
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.calls import MergeWork, Phase
-from orchestrator.core.facts import CallMoved, Claimed
+from orchestrator.core.facts import Answered, CallMoved, Claimed
 from orchestrator.core.ids import AgentId
 from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price
-from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
 from orchestrator.views.audited import Logs, Total, cost, who
 from tests.core.driver import USAGE, Session, a_command, op, text
@@ -56,6 +56,17 @@ async def test_auditor_is_told_who_allowed_a_command_for_whom_and_where_it_ran()
     assert [one async for one in who(logs_of(session), "call_1")] == [found]
     assert [one async for one in who(logs_of(session), "rm*")] == []
     assert [one async for one in who(logs_of(session), "make*", "2100")] == []
+
+
+async def test_answer_for_an_agent_whose_call_has_the_same_id_is_none_about_the_roots_call() -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    asked(session)
+    session.decides("call_1", "approved", by=BEN, who="ben")
+    session.finishes("call_1")
+    agents = Answered(CallId("call_1"), SubmissionId("u1"), "denied", "cem", agent_id=AgentId(1), by=ANN)
+    session.record(e.fact(agents))
+    [found] = [one async for one in who(logs_of(session), "make*")]
+    assert (found.decision, found.by) == ("approved", "ben (scope approve, token ab12) through app-server")
 
 
 async def test_command_that_nobody_was_asked_about_names_the_policy_that_let_it_run() -> None:

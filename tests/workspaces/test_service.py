@@ -77,6 +77,16 @@ async def test_machine_goes_on_with_its_clean_copy_and_asks_no_store(
     assert not made.anew
 
 
+async def test_copy_is_kept_from_when_its_session_was_given_back(machine: NewMachine) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    copy = first.copy()
+    os.utime(copy.lock, (1, 1))
+    await first.folders.release(SessionId(ROOT), claim)
+    assert copy.last_used() > 1, "however long ago the claim was taken"
+
+
 async def test_copy_in_which_a_call_was_lost_is_built_again(machine: NewMachine) -> None:
     first = machine()
     session = Session()
