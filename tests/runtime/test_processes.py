@@ -6,9 +6,11 @@ import asyncio
 
 import pytest
 
+from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
 from orchestrator.core.ids import SessionId
 from orchestrator.core.outstanding import outstanding
+from orchestrator.model.refusals import RetryableModelError
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
@@ -19,7 +21,7 @@ from orchestrator.runtime.runner import Ended, Runner
 from tests.core.driver import RULES
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
-from tests.runtime.players import calls, ends
+from tests.runtime.players import calls, ends, message
 from tests.runtime.test_worker_claims import at_work
 
 
@@ -65,6 +67,40 @@ async def test_process_takes_no_turns_place_of_its_worker(harness: Harness) -> N
         await harness.say(first)
         await harness.until(first, "task_complete")
         assert harness.tools.killed == []
+
+
+async def test_turn_that_waits_for_its_next_attempt_beside_a_process_takes_a_place(
+    harness: Harness,
+) -> None:
+    session, waits, due = await harness.session(), asyncio.Event(), asyncio.Event()
+
+    async def sleep(seconds: float) -> None:
+        if seconds > 1.0:
+            waits.set()
+            await due.wait()
+        else:
+            await asyncio.sleep(seconds)
+
+    harness.ports = replace(harness.ports, sleep=sleep)
+    runner, running = await serves(harness, session)
+    assert await keeps_processes_only(runner)
+    harness.models.will([RetryableModelError("cut", delay_s=2.0)], [message("Again."), ends()])
+    await harness.say(session, id="u2")
+    runner.notify()
+    await waits.wait()
+    assert not await keeps_processes_only(runner)
+    due.set()
+    await harness.until(session, "task_complete")
+    assert await keeps_processes_only(runner)
+    harness.tools.processes[1].open()
+    assert await running is Ended.PARKED
+
+
+async def keeps_processes_only(runner: Runner) -> bool:
+    """Whether it does, as soon as the runner waits for news."""
+    while not runner._arrivals.resting:
+        await asyncio.sleep(0)
+    return runner.keeps_processes_only
 
 
 async def test_worker_holds_a_bounded_number_of_sessions_with_processes(

@@ -156,9 +156,11 @@ class Stream:
 
 
 @asynccontextmanager
-async def site(harness: Harness, pages: Pages = PAGES, rules: HttpRules | None = None) -> AsyncIterator[Site]:
-    """The window of a harness, until the block ends."""
-    store, ports = harness.broker.requests, ports_of(harness)
+async def site(
+    harness: Harness, pages: Pages = PAGES, rules: HttpRules | None = None, **changes: Any
+) -> AsyncIterator[Site]:
+    """The window of a harness, until the block ends; `changes` are of its ports."""
+    store, ports = harness.broker.requests, ports_of(harness, **changes)
     tokens = PrincipalLookUp(store, ports.now_ms)
     watch = TokenWatch(tokens.in_force)
     is_ready, now = [True], list[float]()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.gateways.app_server.door_ports import BadSetting, Born
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window import door
 from orchestrator.gateways.window.pages import read_pages
@@ -194,6 +195,17 @@ async def test_thread_of_another_namespace_is_as_one_that_is_not_there(site: Sit
     assert (await tenant.call("thread/list"))["data"] == []
     assert (await tenant.call("window/state"))["namespace"] == "acme"
     assert (await tenant.refused("fs/readFile", {"path": "/etc/hostname"}))[0] == 403
+
+
+async def test_tenant_reads_no_path_of_the_machine_in_what_a_method_refuses(harness: Harness) -> None:
+    async def create(*_: object) -> Born:
+        raise BadSetting("cwd: /srv/data/work cannot be looked at: Permission denied")
+
+    async with site_of(harness, create=create) as site:
+        person, tenant = await site.signed_in(), await site.signed_in(namespace="acme")
+        refused = [await browser.refused("thread/start") for browser in (person, tenant)]
+    why = "Invalid params: cwd: {} cannot be looked at: Permission denied"
+    assert refused == [(400, -32602, why.format(where)) for where in ("/srv/data/work", "…/work")]
 
 
 async def test_request_is_answered_by_503_while_redis_is_away(

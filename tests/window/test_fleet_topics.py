@@ -57,6 +57,18 @@ async def test_fleet_begins_with_all_trees_and_goes_on_with_what_changes(site: S
         assert (gone.data["gone"], gone.data["counts"]) == ([{"treeId": root}], {})
 
 
+async def test_window_that_comes_later_is_shown_the_counts_as_they_are(site: Site) -> None:
+    browser = await site.signed_in()
+    async with browser.stream("fleet") as first:
+        await first.next()
+        await tree(site.harness.broker)
+        await first.until(lambda told: told.data.get("counts") == {"idle": 1})
+        async with browser.stream("fleet") as later:
+            shown = await later.next()
+            assert shown is not None
+            assert (shown.data["type"], shown.data["counts"]) == ("all", {"idle": 1})
+
+
 async def test_request_of_a_tree_that_works_on_is_shown_in_the_fleet(site: Site) -> None:
     broker, browser = site.harness.broker, await site.signed_in()
     root = await tree(broker)

@@ -28,7 +28,7 @@ from orchestrator.core.state import State
 from orchestrator.core.workspace import Copied
 from orchestrator.folders.copy import Copy as FolderCopy
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.outcomes import Bounds, Place, Taken
+from orchestrator.folders.outcomes import Bounds, FolderError, Place, Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.tables import WorkspaceSettings
@@ -379,6 +379,24 @@ async def test_merge_of_a_lost_worker_is_taken_back_by_the_next_one(host: Host) 
     assert await host.folders.judge(host.state, host.claim(), work) == "none", "nothing of it is there"
     again = await host.folders.merge(host.state, host.claim(), work)
     assert isinstance(again, FolderMerged), again
+
+
+async def test_merge_that_a_worker_failed_to_take_back_is_taken_back_by_the_one_behind_it(
+    host: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = await work_of(host, write("x", "x\n"))
+    before = tree_of(host.checkout)
+    await written(host, work)
+
+    async def lost(*_: object) -> None:
+        raise FolderError("lost", "the keeper has ended")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Keeper, "take_back_merge", lost)
+        assert await host.folders.judge(host.state, host.claim(), work) == "in_doubt"
+    assert tree_of(host.checkout) != before
+    assert await host.folders.judge(host.state, host.claim(), work) == "none"
+    assert tree_of(host.checkout) == before
 
 
 async def test_second_merge_of_an_agent_is_taken_back_whose_first_one_the_log_has(host: Host) -> None:
