@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench crash soak chaos machines growth pictures walk scale sim stories mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench peers crash soak chaos machines growth pictures walk scale sim stories mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -76,6 +76,10 @@ demo: $(VENV)/.ready
 bench: setup
 	$(BIN)/python -m bench
 
+# Dendro beside what one would take instead, each peer installed into an environment of its own; fifteen minutes at most.
+peers: setup
+	$(BIN)/python -m proof.peers --page docs/proof/peers.md $(PEERS)
+
 # A deployment under load for ten minutes, and some minutes more until nothing is left of it; MINUTES and AGENTS change it.
 soak: setup
 	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --page docs/proof/soak.md
@@ -123,4 +127,4 @@ vendor: setup
 	$(BIN)/python -m tests.window_vendor
 
 clean:
-	rm -rf $(VENV) .cover .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build
+	rm -rf $(VENV) .peers .cover .mypy_cache .ruff_cache .pytest_cache .hypothesis dist build

@@ -12,7 +12,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -63,12 +63,16 @@ class Lab:
 
 
 @contextmanager
-def lab() -> Iterator[Lab]:
-    """A new lab. Its Redis has AOF everysec and listens on a unix socket, as the embedded one does."""
-    with tempfile.TemporaryDirectory(prefix="dendro-bench-") as name:
+def lab(kept: Path | None = None) -> Iterator[Lab]:
+    """A new lab. Its Redis has AOF everysec and listens on a unix socket, as the embedded one does.
+
+    In the folder `kept`, which stays, it goes on with what an earlier one has left there.
+    """
+    with nullcontext(str(kept)) if kept else tempfile.TemporaryDirectory(prefix="dendro-bench-") as name:
         folder = Path(name)
         for part in ("home", "ws", "redis"):
-            (folder / part).mkdir()
+            (folder / part).mkdir(exist_ok=True)
+        (folder / "s").unlink(missing_ok=True)
         subprocess.run(
             ["git", "init", "-q", str(folder / "ws")], check=True, env={"PATH": PATH, "HOME": name}
         )
@@ -100,11 +104,12 @@ class Fleet:
 
     lab: Lab
     settings: Settings
-    stub: subprocess.Popen[bytes]
     base_url: str
     opened: Deployment
     client: Client
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    stub: subprocess.Popen[bytes] | None = None
+    """None if it is somebody else's."""
 
     def hire(self, concurrency: int, profile: str = "") -> None:
         """Starts one more worker and waits until it claims."""
@@ -125,7 +130,7 @@ class Fleet:
         return {
             "worker": sum(workers, Cpu(0, 0)),
             "redis": cpu_of(self.lab.redis.pid),
-            "stub": cpu_of(self.stub.pid),
+            "stub": cpu_of(self.stub.pid) if self.stub else Cpu(0, 0),
             "client": Cpu(time.process_time(), 0),
         }
 
@@ -142,17 +147,27 @@ class Fleet:
 async def fleet(lab: Lab, script: str, *overrides: str) -> AsyncIterator[Fleet]:
     """A stub that answers by `script`, and a client; workers are hired later."""
     stub = _child(["bench.stub_process", script], lab.environ(), lab)
+    try:
+        async with attached(lab, _first_line(stub), *overrides) as running:
+            running.stub = stub
+            yield running
+    finally:
+        _dismiss(stub)
+
+
+@asynccontextmanager
+async def attached(lab: Lab, base_url: str, *overrides: str) -> AsyncIterator[Fleet]:
+    """A client beside a model server that runs already; workers are hired later, and dismissed at the end."""
     hired: list[subprocess.Popen[bytes]] = []
     try:
-        base_url = _first_line(stub)
         settings = lab.settings(lab.environ(OPENAI_BASE_URL=base_url), *overrides)
         async with deployment(settings, settings.redis.url or "") as opened:
             client = Client(
                 ClientPorts(opened.broker, opened.texts, secrets.token_bytes), secrets.token_hex(8), "bench"
             )
-            yield Fleet(lab, settings, stub, base_url, opened, client, hired)
+            yield Fleet(lab, settings, base_url, opened, client, hired)
     finally:
-        for process in (*hired, stub):
+        for process in hired:
             _dismiss(process)
 
 

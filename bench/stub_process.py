@@ -1,9 +1,9 @@
 """The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT`.
 
 SCRIPT is a behaviour's name, a scenario file, `questions` (`questions`), `trees` or `slow-trees`
-(`tree_script`), `soak` (`proof.soak_script`), or `chaos` (`proof.chaos_script`). `GET /marks` tells when each
-request of a session was seen and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all
-processes share. Ends with its standard input.
+(`tree_script`), or `soak`, `chaos` or `peers` (`proof`). `GET /marks` tells when each request of a session
+was seen and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all processes share; `GET
+/spent` how many requests that were, and their seconds in all. Ends with its standard input.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from bench.questions import QuestionScript
 from bench.tree_script import TreeScript
 from orchestrator.stub import Scenario, Script, behaviour, build_app
 from proof.chaos_script import ChaosScript
+from proof.peers_script import PeersScript
 from proof.soak_script import SoakScript
 
 
@@ -34,17 +35,23 @@ class Watched:
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._marks: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        self._spent = {"requests": 0, "seconds": 0.0}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         seen = time.monotonic()
-        if scope["type"] != "http" or scope["path"] == "/marks":
-            await Response(orjson.dumps(self._marks))(scope, receive, send)
+        asked = {"/marks": self._marks, "/spent": self._spent}.get(scope.get("path", ""))
+        if scope["type"] != "http" or asked is not None:
+            await Response(orjson.dumps(asked))(scope, receive, send)
             return
         session = _session(scope)
 
         async def noted(message: Message) -> None:
             if message["type"] == "http.response.body" and not message.get("more_body"):
-                self._marks[session].append((seen, time.monotonic()))
+                ended = time.monotonic()
+                self._marks[session].append((seen, ended))
+                if scope["method"] == "POST":
+                    self._spent["requests"] += 1
+                    self._spent["seconds"] += ended - seen
             await send(message)
 
         await self._app(scope, receive, noted)
@@ -63,6 +70,8 @@ def _script(name: str) -> Script:
         return SoakScript()
     if name == "chaos":
         return ChaosScript()
+    if name == "peers":
+        return PeersScript()
     return Scenario.read(Path(name)) if name.endswith(".json") else behaviour(name)
 
 
