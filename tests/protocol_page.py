@@ -25,7 +25,6 @@ from orchestrator.protocol import (
     codec,
     commands,
     events,
-    faults,
     inputs,
     items,
     mcp,
@@ -35,12 +34,11 @@ from orchestrator.protocol import (
     review,
     scalars,
     turn_items,
-    usage,
     wire,
 )
 
 SHARED: Final[tuple[ModuleType, ...]] = (
-    inputs, policy, scalars, commands, plans, review, usage, faults, mcp, agents, catalog,
+    inputs, policy, scalars, commands, plans, review, events, events, mcp, agents, catalog,
 )  # fmt: skip
 
 UNIONS: Final[dict[str, Any]] = {

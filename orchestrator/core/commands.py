@@ -18,8 +18,7 @@ from orchestrator.core.settings import NO_HISTORY, HistoryHead, Rules
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Price, Served
 from orchestrator.core.workspace import Copied, SetupOutcome
-from orchestrator.protocol.events import ExecCommandEnd
-from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.events import CodexErrorInfo, ExecCommandEnd
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.ops import (

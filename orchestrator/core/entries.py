@@ -23,8 +23,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.lines import LINES, CompactedLine, ContextLine, Line, MetaLine, encode_line
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import UnknownRolloutItem, event_of
-from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, EventMsg, UnknownEvent
-from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, CodexErrorInfo, EventMsg, UnknownEvent
 from orchestrator.protocol.items import ITEM_SYNONYMS, ITEMS, UnknownItem
 from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, JsonObject, JsonValue, written
 

@@ -57,7 +57,7 @@ from orchestrator.core.tree import AgentStatus, TreeView
 from orchestrator.core.user_turns import Outcome, Purpose, StopReason, TaskKind, UserTurn
 from orchestrator.core.workspace import NO_WORKSPACE, Workspace
 from orchestrator.protocol import ops
-from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.events import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, tag_of
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from orchestrator.core.frozen import record
-from orchestrator.protocol.usage import TokenUsage
+from orchestrator.protocol.events import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 BASELINE_TOKENS = 12_000

@@ -21,9 +21,9 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
+from orchestrator.protocol.events import TokenUsage
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
-from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.views import SetAside
 from orchestrator.views.event import Event

@@ -6,6 +6,8 @@ event whose tag is not listed is an `UnknownEvent` and is passed on as it came.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from enum import StrEnum
 from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 from pydantic import Field
@@ -22,7 +24,6 @@ from orchestrator.protocol.agents import (
 )
 from orchestrator.protocol.catalog import CustomPrompt, HistoryEntry, ListedModel, SkillsListEntry
 from orchestrator.protocol.commands import FileChangeField, ParsedCommandField
-from orchestrator.protocol.faults import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId
 from orchestrator.protocol.inputs import TextElement
 from orchestrator.protocol.items import ContentItemField, ResponseItemField, WebSearchActionField
@@ -58,7 +59,6 @@ from orchestrator.protocol.scalars import (
     UserMessageKind,
 )
 from orchestrator.protocol.turn_items import TurnItemField
-from orchestrator.protocol.usage import RateLimitSnapshot, TokenUsageInfo
 from orchestrator.protocol.wire import (
     EventModel,
     Flag,
@@ -66,15 +66,132 @@ from orchestrator.protocol.wire import (
     JsonObject,
     JsonValue,
     Maybe,
+    Number,
     OneOf,
     Settable,
     Source,
     Uint,
     Unknown,
+    Unset,
     WireModel,
     tag_of,
     tags,
 )
+
+# ── faults ────────────────────────────────────────────────────────────────────────────────────────
+# Why something failed, for programs: the `codex_error_info` beside a message.
+
+
+class CodexErrorKind(StrEnum):
+    """Faults that need no detail."""
+
+    CONTEXT_WINDOW_EXCEEDED = "context_window_exceeded"
+    USAGE_LIMIT_EXCEEDED = "usage_limit_exceeded"
+    INTERNAL_SERVER_ERROR = "internal_server_error"
+    UNAUTHORIZED = "unauthorized"
+    BAD_REQUEST = "bad_request"
+    SANDBOX_ERROR = "sandbox_error"
+    THREAD_ROLLBACK_FAILED = "thread_rollback_failed"
+    OTHER = "other"
+
+
+class HttpFaultKind(StrEnum):
+    """Faults on the way to the model."""
+
+    HTTP_CONNECTION_FAILED = "http_connection_failed"
+    RESPONSE_STREAM_CONNECTION_FAILED = "response_stream_connection_failed"
+    RESPONSE_STREAM_DISCONNECTED = "response_stream_disconnected"
+    RESPONSE_TOO_MANY_FAILED_ATTEMPTS = "response_too_many_failed_attempts"
+
+
+class HttpFault(WireModel):
+    """The status the server gave, if one came."""
+
+    stated_in = Source.JANUARY_2026
+    http_status_code: Uint | None = None
+
+
+class ModelCap(WireModel):
+    """A model's own cap was reached."""
+
+    stated_in = Source.JANUARY_2026
+    model: str
+    reset_after_seconds: Uint | None = None
+
+
+class ModelCapFault(WireModel):
+    """The fault that a model's cap was reached."""
+
+    stated_in = Source.JANUARY_2026
+    model_cap: ModelCap
+
+
+# Read left to right, raw JSON last: a newer version's fault must not make its error unreadable.
+CodexErrorInfo: TypeAlias = Annotated[
+    CodexErrorKind | dict[HttpFaultKind, HttpFault] | ModelCapFault | JsonValue,
+    Field(union_mode="left_to_right"),
+]
+
+
+def fault_kind(info: CodexErrorInfo | Unset) -> str | None:
+    """The name of a fault, whatever details it has; None if it names none."""
+    match info:
+        case str():
+            return str(info)
+        case ModelCapFault():
+            return "model_cap"
+        case Mapping():
+            name = next(iter(info), None)
+            return None if name is None else str(name)
+        case _:
+            return None
+
+
+# ── events ────────────────────────────────────────────────────────────
+
+
+# ── usage ─────────────────────────────────────────────────────────────────────────────────────────
+# Tokens used and rate limits left, as `token_count` reports them.
+
+
+class TokenUsage(WireModel):
+    """Tokens of one response, or of a session's responses together."""
+
+    input_tokens: Uint = 0
+    cached_input_tokens: Uint = 0
+    output_tokens: Uint = 0
+    reasoning_output_tokens: Uint = 0
+    total_tokens: Uint = 0
+
+
+class TokenUsageInfo(WireModel):
+    """The session's sum, the last response, and the window that they are measured against."""
+
+    total_token_usage: TokenUsage
+    last_token_usage: TokenUsage
+    model_context_window: Uint | None = None
+
+
+class RateLimitWindow(WireModel):
+    """A window of a provider's rate limit."""
+
+    stated_in = Source.RECORDED
+    used_percent: Number
+    window_minutes: Maybe[Uint] = None
+    resets_in_seconds: Maybe[Uint] = None
+    resets_at: Maybe[Int] = None
+
+
+class RateLimitSnapshot(WireModel):
+    """The provider's limits as its headers told them; both `null` without headers."""
+
+    stated_in = Source.RECORDED
+    primary: RateLimitWindow | None = None
+    secondary: RateLimitWindow | None = None
+
+
+# ── events ────────────────────────────────────────────────────────────
+
 
 # ── tree ──────────────────────────────────────────────────────────────────────────────────────────
 # Events about the agents of a tree: lifecycle, inboxes, helpers, collaboration.

@@ -21,7 +21,7 @@ from urllib.parse import unquote, urlsplit
 from orchestrator.core.frozen import record
 from orchestrator.private_files import OTHERS, NotPrivate, close_below, own_folder
 from orchestrator.settings.layers import SettingsError
-from orchestrator.settings.whole import Settings
+from orchestrator.settings.load import Settings
 
 CLOSED_BELOW = ("archive", "procfile", "prompts", "redis", "rules", "sessions", "skills")
 """Folders of the home whose files are closed, too; in `workspaces` modes are a command's own."""

@@ -45,7 +45,7 @@ from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.faults import fault_kind
+from orchestrator.protocol.events import fault_kind
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.telemetry.observer import CommittedStep, StreamMoment
 

@@ -18,7 +18,7 @@ from orchestrator.core.entries import DENDRO, kind_of, read_event
 from orchestrator.core.state import State
 from orchestrator.core.tokens import Usage
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.faults import CodexErrorKind, HttpFaultKind, fault_kind
+from orchestrator.protocol.events import CodexErrorKind, HttpFaultKind, fault_kind
 from orchestrator.telemetry import metric_names as m
 from orchestrator.telemetry.metrics import OTHER, Metrics
 from orchestrator.telemetry.observer import CommittedStep, StreamMoment

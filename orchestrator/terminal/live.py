@@ -23,12 +23,12 @@ from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.protocol import events as e
 from orchestrator.protocol.agents import SubAgentOk
 from orchestrator.protocol.commands import AddFile, DeleteFile, FileChange, UpdateFile
+from orchestrator.protocol.events import TokenUsageInfo
 from orchestrator.protocol.mcp import McpFailed
 from orchestrator.protocol.plans import StepStatus
 from orchestrator.protocol.review import ReviewOutputEvent
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.turn_items import PlanItem
-from orchestrator.protocol.usage import TokenUsageInfo
 from orchestrator.protocol.wire import written
 from orchestrator.requests import (
     ChoicesRequest,

@@ -26,9 +26,9 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.folder_facts import Workspace, mark
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
+from orchestrator.protocol.events import TokenUsage
 from orchestrator.protocol.ops import UserInput, UserTurn
 from orchestrator.protocol.scalars import Delivery
-from orchestrator.protocol.usage import TokenUsage
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.rollouts.source import LogSource

@@ -8,8 +8,8 @@ import pytest
 
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.exec_json import ExecWriter
+from orchestrator.protocol.events import TokenUsage
 from orchestrator.protocol.scalars import ExecCommandSource
-from orchestrator.protocol.usage import TokenUsage
 from orchestrator.views.turns import turn_records as r
 
 TURN, ITEM = r.TurnId("t"), r.ItemId("t-1")

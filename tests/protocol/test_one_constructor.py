@@ -19,9 +19,12 @@ from orchestrator.protocol.events import (
     AgentReasoningDelta,
     AgentReasoningRawContentDelta,
     MessagePhase,
+    RateLimitSnapshot,
+    RateLimitWindow,
     TaskComplete,
     TaskStarted,
     TokenCount,
+    TokenUsageInfo,
     UserMessage,
     agent_message,
     task_complete,
@@ -32,7 +35,6 @@ from orchestrator.protocol.events import (
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.items import InputText, Message, ResponseItem
 from orchestrator.protocol.scalars import ModeKind, UserMessageKind
-from orchestrator.protocol.usage import RateLimitSnapshot, RateLimitWindow, TokenUsageInfo
 from orchestrator.protocol.wire import JsonObject, tags
 from orchestrator.protocol.wire import written as payload
 

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import parse_event
 from orchestrator.protocol.commands import AddFile, UpdateFile
-from orchestrator.protocol.faults import CodexErrorKind
+from orchestrator.protocol.events import CodexErrorKind
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.protocol.scalars import Duration, OutputStream

@@ -15,7 +15,7 @@ from orchestrator.core.facts import CallMoved, TaskEnded
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import State
 from orchestrator.model.refusals import RetryableModelError
-from orchestrator.protocol.faults import CodexErrorKind
+from orchestrator.protocol.events import CodexErrorKind
 from orchestrator.protocol.ids import CallId
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Ended

@@ -36,8 +36,7 @@ from orchestrator.core.state import MOST_EARLIER, PendingLookUp, Queued, State
 from orchestrator.core.user_turns import UserTurn, fault, input_messages, items_fault, user_message_event
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
-from orchestrator.protocol.events import WarningEvent
-from orchestrator.protocol.faults import CodexErrorKind
+from orchestrator.protocol.events import CodexErrorKind, WarningEvent
 from orchestrator.protocol.ids import ResponseId, SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.ops import ThreadRollback

@@ -66,14 +66,12 @@ from orchestrator.core.user_turns import (
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.agents import BudgetReport, SubAgentErr
-from orchestrator.protocol.events import WarningEvent
-from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.events import CodexErrorInfo, RateLimitSnapshot, WarningEvent
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 from orchestrator.protocol.items import InputText, Message, OutputText
 from orchestrator.protocol.plans import PlanOutputEvent
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.scalars import ModeKind, TurnAbortReason
-from orchestrator.protocol.usage import RateLimitSnapshot
 from orchestrator.protocol.wire import EventModel, ItemModel, JsonObject, written
 
 NOTHING_TO_COMPACT = "nothing to compact: nothing was said since the conversation began, or was compacted"

@@ -60,7 +60,7 @@ from orchestrator.core.settings import SENDER, TurnSettings
 from orchestrator.core.tokens import Price, Served
 from orchestrator.core.tree import Child, ChildChanges, Mail, TreeChanges, Watchdog
 from orchestrator.core.user_turns import Outcome, Purpose, StopReason, TaskKind
-from orchestrator.protocol.faults import CodexErrorInfo
+from orchestrator.protocol.events import CodexErrorInfo
 from orchestrator.protocol.ids import CallId, ResponseId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 

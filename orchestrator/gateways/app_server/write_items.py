@@ -10,9 +10,8 @@ from importlib.metadata import version
 from typing import Final, Literal, assert_never
 
 from orchestrator.core.ids import SessionId
-from orchestrator.protocol.faults import CodexErrorKind, HttpFaultKind
+from orchestrator.protocol.events import CodexErrorKind, HttpFaultKind, TokenUsage
 from orchestrator.protocol.scalars import ExecCommandSource
-from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 from orchestrator.views.threads import ReadState, Spawned, Thread, Waits
 from orchestrator.views.turns import turn_records as r

@@ -22,10 +22,10 @@ from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.events import TokenUsage
 from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextElement, TextInput
 from orchestrator.protocol.scalars import CompactionPhase, Delivered, ExecCommandSource, TurnAbortReason
 from orchestrator.protocol.turn_items import PlanItem
-from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 from orchestrator.requests import (
     TYPES,

@@ -12,8 +12,8 @@ from enum import StrEnum
 from typing import NewType, TypeAlias
 
 from orchestrator.core.frozen import record
+from orchestrator.protocol.events import TokenUsage
 from orchestrator.protocol.scalars import ExecCommandSource
-from orchestrator.protocol.usage import TokenUsage
 from orchestrator.protocol.wire import JsonMapping, JsonValue
 from orchestrator.requests import KnownRequest
 
