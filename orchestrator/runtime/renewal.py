@@ -46,6 +46,8 @@ from orchestrator.runtime import log
 from orchestrator.tables import WorkerSettings
 
 RETRY_S = 0.25
+STOP_S = 2.0
+"""Patience with the thread of a worker that leaves: until then the event loop stands still."""
 """Seconds until a renewal that was not answered is tried again: a failover takes most of the trust that is
 left."""
 
@@ -245,9 +247,12 @@ class Renewal(Leases):
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread; claims that are still held run out by themselves."""
+        """Ends the thread; claims that are still held run out by themselves.
+
+        One that waits for a Redis which does not answer is left to itself: it can renew nothing any more.
+        """
         self._stop.set()
-        self._thread.join(timeout=10)
+        self._thread.join(timeout=STOP_S)
 
     def _main(self) -> None:
         asyncio.run(self._renew_for_ever())

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -105,7 +106,10 @@ class Worker:
             chore.add_done_callback(self._chore_ended)
         try:
             await self._claim_until_drained()
-            await self._tell_others()
+            with suppress(TimeoutError):
+                # Where Redis does not answer, others find by their looks what they were not told of.
+                async with asyncio.timeout(GOODBYE_S):
+                    await self._tell_others()
             await self._emptied()
         finally:
             chores += self._returning.values()

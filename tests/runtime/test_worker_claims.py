@@ -195,6 +195,21 @@ async def test_worker_that_leaves_is_told_of_nothing_alone(harness: Harness) -> 
         await harness.until(session, "task_complete")
 
 
+async def test_worker_that_leaves_waits_for_no_redis_that_is_silent(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "GOODBYE_S", 0.05)
+    silent = Gate()
+    worker = harness.worker(name="w1")
+    async with asyncio.timeout(20):
+        running = asyncio.create_task(worker.run())
+        await _attended(harness, "w1")
+        harness.connection.before = {"turn_away": silent.wait, "heartbeat": silent.wait}
+        worker.drain()
+        await running
+    assert silent.reached.is_set()
+
+
 async def _attended(harness: Harness, *names: str) -> None:
     """Returns when these workers have said that they want to be told alone."""
     for name in names:

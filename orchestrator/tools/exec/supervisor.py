@@ -68,7 +68,10 @@ _OUT_OF_MEMORY = (
 OWN_SESSION = (os.path.realpath(sys.executable), "-I", "-S", "-c", _OWN_SESSION)
 """The words before a command that gets a terminal."""
 _START_S = 10.0
-_CLOSE_S = 15.0
+_CLOSE_S = 5.0
+"""Patience with a process that ends. All that it kept has been proved dead, or is killed by its shims."""
+_LEAVE_S = 2.0
+"""Patience with a process that takes nothing, while it is to hear that its worker leaves."""
 _FORGET_S = 1.0
 _LEAVES_S = 0.05
 """Time for which a command without outputs may still be on its way out: bubblewrap's own last process is,
@@ -139,6 +142,8 @@ class Supervisor:
         """Messages that go before those: the last deadline of each claim, and the last question."""
         self._posting = threading.Lock()
         """Guards what waits, so that messages arrive as they were sent."""
+        self._sent = asyncio.Event()
+        """All that waited for room was sent, or nobody is there to take it."""
         self._rights = threading.Lock()
         """Guards the fields below: claims are extended by the thread that renews them."""
         self._deadlines: dict[str, float] = {}
@@ -332,9 +337,22 @@ class Supervisor:
             await self.kill(claim)
         async with self._starting:
             if self._alive:
-                self._send("leave")
+                await self._leave()
             self._lose()
             await self._gone()
+
+    async def _leave(self) -> None:
+        """Says that the worker leaves in good order, and waits until that is on its way.
+
+        A process that does not hear it waits for the worker's death, to give its sessions to others, as long
+        as the worker waits for the end of that process.
+        """
+        self._sent.clear()
+        self._send("leave")
+        if self._unsent:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._sent.wait()
 
     async def _gone(self) -> int:
         """The exit code of a process that was told to end, or has ended."""
@@ -478,6 +496,7 @@ class Supervisor:
                 return
             except OSError:
                 pass  # it is gone, which is read from the socket
+        self._sent.set()
         self._loop.remove_writer(self._socket)
 
     def _send_waiting(self) -> None:
@@ -522,6 +541,7 @@ class Supervisor:
         if not self._alive:
             return
         self._alive = False
+        self._sent.set()
         self._loop.remove_writer(self._socket)
         with self._posting:
             self._overtaking.clear()

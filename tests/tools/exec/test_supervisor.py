@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from orchestrator.sandbox import git
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy_paths import Confinement
@@ -673,6 +674,41 @@ async def test_a_supervisor_that_was_closed_starts_no_other(
     await supervisor.close()
     with pytest.raises(SupervisorLost, match="the worker leaves"):
         await supervisor.run(command("true"), ignore)
+
+
+class Undertaker:
+    """A worker that has the supervisor bury its sessions; `word` is where that would be said."""
+
+    def __init__(self) -> None:
+        self.word, self._writing = os.pipe2(os.O_CLOEXEC)
+        self.descriptors = (os.pidfd_open(os.getpid()), git.ends()[0], self._writing)
+
+    def forbid(self) -> None:
+        raise AssertionError("nothing was running")
+
+    def close(self) -> None:
+        for descriptor in (self.word, self._writing, self.descriptors[0]):
+            os.close(descriptor)
+
+
+async def test_worker_that_leaves_while_its_supervisor_has_no_room_for_words_does_not_wait_for_its_own_death(
+    machine: SandboxSupport,
+) -> None:
+    worker = Undertaker()
+    supervisor = await Supervisor.start(SupervisorConfig(machine, burial=worker))
+    try:
+        await filled(supervisor)
+        for ident in range(12):
+            supervisor._send("kill", ident)
+        asked = time.monotonic()
+        leaving = asyncio.create_task(supervisor.close())
+        await until_waiting(supervisor, 3)
+        os.kill(supervisor.pid, signal.SIGCONT)
+        await leaving
+        # Killed by its worker, it would have -9: that waits for it no less than it waits for that.
+        assert (supervisor._process.returncode, time.monotonic() - asked < 4.0) == (0, True)
+    finally:
+        worker.close()
 
 
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
