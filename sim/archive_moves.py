@@ -249,7 +249,7 @@ class ArchiveMoves:
             return
         for session in self._watch.sessions:
             data = self._hash(session)
-            if self._root_closed(session) and data.get(b"archived") != b"1":
+            if data and self._root_closed(session) and data.get(b"archived") != b"1":
                 yield f"{session} of a closed tree is not archived"
 
     def failed(self, job: str, error: object, began_s: float) -> None:

@@ -126,6 +126,10 @@ class Conversations:
         """A request reaches the model, maybe of a log that is left."""
         self._shown[prompt.session_id].append(prompt)
 
+    def went_back(self) -> None:
+        """Letters that were read, and not held against their senders' logs yet, are read anew."""
+        self._letters.clear()
+
     def letters_are_true(self, log_of: LogOf) -> None:
         """Holds letters against their senders' logs; raises `Wrong`."""
         letters, self._letters = self._letters, []

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from sim.invariants_of_doors import DOOR_CASES, DOOR_RULES
 from sim.invariants_of_folders import FOLDER_CASES, FOLDER_RULES
 from sim.invariants_of_processes import PROCESS_RULES
+from sim.notary_rules import NOTARY_CASES, NOTARY_RULES
 from sim.odd_servers import ODD_RULES
 from sim.rule import Case, Rule
 
@@ -446,6 +447,7 @@ RULES = {
     **PROCESS_RULES,
     **DOOR_RULES,
     **ODD_RULES,
+    **NOTARY_RULES,
     "rest": Rule(
         (
             "When faults are over and people answer, every session comes to rest, and every closed one is"
@@ -522,6 +524,7 @@ CASES = {
     "survived": Case("a command outlived the kill of its dead worker's supervisor"),
     **FOLDER_CASES,
     **DOOR_CASES,
+    **NOTARY_CASES,
 }
 """Cases that belong to no single rule, and that a campaign is to reach as well."""
 

@@ -50,6 +50,13 @@ class SimObjects:
         self._content[name] = content
         self.put_s[name] = self._now_s()
 
+    def put_new(self, name: str, content: bytes) -> bool:
+        """Puts an object where there is none; whether it did."""
+        if name in self._content:
+            return False
+        self.put(name, content)
+        return True
+
     def changed_s(self, name: str) -> float | None:
         """The Unix time at which an object was put; None if there is none."""
         return EPOCH_S + self.put_s[name] if name in self._content else None

@@ -124,7 +124,7 @@ class Watch(Rest, Branches, TreeLogs):
         """Sessions that kill every worker that touches them: these are quarantined, and no others."""
         self.readmitted_s: dict[str, float] = {}
         """When an operator gave back those that were mended: Redis may go back to before that."""
-        self.reads_anew = False
+        self.reads_anew: bool = False
         """Whether entries are read that were written before what else Redis has."""
         self.written_s = 0.0
         """When something was committed last."""
@@ -546,6 +546,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.sessions, self.trees = {}, {}
         self.cancels.went_back()
         self.processes.went_back()
+        self.conversations.went_back()
         self.answers.went_back()
         self.replies.went_back()
         self.odd_servers.went_back()

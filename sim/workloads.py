@@ -30,6 +30,7 @@ from sim.workloads_doors import crowds, doors
 from sim.workloads_fleet import followed
 from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
+from sim.workloads_noted import receipts
 from sim.workloads_odd import oddities
 from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed
 from sim.workloads_queues import queues
@@ -550,6 +551,7 @@ LATER = (
     ((contents,), 0.025),
     ((processes, left_running), 0.02),
     ((births,), 0.015),
+    ((receipts,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -570,6 +572,7 @@ WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)
 WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)}
 WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"thawed": Workload("thawed", thawed, faults=10, lasts_s=60.0)}
+WORKLOADS |= {"receipts": Workload("receipts", receipts, faults=5, lasts_s=40.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors, crowds)

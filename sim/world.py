@@ -53,7 +53,7 @@ from sim.watch import QUARANTINED, Watch
 from sim.workloads import WORKLOADS, Workload, chosen
 from workers.upkeep import log as upkeep_log
 
-LOGS = (log, upkeep_log, logging.getLogger("dendro.app_server"))
+LOGS = (log, upkeep_log, logging.getLogger("dendro.app_server"), logging.getLogger("dendro.notary"))
 REST_WITHIN_S = 400.0
 """Of simulated time, from the last fault until everything has come to rest."""
 MOST_STEPS = 400_000

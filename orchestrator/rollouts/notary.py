@@ -105,6 +105,8 @@ class Notary:
         self._since = [0] * source.broker.config.shards
         """By shard, the time of the last change that was seen."""
         self._scores: dict[SessionId, int] = {}
+        self._changed: dict[SessionId, None] = {}
+        """Sessions that were seen to change, and whose ends could not be read yet."""
         self._trees: dict[str, set[SessionId]] = {}
         for known in state.logs.values():
             if (session := _session_of(known)) is not None and known.state != "deleted":
@@ -197,19 +199,19 @@ class Notary:
 
     async def _due(self, now_ms: int) -> list[str]:
         """Trees of which a log was born, came to rest, or grew for as long as the interval."""
-        touched = dict[SessionId, int]()
         for shard, since in enumerate(self._since):
             start = 0
             while page := await self._broker.logs.changed_since(shard, since, MOST_PAGES, start):
-                touched.update(one for one in page if self._is_session(one[0], shard))
+                touched = dict(one for one in page if self._is_session(one[0], shard))
+                self._scores.update(touched)
+                self._changed |= dict.fromkeys(touched)
                 # A time to come would hide all changes up to it.
                 self._since[shard] = max(self._since[shard], min(page[-1][1], now_ms))
                 start += len(page)
                 if len(page) < MOST_PAGES:
                     break
-        self._scores.update(touched)
         due = dict[str, None]()
-        asked = [session for session in touched if session not in self._growing]
+        asked = [session for session in self._changed if session not in self._growing]
         tips = await self._broker.logs.tips([*asked, *self._growing])
         for session in asked:
             # One that cannot be read any more, or is gone.
@@ -224,6 +226,7 @@ class Notary:
                 due[tree] = None
             else:
                 self._growing[session] = tree
+        self._changed.clear()
         return list(due)
 
     async def _others(self) -> list[str]:

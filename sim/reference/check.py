@@ -25,7 +25,7 @@ STATEMENTS: Mapping[str, Statement] = {
         f.__name__: f
         for f in (jobs.offer_job, jobs.take_job, jobs.keep_job, jobs.answer_job, jobs.settle_job)
     },
-    **{f.__name__: f for f in (trees.reserve, trees.registry, trees.raise_limits)},
+    **{f.__name__: f for f in (trees.reserve, trees.registry, trees.raise_limits, trees.tree_heads)},
     **{
         f.__name__: f
         for f in (
@@ -84,6 +84,8 @@ class Stated:
 
 def _plain(name: str, reply: Any) -> Any:
     """The fields of a hash come in any order."""
+    if name == "tree_heads":
+        return [reply[0], sorted(reply[1]), reply[2]]
     if name != "registry":
         return reply
     flat = reply[1]

@@ -144,3 +144,12 @@ def raise_limits(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
         is_told(sight, root, eq, told, keep, ttl_ms)
     woken = sum(wakes(sight, timers, tree.pop(b"wait:" + why, b"")) for why in (b"reserved", b"spent"))
     return [b"OK", sight.now, limits, woken]
+
+
+def tree_heads(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
+    """Where a tree's log and its sessions' logs end; it writes nothing."""
+    agents = sight.hash(keys[0])
+    named = sorted(session for field, session in agents.items() if field.startswith(b"s:"))
+    ends = [sight.hash(key) for key in keys[1:]]
+    heads = [end.get(field, b"") for end in ends for field in (b"seq", b"head")]
+    return [number(agents, b"tree_seq"), named, heads]

@@ -130,6 +130,22 @@ async def test_log_is_stated_when_it_is_born_as_a_bundle_has_it(kept: Kept, offi
     assert await office.looks(MINUTE) == []
 
 
+async def test_session_whose_end_could_not_be_read_is_stated_by_the_next_look(
+    kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def lost(_: object) -> Any:
+        raise Unavailable("the connection was lost")
+
+    first, later = await kept.has(said("go")), await kept.has(said("later"))
+    await touch(kept, later)
+    with monkeypatch.context() as context:
+        context.setattr(kept.broker.logs, "tips", lost)
+        with pytest.raises(Unavailable):
+            await office.looks()
+    stated = {head.log for head in await office.looks(1_000)}
+    assert stated == {f"session:{first}", f"session:{later}"}
+
+
 async def test_growing_log_is_stated_each_interval_and_at_rest(kept: Kept, office: Office) -> None:
     session = await kept.has(said("go"))
     await office.looks()

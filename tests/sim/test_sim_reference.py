@@ -10,9 +10,8 @@ from sim.double import Double, encoded, opened
 from sim.network import scripts
 from sim.reference.check import STATEMENTS
 
-NO_STATE = {"rights", "sign_in", "tree_heads"}
-"""Scripts without state in a simulated fleet: `rights` asks about the server's user, no browser signs in, and
-`tree_heads`, for bundles, which nobody makes there, writes nothing."""
+NO_STATE = {"rights", "sign_in"}
+"""Scripts without state in a simulated fleet: `rights` asks about the server's user; no browser signs in."""
 KEYS = ("{s0}:workers", "{s0}:heard", "{s0}:drains", "{s0}:serving:default")
 ARGS = ("w1", "state", "", 60_000, 15_000)
 
