@@ -8,6 +8,7 @@ sessions' logs as they were then; what no log tells is none.
 from __future__ import annotations
 
 import asyncio
+import re
 from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Mapping, Sequence
@@ -27,6 +28,8 @@ from orchestrator.core.entries import Kind, decode_entry, line_ms, stored_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, TreeFact, fold_tree
+from orchestrator.core.tree import ROOT
+from orchestrator.protocol import events as ev
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.views.tree import LIMITS_RAISED, TAIL, Doing, TreeLine, told_by, tree_line
@@ -61,6 +64,8 @@ OF_SESSIONS: Final[frozenset[MarkKind]] = frozenset({"person", "snapshot"})
 NEWEST: Final = 512
 """Entries at the end of a session's log among which such marks are looked for at first."""
 MOST_OF_SESSIONS: Final = 200
+SAME_MS: Final = 1_000
+"""Two logs tell of one takeover within this time."""
 MOST_LOGS: Final = 16
 _ENDED: Final = frozenset({"ready", "canceled", "idle"})
 _SHOWN: Final = _ENDED | {"failed"}
@@ -340,14 +345,14 @@ class TreePast:
         gaps = tuple((times[first - 1], times[first]) for first in starts[1:])
         return Timeline(times[0], times[-1], self.read, tuple(bars), gaps, tuple(self._marks), self._dropped)
 
-    async def marks_of_sessions(self) -> list[Mark]:
-        """Marks of people's words and folders' states: the newest, of the root and of agents at work first.
+    async def marks_of_sessions(self) -> tuple[list[Mark], list[Mark]]:
+        """Marks of people's words, folders' states and takeovers of the root: the newest, those of the root
+        and of agents at work first.
 
-        Each stands at the last entry that was read of the tree's log and is not behind it. What the archive
-        has is not told.
+        Each of the second list stands at the last entry that was read of the tree's log and is not behind
+        it; those of the first one were before its first entry, and their place is 0. What the archive has is
+        not told.
         """
-        if not self.read:
-            return []
         named = self._named(self._view)
         sessions = self._first(named, self.read)[:MOST_LOGS]
         ends = dict(zip(sessions, await self.broker.logs.ends(sessions), strict=True))
@@ -362,14 +367,24 @@ class TreePast:
         for (session, _, _), page in zip(asks, await self.broker.logs.read_rollouts(asks), strict=True):
             told, number = self._told[session], named[session][0]
             told.seq = ends[session] or 0
-            told.marks += [mark for entry in page or () if (mark := told_of(entry, number)) is not None]
+            for entry in page or ():
+                mark = told_of(entry, number)
+                # A takeover may be told of by several entries.
+                if mark is not None and mark not in told.marks[-1:]:
+                    told.marks.append(mark)
             del told.marks[:-MOST_OF_SESSIONS]
-        # What was said before the tree's log began has no place in it.
-        found = [one for each in self._told.values() for one in each.marks if one[0] >= self._times[0]]
-        return [
+        found = [one for each in self._told.values() for one in each.marks]
+        marks = [
             Mark(bisect_right(self._times, at_ms), at_ms, _of_session(line), line)
             for at_ms, line in sorted(found, key=lambda one: one[0])[-MOST_OF_SESSIONS:]
         ]
+        return [mark for mark in marks if not mark.seq], [mark for mark in marks if self._adds(mark)]
+
+    def _adds(self, mark: Mark) -> bool:
+        """Whether a mark has a place in the tree's log, which does not tell the same by itself."""
+        told = (one.at_ms for one in self._marks if one.kind == mark.kind and one.line.agent_id == ROOT)
+        again = mark.kind == "takeover" and any(abs(at_ms - mark.at_ms) < SAME_MS for at_ms in told)
+        return bool(mark.seq) and not again
 
     def _named(self, view: RegistryView) -> dict[SessionId, tuple[int, Agent | None]]:
         root: dict[SessionId, tuple[int, Agent | None]] = {SessionId(self.tree): (0, None)}
@@ -458,14 +473,20 @@ class TreePast:
 
 
 _TELLS: Final = frozenset[Kind]({f.TaskBegun, f.Steered, f.MailReceived, f.WorkspaceSaved})
+_TELLS_OF_LOSS: Final = frozenset[Kind]({ev.WarningEvent, ev.StreamError})
+_LOSS: Final = re.compile(r"(call \S+ is in doubt|stream error): the worker was lost ")
 
 
 def told_of(entry: StoredEntry, agent_id: int) -> tuple[int, TreeLine] | None:
     """The mark of an entry of a session's own log, with its time; None for most."""
-    if stored_kind(entry.payload) not in _TELLS:
+    kind = stored_kind(entry.payload)
+    if kind not in _TELLS and not (agent_id == ROOT and kind in _TELLS_OF_LOSS):
         return None
     try:
-        fact = f.decode(decode_entry(entry.payload).payload)
+        told = decode_entry(entry.payload).payload
+        if kind in _TELLS_OF_LOSS:
+            return _loss(line_ms(entry.payload), str(told.get("message")))
+        fact = f.decode(told)
     except DamagedEntry:
         return None
     of = f"agent {agent_id}" if agent_id else "the root"
@@ -483,8 +504,19 @@ def told_of(entry: StoredEntry, agent_id: int) -> tuple[int, TreeLine] | None:
     return line_ms(entry.payload), line
 
 
+def _loss(at_ms: int, said: str) -> tuple[int, TreeLine] | None:
+    """The takeover of a root of which the tree's log may not tell: it had no agents then."""
+    if _LOSS.match(said) is None:
+        return None
+    return at_ms, TreeLine("takeover", "the root: its worker was lost, and another took over", ROOT)
+
+
 def _of_session(line: TreeLine) -> MarkKind:
-    return "person" if line.kind == "person" else "snapshot"
+    match line.kind:
+        case "person" | "takeover" as kind:
+            return kind
+        case _:
+            return "snapshot"
 
 
 class Pasts:

@@ -24,14 +24,19 @@ from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.messages import Code
+from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.model.prompt import TextDelta
+from orchestrator.runtime.runner import Ended
 from orchestrator.views import spend
 from tests.broker.actors import new_session, session_id, step, submitted
-from tests.doors.peer import Peer, connected
+from tests.doors.peer import Peer, connected, served
 from tests.doors.test_app_server_threads import other, peer, talked
-from tests.doors.test_app_server_turns import said, server
+from tests.doors.test_app_server_turns import ports_of, said, server
+from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
-from tests.runtime.players import ends, message
+from tests.runtime.players import calls, ends, message
+from tests.runtime.test_takeover import lost_during
 
 __all__ = ["other", "peer", "server"]
 pytestmark = pytest.mark.realredis
@@ -295,6 +300,31 @@ async def test_timeline_marks_what_people_said_each_time_it_is_asked(peer: Peer,
         told = [(mark["kind"], mark["seq"], mark["agentId"], mark["text"]) for mark in marks]
         assert told == [("person", 1, 0, "words for the root")] * number
         assert all(mark["who"] for mark in marks)
+
+
+@pytest.mark.parametrize("doing", ["command", "response"])
+async def test_takeover_of_a_root_without_agents_is_told_before_all_entries(
+    harness: Harness, doing: str
+) -> None:
+    """Nothing has happened between agents: the root's own log alone tells of it."""
+    session, silence = await harness.session(), Gate()
+    if doing == "command":
+        harness.tools.gates["c1"] = Gate()
+        harness.models.will([calls("c1"), ends()])
+    else:
+        harness.models.will([TextDelta("void"), silence], [message("Whole."), ends()])
+    await harness.say(session)
+    begun = harness.tools.began("c1") if doing == "command" else silence.reached
+    await lost_during(harness, session, begun)
+    assert await harness.run(session) is Ended.PARKED
+    async with served(ports_of(harness), notifications) as server, connected(server) as peer:
+        await peer.greet()
+        told = await peer.call("tree/timeline", {"treeId": session})
+        items = (await peer.call("thread/items/list", {"threadId": session}))["data"]
+    assert (told["treeSeq"], told["marks"]) == (0, [])
+    assert [(one["kind"], one["agentId"]) for one in told["marksBefore"]] == [("takeover", 0)]
+    doubts = [words[:29] for one in items if (words := one["item"].get("inDoubt"))]
+    assert doubts == (["in doubt: the worker was lost"] if doing == "command" else [])
 
 
 async def test_workers_and_figures_are_told_to_the_machine_s_user(peer: Peer, harness: Harness) -> None:

@@ -70,6 +70,9 @@ ITEMS: tuple[r.ThreadItem, ...] = (
         for status in r.ItemStatus
     ),
     r.McpToolCall(ID, "s", "t", None, r.ItemStatus.FAILED, None, "no", 5),
+    r.CommandExecution(ID, ("ls",), "/w", r.ItemStatus.FAILED, output="?", exit_code=-1, in_doubt="?"),
+    r.FileChange(ID, (), r.ItemStatus.FAILED, in_doubt="?"),
+    r.McpToolCall(ID, "s", "t", status=r.ItemStatus.FAILED, error="?", in_doubt="?"),
     *(r.DynamicToolCall(ID, "t", None, "dendro", status, "out", True) for status in r.ItemStatus),
     r.DynamicToolCall(
         ID, "t", output="", parts=({"type": "input_image", "image_url": "https://example.org/a.png"},)

@@ -161,7 +161,8 @@ def _body(item: r.ThreadItem) -> JsonObject:
             return _command(item)
         case r.FileChange():
             changes = [_file(one) for one in item.changes]
-            return {"type": "fileChange", "changes": changes, "status": _CALL_STATUSES[item.status]}
+            status = _CALL_STATUSES[item.status]
+            return {"type": "fileChange", "changes": changes, "status": status, **_doubt(item.in_doubt)}
         case r.McpToolCall():
             return _tool(item)
         case r.DynamicToolCall():
@@ -224,7 +225,13 @@ def _command(item: r.CommandExecution) -> JsonObject:
         "aggregatedOutput": item.output,
         "exitCode": item.exit_code,
         "durationMs": item.duration_ms,
+        **_doubt(item.in_doubt),
     }
+
+
+def _doubt(words: str) -> JsonObject:
+    """A member that only calls have whose worker was lost."""
+    return {"inDoubt": words} if words else {}
 
 
 def command_action(argv: Sequence[str]) -> JsonObject:
@@ -271,6 +278,7 @@ def _tool(item: r.McpToolCall) -> JsonObject:
         "result": result,
         "error": None if item.error is None else {"message": item.error},
         "durationMs": item.duration_ms,
+        **_doubt(item.in_doubt),
     }
 
 

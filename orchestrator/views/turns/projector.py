@@ -78,6 +78,10 @@ _THINKS: Final = frozenset[EventKind](
     }
 )
 
+DOUBT: Final = "in doubt: the worker was lost "
+"""So begins the end of a call that a lost worker had begun."""
+UNSEEN: Final = -1
+"""The exit code of a command whose end nobody saw."""
 _APPROVED: Final = frozenset({"approved", "approved_for_session"})
 _DENIED: Final = "denied"
 
@@ -839,7 +843,14 @@ def ended_command(item: CommandExecution, event: JsonMapping, at_ms: int | None)
         exit_code=code,
         duration_ms=milliseconds(event.get("duration")),
         completed_ms=at_ms,
+        in_doubt=doubt_in(event.get("stderr")) if code == UNSEEN else "",
     )
+
+
+def doubt_in(said: JsonValue) -> str:
+    """The first line of an end's words if it says that the call is in doubt."""
+    first = text(said).partition("\n")[0]
+    return first if first.startswith(DOUBT) else ""
 
 
 def _both(event: JsonMapping) -> str:
@@ -881,7 +892,7 @@ def _file(path: str, change: JsonValue) -> FileDiff:
 
 def ended_patch(item: FileChange, event: JsonMapping, at_ms: int | None) -> FileChange:
     status = ItemStatus.COMPLETED if event.get("success") is True else ItemStatus.FAILED
-    return replace(item, status=status, completed_ms=at_ms)
+    return replace(item, status=status, completed_ms=at_ms, in_doubt=doubt_in(event.get("stderr")))
 
 
 # ── tools of servers, and helpers ─────────────────────────────────────────────────────────────────
@@ -909,6 +920,7 @@ def ended_tool(item: McpToolCall, event: JsonMapping, at_ms: int | None) -> McpT
         error=error if result is not None or error is not None else "the call gave no result",
         duration_ms=milliseconds(event.get("duration")),
         completed_ms=at_ms,
+        in_doubt=doubt_in(error),
     )
 
 

@@ -186,6 +186,8 @@ class CommandExecution:
     process_id: str | None = None
     started_ms: int | None = None
     completed_ms: int | None = None
+    in_doubt: str = ""
+    """The words of the one who took over from a lost worker, for an end that nobody saw; so of all calls."""
 
 
 @record
@@ -198,6 +200,7 @@ class FileChange:
     left_out: int = 0
     started_ms: int | None = None
     completed_ms: int | None = None
+    in_doubt: str = ""
 
 
 @record
@@ -214,6 +217,7 @@ class McpToolCall:
     duration_ms: int | None = None
     started_ms: int | None = None
     completed_ms: int | None = None
+    in_doubt: str = ""
 
 
 @record

@@ -32,6 +32,7 @@ PATCH = """*** Begin Patch
 +third <script>alert(7)</script>
 *** End Patch"""
 
+THOUGHT = "**Weighing <b>both</b>**\n" + "One side, [then](javascript:alert(10)) the other. " * 4
 LOUD = r"printf '\033]0;evil title\007\033[31mred\033[0m <b>\n'; seq 1 30; exit 3"
 AT_ODDS = """*** Begin Patch
 *** Update File: poem.txt
@@ -229,6 +230,9 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
     "loud": [
         {"items": [{"call": "shell", "args": {"command": ["bash", "-c", LOUD]}}]},
         {"items": [{"text": "It was loud."}]},
+    ],
+    "think": [
+        {"items": [{"reasoning": THOUGHT}, {"text": "It is weighed."}]},
     ],
     "echo": [{"items": [{"text": "Words **for you**."}]}],
 }

@@ -14,6 +14,7 @@ from tests.cli.machine import Machine, dendro
 from tests.servers import start_redis
 from tests.started import Started
 from tests.window.browser.conftest import Visitor
+from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import queue, row
 from tests.window.conftest import serving
 
@@ -154,8 +155,18 @@ def test_a_tree_whose_worker_is_killed_is_due_until_another_takes_it_over(visito
             page.goto(f"{visitor.deployment.url}/tree/{tree}/1")
             # The next one cannot know whether the command came to its end, and says so in its place.
             ran = page.locator("[data-type=commandExecution]")
-            expect(ran).to_contain_text("in doubt: the worker was lost", timeout=LOST_MS)
+            doubt = ran.get_by_test_id("doubt")
+            expect(doubt).to_contain_text("in doubt: the worker was lost", timeout=LOST_MS)
+            taken = page.locator("[data-testid=item][data-type=takeover]")
+            expect(taken).to_contain_text("Its worker was lost, and another one took over at ")
+            order = page.get_by_test_id("item").evaluate_all("all => all.map((one) => one.dataset.type)")
+            assert order.index("takeover") == order.index("commandExecution") + 1
+            assert found(page) == []
             expect(sleeper).not_to_have_attribute("data-state", "due")
+            taken.get_by_role("link").click()
+            expect(page.get_by_test_id("past-banner")).to_be_visible()
+            expect(taken).to_be_visible()
+            page.get_by_test_id("back-to-now").click()
             page.get_by_test_id("tab-log").click()
             expect(page.get_by_test_id("log")).to_contain_text("another took over")
         finally:

@@ -148,3 +148,46 @@ def test_output_of_a_command_is_folded_and_keeps_its_colours_and_no_other_escape
     ran.get_by_role("button").click()
     expect(ran.locator(".ansi-red")).to_have_text("red")
     expect(ran.locator("pre")).to_have_text(re.compile(r"^red <b>\n1\n2\n.*\n30$", re.S))
+
+
+def test_reasoning_is_folded_to_its_heading_and_stays_as_a_person_left_it(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("think", "Thinks")
+    page = visitor.signed_in(f"/tree/{thread}")
+    thought = page.locator("[data-type=reasoning]").first
+    heading = thought.get_by_role("button")
+    expect(heading).to_have_text("Weighing <b>both</b> ›")
+    expect(heading).to_have_attribute("aria-expanded", "false")
+    expect(thought).not_to_contain_text("the other")
+    heading.click()
+    expect(thought).to_contain_text("the other")
+    expect(thought.locator("b, a")).to_have_count(0)
+    assert found(page) == []
+    visitor.deployment.say(thread, "think again")
+    expect(page.locator("[data-type=agentMessage]")).to_have_count(2)
+    expect(heading).to_have_attribute("aria-expanded", "true")
+    heading.click()
+    expect(thought).not_to_contain_text("the other")
+
+
+@pytest.mark.usefixtures("queue")
+def test_letters_say_who_wrote_them(visitor: Visitor) -> None:
+    """A program began the tree, its root gave an agent a task, and a person speaks to both."""
+    tree = visitor.deployment.asks("family", "Letters")
+    page = visitor.signed_in(f"/tree/{tree}/1", scope="submit")
+    who = visitor.deployment.call("fleet/list", {"text": "Letters"})["data"][0]["who"]
+    letters = page.locator("[data-type=userMessage]")
+    expect(letters.get_by_test_id("sender")).to_have_text("root")
+    expect(letters).to_contain_text("touch one, and tell of it")
+    letters.get_by_role("link", name="root").click()
+    expect(page.get_by_label("Message to root (agent 0)")).to_be_visible()
+    expect(letters.get_by_test_id("sender")).to_have_text(who)
+    expect(letters).to_contain_text("family")
+    page.go_back()
+    (asked,) = visitor.deployment.call("approval/list", {"treeId": tree})["data"]
+    answer = {"threadId": asked["threadId"], "callId": asked["callId"], "answer": {"decision": "decline"}}
+    visitor.deployment.call("approval/answer", {"requests": [answer]})
+    visitor.deployment.say(asked["threadId"], "look again")
+    expect(letters).to_have_count(2)
+    expect(letters.last).to_contain_text("look again")
+    expect(letters.last.get_by_test_id("sender")).to_have_text(who)
+    expect(letters.first.get_by_test_id("sender")).to_have_text("root")

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.window.browser.conftest import Visitor
+from tests.window.browser.conftest import Deployment, Visitor
 from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import queue
 
@@ -196,3 +196,24 @@ def test_an_agent_is_canceled_and_a_limit_is_added_to(visitor: Visitor) -> None:
     page.get_by_test_id("confirm").click()
     expect(page.get_by_test_id("notice").filter(has_text="“scout” has ended")).to_be_visible()
     expect(child).not_to_have_attribute("data-state", "needs")
+
+
+def test_a_fleet_without_trees_says_how_the_first_one_begins(
+    visitor: Visitor, deployment: Deployment
+) -> None:
+    """Of a namespace in which nobody has begun anything: what others have is not counted."""
+    visitor.allowed.add("401")
+    deployment.asks("echo", "Of somebody else")
+    asked = ("token", "new", "newcomer", "--scope", "submit", "--namespace", uuid.uuid4().hex)
+    made = deployment.served.machine.run(*asked)
+    page = visitor.page()
+    page.goto(f"{deployment.url}/fleet")
+    page.get_by_test_id("token").fill(made.stdout.split()[0])
+    page.keyboard.press("Enter")
+    fleet = page.get_by_test_id("fleet")
+    expect(fleet.get_by_role("heading", name="No tree has grown here yet")).to_be_visible()
+    expect(fleet).to_contain_text('dendro run "Find the flaky test"')
+    expect(page.get_by_test_id("tree-row")).to_have_count(0)
+    assert found(page) == []
+    page.keyboard.press("n")
+    expect(page.get_by_test_id("new-tree")).to_be_visible()

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import re
+
 from playwright.sync_api import expect
 
-from tests.window.browser.conftest import Visitor
+from orchestrator.broker.redis_keys import Keys
+from tests.redis_clients import PlainRedis
+from tests.window.browser.conftest import Deployment, Visitor
+from tests.window.browser.test_accessibility import found
 
 
 def decided(visitor: Visitor, name: str) -> str:
@@ -28,3 +33,31 @@ def test_logs_of_a_tree_are_verified_and_decisions_are_told_with_who(visitor: Vi
     expect(act).to_contain_text("program")
     expect(act).to_contain_text("denied")
     expect(act).to_contain_text("touch")
+
+
+def forged(deployment: Deployment, thread: str, word: bytes, other: bytes) -> int:
+    """Has a thread's log say another word, as somebody does who may write to Redis; the entry's number."""
+    url, key = deployment.served.machine.environ["DENDRO_REDIS_URL"], Keys("dendro:", 16).rollout(thread)
+    with PlainRedis.from_url(url) as redis:
+        entries = redis.xrange(key)
+        redis.delete(key)
+        for at, fields in entries:
+            redis.xadd(key, {**fields, b"p": fields[b"p"].replace(word, other)}, id=at)
+    return next(int(at.split(b"-")[0]) for at, fields in entries if word in fields[b"p"])
+
+
+def test_a_word_that_somebody_changed_in_a_log_is_a_finding_with_its_entry(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("echo", "Forged")
+    visitor.deployment.until_at_rest(thread)
+    seq = forged(visitor.deployment, thread, b"for you", b"for him")
+    page = visitor.signed_in(f"/tree/{thread}/0/proof")
+    verdict = page.get_by_test_id("proof-verdict")
+    expect(verdict).to_have_attribute("data-ok", "false")
+    expect(verdict).to_contain_text("1 log is not as it was written.")
+    finding = page.get_by_role("cell", name=re.compile(r"^entry \d+: "))
+    expect(finding).to_have_count(1)
+    expect(finding).to_contain_text(f"entry {seq}: ")
+    assert found(page) == []
+    verdict.get_by_role("button").click()
+    expect(verdict).to_have_attribute("data-ok", "false")
+    expect(finding).to_contain_text(f"entry {seq}: ")

@@ -31,7 +31,7 @@ from orchestrator.views import ViewError
 from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status
 from orchestrator.views.spend import USUAL_DAYS, SpendRow, spend_of
 from orchestrator.views.tree import AgentPicture, Doing, TreePicture, TreeReader, tree_line
-from orchestrator.views.tree_past import PastAgent, Pasts, PastTree, TreePast
+from orchestrator.views.tree_past import Mark, PastAgent, Pasts, PastTree, TreePast
 from orchestrator.views.workers import SeenWorker, workers_of
 
 if TYPE_CHECKING:
@@ -457,26 +457,28 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
     whole = await past.read_on(PATIENCE_S)
     found = past.timeline(params.buckets)
     marks = [mark for mark in found.marks if mark.seq > params.marks_after]
-    marks = sorted([*marks, *await past.marks_of_sessions()], key=lambda mark: mark.seq)
+    before, beside = await past.marks_of_sessions()
+    marks = sorted([*marks, *beside], key=lambda mark: mark.seq)
     return {
         "firstAtMs": found.first_ms,
         "lastAtMs": found.last_ms,
         "treeSeq": found.tree_seq,
         "buckets": [{"seq": one.seq, "atMs": one.at_ms, "entries": one.entries} for one in found.buckets],
         "gaps": [{"fromMs": begin, "toMs": end} for begin, end in found.gaps],
-        "marks": [
-            {
-                "seq": mark.seq,
-                "atMs": mark.at_ms,
-                "kind": mark.kind,
-                "agentId": mark.line.agent_id,
-                "text": mark.line.text[:MOST_SHOWN],
-                **({"who": mark.line.who} if mark.line.who else {}),
-            }
-            for mark in marks
-        ],
+        "marks": [{"seq": mark.seq, **_mark(mark)} for mark in marks],
+        "marksBefore": [_mark(mark) for mark in before],
         "more": found.more,
         "reading": _reading(past, whole=whole),
+    }
+
+
+def _mark(mark: Mark) -> JsonObject:
+    return {
+        "atMs": mark.at_ms,
+        "kind": mark.kind,
+        "agentId": mark.line.agent_id,
+        "text": mark.line.text[:MOST_SHOWN],
+        **({"who": mark.line.who} if mark.line.who else {}),
     }
 
 

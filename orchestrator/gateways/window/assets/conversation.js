@@ -9,6 +9,7 @@ import { requestsOf, InPlace } from "./needs.js";
 import { Find } from "./find.js";
 import { bind } from "./keys.js";
 import { Rows } from "./rows.js";
+import { fromOf, isTakeover, TakenOver, useBeside, withTakeovers } from "./past.js";
 
 const PAGE = 60, MOST_PAGE = 200, MOST_ITEMS = 5000, HELD_MS = 5000, NEAR = 80, AHEAD = 1200;
 const ASK = "ask"; // in place of a cursor: what came before is looked for from the newest page
@@ -202,8 +203,12 @@ const talks = new Map();
 onSignedOut(() => { talks.forEach((talk) => talk.end()); talks.clear(); mine.value = []; });
 
 // The number of items is unknown to screen readers (-1) while there are older ones.
-function Row({ talk, id, index, count, at, to, link }) {
-  const item = talk.items.get(id)?.value, drawn = useMemo(() => item && html`<${Item} item=${item} to=${to} link=${link} />`, [item, to, link]);
+function Row({ id, index, count, at, ...more }) {
+  if (isTakeover(id)) return html`<${TakenOver} row=${id} beside=${more.beside} index=${index} of=${more.talk.older ? -1 : count} at=${at} />`;
+  return html`<${Said} id=${id} index=${index} count=${count} at=${at} ...${more} />`;
+}
+function Said({ talk, id, index, count, at, to, link, parent, beside }) {
+  const item = talk.items.get(id)?.value, from = fromOf(item, beside, !index && !talk.older ? parent : null), drawn = useMemo(() => item && html`<${Item} item=${item} to=${to} link=${link} from=${from} />`, [item, to, link, from]);
   if (!item) return null;
   return html`<article class="item ${item.type} ${chosenItem.value === id ? "at" : ""}" data-testid="item" data-item-id=${item.id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${talk.older ? -1 : count} ...${at}>${drawn}</article>`;
 }
@@ -278,7 +283,7 @@ export async function interrupt(thread) {
 export const focusComposer = () => document.querySelector(".composer textarea")?.focus();
 
 // `agent` is `{threadId, state, agentId}`, `name` its name for people, `facts` what stands beside it.
-export function Conversation({ agent, name, facts, link, back }) {
+export function Conversation({ agent, name, facts, link, back, tree, parent }) {
   const thread = agent.threadId, root = useRef(), atEnd = useRef(true), [below, setBelow] = useState(0), known = useRef({ length: 0, last: undefined });
   if (!talks.has(thread)) talks.set(thread, new Talk(thread));
   const talk = talks.get(thread);
@@ -289,7 +294,8 @@ export function Conversation({ agent, name, facts, link, back }) {
     return () => { talk.end(); if (talks.size > 8) { talks.delete(talks.keys().next().value); } };
   }, [thread]);
   const order = talk.order.value, asks = requestsOf(thread), own = mine.value.filter((one) => one.thread === thread), after = useRef();
-  const row = useMemo(() => ({ talk, to: name, link }), [talk, name, link]);
+  const beside = useBeside(tree, agent.agentId), row = useMemo(() => ({ talk, to: name, link, parent, beside }), [talk, name, link, parent, beside]);
+  const keys = useMemo(() => withTakeovers(order, beside, (id) => talk.items.get(id)?.peek().startedAtMs, { first: !talk.older, last: !talk.behind.peek() }), [order, beside]);
   // Newest below, anchored there; who reads above is not moved.
   useLayoutEffect(() => {
     const box = root.current;
@@ -327,7 +333,7 @@ export function Conversation({ agent, name, facts, link, back }) {
     <div class="items" ref=${root} onScroll=${onScroll} tabindex="0" role=${order.length ? "feed" : "group"} aria-label="Items" aria-busy=${!talk.loaded.value}><div class="column">
       ${talk.error.value && !talk.loaded.value ? html`<p class="error">This conversation cannot be read: ${plain(talk.error.value)}. <button class="quiet" onClick=${() => talk.read()}>Try again</button></p>` : null}
       ${talk.loaded.value && !order.length ? html`<p class="faint">Nothing has been said here yet.</p>` : null}
-      <${Rows} key=${thread} keys=${order} Row=${Row} more=${row} box=${root} usual=${90} chosen=${chosenItem} end=${atEnd} />
+      <${Rows} key=${thread} keys=${keys} Row=${Row} more=${row} box=${root} usual=${90} chosen=${chosenItem} end=${atEnd} />
       <div class="after" ref=${after}>${talk.fault.value ? html`<p class="error">${visible(talk.fault.value, { mild: true })}</p>` : null}
       ${asks.map((key) => html`<${InPlace} key=${key} id=${key} />`)}
       ${own.map((one) => html`<${Own} key=${one.id} one=${one} />`)}</div>

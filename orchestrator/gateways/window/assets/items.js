@@ -50,9 +50,15 @@ export function File({ change, fold = Infinity }) {
 // A command: its words, its end and time, and the last lines of what it said.
 export function Ran({ item }) {
   const [whole, setWhole] = useKept("output", false), words = item.commandActions?.length === 1 ? item.commandActions[0].command : item.command;
-  const output = String(item.aggregatedOutput ?? "").replace(/\n$/, "").split("\n"), hidden = whole ? 0 : Math.max(0, output.length - FOLD);
-  const ended = typeof item.exitCode === "number", end = ended ? `exit ${item.exitCode}` : ENDS[item.status] ?? plain(item.status ?? "", 40);
-  return html`<div class="ran"><div class="cmd"><span class="prompt" aria-hidden="true">$</span><code>${visible(words ?? item.command, { breaks: false })}</code><span class=${item.exitCode || item.status === "failed" ? "bad" : ended ? "ok" : "faint"}>${end}${item.durationMs > 99 ? ` · ${duration(item.durationMs)}` : ""}</span></div>${output.join("") ? html`<pre tabindex="0">${hidden ? html`<button class="quiet more" onClick=${() => setWhole(true)}>${quantity(hidden, "line")} before</button>` : null}${ansi(output.slice(hidden).join("\n"))}</pre>` : null}</div>`;
+  const output = behindDoubt(item).replace(/\n$/, "").split("\n"), hidden = whole ? 0 : Math.max(0, output.length - FOLD);
+  const ended = typeof item.exitCode === "number" && !item.inDoubt, end = item.inDoubt ? "in doubt" : ended ? `exit ${item.exitCode}` : ENDS[item.status] ?? plain(item.status ?? "", 40);
+  return html`<div class="ran"><div class="cmd"><span class="prompt" aria-hidden="true">$</span><code>${visible(words ?? item.command, { breaks: false })}</code><span class=${item.exitCode || item.status === "failed" ? "bad" : ended ? "ok" : "faint"}>${end}${item.durationMs > 99 ? ` · ${duration(item.durationMs)}` : ""}</span></div>${item.inDoubt ? html`<${Doubt} words=${item.inDoubt} />` : null}${output.join("") ? html`<pre tabindex="0">${hidden ? html`<button class="quiet more" onClick=${() => setWhole(true)}>${quantity(hidden, "line")} before</button>` : null}${ansi(output.slice(hidden).join("\n"))}</pre>` : null}</div>`;
+}
+// A call whose worker was lost while it ran: nobody knows what came of it.
+const Doubt = ({ words }) => html`<div class="mark rule doubt" data-testid="doubt">${visible(String(words).slice(0, 300), { breaks: false })}</div>`;
+function behindDoubt({ inDoubt, aggregatedOutput }) {
+  const output = String(aggregatedOutput ?? "");
+  return inDoubt && output.startsWith(inDoubt) ? output.slice(inDoubt.length).replace(/^; /, "") : output;
 }
 const ENDS = { inProgress: "runs", declined: "denied", completed: "done", failed: "failed" };
 export const duration = (ms) => (ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : span(ms / 1000));
@@ -62,16 +68,21 @@ export const duration = (ms) => (ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : s
 const said = (item) => (item.content ?? []).map((part) => part.text ?? `[${part.type}: ${plain(part.path ?? part.name ?? "", 120)}]`).join("\n");
 const MARKS = /\*\*|__|`/g;
 
-// An item; `to` is the name of the agent whose conversation it stands in, `link` makes a link to an agent's thread.
-export const Item = ({ item, to, link }) => html`<${Shown.Provider} value=${item.id}>${drawn(item, to, link)}<//>`;
-function drawn(item, to, link) {
+// An item; `to` is the name of the agent whose conversation it stands in, `link` makes a link to an agent's thread,
+// `from` says who wrote a letter: `person NAME`, `thread ID`, or nothing where no log tells.
+export const Item = ({ item, to, link, from = "" }) => html`<${Shown.Provider} value=${item.id}>${drawn(item, to, link, from)}<//>`;
+function Sender({ from, link }) {
+  const [kind, ...rest] = from.split(" "), who = rest.join(" ");
+  return kind ? html`<b data-testid="sender">${kind === "thread" ? link(who) : html`<${Words} text=${who} most=${60} />`}</b> ` : null;
+}
+function drawn(item, to, link, from) {
   switch (item.type) {
-    case "userMessage": return html`<div class="letter"><span class="from">to <${Words} text=${to} most=${60} /></span><${Prose} text=${said(item)} /></div>`;
+    case "userMessage": return html`<div class="letter"><span class="from"><${Sender} from=${from} link=${link} />to <${Words} text=${to} most=${60} /></span><${Prose} text=${said(item)} /></div>`;
     case "agentMessage": return html`<${Prose} text=${item.text} />`;
     case "reasoning": return html`<${Reasoning} item=${item} />`;
     case "plan": return html`<div class="quote"><span class="from">Plan</span><${Prose} text=${item.text} /></div>`;
     case "commandExecution": return html`<${Ran} item=${item} />`;
-    case "fileChange": return html`${(item.changes ?? []).map((change, n) => html`<${File} key=${n} change=${change} fold=${FOLD_DIFF} />`)}${item.status === "completed" ? null : html`<span class="from">${ENDS[item.status] ?? plain(item.status, 40)}</span>`}`;
+    case "fileChange": return html`${(item.changes ?? []).map((change, n) => html`<${File} key=${n} change=${change} fold=${FOLD_DIFF} />`)}${item.inDoubt ? html`<${Doubt} words=${item.inDoubt} />` : item.status === "completed" ? null : html`<span class="from">${ENDS[item.status] ?? plain(item.status, 40)}</span>`}`;
     case "collabAgentToolCall": return html`<${Collab} item=${item} link=${link} />`;
     case "mcpToolCall": return html`<${Called} item=${item} name=${`${item.server}.${item.tool}`} said=${item.error?.message ?? (item.result?.content ?? []).map((part) => part.text ?? `[${part.type}]`).join("\n")} />`;
     case "dynamicToolCall": return html`<${Called} item=${item} name=${[item.namespace, item.tool].filter(Boolean).join(".")} said=${(item.contentItems ?? []).map((part) => part.text ?? "[image]").join("\n")} />`;
@@ -93,5 +104,5 @@ function Collab({ item, link }) {
   return html`<div class="mark"><span>${COLLAB[item.tool] ?? plain(item.tool, 40)} ${ids.length || item.tool !== "wait" ? ids.map((id, n) => html`${n ? ", " : ""}${link(id)}`) : "agents"}${item.status === "failed" ? " (failed)" : ""}</span>${item.prompt ? html`<div class="letter"><${Prose} text=${item.prompt} /></div>` : null}</div>`;
 }
 function Called({ item, name, said: words }) {
-  return html`<${Ran} item=${{ command: `${name} ${item.arguments === undefined || item.arguments === null ? "" : JSON.stringify(item.arguments)}`, status: item.status, durationMs: item.durationMs, aggregatedOutput: words }} />`;
+  return html`<${Ran} item=${{ command: `${name} ${item.arguments === undefined || item.arguments === null ? "" : JSON.stringify(item.arguments)}`, status: item.status, durationMs: item.durationMs, aggregatedOutput: words, inDoubt: item.inDoubt }} />`;
 }

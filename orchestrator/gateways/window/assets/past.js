@@ -1,15 +1,15 @@
 // The past of a tree: a slider over its log, the tree as it was at one of its entries, and what changed between two.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { signal } from "@preact/signals";
+import { signal, useComputed } from "@preact/signals";
 import { api, now, onOpened, onSignedOut, signedInMay } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Item } from "./items.js";
 import { Rows } from "./rows.js";
-import { agentName, clock, Glyph, go, html, Key, phone, place, quantity, short, span, STATES, Words } from "./parts.js";
+import { agentName, clock, Glyph, go, html, Key, Link, phone, place, quantity, short, span, STATES, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
 
 const BARS = 400, MARKS = 2000, PITCH = 5, GAP = 46, LEAST = 6, NEAR = 6, KEPT = 64, PAGE = 60;
-const OF_SESSIONS = new Set(["person", "snapshot"]);
+const OF_SESSIONS = new Set(["person", "snapshot"]), BESIDE = new Set(["person", "takeover"]), SAME_MS = 50;
 const AGAIN_MS = 250, GROWN_MS = 1000, PLAY_MS = 900;
 const count = (n) => n.toLocaleString("en");
 // A time of another day says which.
@@ -53,7 +53,8 @@ class Line {
       const known = this.told.peek(), told = await api("tree/timeline", { treeId: this.tree, buckets: BARS, ...(known ? { marksAfter: known.treeSeq } : {}) });
       if (known && told.treeSeq < known.treeSeq) { this.told.value = null; this.reads = false; this.read(); return; } // the log was put back
       // Those of the agents' own logs are told each time.
-      this.told.value = known ? { ...told, marks: [...known.marks.filter((mark) => !OF_SESSIONS.has(mark.kind)), ...told.marks].sort((a, b) => a.seq - b.seq).slice(-MARKS), more: told.more || known.more } : told;
+      const kept = known?.marks.filter((mark) => !OF_SESSIONS.has(mark.kind) && !told.marks.some((one) => one.kind === mark.kind && one.agentId === mark.agentId && one.atMs === mark.atMs));
+      this.told.value = known ? { ...told, marks: [...kept, ...told.marks].sort((a, b) => a.seq - b.seq).slice(-MARKS), more: told.more || known.more } : told;
       this.error.value = "";
       if (told.reading) this.later(AGAIN_MS);
       else if (this.seq > told.treeSeq) this.later(GROWN_MS);
@@ -69,6 +70,39 @@ class Line {
 }
 const lines = new Map();
 const lineOf = (tree) => { if (!lines.has(tree)) { if (lines.size > 3) lines.delete(lines.keys().next().value); lines.set(tree, new Line(tree)); } return lines.get(tree); };
+
+// What the logs tell beside one agent's conversation: who spoke to it, and when another worker took it over. The
+// same list for as long as it tells the same.
+export function useBeside(tree, number) {
+  const text = useComputed(() => {
+    const { marks = [], marksBefore = [] } = lineOf(tree).told.value ?? {};
+    return JSON.stringify([...marksBefore, ...marks].filter((mark) => mark.agentId === number && BESIDE.has(mark.kind)).sort((a, b) => a.atMs - b.atMs));
+  });
+  return useMemo(() => JSON.parse(text.value), [text.value]);
+}
+// The person who said what was said at a time.
+export const speaker = (beside, atMs) => beside.find((mark) => mark.kind === "person" && Math.abs(mark.atMs - atMs) <= SAME_MS)?.who ?? "";
+// The rows of a conversation: its items, and each takeover before the first item that began behind it. Before the
+// first item and behind the last one that are there it stands only where nothing is missing.
+const TAKEOVER = "takeover ";
+export function withTakeovers(ids, beside, startedAt, { first, last }) {
+  const taken = beside.filter((mark) => mark.kind === "takeover");
+  if (!taken.length || !ids.length) return ids;
+  const rows = [];
+  let next = 0;
+  for (const id of ids) {
+    const at = startedAt(id);
+    for (; at && taken[next]?.atMs < at; next += 1) if (rows.length || first) rows.push(TAKEOVER + taken[next].atMs);
+    rows.push(id);
+  }
+  return last ? [...rows, ...taken.slice(next).map((mark) => TAKEOVER + mark.atMs)] : rows;
+}
+export const isTakeover = (row) => row.startsWith(TAKEOVER);
+export function TakenOver({ row, beside, index, of, at }) {
+  const mark = beside.find((one) => row === TAKEOVER + one.atMs);
+  if (!mark) return null;
+  return html`<article class="item takeover" data-testid="item" data-item-id=${row} data-type="takeover" aria-posinset=${index + 1} aria-setsize=${of} ...${at}><div class="mark rule">Its worker was lost, and another one took over at ${minute(mark.atMs)}.${mark.seq ? html` <${Link} to=${here(place.value.path, { at: mark.seq })} class="under">Entry ${count(mark.seq)}<//>` : null}</div></article>`;
+}
 
 // Trees as they were: what was asked for once does not change any more.
 const pictures = new Map();
@@ -311,13 +345,27 @@ export function Fork({ close }) {
 }
 
 // The conversation of an agent, cut at the place that is looked at.
-function PastItem({ id, index, count, at, found, to, link }) {
-  const item = found.items.find((one) => one.id === id), drawn = useMemo(() => html`<${Item} item=${item} to=${to} link=${link} />`, [item, to, link]);
+function PastItem({ id, index, count, at, found, ...more }) {
+  if (isTakeover(id)) return html`<${TakenOver} row=${id} beside=${more.beside} index=${index} of=${found.next ? -1 : count} at=${at} />`;
+  return html`<${PastSaid} id=${id} index=${index} count=${count} at=${at} found=${found} ...${more} />`;
+}
+function PastSaid({ id, index, count, at, found, to, link, parent, beside }) {
+  const item = found.items.find((one) => one.id === id), from = fromOf(item, beside, !index && !found.next ? parent : null), drawn = useMemo(() => html`<${Item} item=${item} to=${to} link=${link} from=${from} />`, [item, to, link, from]);
   return html`<article class="item ${item.type}" data-testid="item" data-item-id=${id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${found.next ? -1 : count} ...${at}>${drawn}</article>`;
 }
-export function PastTalk({ agent, at, name, facts, link, back }) {
+// Who wrote a letter: a person, as the logs say; the parent gives an agent its task (`parent`: its thread).
+export function fromOf(item, beside, parent) {
+  if (item?.type !== "userMessage") return "";
+  const who = speaker(beside, item.startedAtMs);
+  return who ? `person ${who}` : parent ? `thread ${parent}` : "";
+}
+export function PastTalk({ agent, at, name, facts, link, back, tree, parent }) {
   const thread = agent.threadId, box = useRef(), [found, setFound] = useState(null), [why, setWhy] = useState(""), older = useRef(false), atEnd = useRef(true);
-  const keys = useMemo(() => found?.items.map((item) => item.id) ?? [], [found]), more = useMemo(() => ({ found, to: name, link }), [found, name, link]);
+  const beside = useBeside(tree, agent.agentId);
+  const keys = useMemo(() => {
+    const times = new Map(found?.items.map((item) => [item.id, item.startedAtMs]));
+    return withTakeovers([...times.keys()], beside.filter((mark) => !mark.seq || mark.seq <= found?.at), (id) => times.get(id), { first: !found?.next, last: true });
+  }, [found, beside]), more = useMemo(() => ({ found, to: name, link, parent, beside }), [found, name, link, parent, beside]);
   const ask = (more, signal) => api("thread/items/list", { threadId: thread, at, limit: PAGE, sortDirection: "desc", ...more }, { signal });
   const rows = ({ data }) => data.map((entry) => entry.item ?? entry).reverse();
   const read = (asks = new AbortController()) => { ask({}, asks.signal).then((page) => { setWhy(""); setFound({ at, items: rows(page), next: page.nextCursor }); }, (error) => { if (error.name !== "AbortError") setWhy(error.message); }); return () => asks.abort(); };

@@ -112,6 +112,9 @@ function Row({ tree, id, at }) {
     ${one.guides.map((guide, n) => html`<i key=${n} class="guide ${guide}" />`)}<${Glyph} state=${agent.state ?? "unknown"} /><div class="text"><div class="line"><b class="clip"><${Words} text=${agentName(agent)} most=${60} /></b><span class="no">${id}</span>${wait ? html`<span class="wait clip ${agent.state}">${plain(wait, 120)}</span>` : null}<span class="grow" />${agent.tokens ? html`<span class="num faint">${short(agent.tokens)}</span>` : null}<${Age} since=${agent.sinceAtMs} until=${then ? tree.head.value.atMs : undefined} class="num" /></div><div class="doing">${then && agent.last === null ? html`<i class="faint">${tree.agents.size > MOST_READ ? "" : "not recorded"}</i>` : visible(plain((agent.last ?? "").replace(MARKS, ""), 200), { breaks: false })}</div></div></div>`;
 }
 
+// The thread of the one who gave an agent its task; null for a root, and for a fork, which begins with its parent's words.
+const parentOf = (tree, agent) => (agent.agentId && agent.origin !== "fork" ? tree.agents.get(agent.parentId)?.peek().threadId ?? null : null);
+
 // ── the page ─────────────────────────────────────────────────────────────────────────────────────
 
 const TABS = [["agents", "Agents"], ["changes", "Changes"], ["log", "Log"], ["proof", "Proof"]];
@@ -165,7 +168,7 @@ export function Tree() {
     ${at === null ? null : html`<${Banner} id=${id} then=${then} />`}${place.value.held === null ? null : html`<${Compare} id=${id} tree=${tree} at=${at} drawn=${at === null ? null : then.drawn.value} />`}
     ${tab === "changes" ? (agent ? html`<${Changes} key=${agent.threadId} id=${id} tree=${tree} agent=${agent} at=${at} seq=${head.treeSeq + agent.sinceAtMs} />` : html`<section class="wholly" data-testid="changes">${tree.loaded.value ? html`<p class="nothing">${noAgent(at)}</p>` : null}</section>`) : tab === "log" ? html`<${Log} key=${at} tree=${tree} at=${at} />` : tab === "proof" ? html`<${Proof} tree=${live} at=${at} />` : html`<div class="body">
       <section class="agents" ref=${list} role="tree" tabindex="0" aria-label="Agents" aria-activedescendant=${agent ? `agent-${chosenId.value}` : undefined} data-testid="agents"><${Rows} key=${`${id} ${tree.past}`} keys=${tree.keys.value} Row=${Row} more=${tree.more} box=${list} usual=${phone.value ? 60 : 52} chosen=${chosenRow} name=${`agents ${id}`} /></section>
-      ${agent && (!phone.value || pane) ? html`<${at === null ? Conversation : PastTalk} key=${agent.threadId} at=${at} agent=${agent} name=${agentName(agent)} link=${link} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${here(`/tree/${id}`)} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">${noAgent(at)}</p>` : null}</section>`}
+      ${agent && (!phone.value || pane) ? html`<${at === null ? Conversation : PastTalk} key=${agent.threadId} at=${at} agent=${agent} name=${agentName(agent)} link=${link} tree=${id} parent=${parentOf(tree, agent)} facts=${[`agent ${agent.agentId}`, agent.model, agent.machine || agent.holder].filter(Boolean).map((one) => plain(one, 60)).join(" · ")} back=${html`<${Link} to=${here(`/tree/${id}`)} class="back">‹ Agents<//>`} />` : phone.value ? null : html`<section class="talk" aria-label="Conversation">${tree.loaded.value ? html`<p class="nothing">${noAgent(at)}</p>` : null}</section>`}
     </div>`}<${Slider} id=${id} seq=${live.head.value.treeSeq} then=${then} /></main>`;
 }
 // The end of a tree. The server tells it to whom it belonged, for 30 days.
