@@ -20,8 +20,8 @@ import orjson
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core.blobs import may_refer
 from orchestrator.core.chain import NAMING_ENTRIES, payload_digest
-from orchestrator.core.entries import DENDRO, EVENT_MSG, stored_kind, timestamp
-from orchestrator.core.facts import Answered
+from orchestrator.core.entries import DENDRO, EVENT_MSG, Kind, stored_kind, timestamp
+from orchestrator.core.facts import Answered, ChildMade, Configured, Forked, Redacted, decode, kind_of
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import Frontier
@@ -58,7 +58,7 @@ _LEVEL: Final = 1
 """Of deflate: logs shrink to a fifth by it, at five times the speed of the usual level."""
 _WRITTEN: Final = 256 << 10
 """Bytes of lines that are written together."""
-_NAMING_KINDS: Final = frozenset({"child", "forked", "redacted", "configured"})
+_NAMING_KINDS: Final[frozenset[Kind]] = frozenset({ChildMade, Forked, Redacted, Configured})
 """Facts that say what the tree is made of, or why something is not there: these are never withheld."""
 
 FetchPack = Callable[[str, int, Path], Awaitable[bool]]
@@ -441,9 +441,7 @@ class _Writer:
         return Line(entry.seq, entry.epoch, entry.chain, digest, text, entry.salt)
 
     def _require_free(self, log: str, entry: StoredEntry) -> None:
-        value = orjson.loads(entry.payload)
-        kind = value["payload"].get("kind") if value["type"] == DENDRO else None
-        if entry.seq <= NAMING_ENTRIES or kind in _NAMING_KINDS:
+        if entry.seq <= NAMING_ENTRIES or stored_kind(entry.payload) in _NAMING_KINDS:
             raise RolloutError(
                 f"entry {entry.seq} of {log} cannot be withheld: without it nobody could see whose log it is,"
                 " or what the tree is made of"
@@ -458,13 +456,10 @@ class _Writer:
             return
         for pack in packs_named(told):
             self._packs.setdefault(pack["sha256"], (str(pack["name"]), pack["bytes"]))
-        match told.get("kind"):
-            case "child":
-                self._named.add(str(child_of(told)["session"]))
-            case "forked":
-                self._inherited.append(told.get("content"))
-            case _:
-                pass
+        if kind_of(told) is ChildMade:
+            self._named.add(str(child_of(told)["session"]))
+        elif isinstance(stated := decode(told) if kind_of(told) is Forked else None, Forked):
+            self._inherited.append(stated.content)
 
     async def _tree_log(self, last: int) -> None:
         log, name = _Log(f"tree:{self._tree}"), log_member(f"tree:{self._tree}")
@@ -587,10 +582,8 @@ def _kept(heads: Sequence[SessionHead], left_out: frozenset[str]) -> list[Sessio
 
 def _tells(payload: bytes) -> bool:
     """Whether an entry may name a text, a pack or a session."""
-    return may_refer(payload) or (
-        b'"dendro"' in payload
-        and (b'"kind":"child"' in payload or b'"kind":"forked"' in payload or b'"sha256"' in payload)
-    )
+    # Packs are told by a field of theirs, as docs/protocol/bundle.md has it.
+    return may_refer(payload) or b'"sha256"' in payload or stored_kind(payload) in (ChildMade, Forked)
 
 
 def tree_payload(entry: TreeEntry) -> bytes:

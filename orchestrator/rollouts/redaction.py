@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -30,7 +30,7 @@ from orchestrator.broker.records import (
 )
 from orchestrator.broker.seal import LogWriter, seal
 from orchestrator.core import facts as f
-from orchestrator.core.blobs import REFERENCE, is_reference, references
+from orchestrator.core.blobs import REFERENCE, is_reference, may_refer, references
 from orchestrator.core.chain import GENESIS, NAMING_ENTRIES
 from orchestrator.core.entries import (
     COMPACTED,
@@ -38,10 +38,12 @@ from orchestrator.core.entries import (
     EVENT_MSG,
     RESPONSE_ITEM,
     Entry,
+    Kind,
     decode_entry,
     encode_entry,
     encode_json,
     fact,
+    kind_of,
     line_ms,
     stored_kind,
 )
@@ -51,6 +53,7 @@ from orchestrator.core.history import INHERITED
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Sender
 from orchestrator.core.state import State
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import pages
@@ -93,25 +96,18 @@ _KEPT: Final = frozenset(
 """Fields whose texts stay: types, ids and names by which the log is folded."""
 _WHOLE: Final = frozenset({"settings", "by", "sender", "parent", "grant_root"})
 """Fields that stay with all that is in them."""
-_FACTS: Final = frozenset(
+WITH_WORDS: Final[frozenset[type[f.Fact]]] = frozenset(
     {
-        *(
-            "task",
-            "steered",
-            "queued",
-            "queue_edited",
-            "mail",
-            "summary",
-            "call",
-            "answer",
-            "named",
-            "instructed",
-        ),
-        *("rewound", "forked", "text", "plan_pinned", "plan_decided", "process", "process_over", "failing"),
-        *("variant_drafted", "elicitation", "ending", "lookup"),
+        *(f.TaskBegun, f.Steered, f.InputQueued, f.QueuedEdited, f.MailReceived, f.SummaryReceived),
+        *(f.CallMoved, f.Answered, f.Named, f.Instructed, f.Rewound, f.Forked, f.TextKept, f.PlanPinned),
+        *(f.PlanDecided, f.ProcessKept, f.ProcessOver, f.Failing, f.VariantDrafted, f.ElicitationOpened),
+        *(f.Ending, f.LookUpAsked),
     }
 )
 """Facts with words in them; others say what the log is, or what came of its session."""
+_CONVERSATIONS: Final[frozenset[Kind]] = frozenset({f.Forked, f.Rewound})
+"""Facts that may hold a whole conversation."""
+_NOTED: Final[frozenset[Kind]] = frozenset({f.TaskBegun, f.RequestBegun})
 
 
 class NotRedacted(RolloutError):
@@ -127,18 +123,34 @@ def is_redactable(seq: int, line: Mapping[str, Any]) -> bool:
     if seq <= NAMING_ENTRIES or not isinstance(payload, Mapping):
         return False
     if line.get("type") == DENDRO:
-        return payload.get("kind") in _FACTS
+        return f.kind_of(payload) in WITH_WORDS
     return line.get("type") in (RESPONSE_ITEM, EVENT_MSG, COMPACTED)
 
 
 def instead_of(line: Mapping[str, Any], text_of: Callable[[str], str | None]) -> dict[str, Any]:
     """The line with its words replaced: what the fold of the log takes in its place."""
-    payload = line["payload"]
-    inside = payload.get("content") if payload.get("kind") in ("forked", "rewound") else None
-    made: dict[str, Any] = _replaced(payload, payload.get("kind") == "named")
+    payload, inside = line["payload"], _conversation(line)
+    made: dict[str, Any] = _replaced(payload, _is_name(line))
     if inside is not None:
         made["content"] = _inherited(inside, text_of)
     return {**line, "payload": made}
+
+
+def _kind(line: Mapping[str, Any]) -> Kind:
+    return kind_of(line["type"], line["payload"])
+
+
+def _conversation(line: Mapping[str, Any]) -> str | JsonObject | None:
+    """The conversation that an entry holds; None for none."""
+    if _kind(line) not in _CONVERSATIONS:
+        return None
+    stated = f.decode(line["payload"])
+    return stated.content if isinstance(stated, f.Forked | f.Rewound) else None
+
+
+def _is_name(line: Mapping[str, Any]) -> bool:
+    """Whether `name` in an entry is the words of a person, and not the name of a tool or a server."""
+    return _kind(line) is f.Named
 
 
 def _inherited(content: Any, text_of: Callable[[str], str | None]) -> str:
@@ -256,11 +268,15 @@ async def plan_of(found: LogSource, head: SessionHead, wanted: Wanted) -> Plan:
         _, heads = await found.broker.trees.heads_at_once(tree)
         plan.heads |= {each.session: each for each in heads}
     await _take_words(found, plan, wanted)
+    texts = _Texts({(head.tree, digest) for digest in wanted.texts})
     for each in sorted(plan.heads.values(), key=lambda each: str(each.session)):
-        await _look_through(found, plan, each, wanted)
+        asked = frozenset(wanted.seqs) if each.session == wanted.session else frozenset[int]()
+        await _Look(found, plan, each, asked, texts).through()
     for tree in dict.fromkeys(trees):
-        await _look_through_tree(found, plan, tree)
-    await _leave_needed_texts(found, plan, wanted)
+        await _look_through_tree(found, plan, tree, texts)
+    plan.texts = sorted(texts.named - texts.needed)
+    digests = sorted({digest for _, digest in plan.texts})
+    plan.copies += [Copy(f"text:{digest}", "a large text") for digest in digests]
     return plan
 
 
@@ -296,7 +312,7 @@ async def _take_words(found: LogSource, plan: Plan, wanted: Wanted) -> None:
                     f"entry {seq} of session {wanted.session} cannot be redacted: it says whose log it is, "
                     "what its tree is made of, or has no words"
                 )
-            told = list(words_of(line["payload"]))
+            told = list(words_of(line["payload"], _is_name(line)))
             texts = await found.large_texts(head.tree, [word for word in told if _is_digest(word)])
             words |= dict.fromkeys(word for word in [*told, *texts.values()] if len(word) >= LEAST_WORDS)
     words.pop(INSTEAD, None)
@@ -313,8 +329,8 @@ def _is_digest(word: str) -> bool:
 
 async def _texts_in(found: LogSource, tree: TreeId, line: Mapping[str, Any]) -> list[str]:
     payload = line["payload"]
-    told = [word for word in words_of(payload, payload.get("kind") == "named") if word != INSTEAD]
-    named = set(references(line["payload"]))
+    told = [word for word in words_of(payload, _is_name(line)) if word != INSTEAD]
+    named = set(references(payload))
     texts = await found.large_texts(tree, named) if named else {}
     every = [*told, *texts.values()]
     # Arguments of calls are JSON inside of a text.
@@ -325,80 +341,93 @@ def _unescaped(text: str) -> str:
     return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
 
 
-async def _look_through(found: LogSource, plan: Plan, head: SessionHead, wanted: Wanted) -> None:
-    session, asked = head.session, set(wanted.seqs) if head.session == wanted.session else set()
-    taken, first, provider, late = [], 0, "", 0
-    async for page in pages(found.log(session, head.seq)):
-        for entry in page:
-            if entry.digest:
-                continue
-            line = orjson.loads(entry.payload)
-            payload = line["payload"]
-            kind = str(payload.get("kind") or payload.get("type"))
-            if kind == "task":
-                provider = str((payload.get("settings") or {}).get("model_provider") or "")
-                plan.people.add(str((payload.get("by") or {}).get("who") or ""))
-            elif kind == "request_begun" and first:
-                late += 1
-                if late <= MOST_ENTRIES:
-                    what = f"request {payload.get('n')} to {provider or 'a provider'} at {line['timestamp']}"
-                    plan.copies.append(Copy(f"{session}:{entry.seq}", f"{what} was sent with it", goes=False))
-            hit = entry.seq in asked
-            if not hit:
-                hit = any(plan.has(text) for text in await _texts_in(found, head.tree, line))
-            if not hit:
-                continue
-            first = first or entry.seq
-            if is_redactable(entry.seq, line):
-                taken.append(entry.seq)
-                plan.copies.append(Copy(f"{session}:{entry.seq}", kind))
-            elif kind != f.Redacted.kind:
-                plan.copies.append(
-                    Copy(f"{session}:{entry.seq}", f"{kind}: it cannot be redacted", goes=False)
-                )
-    if taken:
-        plan.entries[session] = taken
-        if head.summary.get("rollout_path"):
-            where = str(head.summary["rollout_path"])
-            plan.copies.append(Copy(where, "the rollout's file, on the machines that wrote it"))
-    if plan.count > MOST_ENTRIES:
-        raise NotRedacted(f"more than {MOST_ENTRIES} entries have it: take fewer at once")
+@dataclass(slots=True)
+class _Texts:
+    """Large texts, each with the tree that has it."""
+
+    named: set[tuple[TreeId, str]]
+    """By entries that go, and by the person."""
+    needed: set[tuple[TreeId, str]] = field(default_factory=set)
+    """By entries that stay."""
 
 
-async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId) -> None:
+@dataclass(slots=True)
+class _Look:
+    """A reading of a session's log, which finds the entries that go and the texts that entries name."""
+
+    found: LogSource
+    plan: Plan
+    head: SessionHead
+    asked: frozenset[int]
+    """Entries that the person named."""
+    texts: _Texts
+    provider: str = ""
+    late: int = 0
+    """Requests that were sent with the words."""
+
+    async def through(self) -> None:
+        """Reads the log; raises `NotRedacted` where more entries go than one redaction takes."""
+        head, plan, taken = self.head, self.plan, list[int]()
+        seen = False
+        async for page in pages(self.found.log(head.session, head.seq)):
+            for entry in page:
+                line = orjson.loads(entry.payload)
+                self._note(entry, line, sent=seen)
+                hit = not entry.digest and await self._has(entry, line)
+                seen |= hit
+                goes = hit and is_redactable(entry.seq, line)
+                names = self.texts.named if goes else self.texts.needed
+                names |= {(head.tree, name) for name in await _named_in(self.found, head.tree, line)}
+                if goes:
+                    taken.append(entry.seq)
+                if hit and (goes or _kind(line) is not f.Redacted):
+                    tag = str(line["payload"].get("kind") or line["payload"].get("type"))
+                    what = tag if goes else f"{tag}: it cannot be redacted"
+                    plan.copies.append(Copy(f"{head.session}:{entry.seq}", what, goes))
+        if taken:
+            plan.entries[head.session] = taken
+            if head.summary.get("rollout_path"):
+                where = str(head.summary["rollout_path"])
+                plan.copies.append(Copy(where, "the rollout's file, on the machines that wrote it"))
+        if plan.count > MOST_ENTRIES:
+            raise NotRedacted(f"more than {MOST_ENTRIES} entries have it: take fewer at once")
+
+    async def _has(self, entry: StoredEntry, line: Mapping[str, Any]) -> bool:
+        if entry.seq in self.asked:
+            return True
+        return any(self.plan.has(text) for text in await _texts_in(self.found, self.head.tree, line))
+
+    def _note(self, entry: StoredEntry, line: Mapping[str, Any], *, sent: bool) -> None:
+        """Keeps who gave a task, and says of a request that it was sent with the words."""
+        match f.decode(line["payload"]) if _kind(line) in _NOTED and not entry.digest else None:
+            case f.TaskBegun(settings=settings, by=by):
+                self.provider = settings.model_provider
+                self.plan.people.add(by.who if by is not None else "")
+            case f.RequestBegun(n=n) if sent:
+                self.late += 1
+                if self.late <= MOST_ENTRIES:
+                    what = f"request {n} to {self.provider or 'a provider'} at {line['timestamp']}"
+                    place = f"{self.head.session}:{entry.seq}"
+                    self.plan.copies.append(Copy(place, f"{what} was sent with it", goes=False))
+            case _:
+                pass
+
+
+async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, texts: _Texts) -> None:
     async for entry in tree_entries(found.broker.logs, tree):
         text = entry.payload.decode("utf-8", "replace") + entry.about.decode("utf-8", "replace")
         if plan.has(text) or plan.has(_unescaped(text)):
             what = "the tree's log, and its registry: it cannot be redacted there"
             plan.copies.append(Copy(f"tree:{tree}:{entry.tree_seq}", what, goes=False))
+        if may_refer(entry.payload):
+            texts.needed |= {(tree, digest) for digest in references(orjson.loads(entry.payload))}
 
 
-async def _leave_needed_texts(found: LogSource, plan: Plan, wanted: Wanted) -> None:
-    """The texts that redacted entries name go, but those that other entries need."""
-    named = {(plan.tree, digest) for digest in wanted.texts}
-    needed: set[tuple[TreeId, str]] = set()
-    for session, head in plan.heads.items():
-        taken = set(plan.entries.get(session, ()))
-        async for page in pages(found.log(session, head.seq)):
-            for entry in page:
-                texts = await _named_in(found, head.tree, orjson.loads(entry.payload)["payload"])
-                here = {(head.tree, digest) for digest in texts}
-                if entry.seq in taken:
-                    named |= here
-                else:
-                    needed |= here
-    for tree in {head.tree for head in plan.heads.values()}:
-        async for told in tree_entries(found.broker.logs, tree):
-            needed |= {(tree, digest) for digest in references(orjson.loads(told.payload))}
-    plan.texts = sorted(named - needed)
-    digests = sorted({digest for _, digest in plan.texts})
-    plan.copies += [Copy(f"text:{digest}", "a large text") for digest in digests]
-
-
-async def _named_in(found: LogSource, tree: TreeId, payload: Mapping[str, Any]) -> set[str]:
+async def _named_in(found: LogSource, tree: TreeId, line: Mapping[str, Any]) -> set[str]:
     """The large texts that an entry names, and those that a conversation in it names."""
-    named = set(references(payload))
-    waiting = [payload.get("content")] if payload.get("kind") in ("forked", "rewound") else []
+    named = set(references(line["payload"]))
+    inside = _conversation(line)
+    waiting: list[Any] = [] if inside is None else [inside]
     while waiting:
         content = waiting.pop()
         if isinstance(content, dict) and is_reference(content):
@@ -455,7 +484,7 @@ async def _redact_session(
             raise NotRedacted(f"session {session} is in the middle of a task: it is redacted at rest")
         texts = [digest for tree, digest in plan.texts if tree == claim.tree]
         at = await _commit(found, claimed, told, texts, act)
-        await _finish(storage, claimed, texts)
+        await _finish(storage, claimed, texts, told.stated)
     finally:
         await found.broker.claims.release(claim, park_at=at)
     return len(told.redacted)
@@ -476,6 +505,8 @@ class _Fold:
         self._found, self._head, self._seqs = found, head, seqs
         self.state = State()
         self.redacted: list[tuple[StoredEntry, bytes]] = []
+        self.stated: dict[int, bytes] = {}
+        """The line that stands instead of each entry that goes, or went before."""
         self.blobs: dict[str, bytes] = {}
 
     async def run(self, seq: int, head: bytes) -> _Fold:
@@ -488,6 +519,8 @@ class _Fold:
                 if entry.seq in self._seqs and not entry.digest:
                     payload = await self._instead(entry)
                     self.redacted.append((entry, payload))
+                if entry.digest or payload is not entry.payload:
+                    self.stated[entry.seq] = payload
                 self.state = evolve(self.state, decode_entry(payload), entry.seq)
                 last = _At(entry.seq, entry.chain)
         if (last.seq, last.head) != (seq, head):
@@ -574,8 +607,13 @@ def _line(stated: f.Fact, now_ms: int, blobs: dict[str, bytes]) -> dict[str, Any
 # ── copies beside the log ─────────────────────────────────────────────────────────────────────────
 
 
-async def _finish(storage: Storage, claimed: Claimed, texts: Collection[str]) -> None:
-    """Removes what is not in the log's stream: segments with the text, and large texts."""
+async def _finish(
+    storage: Storage, claimed: Claimed, texts: Collection[str], instead: Mapping[int, bytes] | None = None
+) -> None:
+    """Removes what is not in the log's stream: segments with the text, and large texts.
+
+    `instead` is what stands instead of redacted entries, where the caller has read the log.
+    """
     claim = claimed.claim
     head = await storage.broker.logs.head(claim.session)
     assert head is not None
@@ -583,19 +621,21 @@ async def _finish(storage: Storage, claimed: Claimed, texts: Collection[str]) ->
         await storage.blobs.remove(claim.tree, digest)
         await storage.archive.remove_blob(claim.tree, digest)
     manifest = Manifest.decode(head.manifest)
-    redacted = {entry.seq: entry async for entry in _redacted_facts(storage, head)}
     kept, old = [], []
+    if manifest.segments and instead is None:
+        instead = await _stated_in(storage, head)
     for segment in manifest.segments:
-        inside = [redacted[seq] for seq in range(segment.first, segment.last + 1) if seq in redacted]
-        if not inside:
+        inside = {seq: text for seq, text in (instead or {}).items() if segment.first <= seq <= segment.last}
+        entries = await storage.archive.read_segment(segment) if inside else ()
+        if all(entries[seq - segment.first].digest for seq in inside):
             kept.append(segment)
             continue
-        entries = await storage.archive.read_segment(segment)
-        if all(entries[entry.seq - segment.first].digest for entry in inside):
-            kept.append(segment)
-            continue
-        places = {entry.seq: entry.entry for entry in inside}
-        made = [places.get(entry.seq, entry) for entry in entries]
+        made = [
+            RedactedEntry(entry.seq, entry.epoch, entry.covered, entry.chain, inside[entry.seq]).entry
+            if entry.seq in inside
+            else entry
+            for entry in entries
+        ]
         kept.append(await storage.archive.rewrite_segment(claim.tree, claim.session, segment, made))
         old.append(segment)
     encoded = Manifest(tuple(kept)).encode() if manifest.segments else head.manifest
@@ -606,23 +646,18 @@ async def _finish(storage: Storage, claimed: Claimed, texts: Collection[str]) ->
         await storage.archive.remove_segment(segment)
 
 
-async def _redacted_facts(storage: Storage, head: SessionHead) -> AsyncIterator[RedactedEntry]:
-    """The entries of a log that its facts say were redacted, as what stands instead."""
+async def _stated_in(storage: Storage, head: SessionHead) -> dict[int, bytes]:
+    """The lines that stand instead of a log's redacted entries, as its facts say."""
     from orchestrator.rollouts.full_log import full_log
 
-    told: dict[int, f.Redacted] = {}
+    told: dict[int, bytes] = {}
     async for entry in full_log(storage.broker.logs, storage.archive, head.session, 0, head.seq):
         if stored_kind(entry.payload) is f.Redacted:
             stated = f.decode(decode_entry(entry.payload).payload)
             assert isinstance(stated, f.Redacted)
             if stated.log == f"session:{head.session}":
-                told[stated.seq] = stated
-    if not told:
-        return
-    async for entry in full_log(storage.broker.logs, storage.archive, head.session, 0, max(told)):
-        if entry.seq in told:
-            line = encode_json(told[entry.seq].instead)
-            yield RedactedEntry(entry.seq, entry.epoch, entry.covered, entry.chain, line)
+                told[stated.seq] = encode_json(stated.instead)
+    return told
 
 
 async def finish_redactions(storage: Storage, worker: str) -> int:

@@ -12,7 +12,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
 from orchestrator.core.entries import DENDRO, Entry, decode_entry
 from orchestrator.core.evolve import evolve
-from orchestrator.core.facts import Redacted
+from orchestrator.core.facts import Redacted, decode
 from orchestrator.core.frozen import record
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
@@ -152,10 +152,10 @@ def instead_of(lines: Iterable[bytes]) -> dict[int, Entry]:
             continue
         try:
             value = orjson.loads(line)
-            payload = value["payload"]
-            instead = payload["instead"]
-            if value["type"] == DENDRO and payload["kind"] == Redacted.kind:
-                found[int(payload["seq"])] = Entry(instead["type"], instead["payload"], instead.get("id", ""))
+            stated = decode(value["payload"]) if value["type"] == DENDRO else None
+            if isinstance(stated, Redacted):
+                instead = stated.instead
+                found[stated.seq] = Entry(instead["type"], instead["payload"], instead.get("id", ""))
         except (ValueError, KeyError, TypeError, AttributeError):
             # Another entry that has these words; a damaged one is told of by who reads it.
             continue

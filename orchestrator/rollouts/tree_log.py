@@ -17,11 +17,11 @@ from orchestrator.broker.records import TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.commit_parts import WITHDRAWN
-from orchestrator.core.entries import decode_entry, published_kind, stored_kind
+from orchestrator.core.entries import decode_entry, event_kind, published_kind, stored_kind
 from orchestrator.core.ids import TreeId
 from orchestrator.core.registry import RegistryView, TreeFact, fold_tree, projected
 from orchestrator.core.tree import Child
-from orchestrator.protocol.events import EVENTS, RequestResolved
+from orchestrator.protocol.events import EVENTS, RequestResolved, SubagentLifecycle
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.requests import TYPES
 from orchestrator.rollouts.archive import Storage
@@ -120,7 +120,7 @@ def _told_otherwise(fact: TreeFact, births: Mapping[int, JsonMapping]) -> bool:
     """Whether an event of an agent's life says another thing than the record beside it, or than its birth."""
     message, record = fact.message, fact.about.get("record")
     told = message.get("subagent") or {}
-    if record is not None and message.get("type") != "subagent_lifecycle":
+    if record is not None and event_kind(message) is not SubagentLifecycle:
         return True
     if any(message[name] != told[name] for name in (*_ASKER, "status") if name in message and name in told):
         return True

@@ -22,7 +22,7 @@ from orchestrator.core.chain import (
 )
 from orchestrator.core.counts import counted
 from orchestrator.core.entries import DENDRO, Entry
-from orchestrator.core.facts import Configured, states
+from orchestrator.core.facts import Configured, Redacted, decode, kind_of, states
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId, created_ms
 from orchestrator.rollouts import RolloutError
@@ -156,8 +156,6 @@ def unchecked_for(key_id: str) -> str:
 # Verification of an exported file, without any server.
 
 
-REDACTED = "redacted"
-"""The kind of the fact by which a log says that an entry of it was redacted."""
 _SHAPED = "a file in Codex's shapes has no facts, so nothing in it says why: verify a full export"
 
 
@@ -308,10 +306,20 @@ class _Audit:
                 seen.pool = line.entry.payload.get("session", {}).get("pool")
 
     def _note_fact(self, fact: Entry) -> None:
-        payload = fact.payload
-        self._seen.export_mac |= states(payload, Configured) and payload.get("export_mac") is True
-        if payload.get("kind") == REDACTED and payload.get("log") in self._own_logs():
-            self._seen.explained.add((payload.get("seq", 0), str(payload.get("digest"))))
+        if kind_of(fact.payload) not in (Configured, Redacted):
+            return
+        try:
+            stated = decode(fact.payload)
+        except (AttributeError, KeyError, TypeError, ValueError):
+            # One that lacks a field says nothing here: its entry is held by the chain, as any other.
+            return
+        match stated:
+            case Configured(export_mac=mac):
+                self._seen.export_mac |= mac is True
+            case Redacted() as redacted if redacted.log in self._own_logs():
+                self._seen.explained.add((redacted.seq, redacted.digest))
+            case _:
+                pass
 
     def _own_logs(self) -> set[str]:
         header = self._text.header

@@ -27,7 +27,13 @@ from orchestrator.gateways.resume import open_requests, until_read
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
-from orchestrator.protocol.events import WarningEvent
+from orchestrator.protocol.events import (
+    ExecCommandBegin,
+    McpToolCallBegin,
+    StreamError,
+    TaskStarted,
+    WarningEvent,
+)
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.requests import (
@@ -59,7 +65,7 @@ from orchestrator.wiring.open_deployment import Opened
 from workers.companion import Companion, LostWorker
 
 LINE_BYTES = 32 << 10
-NEWS_OF_HOLDER = frozenset({"task_started", "exec_command_begin", "mcp_tool_call_begin", "stream_error"})
+NEWS_OF_HOLDER = frozenset({TaskStarted, ExecCommandBegin, McpToolCallBegin, StreamError})
 PATIENCE_S = 5.0
 """The wait without a worker after which a person is told so."""
 PARK_S = 10.0
@@ -320,7 +326,7 @@ class Conversation:
     # ── events ────────────────────────────────────────────────────────────────────────────────
 
     async def _event(self, event: Event) -> ExitCode | None:
-        if event.type in NEWS_OF_HOLDER:
+        if event.kind in NEWS_OF_HOLDER:
             await self._tell_holder()
         before = self.open_requests.first
         if before is not None and self.seat.interactive and scrolls(event):

@@ -24,12 +24,13 @@ from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.counts import counted
-from orchestrator.core.entries import Kind, decode_entry, line_ms, stored_kind
+from orchestrator.core.entries import Kind, decode_entry, event_kind, line_ms, read_event, stored_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, TreeFact, fold_tree
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.views.tree import LIMITS_RAISED, TAIL, Doing, TreeLine, told_by, tree_line
@@ -692,29 +693,29 @@ def _limits_before(fact: TreeFact) -> Mapping[str, int | None] | None:
 def mark_of(entry: TreeEntry, fact: TreeFact) -> Mark | None:
     """The mark of an entry; None for one that a timeline does not show apart."""
     message = fact.message
-    if message.get("type") == "subagent_lifecycle" and not (
+    if event_kind(message) is ev.SubagentLifecycle and not (
         message.get("event") == "created" or message.get("status") in _SHOWN or "takeover" in fact.about
     ):
         # Most entries are of this kind: their words are not wanted.
         return None
     line = tree_line(entry)
-    kind = _kind(line, message) if line.text else None
+    kind = _mark_kind(line, message) if line.text else None
     return None if kind is None else Mark(entry.tree_seq, entry.at_ms, kind, line)
 
 
-def _kind(line: TreeLine, message: Mapping[str, object]) -> MarkKind | None:
-    match line.kind, message.get("event"), message.get("status"):
-        case "takeover", _, _:
-            return "takeover"
-        case "subagent_lifecycle", "created", _:
+def _mark_kind(line: TreeLine, message: JsonMapping) -> MarkKind | None:
+    if line.kind == "takeover":
+        return "takeover"
+    match read_event(message):
+        case ev.SubagentLifecycle(event="created"):
             return "spawn"
-        case "subagent_lifecycle", _, "failed":
+        case ev.SubagentLifecycle(status="failed"):
             return "failure"
-        case "subagent_lifecycle", "status", status if status in _ENDED:
+        case ev.SubagentLifecycle(event="status", status=status) if status in _ENDED:
             return "end"
-        case "request_resolved", _, _:
+        case ev.RequestResolved():
             return "decision"
-        case (("background_event" | "warning"), _, _):
+        case ev.BackgroundEvent() | ev.WarningEvent():
             return "budget"
         case _ if line.text.startswith("? "):
             return "approval"

@@ -6,14 +6,14 @@ import io
 import re
 import uuid
 import zipfile
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args, get_type_hints
 
 import orjson
 import pytest
 
-from orchestrator.broker.records import Stored
+from orchestrator.broker.records import Stored, StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import opened
@@ -24,7 +24,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Sender
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
-from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ids import CallId, ResponseId, SnapshotId, SubmissionId
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.bundle_export import OpenBundle
 from orchestrator.rollouts.deletion import DeletedFiles
@@ -32,15 +32,18 @@ from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.imports import plan_import
 from orchestrator.rollouts.redaction import (
     INSTEAD,
+    WITH_WORDS,
     Act,
     NotRedacted,
     Plan,
     Wanted,
     finish_redactions,
+    instead_of,
     plan_of,
     redact,
 )
-from orchestrator.rollouts.replay import fold_file, fold_session, instead_in, instead_of
+from orchestrator.rollouts.replay import fold_file, fold_session, instead_in
+from orchestrator.rollouts.replay import instead_of as instead_in_lines
 from orchestrator.rollouts.rollout_file import RolloutFile, locked, rollout_path
 from orchestrator.rollouts.segments import Manifest
 from orchestrator.rollouts.summary import Position
@@ -179,7 +182,7 @@ async def test_export_of_redacted_log_verifies_replays_and_is_imported(kept: Kep
     (tmp_path / "run.zip").write_bytes((await bundled(kept, session))[1])
     with OpenBundle(tmp_path / "run.zip", None) as bundle:
         again = plan_import(
-            read_rollout(bundle.lines()), newcomer(), {}, None, instead=instead_of(bundle.lines())
+            read_rollout(bundle.lines()), newcomer(), {}, None, instead=instead_in_lines(bundle.lines())
         )
     assert len(again.state.history) == len(plan.state.history)
 
@@ -412,3 +415,50 @@ async def test_forks_lose_what_they_had_inherited(kept: Kept, tmp_path: Path) ->
     assert INSTEAD in repr(shown)
     report = held((await bundled(kept, fork))[1], tmp_path)
     assert sum(report.redacted.values()) == 1
+
+
+async def test_each_log_is_read_once_to_look_for_copies_and_once_to_fold_it(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await kept.has(*worked())
+    await sealed(kept, session, 9)
+    whole, log = list[SessionId](), Kept.log
+
+    def counted(self: Kept, of: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        if through - after > 1:
+            whole.append(of)
+        return log(self, of, through, after)
+
+    monkeypatch.setattr(Kept, "log", counted)
+    plan = await planned(kept, session, find="ACME")
+    assert whole == [session]
+    assert await redact(kept, kept.stored, plan, ACT)
+    assert whole == [session, session]
+
+
+WITHOUT_WORDS = frozenset(get_args(f.Fact)) - WITH_WORDS
+IDS = (CallId, SubmissionId, ResponseId, SnapshotId, SessionId, TreeId)
+
+
+def test_every_fact_is_sorted_into_those_with_words_and_those_without() -> None:
+    """A new fact is sorted by who adds it: into `WITH_WORDS`, or by its name here."""
+    names = {cls.__name__ for cls in WITHOUT_WORDS if cls.of != "workspace"}
+    assert names == {
+        *("AgentChanged", "ApprovedForSession", "CallsClosed", "ChildChanged", "ChildMade"),
+        *("ChildrenChanged", "Claimed", "Closed", "Closing", "Configured", "ElicitationClosed"),
+        *("FoldersTold", "LookUpEnded", "MailTaken", "ProcessNumbered", "ProcessRead", "ProcessesStopping"),
+        *("QueueOrdered", "RateLimitsReported", "Redacted", "RequestBegun", "RequestCompleted"),
+        *("RequestDelayed", "RequestFailed", "RequestRetried", "RequestSent", "RequestStopped", "RetryDue"),
+        *("SettingsChanged", "SteeredJoined", "Stopping", "TaskEnded", "TimerTaken", "ToEnd"),
+        *("ToldToEnd", "WatchdogEnded", "WatchdogSet"),
+    }
+
+
+@pytest.mark.parametrize("cls", sorted(WITH_WORDS, key=repr), ids=repr)
+def test_ids_of_a_redacted_fact_stay_as_they_are(cls: type[f.Fact]) -> None:
+    for name, hint in get_type_hints(cls).items():
+        if hint in IDS or set(get_args(hint)) & set(IDS):
+            payload: dict[str, Any] = {"kind": cls.kind, name: "an id", "content": "[]"}
+            payload |= {"parent": {}, "response_id": "an id", "length": 1, "sha256": ""}
+            line = {"type": e.DENDRO, "payload": payload}
+            assert instead_of(line, lambda _: None)["payload"][name] == "an id"

@@ -24,7 +24,12 @@ from tests.rollouts.test_file_format import SECRET, full, grandchild, item, stor
 FIRST = (
     Entry(e.SESSION_META, {"id": "s"}),
     Entry(
-        e.DENDRO, {"kind": "configured", "settings": {}, "session": {"session_id": "s", "pool": "default"}}
+        e.DENDRO,
+        {
+            "kind": "configured",
+            "settings": SETTINGS.wire(),
+            "session": {"session_id": "s", "pool": "default"},
+        },
     ),
     Entry(e.EVENT_MSG, {"type": "session_configured", "session_id": "s"}),
 )
@@ -94,7 +99,7 @@ def redacted(log_id: str) -> tuple[list[bytes], str]:
     """A file whose fifth entry is redacted, and whose sixth says so of the log with this id; the digest."""
     secret = stored([*FIRST, item("x" * 9_000), item("secret")])[0][4]
     digest = payload_digest(secret.salt, secret.payload).hex()
-    fact = Entry(e.DENDRO, {"kind": "redacted", "log": log_id, "seq": 5, "digest": digest, "who": "ada"})
+    fact = e.fact(f.Redacted(log_id, 5, digest, "ada", "personal", {}))
     log, _ = stored([*FIRST, item("x" * 9_000), item("secret"), fact])
     lines = full(log, {})
     lines[0] = Header("s", "default", 6, log[5].chain, "k1").encode(SECRET) + b"\n"
