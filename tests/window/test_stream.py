@@ -361,13 +361,14 @@ async def test_thread_of_another_namespace_is_gone_as_one_that_is_not_there(site
             assert (found.topic, found.data) == (f"thread:{named}", {"type": "gone"})
 
 
-async def test_thread_that_is_deleted_is_told_as_gone(site: Site) -> None:
+async def test_thread_that_is_deleted_is_told_as_gone_with_who_did_and_when(site: Site) -> None:
     browser = await site.signed_in()
-    session = await site.harness.session()
+    session, who = await site.harness.session(), (await browser.call("window/state"))["who"]
     async with browser.stream(f"thread:{session}") as told:
         await next_of(told)
         await browser.call("thread/delete", {"threadId": session})
-        assert (await told.until(lambda each: "method" not in each.data)).data == {"type": "gone"}
+        gone = (await told.until(lambda each: "method" not in each.data)).data
+    assert gone == {"type": "gone", "deletedBy": who, "deletedAtMs": gone["deletedAtMs"]}
 
 
 async def test_window_that_does_not_read_is_dropped_and_others_go_on(
@@ -433,7 +434,7 @@ async def test_what_came_while_a_window_was_caught_up_bears_the_place_before_it(
         session, Event("t", {"type": "task_started"}, behind), ((cast(Any, None), tuple(lines)),)
     )
     channel = stream.LogChannel("thread:x", lambda: None)
-    seat = stream.ThreadSeat(channel)
+    seat = stream.ThreadSeat(channel, cast(Any, None))
 
     class Live:
         place = before
@@ -448,6 +449,6 @@ async def test_what_came_while_a_window_was_caught_up_bears_the_place_before_it(
             return Live()
 
     head = SimpleNamespace(session=session)
-    await seat.begin(cast(Any, Threads()), cast(Any, None), cast(Any, head), EqCursor(8, 20, "2" * 8))
+    await seat.begin(cast(Any, Threads()), cast(Any, head), EqCursor(8, 20, "2" * 8))
     told = b"".join(channel.taken(0.0)).decode().split("\n\n")
     assert [each.split("\n")[1] for each in told if each][1:] == [f"id: {before}", f"id: {behind}"]

@@ -376,14 +376,15 @@ class Window:
             raise await missing(client, asked.named, no_rollout(asked.named))
         session = head.session
         stream.add(channel)
-        seat = ThreadSeat(channel)
+        seat = ThreadSeat(channel, client)
         try:
-            await seat.begin(self._given.threads, client, head, asked.place)
+            await seat.begin(self._given.threads, head, asked.place)
         except BaseException:
             self._given.threads.leave(session, seat)
             raise
 
         def leave() -> None:
+            seat.leave()
             self._given.threads.leave(session, seat)
 
         return leave

@@ -10,11 +10,13 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Protocol
 
 import orjson
 
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
@@ -22,7 +24,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.live_threads import Line, LiveThread, LiveThreads, Told
 from orchestrator.gateways.client import Client, is_rewound
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.window.feeds import TOPICS, Topic, Update
+from orchestrator.gateways.window.feeds import TOPICS, Topic, Update, deleted_json
 from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, STALL_S
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.views.threads import Thread
@@ -262,20 +264,20 @@ class Stream:
 class ThreadSeat:
     """A stream that hears a thread, and no agent below it: each is a topic of its own."""
 
-    def __init__(self, channel: LogChannel) -> None:
+    def __init__(self, channel: LogChannel, client: Client) -> None:
         self._channel = channel
+        self._client = client
+        self._ending: asyncio.Task[None] | None = None
         self._held: list[Told] | None = []
         """The events that come while those before them are read."""
         self._cursor = ""
 
-    async def begin(
-        self, threads: LiveThreads, client: Client, head: SessionHead, cursor: EqCursor | None
-    ) -> None:
+    async def begin(self, threads: LiveThreads, head: SessionHead, cursor: EqCursor | None) -> None:
         """Hears a thread from a place in its log, or from now on; raises `UnknownSession`.
 
         Where nobody knows any more what came behind the place, the window is told to read anew.
         """
-        live = await threads.hear(head.session, client, self)
+        live = await threads.hear(head.session, self._client, self)
         place = live.place
         missed = await live.missed(head, cursor) if cursor is not None else None
         if cursor is not None and missed is None:
@@ -313,8 +315,20 @@ class ThreadSeat:
         """Takes none."""
 
     def lose(self, session: SessionId) -> None:
-        """Tells that the thread is gone."""
-        self._channel.say("", {"type": "gone"})
+        """Tells that the thread is gone, and who deleted it."""
+        self._ending = asyncio.create_task(self._ends(session))
+
+    async def _ends(self, session: SessionId) -> None:
+        told: JsonObject = {}
+        with suppress(BrokerError):
+            found = await self._client.deletion(session)
+            told = deleted_json(found) if found is not None else {}
+        self._channel.say("", {"type": "gone", **told})
+
+    def leave(self) -> None:
+        """Tells nothing more."""
+        if self._ending is not None:
+            self._ending.cancel()
 
 
 # ── topics that are asked for ─────────────────────────────────────────────────────────────────────

@@ -8,7 +8,7 @@ import uuid
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from tests.window.browser.conftest import Deployment, Visitor
+from tests.window.browser.conftest import PHONE, Deployment, Visitor
 from tests.window.browser.test_accessibility import found
 from tests.window.browser.test_needs_you import queue
 
@@ -55,6 +55,9 @@ def test_each_tree_shows_what_it_did_in_the_last_hour(visitor: Visitor) -> None:
     expect(hour).to_have_accessible_name("1 model request in the last hour")
     expect(hour.locator("rect:not(.none)")).to_have_count(1)
     expect(tree_row(page, quiet)).to_have_count(0)
+    page.set_viewport_size({"width": PHONE[0], "height": PHONE[1]})
+    expect(tree_row(page, busy).locator(".can")).to_be_visible()
+    expect(hour).to_be_visible()
     page.clock.fast_forward(65 * 60_000)
     expect(hour).to_have_accessible_name("No model request in the last hour")
 
