@@ -156,10 +156,13 @@ def _with_keys_alone(walk: Walk, page: Page, asked: list[str]) -> None:
 
 def _chosen(page: Page, thread: str) -> None:
     """Goes down to a request by keys, and waits until it may be answered."""
-    for _ in WORK:
-        if row(page, thread).get_attribute("aria-selected") == "true":
-            break
-        page.keyboard.press("j")
+    rows = page.get_by_test_id("request").evaluate_all(
+        "all => all.map((one) => [one.dataset.thread, one.getAttribute('aria-selected') === 'true'])"
+    )
+    here = next((at for at, (_, chosen) in enumerate(rows) if chosen), 0)
+    steps = [named for named, _ in rows].index(thread) - here
+    for _ in range(abs(steps)):
+        page.keyboard.press("j" if steps > 0 else "k")
     expect(row(page, thread)).to_have_attribute("aria-selected", "true")
     expect(page.get_by_test_id("allow").or_(page.get_by_test_id("answer")).first).to_be_visible()
     if page.get_by_test_id("allow").count():
