@@ -13,13 +13,58 @@ import pytest
 from orchestrator.gateways import window
 
 ASSETS = {path.name: path.read_text() for path in (Path(window.__file__).parent / "assets").glob("*.js")}
-NAMES = """
-sign-in token needs request request-detail request-text allow allow-session deny deny-stop reply answer
-selection needs-count needs-empty notice connection lost-connection fleet tree-row filter tree agents agent
-conversation item composer interrupt confirm slider live past-banner changes file remark proof proof-verdict
-budget-add budget-tokens budget-save palette palette-item keys nav-needs-you nav-fleet nav-workers nav-spend
-tabbar workers spend
-""".split()
+NAMES = [
+    "sign-in",
+    "token",
+    "needs",
+    "request",
+    "request-detail",
+    "request-text",
+    "allow",
+    "allow-session",
+    "deny",
+    "deny-stop",
+    "reply",
+    "answer",
+    "selection",
+    "needs-count",
+    "needs-empty",
+    "notice",
+    "connection",
+    "lost-connection",
+    "fleet",
+    "tree-row",
+    "filter",
+    "tree",
+    "agents",
+    "agent",
+    "conversation",
+    "item",
+    "composer",
+    "interrupt",
+    "confirm",
+    "slider",
+    "live",
+    "past-banner",
+    "changes",
+    "file",
+    "remark",
+    "proof",
+    "proof-verdict",
+    "budget-add",
+    "budget-tokens",
+    "budget-save",
+    "palette",
+    "palette-item",
+    "keys",
+    "nav-needs-you",
+    "nav-fleet",
+    "nav-workers",
+    "nav-spend",
+    "tabbar",
+    "workers",
+    "spend",
+]
 ATTRIBUTES = {
     "request": ("data-request-id", "data-thread", "data-call", "data-opened-ms"),
     "tree-row": ("data-tree", "data-state"),
@@ -27,7 +72,19 @@ ATTRIBUTES = {
     "item": ("data-item-id", "data-type"),
     "proof-verdict": ("data-ok",),
 }
-STATES = "needs lost due failed ready working paused waiting idle quarantined archived".split()
+STATES = [
+    "needs",
+    "lost",
+    "due",
+    "failed",
+    "ready",
+    "working",
+    "paused",
+    "waiting",
+    "idle",
+    "quarantined",
+    "archived",
+]
 
 
 def named() -> set[str]:
