@@ -196,20 +196,22 @@ def _receipts(
     at: Path | None,
     stamp: Path | None,
 ) -> WantedReceipts:
+    from orchestrator.cli.invocation import read_named
     from orchestrator.core.frozen import replace
     from orchestrator.rollouts.bundle_writer import WantedReceipts
     from orchestrator.rollouts.objects import Objects
     from orchestrator.rollouts.register import BadRegister, Register, Signed, register_of
-    from orchestrator.rollouts.signed_notes import BadNote
+    from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES, BadNote
+    from orchestrator.rollouts.witnesses import MOST_STAMP_BYTES
 
     if settings.receipts.url is None:
         raise Fault("no receipts.url is set: where the notary publishes its registers", ExitCode.USAGE)
     register = Register(Objects(settings.receipts.url), register_of(namespace))
     try:
-        earlier = Signed.read(since.read_bytes()).point if since is not None else None
-        last = Signed.read(at.read_bytes()) if at is not None else None
+        earlier = Signed.read(read_named(since, MOST_NOTE_BYTES)).point if since is not None else None
+        last = Signed.read(read_named(at, MOST_NOTE_BYTES)) if at is not None else None
         wanted = WantedReceipts.of(register, whole=kind == "all", since=earlier, last=last)
-        return replace(wanted, stamp=stamp.read_bytes()) if stamp is not None else wanted
+        return replace(wanted, stamp=read_named(stamp, MOST_STAMP_BYTES)) if stamp is not None else wanted
     except BadNote as error:
         raise Fault(f"a checkpoint that you name: {error}", ExitCode.USAGE) from None
     except BadRegister as error:
@@ -325,25 +327,27 @@ def verify_bundle(
 
 
 def _trust(file: Path | None) -> Trust | None:
-    from orchestrator.rollouts.bundle_receipts import BadTrust, Trust
+    from orchestrator.cli.invocation import read_named
+    from orchestrator.rollouts.bundle_receipts import MOST_TRUST_BYTES, BadTrust, Trust
 
     if file is None:
         return None
     try:
-        return Trust.read(file.read_bytes())
+        return Trust.read(read_named(file, MOST_TRUST_BYTES))
     except BadTrust as error:
         raise Fault(f"{file}: {error}: nothing can be checked against it", ExitCode.USAGE) from None
 
 
 def _holding(trust: Trust | None, file: Path) -> tuple[Trust, Head]:
     """The trust with a receipt beside it, and what the receipt states."""
-    from orchestrator.rollouts.bundle_receipts import BadTrust, Receipt
+    from orchestrator.cli.invocation import read_named
+    from orchestrator.rollouts.bundle_receipts import MOST_TRUST_BYTES, BadTrust, Receipt
     from orchestrator.rollouts.signed_notes import BadNote
 
     if trust is None:
         raise Fault("--receipt needs --trust: the register's key, by which it is checked", ExitCode.USAGE)
     try:
-        read = Receipt.read(file.read_bytes())
+        read = Receipt.read(read_named(file, MOST_TRUST_BYTES))
         return trust.holding(read), read.head
     except (BadTrust, BadNote) as error:
         raise Fault(f"{file}: {error}: nothing can be checked against it", ExitCode.USAGE) from None

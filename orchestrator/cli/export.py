@@ -165,7 +165,7 @@ async def _import(
     from orchestrator.rollouts.bundle_export import OpenBundle
     from orchestrator.rollouts.bundle_form import NewerFormat
     from orchestrator.rollouts.bundle_members import BadContainer, is_bundle
-    from orchestrator.rollouts.file_format import BadLine, read_rollout
+    from orchestrator.rollouts.file_format import BadLine, lines_in, read_rollout
     from orchestrator.rollouts.imports import Newcomer, plan_import, store
     from orchestrator.rollouts.replay import instead_in, instead_of
     from orchestrator.terminal.faults import Fault
@@ -182,7 +182,7 @@ async def _import(
     with ExitStack() as stack:
         try:
             bundled = stack.enter_context(OpenBundle(file, key)) if is_bundle(file) else None
-            lines = bundled.lines() if bundled is not None else stack.enter_context(file.open("rb"))
+            lines = bundled.lines() if bundled is not None else lines_in(stack.enter_context(file.open("rb")))
             text = read_rollout(lines, blobs)
             instead = instead_of(bundled.lines()) if bundled is not None else instead_in(file)
             old = accept_old_header

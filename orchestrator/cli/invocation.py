@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from orchestrator.core.frozen import record
-from orchestrator.terminal.faults import Fault
+from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.settings import FolderConfig, Settings, SettingsSources
@@ -159,6 +159,22 @@ def existing_file(text: str) -> Path | None:
     if "/" in text or path.suffix:
         raise Fault(f"no file {text}")
     return None
+
+
+def read_named(file: Path, most: int) -> bytes:
+    """The content of a file that a person names, which may be anybody's.
+
+    Raises `Fault` for one of more than `most` bytes, and for what is no regular file, such as a pipe.
+    """
+    from orchestrator.sandbox.trusted_files import read_regular
+
+    try:
+        data = read_regular(file, most + 1)
+    except OSError as error:
+        raise Fault(f"{file} cannot be read: {error.strerror or error}", ExitCode.USAGE) from None
+    if len(data) > most:
+        raise Fault(f"{file} has more than {most:,} bytes: it is not what is asked for", ExitCode.USAGE)
+    return data
 
 
 def print_on_stderr(text: str) -> None:

@@ -15,6 +15,10 @@ from orchestrator.terminal.faults import ExitCode, Fault
 if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
+MOST_PEM_BYTES = 1 << 20
+"""Bytes of a file of certificates: all authorities that a system trusts have a quarter of it."""
+MOST_PEM_BYTES = 1 << 20
+"""Bytes of a file of certificates: those of all authorities that a system trusts take a quarter of it."""
 witness = typer.Typer(
     rich_markup_mode=None,
     name="witness",
@@ -113,7 +117,15 @@ def sign(
     """
     import time
 
-    from orchestrator.rollouts.signed_notes import BadNote, Signer, VerifierKey, is_name, read_private_key
+    from orchestrator.cli.invocation import read_named
+    from orchestrator.rollouts.signed_notes import (
+        MOST_NOTE_BYTES,
+        BadNote,
+        Signer,
+        VerifierKey,
+        is_name,
+        read_private_key,
+    )
     from orchestrator.rollouts.witnesses import Conflict, NotWitnessed, Request, Witness, line_of
 
     if not is_name(name):
@@ -122,7 +134,7 @@ def sign(
         signer = Signer(name, read_private_key(key))
         own = Witness(state, signer, [VerifierKey.read(text) for text in log])
         try:
-            print(line_of(own.sign(Request.read(file.read_bytes()), int(time.time()))))
+            print(line_of(own.sign(Request.read(read_named(file, 2 * MOST_NOTE_BYTES)), int(time.time()))))
         except Conflict as conflict:
             words = f"dendro witness request --old {conflict.size}"
             raise Fault(f"you have signed size {conflict.size} last: ask for `{words}`") from None
@@ -200,18 +212,26 @@ def tsa(
     """
     import asyncio
 
+    from orchestrator.cli.invocation import read_named
     from orchestrator.core.entries import timestamp
     from orchestrator.private_files import write_file
     from orchestrator.rollouts.register import Signed
-    from orchestrator.rollouts.witnesses import BadStamp, ask_for_stamp, stamp_query, stamped
+    from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES
+    from orchestrator.rollouts.witnesses import (
+        MOST_STAMP_BYTES,
+        BadStamp,
+        ask_for_stamp,
+        stamp_query,
+        stamped,
+    )
 
     if reply is None and query is None:
         raise Fault("name --reply for the time stamp, or --query for the request", ExitCode.USAGE)
     if url and reply is None:
         raise Fault("--url needs --reply: the file for the time stamp", ExitCode.USAGE)
     with faults():
-        note = Signed.read(file.read_bytes()).note
-        trusted = roots.read_bytes() if roots is not None else b""
+        note = Signed.read(read_named(file, MOST_NOTE_BYTES)).note
+        trusted = read_named(roots, MOST_PEM_BYTES) if roots is not None else b""
         try:
             asked, nonce = stamp_query(note)
             if query is not None:
@@ -219,7 +239,7 @@ def tsa(
             if reply is None:
                 print(f"have {query} answered by an authority; then: dendro anchor tsa {file} --reply FILE")
                 return
-            data = asyncio.run(ask_for_stamp(url, asked)) if url else reply.read_bytes()
+            data = asyncio.run(ask_for_stamp(url, asked)) if url else read_named(reply, MOST_STAMP_BYTES)
             at = stamped(data, note, nonce if url else None, trusted)
             if url:
                 write_file(reply, data)

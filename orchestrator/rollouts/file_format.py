@@ -23,7 +23,7 @@ import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from itertools import chain
-from typing import Any, Literal
+from typing import Any, BinaryIO, Final, Literal
 
 import orjson
 
@@ -46,6 +46,8 @@ from orchestrator.rollouts.inherited_lines import Inherited, LogLine, proves, te
 
 FORMAT = "dendro-rollout"
 VERSION = 1
+MOST_LINE_BYTES: Final = 256 << 20
+"""Bytes of a line: one of a full export has the large texts of its entry in it."""
 PLACE = frozenset({"seq", "epoch", "salt", "chain", "digest", "omitted", "inherited", "texts"})
 """Fields beside an entry that are not part of it."""
 
@@ -203,6 +205,16 @@ def _put_back(value: Any, text_of: Callable[[str], str | None]) -> Any:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
+
+
+def lines_in(file: BinaryIO) -> Iterator[bytes]:
+    """The lines of a rollout's file, which may be anybody's; raises `BadLine` for one that is too long."""
+    number = 0
+    while line := file.readline(MOST_LINE_BYTES + 1):
+        number += 1
+        if len(line) > MOST_LINE_BYTES:
+            raise BadLine(number, f"it has more than {MOST_LINE_BYTES:,} bytes, which no line of a log has")
+        yield line
 
 
 def read_rollout(lines: Iterable[bytes], keep: dict[str, bytes] | None = None) -> RolloutText:

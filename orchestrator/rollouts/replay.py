@@ -25,6 +25,7 @@ from orchestrator.rollouts.file_format import (
     Header,
     Kind,
     RolloutText,
+    lines_in,
     read_rollout,
 )
 from orchestrator.rollouts.full_log import pages
@@ -123,7 +124,7 @@ def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_he
     result = Folded(None)
     with path.open("rb") as file:
         try:
-            text = read_rollout(file)
+            text = read_rollout(lines_in(file))
             result.kind, result.live = text.kind, LiveFold.from_header(text.header)
             if text.kind != "foreign":
                 report = audit_file(path, key, None, accept_old_header=accept_old_header)
@@ -141,7 +142,7 @@ def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_he
 def instead_in(path: Path) -> dict[int, Entry]:
     """The entries that stand instead of those which facts in a full export say were redacted."""
     with path.open("rb") as file:
-        return instead_of(file)
+        return instead_of(lines_in(file))
 
 
 def instead_of(lines: Iterable[bytes]) -> dict[int, Entry]:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 from orchestrator.core.frozen import record
 from orchestrator.private_files import replacing
+from orchestrator.sandbox.trusted_files import read_regular
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 ED25519: Final = 0x01
 COSIGNATURE: Final = 0x04
 MOST_NOTE_BYTES: Final = 256 << 10
+MOST_KEY_BYTES: Final = 64 << 10
 """A checkpoint with a signature of each of a thousand witnesses is shorter."""
 _NAME = re.compile(r"[^\s+]+")
 _DASH = "— "
@@ -253,7 +255,9 @@ def read_private_key(path: Path) -> Ed25519PrivateKey:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
     from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_private_key
 
-    data = path.read_bytes()
+    data = read_regular(path, MOST_KEY_BYTES + 1)
+    if len(data) > MOST_KEY_BYTES:
+        raise BadNote(f"{path} has more than {MOST_KEY_BYTES:,} bytes: it is no private key")
     load = load_ssh_private_key if b"OPENSSH PRIVATE KEY" in data else load_pem_private_key
     try:
         key = load(data, password=None)

@@ -34,6 +34,7 @@ from orchestrator.rollouts.file_format import (
     FileWalk,
     Header,
     RolloutText,
+    lines_in,
     links_of,
     read_rollout,
 )
@@ -193,7 +194,7 @@ def audit_file(
     """
     try:
         with path.open("rb") as file:
-            text = read_rollout(file)
+            text = read_rollout(lines_in(file))
             if text.kind == "foreign":
                 raise RolloutError(_foreign(path, text))
             return _Audit(path, text, key, expected, accept_old_header, tree_lines or {}).run()

@@ -33,10 +33,13 @@ from orchestrator.rollouts.signed_notes import (
     VerifierKey,
     read_signature,
 )
+from orchestrator.sandbox.trusted_files import read_regular
 
 log = logging.getLogger("dendro.notary")
 
 MOST_PROOF: Final = 63
+MOST_SEEN_BYTES: Final = 4 << 20
+"""Bytes of a witness's state: some ten thousand registers."""
 """Hashes of a proof, as tlog-witness bounds them."""
 PATIENCE_S: Final = 10.0
 _TRIES: Final = 3
@@ -134,7 +137,10 @@ class Witness:
 
     def _known(self) -> dict[str, _Last]:
         try:
-            found: dict[str, _Last] = orjson.loads(self._file.read_bytes())
+            data = read_regular(self._file, MOST_SEEN_BYTES + 1)
+            if len(data) > MOST_SEEN_BYTES:
+                raise NotWitnessed(f"{self._file} has more than {MOST_SEEN_BYTES:,} bytes: it is no state")
+            found: dict[str, _Last] = orjson.loads(data)
         except FileNotFoundError:
             return {}
         except orjson.JSONDecodeError:

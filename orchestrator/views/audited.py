@@ -34,7 +34,7 @@ from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.audit import is_keyed
 from orchestrator.rollouts.bundle_form import log_member, read_line
 from orchestrator.rollouts.bundle_members import lines_of, open_members
-from orchestrator.rollouts.file_format import Header, read_rollout
+from orchestrator.rollouts.file_format import BadLine, Header, lines_in, read_rollout
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.verify import unchecked_for
@@ -235,7 +235,10 @@ class _Export:
 
         self._path = path
         with path.open("rb") as file:
-            header = read_rollout(file).header
+            try:
+                header = read_rollout(lines_in(file)).header
+            except BadLine as error:
+                raise RolloutError(f"{path}: {error}") from None
         if header is None:
             raise RolloutError(f"{path}: facts are left out of it; ask a session, a bundle, or a full export")
         self._header: Header = header
@@ -250,7 +253,7 @@ class _Export:
     def _lines(self) -> Iterator[Told]:
         kept: dict[str, bytes] = {}
         with self._path.open("rb") as file:
-            for line in read_rollout(file, kept).lines:
+            for line in read_rollout(lines_in(file), kept).lines:
                 texts = {name: data.decode("utf-8", "surrogatepass") for name, data in kept.items()}
                 kept.clear()
                 if line.place is None:

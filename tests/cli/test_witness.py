@@ -161,7 +161,7 @@ def test_time_stamp_of_an_authority_is_checked_here_and_by_openssl(
     later.write_bytes(capfdbinary.readouterr().out)
     with pytest.raises(Fault, match="of another text"):
         commands.tsa(later, reply=reply, roots=roots)
-    for data in (b"", b"no reply", bytes(70_000), reply.read_bytes()[:-5]):
+    for data in (b"", b"no reply", reply.read_bytes()[:-5]):
         reply.write_bytes(data)
         with pytest.raises(Fault, match="no time stamp"):
             commands.tsa(note, reply=reply)
