@@ -48,7 +48,7 @@ class Died(Exception):
 
 
 class Life:
-    """One process's life: so many writes are left to it, where it is to die at one."""
+    """The life of a process: so many writes are left to it, where it is to die at one."""
 
     def __init__(self) -> None:
         self.left: int | None = None
@@ -83,7 +83,7 @@ class Disk:
         """Whether another notary has continued its register: it is of no use any more."""
 
     def copy(self) -> Disk:
-        """What a backup has of it."""
+        """The parts of it that a backup has."""
         made = sqlite3.connect(":memory:", isolation_level=None)
         self.database.backup(made)
         return Disk(made)
@@ -156,7 +156,7 @@ class _Watched:
 
 
 class Office:
-    """What is there of a notary while no process of it runs: disks, registers, a key."""
+    """The parts of a notary that are there while no process of it runs: disks, registers, a key."""
 
     def __init__(self, site: Site, double: Double, rng: Random) -> None:
         self.site, self.rng = site, rng
@@ -260,7 +260,7 @@ class NotaryProcess(Process):
 # ── what goes wrong ───────────────────────────────────────────────────────────────────────────────
 
 STRIKES = (("dies_at", 10), ("killed", 4), ("pauses", 3), ("cut", 3), ("away", 3), ("twin", 1), ("older", 1))
-"""What happens to a notary, and how often each is chosen."""
+"""The things that happen to a notary, and how often each is chosen."""
 PAUSE_S = (2.0, 14.0)
 
 

@@ -46,10 +46,10 @@ from orchestrator.runtime import log
 from orchestrator.tables import WorkerSettings
 
 RETRY_S = 0.25
-STOP_S = 2.0
-"""Patience with the thread of a worker that leaves: until then the event loop stands still."""
 """Seconds until a renewal that was not answered is tried again: a failover takes most of the trust that is
 left."""
+STOP_S = 2.0
+"""Patience with the thread of a worker that leaves: until then the event loop stands still."""
 
 
 @record
