@@ -232,6 +232,7 @@ class Surfaced:
     def __init__(self) -> None:
         self._open: defaultdict[str, set[tuple[int, str]]] = defaultdict(set)
         self._errors: defaultdict[str, set[str]] = defaultdict(set)
+        self._decided: list[tuple[str, int, str, str]] = []
 
     def anew(self, tree: str) -> None:
         """The tree's log is read from its beginning."""
@@ -248,6 +249,12 @@ class Surfaced:
             self._open[tree].add(name)
         elif message.get("type") == "request_resolved":
             self._open[tree].discard(name)
+            self._decided.append((tree, message["agent_id"], message["decision"], message["who"]))
+
+    def decided(self) -> list[tuple[str, int, str, str]]:
+        """Tree, agent, decision and whose it was, of each that was told since the last call of this."""
+        decided, self._decided = self._decided, []
+        return decided
 
     def errors(self, tree: str) -> Set[str]:
         """Submissions that an agent of the tree answered with an error at the root."""

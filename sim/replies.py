@@ -54,6 +54,7 @@ class _Before:
     seq: int
     task: str = ""
     settings: Mapping[str, Any] | None = None
+    agents: bool = False
 
 
 class Replies:
@@ -66,6 +67,8 @@ class Replies:
         """When each call was decided, by session, call and turn."""
         self._passed_on: list[tuple[str, str]] = []
         """Agents that are to be told of an interrupt by the step that is read, and its id."""
+        self._to_tell: list[tuple[str, int, str, str]] = []
+        """Tree, agent, decision and whose it was: the step that is read tells of these at the root."""
 
     def went_back(self) -> None:
         """Forgets how sessions stood: their logs are read anew."""
@@ -81,13 +84,22 @@ class Replies:
             for fact in _answers(seen.entries[before.seq :]):
                 if fact.get("agent_id") is None:
                     self._decided_s[session, fact["call_id"], fact["turn"]] = self._watch.now_s
+                    self._is_to_be_told(seen, before, fact)
         if before is not None and consumed and not self._watch.reads_anew:
             entries = seen.entries[before.seq :]
             for one in consumed:
                 self._comes_of(session, seen, before, one, entries)
         task = seen.grammar.task
         running = task["id"] if task is not None and not task["stopping"] else ""
-        self._before[session] = _Before(seen.seq, running, dict(seen.grammar.settings))
+        agents = bool(seen.state.tree.children)
+        self._before[session] = _Before(seen.seq, running, dict(seen.grammar.settings), agents)
+
+    def _is_to_be_told(self, seen: Seen, before: _Before, fact: Mapping[str, Any]) -> None:
+        """An abort is told with the end of the turn; a root without agents may have one client, who knows."""
+        agent = seen.state.facts.agent_id
+        alone = not agent and not (before.agents and seen.state.tree.children)
+        if fact["decision"] != "abort" and not alone and not self._watch.reads_anew:
+            self._to_tell.append((seen.tree, agent, fact["decision"], fact["who"]))
 
     def _comes_of(
         self, session: str, seen: Seen, before: _Before, one: Waiting, entries: Sequence[Entry]
@@ -122,6 +134,15 @@ class Replies:
                 continue
             if not any(one.kind == "mail" and key in one.id for one in seen.queue):
                 self._broken(child, f"is at work below what {key} interrupts, and is not told of it")
+
+    def logged(self) -> None:
+        """Called when the tree's log was read that the step has written."""
+        to_tell, self._to_tell = self._to_tell, []
+        told = self._watch.surfaced.decided()
+        for tree, agent, decision, who in to_tell:
+            if (tree, agent, decision, who) not in told:
+                seen = f"agent {agent}: {decision} by {who or 'nobody'} is told to nobody at the root"
+                self._broken(tree, seen)
 
     def _runs(self, seen: Seen) -> str:
         task = seen.grammar.task

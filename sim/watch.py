@@ -236,6 +236,7 @@ class Watch(Rest, Branches, TreeLogs):
             self.accounts.raised(session, args)
         if name in ("commit", "create", "raise_limits"):
             self._tree(session, eqs)
+            self.replies.logged()
         if name in ("commit", "create", "raise_limits", "fire"):
             tree = self.sessions[session].tree
             self.accounts.look(tree, self.members[tree])

@@ -25,6 +25,7 @@ from sim.reference.sessions import unstored
 from sim.reference.sight import Fields, Sight
 from sim.reference.states import changes
 from sim.reference.trees import Cause, TreeEvent, is_logged, is_told, not_said_yet, tree_events, woven
+from sim.store import EXPIRES
 
 Reply = list[Any]
 
@@ -306,6 +307,8 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
     woken = _accounted(sight, keys, step, judged)
     for (name,) in step.dropped:
         sight.hash(keys[-1]).pop(name, None)
+    if step.dropped and sight.hash(keys[-1]).keys() <= {EXPIRES}:
+        sight.delete(keys[-1])
     _placed(sight, keys, step, released, shown_anew)
     if (advances or released) and own[b"agent_id"] == b"0":
         is_used(sight, keys[14], step.session, own)

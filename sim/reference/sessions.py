@@ -23,6 +23,7 @@ from sim.reference.queues import (
 )
 from sim.reference.sight import HINT, Fields, Sight
 from sim.reference.states import States
+from sim.store import EXPIRES
 
 Reply = list[Any]
 Keys = Sequence[bytes]
@@ -123,7 +124,7 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     if entries >= most_entries or held + len(payload) > most_bytes:
         return [b"FULL", entries, held]
     sight.tells_followers(keys[9], keys[10])
-    if apart is not None and not _set_apart(sight.hash(keys[11]), *apart[:3]):
+    if apart is not None and not _set_apart(sight, keys[11], *apart):
         return [b"SECRETS", apart[2]]
     n = enqueued(sight, session, sq, Entry(kind, payload, client, submission, sender, by=by))
     is_remembered(sight, seen, seen_at, client + b"|" + submission, n, digest)
@@ -132,23 +133,22 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     return [b"OK", n, held_by, quarantined, sight.now]
 
 
-def _set_apart(secrets: Fields, name: bytes, texts: bytes, most: int) -> bool:
-    """Keeps the texts under their name, if there is room."""
-    fits = len(secrets) < most
-    if fits:
-        secrets[name] = texts
-    return fits
+def _set_apart(sight: Sight, key: bytes, name: bytes, texts: bytes, most: int, ttl_ms: int) -> bool:
+    """Keeps the texts under their name, if there is room: all of the tree's for so long from now on."""
+    secrets = sight.hash(key)
+    if len(secrets.keys() - {EXPIRES, name}) >= most:
+        return False
+    secrets[name] = texts
+    sight.expires_in(key, ttl_ms)
+    return True
 
 
 def keep_secret(sight: Sight, keys: Keys, given: Given) -> Reply:
-    n, name, texts, most, _ = given.number(), given.word(), given.word(), given.number(), given.number()
+    n, name, texts, most, ttl_ms = given.number(), given.word(), given.word(), given.number(), given.number()
     if number(sight.hash(keys[0]), b"cursor") >= n:
         return [b"OK", sight.now]
-    secrets = sight.hash(keys[1])
-    if name not in secrets and not _set_apart(secrets, name, texts, most):
-        return [b"SECRETS", most]
-    secrets[name] = texts
-    return [b"OK", sight.now]
+    fits = _set_apart(sight, keys[1], name, texts, most, ttl_ms)
+    return [b"OK", sight.now] if fits else [b"SECRETS", most]
 
 
 def _forgets(sight: Sight, seen: bytes, seen_at: bytes, keep: int, keep_ms: int) -> None:

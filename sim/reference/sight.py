@@ -10,7 +10,7 @@ from typing import Any
 from sim.store import EXPIRES, Store
 
 Fields = dict[bytes, bytes]
-EXPIRING = frozenset((b"job", b"spend", b"deleted_by"))
+EXPIRING = frozenset((b"job", b"spend", b"deleted_by", b"secrets"))
 """Hashes that expire: the field `EXPIRES` says when."""
 KEPT = (b"blob", b"blobs")
 """Texts and sets that are kept for a while only, where nobody has persisted them."""
@@ -25,7 +25,6 @@ HASHES = frozenset(
         b"workers",
         b"provider",
         b"history_keys",
-        b"secrets",
         b"looked",
         *EXPIRING,
     )
