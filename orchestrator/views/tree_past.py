@@ -346,14 +346,16 @@ class TreePast:
         gaps = tuple((times[first - 1], times[first]) for first in starts[1:])
         return Timeline(times[0], times[-1], self.read, tuple(bars), gaps, tuple(self._marks), self._dropped)
 
-    async def marks_of_sessions(self) -> tuple[list[Mark], list[Mark]]:
-        """Marks of people's words, folders' states and takeovers of the root: the newest, those of the root
-        and of agents at work first.
+    async def marks_of_sessions(self, *, takeovers: bool) -> tuple[list[Mark], list[Mark]]:
+        """Marks of people's words, folders' states and, if asked for, `takeovers` of the root: the newest,
+        those of the root and of agents at work first.
 
         Each of the second list stands at the last entry that was read of the tree's log and is not behind
         it; those of the first one were before its first entry, and their place is 0. What the archive has is
         not told.
         """
+        if not self.read and not takeovers:
+            return [], []
         named = self._named(self._view)
         sessions = self._first(named, self.read)[:MOST_LOGS]
         ends = dict(zip(sessions, await self.broker.logs.ends(sessions), strict=True))
@@ -374,7 +376,12 @@ class TreePast:
                 if mark is not None and mark not in told.marks[-1:]:
                     told.marks.append(mark)
             del told.marks[:-MOST_OF_SESSIONS]
-        found = [one for each in self._told.values() for one in each.marks]
+        found = [
+            one
+            for each in self._told.values()
+            for one in each.marks
+            if takeovers or one[1].kind != "takeover"
+        ]
         marks = [
             Mark(bisect_right(self._times, at_ms), at_ms, _of_session(line), line)
             for at_ms, line in sorted(found, key=lambda one: one[0])[-MOST_OF_SESSIONS:]

@@ -319,7 +319,8 @@ async def test_takeover_of_a_root_without_agents_is_told_before_all_entries(
     assert await harness.run(session) is Ended.PARKED
     async with served(ports_of(harness), notifications) as server, connected(server) as peer:
         await peer.greet()
-        told = await peer.call("tree/timeline", {"treeId": session})
+        told = await peer.call("tree/timeline", {"treeId": session, "marksBefore": True})
+        assert "marksBefore" not in await peer.call("tree/timeline", {"treeId": session})
         items = (await peer.call("thread/items/list", {"threadId": session}))["data"]
     assert (told["treeSeq"], told["marks"]) == (0, [])
     assert [(one["kind"], one["agentId"]) for one in told["marksBefore"]] == [("takeover", 0)]

@@ -52,6 +52,7 @@ def test_a_request_is_answered_in_the_conversation_that_it_stands_in(visitor: Vi
     page = visitor.signed_in(f"/tree/{thread}")
     ask = page.locator("[data-testid=item][data-type=request]")
     expect(ask).to_contain_text("touch one.txt")
+    expect(page.locator("[data-type=commandExecution]")).to_contain_text("asks you")
     with page.expect_response("**/api/approval/answer"):
         ask.get_by_test_id("allow").click()
     expect(ask).to_have_count(0)

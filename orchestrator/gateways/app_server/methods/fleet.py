@@ -445,6 +445,9 @@ class TreeTimeline(Params):
     marks_after: Annotated[int, Field(ge=0, le=MOST_AMOUNT)] = 0
     """Only marks behind this entry are told: who comes again knows the others. Of the kinds `person` and
     `snapshot` the newest are told each time."""
+    marks_before: bool = False
+    """Whether to tell what the agents' own logs have of the time before the tree's log begins, in
+    `marksBefore`, and takeovers of the root that its own log alone has."""
 
 
 async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
@@ -457,7 +460,7 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
     whole = await past.read_on(PATIENCE_S)
     found = past.timeline(params.buckets)
     marks = [mark for mark in found.marks if mark.seq > params.marks_after]
-    before, beside = await past.marks_of_sessions()
+    before, beside = await past.marks_of_sessions(takeovers=params.marks_before)
     marks = sorted([*marks, *beside], key=lambda mark: mark.seq)
     return {
         "firstAtMs": found.first_ms,
@@ -466,7 +469,7 @@ async def tree_timeline(door: Door, params: TreeTimeline) -> Result:
         "buckets": [{"seq": one.seq, "atMs": one.at_ms, "entries": one.entries} for one in found.buckets],
         "gaps": [{"fromMs": begin, "toMs": end} for begin, end in found.gaps],
         "marks": [{"seq": mark.seq, **_mark(mark)} for mark in marks],
-        "marksBefore": [_mark(mark) for mark in before],
+        **({"marksBefore": [_mark(mark) for mark in before]} if params.marks_before else {}),
         "more": found.more,
         "reading": _reading(past, whole=whole),
     }

@@ -207,8 +207,8 @@ function Row({ id, index, count, at, ...more }) {
   if (isTakeover(id)) return html`<${TakenOver} row=${id} beside=${more.beside} index=${index} of=${more.talk.older ? -1 : count} at=${at} />`;
   return html`<${Said} id=${id} index=${index} count=${count} at=${at} ...${more} />`;
 }
-function Said({ talk, id, index, count, at, to, link, parent, beside }) {
-  const item = talk.items.get(id)?.value, from = fromOf(item, beside, !index && !talk.older ? parent : null), drawn = useMemo(() => item && html`<${Item} item=${item} to=${to} link=${link} from=${from} />`, [item, to, link, from]);
+function Said({ talk, id, index, count, at, to, link, parent, beside, asks }) {
+  const item = talk.items.get(id)?.value, from = fromOf(item, beside, !index && !talk.older ? parent : null), asked = item?.status === "inProgress" && asks.includes(`${talk.thread} ${id}`), drawn = useMemo(() => item && html`<${Item} item=${asked ? { ...item, status: "asked" } : item} to=${to} link=${link} from=${from} />`, [item, asked, to, link, from]);
   if (!item) return null;
   return html`<article class="item ${item.type} ${chosenItem.value === id ? "at" : ""}" data-testid="item" data-item-id=${item.id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${talk.older ? -1 : count} ...${at}>${drawn}</article>`;
 }
@@ -294,7 +294,7 @@ export function Conversation({ agent, name, facts, link, back, tree, parent }) {
     return () => { talk.end(); if (talks.size > 8) { talks.delete(talks.keys().next().value); } };
   }, [thread]);
   const order = talk.order.value, asks = requestsOf(thread), own = mine.value.filter((one) => one.thread === thread), after = useRef();
-  const beside = useBeside(tree, agent.agentId), row = useMemo(() => ({ talk, to: name, link, parent, beside }), [talk, name, link, parent, beside]);
+  const beside = useBeside(tree, agent.agentId), asking = asks.join(), row = useMemo(() => ({ talk, to: name, link, parent, beside, asks }), [talk, name, link, parent, beside, asking]);
   const keys = useMemo(() => withTakeovers(order, beside, (id) => talk.items.get(id)?.peek().startedAtMs, { first: !talk.older, last: !talk.behind.peek() }), [order, beside]);
   // Newest below, anchored there; who reads above is not moved.
   useLayoutEffect(() => {

@@ -60,7 +60,7 @@ function behindDoubt({ inDoubt, aggregatedOutput }) {
   const output = String(aggregatedOutput ?? "");
   return inDoubt && output.startsWith(inDoubt) ? output.slice(inDoubt.length).replace(/^; /, "") : output;
 }
-const ENDS = { inProgress: "runs", declined: "denied", completed: "done", failed: "failed" };
+const ENDS = { inProgress: "runs", asked: "asks you", declined: "denied", completed: "done", failed: "failed" };
 export const duration = (ms) => (ms < 60_000 ? `${(ms / 1000).toFixed(1)} s` : span(ms / 1000));
 
 // ── items by their types ─────────────────────────────────────────────────────────────────────────
@@ -98,10 +98,10 @@ function Reasoning({ item }) {
   if (!parts.length) return null;
   return html`<div class="reasoning"><button class="quiet" aria-expanded=${open} onClick=${() => setOpen(!open)}>${plain(first || "Thinks", 120)} ${open ? "⌄" : "›"}</button>${open ? html`<div class="soft"><${Prose} text=${parts.join("\n\n")} /></div>` : null}</div>`;
 }
-const COLLAB = { spawnAgent: "Began", sendInput: "Wrote to", interruptAgent: "Interrupted", wait: "Waits for", closeAgent: "Closed", listAgents: "Listed its agents" };
+const COLLAB = { spawnAgent: "Began", sendInput: "Wrote to", interruptAgent: "Interrupted", wait: "Waited for", closeAgent: "Closed", listAgents: "Listed its agents" };
 function Collab({ item, link }) {
   const ids = item.receiverThreadIds ?? [];
-  return html`<div class="mark"><span>${COLLAB[item.tool] ?? plain(item.tool, 40)} ${ids.length || item.tool !== "wait" ? ids.map((id, n) => html`${n ? ", " : ""}${link(id)}`) : "agents"}${item.status === "failed" ? " (failed)" : ""}</span>${item.prompt ? html`<div class="letter"><${Prose} text=${item.prompt} /></div>` : null}</div>`;
+  return html`<div class="mark"><span>${item.tool === "wait" && item.status === "inProgress" ? "Waits for" : COLLAB[item.tool] ?? plain(item.tool, 40)} ${ids.length || item.tool !== "wait" ? ids.map((id, n) => html`${n ? ", " : ""}${link(id)}`) : "agents"}${item.status === "failed" ? " (failed)" : ""}</span>${item.prompt ? html`<div class="letter"><${Prose} text=${item.prompt} /></div>` : null}</div>`;
 }
 function Called({ item, name, said: words }) {
   return html`<${Ran} item=${{ command: `${name} ${item.arguments === undefined || item.arguments === null ? "" : JSON.stringify(item.arguments)}`, status: item.status, durationMs: item.durationMs, aggregatedOutput: words, inDoubt: item.inDoubt }} />`;

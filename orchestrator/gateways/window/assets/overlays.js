@@ -9,7 +9,7 @@ import * as needs from "./needs.js";
 import * as ofTree from "./treeacts.js";
 import * as trees from "./trees.js";
 
-export const Keys = ({ close }) => html`<div class="keys" data-testid="keys">${TABLE.map(([name, keys]) => html`<section key=${name}><h3>${name}</h3>${keys.map(([k, what]) => html`<div key=${k}><kbd>${k}</kbd>${what}</div>`)}</section>`)}<footer><label><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act</label><button class="mini" onClick=${close}>Close <${Key} k="Esc" /></button></footer></div>`;
+export const Keys = ({ close }) => html`<div class="keys" data-testid="keys">${TABLE.map(([name, keys]) => html`<section key=${name}><h3>${name}</h3>${keys.map(([k, what]) => html`<div key=${k}><kbd>${k}</kbd>${what}</div>`)}</section>`)}<footer><label class="row"><input type="checkbox" checked=${singleKeys.value} onChange=${(event) => setSingleKeys(event.target.checked)} /> Single letters act</label><button class="mini" onClick=${close}>Close <${Key} k="Esc" /></button></footer></div>`;
 export function Settings({ close }) {
   const who = session.value;
   return html`<div class="settings" data-testid="settings"><h3>${plain(who.who ?? "", 60)}</h3><p class="faint">${plain([who.scope, who.namespace, who.version && `Dendro ${who.version}`].filter(Boolean).join(" · "), 120)}</p>

@@ -50,7 +50,7 @@ class Line {
     if (this.reads) return;
     this.reads = true;
     try {
-      const known = this.told.peek(), told = await api("tree/timeline", { treeId: this.tree, buckets: BARS, ...(known ? { marksAfter: known.treeSeq } : {}) });
+      const known = this.told.peek(), told = await api("tree/timeline", { treeId: this.tree, buckets: BARS, marksBefore: true, ...(known ? { marksAfter: known.treeSeq } : {}) });
       if (known && told.treeSeq < known.treeSeq) { this.told.value = null; this.reads = false; this.read(); return; } // the log was put back
       // Those of the agents' own logs are told each time.
       const kept = known?.marks.filter((mark) => !OF_SESSIONS.has(mark.kind) && !told.marks.some((one) => one.kind === mark.kind && one.agentId === mark.agentId && one.atMs === mark.atMs));
