@@ -21,7 +21,7 @@ from orchestrator.core.blobs import is_reference, resolve
 from orchestrator.core.calls import Phase
 from orchestrator.core.calls.patch import verb_of
 from orchestrator.core.context import CONTEXT_TAGS, INSTRUCTIONS_TAG, ROLE_OPENING
-from orchestrator.core.entries import Entry
+from orchestrator.core.entries import RESPONSE_ITEM, Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record
 from orchestrator.core.history import OUTPUT_KINDS, for_model, message_text, searched
@@ -736,6 +736,11 @@ class _Conversation:
     def take(self, log: _Session, told: Told) -> None:
         self._state_origin(log, told)
         payload = told.payload
+        if told.instead is not None:
+            entry = told.instead
+            if entry.type == RESPONSE_ITEM:
+                self._origins[id(entry.payload)] = entry.payload, _Origin(told.place, "redacted")
+            self.state = evolve(self.state, entry, told.seq)
         if not told.line:
             return
         if told.item is not None:

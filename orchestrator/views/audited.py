@@ -23,7 +23,16 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference, may_refer, references
 from orchestrator.core.calls import CallWork, CustomWork, ExecWork, McpWork, MergeWork, PatchWork, Phase
 from orchestrator.core.chain import ChainKey, ChainWalk
-from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Kind, is_event, kind_of, read_event
+from orchestrator.core.entries import (
+    DENDRO,
+    RESPONSE_ITEM,
+    Entry,
+    Kind,
+    decode_entry,
+    is_event,
+    kind_of,
+    read_event,
+)
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol import items
@@ -33,9 +42,10 @@ from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.audit import is_keyed
 from orchestrator.rollouts.bundle_form import log_member, read_line
-from orchestrator.rollouts.bundle_members import lines_of, open_members
+from orchestrator.rollouts.bundle_members import Members, lines_of, open_members
 from orchestrator.rollouts.file_format import BadLine, Header, lines_in, read_rollout
 from orchestrator.rollouts.full_log import pages
+from orchestrator.rollouts.replay import instead_in, instead_of
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.verify import unchecked_for
 
@@ -62,6 +72,8 @@ class Told:
     line: Mapping[str, Any]
     texts: Mapping[str, str] = field(default_factory=dict)
     """Large texts that it refers to, by their SHA-256, where they were asked for and are stored."""
+    instead: Entry | None = None
+    """The entry that the fold takes in the place of one that was redacted; it answers nothing."""
     _fact: f.Fact | f.UnknownFact | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
@@ -210,6 +222,8 @@ class _Tree:
                     yield await self._told(str(head.session), stored, texts=texts)
 
     async def _told(self, session: str, stored: StoredEntry, *, texts: bool) -> Told:
+        if stored.digest:
+            return Told(session, stored.seq, stored.epoch, {}, instead=decode_entry(stored.payload))
         line = orjson.loads(stored.payload)
         named = await self.texts(set(references(line))) if texts and may_refer(stored.payload) else _NO_TEXTS
         return Told(session, stored.seq, stored.epoch, line, named)
@@ -242,6 +256,7 @@ class _Export:
         if header is None:
             raise RolloutError(f"{path}: facts are left out of it; ask a session, a bundle, or a full export")
         self._header: Header = header
+        self._instead = instead_in(path)
         report = audit_file(path, key, None)
         self.faults = [f"{each.seq}: {each.reason}" for each in report.findings]
         self.unchecked = report.unchecked
@@ -263,7 +278,8 @@ class _Export:
                     entry = line.entry
                     value = {"timestamp": line.timestamp, "type": entry.type, "payload": entry.payload}
                     value |= {"id": entry.id} if entry.id else {}
-                yield Told(self._header.session_id, line.place.seq, line.place.epoch, value, texts)
+                place, instead = line.place, None if value else self._instead.get(line.place.seq)
+                yield Told(self._header.session_id, place.seq, place.epoch, value, texts, instead)
 
     async def texts(self, digests: Collection[str]) -> Mapping[str, str]:
         found: dict[str, str] = {}
@@ -289,6 +305,7 @@ class _Bundle:
         self.faults = [f"{each.code} {each.place}: {each.text}" for each in report.findings]
         self.unchecked = ""
         self._path = path
+        self._redacted = bool(report.redacted)
         self._sessions: list[str] = []
         if report.manifest is not None:
             self._sessions = sorted(log.session for log in report.manifest.logs if log.session)
@@ -305,6 +322,7 @@ class _Bundle:
                 name = log_member(f"session:{session}")
                 if name not in members.members:
                     continue
+                instead = self._instead_of(members, name)
                 for lines in lines_of(members.chunks(name)):
                     for line in lines:
                         read = read_line(line, tree=False)
@@ -313,9 +331,18 @@ class _Bundle:
                         named = _NO_TEXTS
                         if texts and may_refer(text.encode()):
                             named = await self.texts(set(references(value)))
-                        yield Told(session, read.seq, read.epoch, value, named)
+                        other = None if value else instead.get(read.seq)
+                        yield Told(session, read.seq, read.epoch, value, named, other)
         finally:
             members.close()
+
+    def _instead_of(self, members: Members, name: str) -> Mapping[int, Entry]:
+        """The entries that stand instead of those of a log that were redacted."""
+        if not self._redacted:
+            return {}
+        lines = (line for some in lines_of(members.chunks(name)) for line in some)
+        payloads = (read_line(line, tree=False).payload or "" for line in lines)
+        return instead_of(payload.encode("utf-8", "surrogatepass") for payload in payloads)
 
     async def texts(self, digests: Collection[str]) -> Mapping[str, str]:
         found: dict[str, str] = {}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import AsyncIterator, Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -22,6 +23,7 @@ from orchestrator.core.tokens import Served
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.bundle_writer import Order, write_bundle
+from orchestrator.rollouts.redaction import Wanted, plan_of, redact
 from orchestrator.runtime.model_request import build_prompt
 from orchestrator.views.audit_questions import (
     PATTERNS,
@@ -36,6 +38,7 @@ from orchestrator.views.audited import Source, Told, cost, logs_of_bundle, logs_
 from tests.core.driver import USAGE, WORKSPACE, Session, a_command, a_patch, exec_end, op, patch_end, text
 from tests.rollouts.conftest import kept
 from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, new_facts
+from tests.rollouts.test_redaction import ACT
 
 __all__ = ["kept"]
 ANN = Sender("ann@host", "", "admin", "terminal", "machine")
@@ -101,7 +104,11 @@ async def three(kept: Kept, folder: Path, session: Session, key_id: str = "") ->
     """The log of a session, where it is stored, in a full export, and in a bundle."""
     entries = [e.decode_entry(line) for line in session.lines[1 + len(FIRST) :]]
     restored = [e.Entry(one.type, _whole(one.payload, session), one.id) for one in entries]
-    id = await kept.has(*restored)
+    return await sources(kept, folder, await kept.has(*restored), key_id)
+
+
+async def sources(kept: Kept, folder: Path, id: SessionId, key_id: str = "") -> list[Source]:
+    """The log of a stored session, where it is, in a full export, and in a bundle."""
     (folder / "run.jsonl").write_bytes(b"".join(await kept.file(id)))
     out = io.BytesIO()
     order = Order("fleet.example/home", "2026-11-23T20:00:00.000Z", "dendro", key_id)
@@ -149,6 +156,30 @@ async def test_session_export_and_bundle_give_the_same_answers(kept: Kept, tmp_p
         [asdict(one) for one in await cost(sources[0], "model")]
     ] * 2
     assert others == [called, called]
+
+
+async def test_redacted_log_its_export_and_its_bundle_give_the_same_answers(
+    kept: Kept, tmp_path: Path
+) -> None:
+    session = worked()
+    entries = [e.decode_entry(line) for line in session.lines[1 + len(FIRST) :]]
+    id = await kept.has(*(e.Entry(one.type, _whole(one.payload, session), one.id) for one in entries))
+    wanted = Wanted(id, (), (), re.compile(KEY))
+    assert await redact(kept, kept.stored, await plan_of(kept, await kept.head(id), wanted), ACT)
+    questions: list[Callable[[Source], AsyncIterator[Answer]]] = [
+        lambda logs: file(logs, "src/app.py"),
+        lambda logs: context(logs, "call_3"),
+        secrets,
+        egress,
+        redactions,
+    ]
+    logs = await sources(kept, tmp_path, id)
+    for question in questions:
+        first, *others = [[asdict(one) for one in await told(question(source))] for source in logs]
+        assert first
+        assert others == [first, first]
+    origins = [one.values.get("origin") for one in await told(context(logs[2], "call_3"))]
+    assert "redacted" in origins, "the words are gone, and their place is told"
 
 
 async def test_context_of_a_call_is_proved_by_the_digest_of_its_request(kept: Kept, tmp_path: Path) -> None:
