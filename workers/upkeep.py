@@ -31,8 +31,8 @@ import uvloop
 from arq.connections import ArqRedis
 from redis import exceptions as foreign
 
-from orchestrator.broker.connection import pool
-from orchestrator.broker.errors import Unavailable
+from orchestrator.broker.connection import mapped, pool
+from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
 from orchestrator.core.counts import counted
@@ -297,14 +297,16 @@ def _serialize(job: dict[str, Any]) -> bytes:
 
 
 async def serve(upkeep: Upkeep, redis: RedisSettings) -> None:
-    """Runs jobs until it is cancelled. A lost connection ends arq's worker, so it is made anew."""
+    """Runs jobs until it is cancelled. Whatever Redis cannot do now ends arq's worker, so it is made anew."""
     while True:
         queue = upkeep_queue(redis)
         worker = arq.Worker(**worker_settings(upkeep, queue))
         try:
             await worker.async_run()
-        except (Unavailable, foreign.ConnectionError, foreign.TimeoutError, OSError) as error:
-            log.warning("no upkeep without its queue, trying again: %s", error)
+        except (BrokerError, foreign.RedisError, OSError) as error:
+            if not isinstance(told := mapped(error), Unavailable | OutOfMemory):
+                raise
+            log.warning("no upkeep without its queue, trying again: %s", told)
         finally:
             await _close(worker, queue)
         await asyncio.sleep(RECONNECT_S)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar, cast
 
 import orjson
 import pytest
+from redis import exceptions as foreign
 
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import Heard
@@ -16,8 +18,10 @@ from orchestrator.core.blobs import externalise
 from orchestrator.core.commit_parts import Timer
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Storage
+from orchestrator.tables import RedisSettings
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, session_id, some_entries
-from workers.upkeep import Upkeep, look
+from workers import upkeep as upkeep_module
+from workers.upkeep import Upkeep, look, serve
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
 from workers.upkeep_sealing import Moved, Mover, seal_session
 
@@ -162,3 +166,49 @@ async def test_operator_is_told_of_work_that_nobody_takes(storage: Storage) -> N
 
 def _unknown() -> str:
     return "0198f000-0000-7003-8000-000000000000"
+
+
+class Starved:
+    """arq's worker, which ends with one error after the other, and then goes on."""
+
+    errors: ClassVar[list[Exception]] = []
+    goes_on = asyncio.Event()
+
+    def __init__(self, **_: object) -> None:
+        self.tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def async_run(self) -> None:
+        if self.errors:
+            raise self.errors.pop()
+        self.goes_on.set()
+
+
+@pytest.fixture
+def starved(monkeypatch: pytest.MonkeyPatch) -> type[Starved]:
+    monkeypatch.setattr(upkeep_module.arq, "Worker", Starved)
+    monkeypatch.setattr(upkeep_module, "worker_settings", lambda *_: {})
+    monkeypatch.setattr(upkeep_module, "RECONNECT_S", 0.0)
+    monkeypatch.setattr(Starved, "goes_on", asyncio.Event())
+    return Starved
+
+
+async def test_upkeep_tries_again_whatever_redis_cannot_do_now(starved: type[Starved]) -> None:
+    starved.errors = [
+        foreign.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+        foreign.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
+        foreign.ReadOnlyError("You can't write against a read only replica."),
+        foreign.ConnectionError("Connection closed by server."),
+    ]
+    serving = asyncio.create_task(serve(cast(Any, None), RedisSettings(url="redis://127.0.0.1:1")))
+    async with asyncio.timeout(20):
+        await starved.goes_on.wait()
+    assert not serving.done()
+    serving.cancel()
+    await asyncio.gather(serving, return_exceptions=True)
+    assert starved.errors == []
+
+
+async def test_upkeep_ends_where_redis_lets_it_in_no_more(starved: type[Starved]) -> None:
+    starved.errors = [foreign.AuthenticationError("WRONGPASS invalid username-password pair")]
+    with pytest.raises(foreign.AuthenticationError):
+        await serve(cast(Any, None), RedisSettings(url="redis://127.0.0.1:1"))
