@@ -32,6 +32,10 @@ class Peer:
         """
         raise NotImplementedError
 
+    async def submit(self, prefix: str, count: int) -> float:
+        """Enqueues so many jobs (`peers.jobs`); the time before the first one, on CLOCK_MONOTONIC."""
+        raise NotImplementedError
+
     async def kill(self) -> bool:
         """Kills the process that runs commands, with SIGKILL; False if that is this one."""
         return False
@@ -68,9 +72,10 @@ async def _serve(opened: Open) -> None:
     await asyncio.get_running_loop().connect_read_pipe(
         lambda: asyncio.StreamReaderProtocol(lines), os.fdopen(os.dup(0), "rb")
     )
-    # What a library prints must not come between the answers.
+    # What a library prints must not come between the answers, and no server may hold the orders open.
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     os.dup2(2, 1)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     async with opened() as peer:
         print(json.dumps({"n": 0, "result": None}), file=answers)
         running: set[asyncio.Task[None]] = set()

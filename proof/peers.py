@@ -24,23 +24,27 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 import orjson
 
+from bench import broker
 from bench.accounts import cpu_of, resident_mib
 from bench.lab import PATH, lab
 from bench.machine import conditions
+from peers.jobs import STARTS
 from proof import peers_script as script
 from proof.peers_page import page
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".peers"
-PATIENCE_S, START_S, END_S, INSTALL_S = 60.0, 60.0, 10.0, 180.0
+PATIENCE_S, START_S, END_S, INSTALL_S = 60.0, 90.0, 10.0, 180.0
 WARM, AT_ONCE = 3, 16
+DENDRO, CLAIMED = "Dendro: submitted, claimed", "submit → claimed, idle"
+"""The row of dispatch that is Dendro's, and its name in `bench.broker`."""
 GLANCE_S = 0.01
 MOST_LINE = 1 << 24
 _SUBREAPER = 36
@@ -58,9 +62,21 @@ class Contender:
 
 CONTENDERS = (
     Contender("bare loop", "bare"),
+    Contender("openai-agents, SQLite", "openai_agents"),
+    Contender("langgraph, SQLite", "langgraph", "sqlite"),
+    Contender("langgraph, PostgreSQL", "langgraph", "postgres"),
+    Contender("dbos, SQLite", "dbos", "sqlite"),
+    Contender("dbos, PostgreSQL", "dbos", "postgres"),
+    Contender("restate", "restate"),
+    Contender("codex app-server, unconfined", "codex", "unconfined"),
+    Contender("codex app-server, confined", "codex", "confined"),
     Contender("Dendro, unconfined", "dendro", "unconfined"),
     Contender("Dendro, confined", "dendro", "confined"),
 )
+
+
+QUEUES = ("arq", "taskiq", "dramatiq", "streaq", "celery")
+"""Peers that dispatch jobs, and do nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +90,14 @@ class Size:
     fills: int
     calls: int
     """Of each turn that fills a long conversation."""
+    jobs: int
+    """Enqueued together; a tenth of them one by one."""
+    patience_s: float
+    """For a job to begin again whose worker was killed."""
 
 
-FULL = Size(rounds=3, turns=20, crowd=50, idle=1_000, fills=15, calls=50)
-QUICK = Size(rounds=1, turns=5, crowd=20, idle=50, fills=3, calls=20)
+FULL = Size(rounds=3, turns=20, crowd=50, idle=400, fills=15, calls=50, jobs=1_000, patience_s=75.0)
+QUICK = Size(rounds=1, turns=5, crowd=20, idle=50, fills=3, calls=20, jobs=100, patience_s=5.0)
 
 
 class Absent(Exception):
@@ -159,6 +179,14 @@ class Adapter:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self.process.wait(), END_S)
         await asyncio.wait((self._listening,), timeout=1.0)
+        self._listening.cancel()
+
+    async def drop(self) -> None:
+        """Kills it, if it still runs, and waits for its end."""
+        with contextlib.suppress(ProcessLookupError):
+            self.process.kill()
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self.process.wait(), END_S)
         self._listening.cancel()
 
     async def _within(self, asked: asyncio.Future[Any], seconds: float) -> Any:
@@ -251,6 +279,7 @@ class Stage:
     folder: Path
     stub: Stub
     others: frozenset[int]
+    adapters: list[Adapter] = field(default_factory=list)
 
     @property
     def ledger(self) -> Path:
@@ -280,6 +309,7 @@ class Stage:
                 env=environ,
             )
         adapter = Adapter(process, said)
+        self.adapters.append(adapter)
         await adapter.ready()
         return adapter
 
@@ -292,7 +322,7 @@ async def stage(contender: Contender, stub: Stub, place: Path) -> AsyncIterator[
     try:
         yield held
     finally:
-        await _swept(held.others)
+        await _swept(held.others, held.adapters)
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -325,17 +355,19 @@ def _below() -> list[int]:
     return found
 
 
-async def _swept(kept: frozenset[int]) -> None:
-    """Kills what is below this process and not kept, until nothing is."""
-    until = time.monotonic() + END_S
-    while (left := set(_below()) - kept) and time.monotonic() < until:
-        for pid in left:
+async def _swept(kept: frozenset[int], adapters: Sequence[Adapter]) -> None:
+    """Kills adapters and whatever else is below this process and not kept, until nothing is."""
+    until, awaited = time.monotonic() + END_S, {one.process.pid for one in adapters}
+    while (left := set(_below()) - kept - awaited) and time.monotonic() < until:
+        for pid in (*left, *awaited):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         await asyncio.sleep(GLANCE_S)
         for pid in left:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)  # noqa: ASYNC222  it does not wait
+    for one in adapters:
+        await one.drop()
 
 
 def kept_bytes(folder: Path) -> int:
@@ -388,7 +420,6 @@ async def round_of(held: Stage, size: Size, *, idle: bool) -> dict[str, float]:
 
         await asyncio.gather(*(rests() for _ in range(AT_ONCE)))
         found["idle_kib"] = (resident_mib(pid) - found["pss_mib"]) / size.idle * 1024
-    await adapter.end()
     return found
 
 
@@ -410,7 +441,6 @@ async def long_of(held: Stage, size: Size) -> dict[str, float]:
     items = await adapter.ask("resume", id)
     read = time.monotonic() - began
     (_, first), (_, second) = [await turn(adapter, held.stub, id, script.nothing()) for _ in range(2)]
-    await adapter.end()
     return {
         "items": items,
         "read_ms": read * 1000,
@@ -464,8 +494,6 @@ async def killed_of(held: Stage, seconds: str) -> dict[str, Any]:
     told = (await held.stub.told())[-1:] if went_on and begun == 1 else []
     lost.cancel()
     await asyncio.gather(lost, return_exceptions=True)
-    if adapter.process.returncode is None:
-        await adapter.end()
     return {
         "who": who if went_on else "nobody",
         "after_s": after if went_on else None,
@@ -497,42 +525,168 @@ async def _until(holds: Any, seconds: float) -> None:
         await asyncio.sleep(GLANCE_S)
 
 
+# ── dispatch alone ────────────────────────────────────────────────────────────────────────────────
+
+
+async def dispatched(held: Stage, size: Size) -> dict[str, float]:
+    """Jobs one by one, then many together."""
+    adapter = await held.started()
+    await adapter.ask("submit", "warm", WARM)
+    await _begun(held, f"warm-{WARM - 1}")
+    took = []
+    for number in range(size.jobs // 10):
+        began = await adapter.ask("submit", f"alone{number}", 1)
+        took.append(await _begun(held, f"alone{number}-0") - began)
+    before = _cpu_s(adapter.process.pid)
+    began = await adapter.ask("submit", "many", size.jobs)
+    last = max([await _begun(held, f"many-{number}") for number in range(size.jobs)])
+    spent = _cpu_s(adapter.process.pid) - before
+    return {
+        "start_ms": statistics.median(took) * 1000,
+        "start_p99_ms": statistics.quantiles(took, n=100, method="inclusive")[98] * 1000,
+        "jobs_s": size.jobs / (last - began),
+        "job_cpu_ms": spent / size.jobs * 1000,
+    }
+
+
+async def recovered(held: Stage, size: Size) -> float | None:
+    """Seconds from a worker's SIGKILL to the second begin of its job; another worker is there at once."""
+    adapter = await held.started()
+    await adapter.ask("submit", "sleep", 1)
+    await _begun(held, "sleep-0")
+    await adapter.ask("kill")
+    died = time.monotonic()
+    await adapter.ask("restart")
+    while time.monotonic() < died + size.patience_s:
+        if len(again := starts(held.folder).get("sleep-0", [])) > 1:
+            return again[1] - died
+        await asyncio.sleep(GLANCE_S)
+    return None
+
+
+async def _begun(held: Stage, id: str) -> float:
+    until = time.monotonic() + PATIENCE_S
+    while not (found := starts(held.folder).get(id)):
+        if time.monotonic() > until:
+            raise Absent(f"a job did not begin within {PATIENCE_S:g} s")
+        await asyncio.sleep(GLANCE_S)
+    return found[0]
+
+
+def starts(folder: Path) -> dict[str, list[float]]:
+    """The begins of jobs, by their ids."""
+    place, found = folder / STARTS, dict[str, list[float]]()
+    for line in place.read_text().split("\n")[:-1] if place.exists() else ():
+        id, at = line.split()
+        found.setdefault(id, []).append(float(at))
+    return found
+
+
+async def claimed(quick: bool) -> dict[str, float]:
+    """Dendro's figures of the same: a submission, and a worker has its session."""
+    with lab() as place:
+        (found, *_) = [one for one in await broker.run(place, quick) if one.name == CLAIMED]
+    assert found.p99 is not None
+    return {"start_ms": found.value, "start_p99_ms": found.p99}
+
+
 # ── the run ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def compared(contenders: Sequence[Contender], size: Size, place: Path) -> dict[str, Any]:
-    """All figures, and the reasons of those who have none."""
-    rounds: dict[str, list[dict[str, float]]] = {one.name: [] for one in contenders}
-    once: dict[str, dict[str, Any]] = {one.name: {} for one in contenders}
-    absent: dict[str, str] = {}
+@dataclass
+class Run:
+    """A comparison on its way: what was found, and the reasons of those of whom nothing was."""
 
+    contenders: Sequence[Contender]
+    queues: Sequence[Contender]
+    size: Size
+    place: Path
+    until: float
+    rounds: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    once: dict[str, dict[str, Any]] = field(default_factory=dict)
+    jobs: dict[str, list[dict[str, float]]] = field(default_factory=dict)
+    again: dict[str, dict[str, float | None]] = field(default_factory=dict)
+    absent: dict[str, str] = field(default_factory=dict)
+
+    @contextlib.contextmanager
+    def part(self, name: str, what: str) -> Iterator[None]:
+        """A part of a contender's: a failure is noted as its reason."""
+        began = time.monotonic()
+        try:
+            yield
+        except Absent as reason:
+            self.absent[f"{name}, {what}"] = str(reason)
+        print(f"{name}, {what}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
+
+    def due(self, name: str, what: str) -> bool:
+        """Whether a part is to be run: it has not failed before, and there is time."""
+        if time.monotonic() > self.until:
+            self.absent.setdefault(f"{name}, {what}", "left out: the time of the run was over")
+        return f"{name}, {what}" not in self.absent
+
+    def left(self, what: str) -> Iterator[Contender]:
+        """The contenders of a part that are here."""
+        return (one for one in self.contenders if one.name in self.rounds and self.due(one.name, what))
+
+
+def installed(run: Run) -> None:
+    """Installs all peers; one that cannot be had is passed over from here on."""
+    for folder in dict.fromkeys(one.folder for one in (*run.contenders, *run.queues)):
+        with run.part(folder, "installation"):
+            python_of(folder)
+            run.rounds |= {one.name: [] for one in run.contenders if one.folder == folder}
+            run.once |= {one.name: {} for one in run.contenders if one.folder == folder}
+            run.jobs |= {one.name: [] for one in run.queues if one.folder == folder}
+
+
+async def queued(run: Run, quick: bool) -> None:
+    """Dispatch alone, then a kill for all of them at once: most of it is waiting."""
+    queues = [one for one in run.queues if one.name in run.jobs]
     async with stubbed() as stub:
-        for number in range(size.rounds):
-            for one in contenders:
-                with _or_absent(absent, one, "turns"):
-                    async with stage(one, stub, place) as held:
-                        rounds[one.name].append(await round_of(held, size, idle=number == 0))
-        for one in contenders:
-            with _or_absent(absent, one, "a long conversation"):
-                async with stage(one, stub, place) as held:
-                    once[one.name]["long"] = await long_of(held, size)
-    for number, one in enumerate(contenders):
-        with _or_absent(absent, one, "a kill"):
+        for number in range(run.size.rounds):
+            for one in queues:
+                if run.due(one.name, "jobs"):
+                    with run.part(one.name, "jobs"):
+                        async with stage(one, stub, run.place) as held:
+                            run.jobs[one.name].append(await dispatched(held, run.size))
+            if number == 0 and run.due(DENDRO, "jobs"):
+                run.jobs[DENDRO] = [await claimed(quick)]
+
+        others = frozenset(_below())
+
+        places = list[Stage]()
+
+        async def kill(one: Contender, variant: str) -> None:
+            with run.part(one.name, f"recovery ({variant})"):
+                places.append(
+                    mine := Stage(replace(one, variant=variant), _new_folder(run.place), stub, others)
+                )
+                run.again.setdefault(one.name, {})[variant] = await recovered(mine, run.size)
+
+        pairs = [(one, variant) for one in queues for variant in ("default", "shortest")]
+        if run.due(DENDRO, "recovery"):
+            await asyncio.gather(*(kill(one, variant) for one, variant in pairs))
+            await _swept(others, [adapter for each in places for adapter in each.adapters])
+
+
+async def compared(run: Run) -> None:
+    """All the work, the contenders in turns."""
+    async with stubbed() as stub:
+        for number in range(run.size.rounds):
+            for one in run.left("turns"):
+                with run.part(one.name, "turns"):
+                    async with stage(one, stub, run.place) as held:
+                        run.rounds[one.name].append(await round_of(held, run.size, idle=number == 0))
+    for number, one in enumerate(run.left("a kill")):
+        with run.part(one.name, "a kill"):
             # A stub of its own: its last request is this contender's.
-            async with stubbed() as stub, stage(one, stub, place) as held:
-                once[one.name]["kill"] = await killed_of(held, f"20.{number + 1:03}")
-    return {"rounds": rounds, "once": once, "absent": absent}
-
-
-@contextlib.contextmanager
-def _or_absent(absent: dict[str, str], one: Contender, part: str) -> Iterator[None]:
-    """Notes a failure as the contender's; one that has failed before is passed over by its next parts."""
-    began = time.monotonic()
-    try:
-        yield
-    except Absent as reason:
-        absent[f"{one.name}: {part}"] = str(reason)
-    print(f"{one.name}: {part}: {time.monotonic() - began:.1f} s", file=sys.stderr)
+            async with stubbed() as stub, stage(one, stub, run.place) as held:
+                run.once[one.name]["kill"] = await killed_of(held, f"20.{number + 1:03}")
+    async with stubbed() as stub:
+        for one in run.left("a long conversation"):
+            with run.part(one.name, "a long conversation"):
+                async with stage(one, stub, run.place) as held:
+                    run.once[one.name]["long"] = await long_of(held, run.size)
 
 
 def main(argv: Sequence[str]) -> int:
@@ -540,21 +694,31 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.peers", description=__doc__)
     parser.add_argument("--rounds", type=int, help=f"how often each takes its turn (default: {FULL.rounds})")
     parser.add_argument("--quick", action="store_true", help="small numbers: to see that it works")
-    names = sorted({one.folder for one in CONTENDERS})
+    parser.add_argument(
+        "--minutes", type=float, default=14.0, help="no part begins later (default: %(default)s)"
+    )
+    names = sorted({one.folder for one in CONTENDERS} | {*QUEUES})
     parser.add_argument("--only", action="append", choices=names, help="this one; may be repeated")
     parser.add_argument("--page", type=Path, help="where the page is written, and FILE.json beside it")
     given = parser.parse_args(argv)
     size = QUICK if given.quick else FULL
     if given.rounds:
         size = replace(size, rounds=given.rounds)
+    minutes = given.minutes or (3.0 if given.quick else 13.0)
     contenders = [one for one in CONTENDERS if not given.only or one.folder in given.only]
+    queues = [Contender(name, name, "default") for name in QUEUES if not given.only or name in given.only]
     adopts()
     began = time.monotonic()
     with lab() as under:
         found: dict[str, Any] = {"conditions": conditions(under), "size": asdict(size)}
     with tempfile.TemporaryDirectory(prefix="dendro-peers-", ignore_cleanup_errors=True) as place:
         Path(place).chmod(0o711)
-        found |= asyncio.run(compared(contenders, size, Path(place)))
+        run = Run(contenders, queues, size, Path(place), began + minutes * 60)
+        installed(run)
+        asyncio.run(compared(run))
+        asyncio.run(queued(run, given.quick))
+    found |= {"rounds": run.rounds, "once": run.once, "jobs": run.jobs, "again": run.again}
+    found["absent"] = run.absent
     found["took_s"] = time.monotonic() - began
     found["conditions"]["load at the end"] = " ".join(f"{load:.2f}" for load in os.getloadavg())
     written = page(found)

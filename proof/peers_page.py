@@ -29,6 +29,12 @@ LONG = {
     "next_ms": "next turn, ms",
     "kept_mib": "kept, MiB",
 }
+JOBS = {
+    "start_ms": "start p50, ms",
+    "start_p99_ms": "p99, ms",
+    "jobs_s": "jobs/s",
+    "job_cpu_ms": "CPU each, ms",
+}
 NEVER_HERE = {
     "langgraph, Redis saver": "it needs Redis's JSON and search modules, which Debian's server has not",
     "pydantic-ai": "a library like the first two, without a store of its own",
@@ -40,7 +46,8 @@ NEVER_HERE = {
 
 def page(found: Mapping[str, Any]) -> str:
     """The whole page, as Markdown."""
-    return "\n".join([*_head(found), *_work(found), *_kill(found), *_long(found), *_absent(found), ""])
+    parts = (_head, _work, _kill, _long, _jobs, _absent)
+    return "\n".join([*(line for part in parts for line in part(found)), ""])
 
 
 def noise(found: Mapping[str, Any]) -> float | None:
@@ -155,6 +162,32 @@ def _long(found: Mapping[str, Any]) -> Iterator[str]:
     longs = [(name, once["long"]) for name, once in found["once"].items() if "long" in once]
     rows = [[name, *(shown(long[key]) if long["items"] else "–" for key in LONG)] for name, long in longs]
     yield from _table(list(LONG.values()), rows)
+
+
+def _jobs(found: Mapping[str, Any]) -> Iterator[str]:
+    size = found["size"]
+    yield from ("## Dispatch alone", "")
+    yield from _prose(
+        f"""
+        Queues of jobs on the same Redis (AOF everysec, a unix socket), each with one worker. *start*:
+        from the call that enqueues to the job's begin, one by one; of Dendro, until a worker has the
+        session. *jobs/s*: {size["jobs"]:,} enqueued one after the other, until the last has begun.
+        *again*: seconds from the SIGKILL of the worker in a job, with another one there at once, to
+        the job's second begin, by what the peer comes with and by the shortest times that it
+        documents; never: not within {size["patience_s"]:g} s. Of Dendro that is the takeover above.
+        """
+    )
+    rows = []
+    for name, rounds in found["jobs"].items():
+        cells = [cell([one[key] for one in rounds if key in one]) for key in JOBS]
+        again = found["again"].get(name, {})
+        later = ["–" if kind not in again else _seconds(again[kind]) for kind in ("default", "shortest")]
+        rows.append([name, *cells, *later])
+    yield from _table([*JOBS.values(), "again, s", "shortest, s"], rows)
+
+
+def _seconds(took: float | None) -> str:
+    return "never" if took is None else shown(took)
 
 
 def _absent(found: Mapping[str, Any]) -> Iterator[str]:

@@ -6,14 +6,16 @@ import ast
 import io
 import json
 import re
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from orchestrator.stub.answers import Call, StubRequest, Text
+from peers.jobs import STARTS, Queue
 from peers.wire import Peer, _carry_out
-from proof.peers import CONTENDERS, Absent, _install, begins, kept_bytes
+from proof.peers import CONTENDERS, QUEUES, QUICK, Absent, _install, begins, kept_bytes, starts
 from proof.peers_page import NOISY, cell, noise, page, verdict
 from proof.peers_script import ECHO, PeersScript, many, nothing, sleep, sleeper, three
 
@@ -66,10 +68,12 @@ def test_adapter_is_short_and_takes_the_orders(folder: Path) -> None:
     code = (folder / "adapter.py").read_text()
     assert sum(bool(line.strip()) for line in code.splitlines()) <= 60
     classes = [node for node in ast.parse(code).body if isinstance(node, ast.ClassDef)]
-    (peer,) = [one for one in classes if any(getattr(base, "id", "") == "Peer" for base in one.bases)]
+    bases = {getattr(base, "id", ""): one for one in classes for base in one.bases}
+    peer = bases.get("Peer", bases.get("Queue"))
+    assert peer is not None
     taken = {node.name for node in peer.body if isinstance(node, ast.AsyncFunctionDef)}
-    assert {"turn", "resume"} <= taken
-    assert {name for name in taken if not name.startswith("_")} <= set(dir(Peer))
+    assert {"turn", "resume"} <= taken if "Peer" in bases else taken == {"put"}
+    assert {name for name in taken if not name.startswith("_")} <= set(dir(Queue))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -84,7 +88,7 @@ def test_versions_of_a_peer_are_pinned(folder: Path) -> None:
 
 
 def test_each_contender_has_an_adapter_and_each_adapter_a_contender() -> None:
-    assert {one.folder for one in CONTENDERS} == {folder.name for folder in FOLDERS}
+    assert {one.folder for one in CONTENDERS} | {*QUEUES} == {folder.name for folder in FOLDERS}
 
 
 async def test_order_is_answered_with_its_result_or_its_error() -> None:
@@ -123,6 +127,12 @@ def test_begins_of_a_ledger_and_bytes_of_a_folder_are_counted(tmp_path: Path) ->
     assert kept_bytes(tmp_path) >= 512
 
 
+def test_begins_of_jobs_are_read_as_far_as_their_lines_are_whole(tmp_path: Path) -> None:
+    assert starts(tmp_path) == {}
+    (tmp_path / STARTS).write_text("a-0 1.5\nb-0 2.0\na-0 3.5\nc-0")
+    assert starts(tmp_path) == {"a-0": [1.5, 3.5], "b-0": [2.0]}
+
+
 # ── the page ──────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -131,13 +141,15 @@ def found(*bare_ms: float) -> dict[str, Any]:
     kill = {"who": "itself", "after_s": 0.08, "begun": 1, "living": 0, "told": ["in doubt:\n it was lost"]}
     return {
         "conditions": {"CPU": "two cores"},
-        "size": {"rounds": len(bare_ms), "turns": 5, "crowd": 20, "idle": 50, "fills": 3, "calls": 20},
+        "size": asdict(replace(QUICK, rounds=len(bare_ms))),
         "took_s": 61.4,
         "rounds": {"bare loop": [{"turn_ms": took} for took in bare_ms], "other": [{"turn_ms": 30.0}]},
         "once": {
             "bare loop": {"kill": {**kill, "who": "nobody", "after_s": None, "told": []}},
             "other": {"kill": kill},
         },
+        "jobs": {"queue": [{"start_ms": 2.5, "jobs_s": 900.0}]},
+        "again": {"queue": {"default": None, "shortest": 1.5}},
         "absent": {"third: turns": "pip: no such version"},
     }
 
@@ -157,6 +169,7 @@ def test_page_has_the_median_and_the_spread_of_each_row_and_the_reason_of_each_a
     assert "| other | 30.0 | – |" in written
     assert "- third: turns: pip: no such version" in written
     assert "- langgraph, Redis saver: it needs" in written
+    assert "| queue | 2.50 | – | 900 | – | never | 1.50 |" in written
     assert "| other | itself | 0.08 | in doubt, once | 1 | no |" in written
     assert "the model is told `in doubt: it was lost`" in written
 
