@@ -338,7 +338,8 @@ def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[N
 
     from orchestrator.cli.invocation import existing_file, opened
     from orchestrator.rollouts import RolloutError
-    from orchestrator.rollouts.bundle_members import is_bundle
+    from orchestrator.rollouts.bundle_form import NewerFormat
+    from orchestrator.rollouts.bundle_members import BadContainer, is_bundle
     from orchestrator.views import audited
     from orchestrator.wiring.deployment import chain_key
 
@@ -367,8 +368,10 @@ def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[N
 
     try:
         logs = asyncio.run(ask())
-    except RolloutError as error:
+    except (RolloutError, BadContainer) as error:
         raise Fault(str(error)) from None
+    except NewerFormat as error:
+        raise Fault(f"{source}: {error}: it cannot be read here", ExitCode.USAGE) from None
     _end(logs)
 
 
