@@ -46,7 +46,7 @@ test: setup
 
 # Slices of the simulator, of crashes and of mutations, others for each commit; long ones take turns.
 slices: setup
-	$(BIN)/pytest -n auto --dist worksteal -m "slice and not night" tests/crash tests/sim
+	$(BIN)/pytest -n auto --dist worksteal -m "slice and not night" tests/crash tests/proof tests/sim
 
 # Everything, also what `make test` leaves out for its time, with all examples, and the growth of a large fleet.
 nightly: setup
@@ -84,9 +84,11 @@ peers: setup
 soak: setup
 	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --page docs/proof/soak.md
 
-# A deployment under several faults at once: two runs of two minutes, and a minute more at most for each to come to rest.
+# A deployment under several faults at once: four runs of seven minutes, and a minute more at most for each to come to rest.
+# One worker is of an earlier version: the last tag, or the last commit of the day before, unless BESIDE names another.
 chaos: setup
-	$(BIN)/python -m proof.chaos --seconds $(or $(SECONDS_EACH),120) --page docs/proof/chaos.md
+	$(BIN)/python -m proof.chaos --runs $(or $(RUNS),4) --seconds $(or $(SECONDS_EACH),420) --page docs/proof/chaos.md \
+	  --beside "$(or $(BESIDE),$(shell git describe --tags --abbrev=0 2>/dev/null || git rev-list -1 --before=1.day.ago HEAD))"
 
 crash: setup
 	$(BIN)/python -m tests.crash

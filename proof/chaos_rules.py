@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import pairwise, zip_longest
+from typing import Any
 
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 
@@ -18,6 +19,12 @@ TRUST_S = 6.0
 """Seconds for which a holder that was forgotten may go on: its lease."""
 REST_S = 60.0
 """Seconds behind the last fault within which everything has come to rest."""
+LEAVES_S = 30.0
+"""Seconds within which a worker that is told to leave has left, whatever is away meanwhile."""
+LOGGED = frozenset(
+    ("task_started", "task_complete", "turn_aborted", "exec_command_begin", "exec_command_end")
+)
+"""Events that both a log and its follower are asked about."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,42 @@ class Fault:
     began: float
     ended: float
     loses: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """A client left for another gateway while it was asked about an item; whether it was asked there, too."""
+
+    session: str
+    item: str
+    left_at: float
+    noted_at: float
+    asked: bool
+
+
+@dataclass
+class Shown:
+    """The events that a follower was shown, up to its last place, and what came behind that."""
+
+    place: Any
+    events: list[tuple[str, str]] = field(default_factory=list)
+    _sure: int = 0
+
+    def takes(self, type: str, id: str, cursor: object) -> None:
+        """Notes an event; one that is read from the log has no cursor."""
+        if type in LOGGED:
+            self.events.append((type, id))
+        if cursor is not None:
+            self.place, self._sure = cursor, len(self.events)
+
+    def comes_back(self) -> None:
+        """Begins again at its last place, where it is told again what came behind that."""
+        del self.events[self._sure :]
+
+    def begins_anew(self) -> None:
+        """Forgets all: it was told that Redis went back, and the log follows from its beginning."""
+        self.events.clear()
+        self._sure = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,17 +135,21 @@ class Record:
     """What was still there at the end: processes, keys of work."""
     living: frozenset[int] = frozenset()
     """Processes of commands that live at the end."""
+    returns: tuple[Return, ...] = ()
+    drained: tuple[float | None, ...] = ()
+    """Seconds that each worker took to leave; None for one that did not."""
+    parts: int = 0
+    """Processes of the product."""
+    died: tuple[str, ...] = ()
+    """Those of them that ended by themselves."""
 
     def forgotten(self, at: float) -> bool:
         """Whether Redis may have forgotten what it was told then."""
-        return any(fault.loses and fault.began - 2.0 <= at <= fault.ended for fault in self.injected)
+        return any(fault.loses and fault.began - 3.0 <= at <= fault.ended for fault in self.injected)
 
     def forgot_claims(self, at: float) -> bool:
         """Whether a session's holder may have been forgotten just before, and go on."""
         return any(fault.loses and fault.began <= at <= fault.ended + TRUST_S for fault in self.injected)
-
-    def forgets(self) -> bool:
-        return any(fault.loses for fault in self.injected)
 
 
 @dataclass
@@ -113,8 +160,8 @@ class Verdict:
     broken: list[str] = field(default_factory=list)
 
 
-ENDS = frozenset(("task_complete", "turn_aborted", "error"))
-"""Outcomes of a submission."""
+ENDS = ("task_complete", "turn_aborted")
+"""Ends of a turn."""
 Rule = Callable[[Record, Counter[str]], Iterator[str]]
 
 
@@ -123,6 +170,8 @@ def one_outcome(record: Record, judged: Counter[str]) -> Iterator[str]:
     for promise in record.promised:
         told = record.logs[promise.session].told if promise.session in record.logs else ()
         times = sum(type in ENDS and id == promise.id for type, id in told)
+        # What is refused has an error, and no turn.
+        times = times or int(("error", promise.id) in told)
         judged["one_outcome"] += 1
         if times > 1 or (times == 0 and not record.forgotten(promise.at)):
             yield f"{promise.id} of {promise.session} was acknowledged and has {times} outcomes"
@@ -190,19 +239,44 @@ def chains_hold(record: Record, judged: Counter[str]) -> Iterator[str]:
 
 
 def live_as_replayed(record: Record, judged: Counter[str]) -> Iterator[str]:
-    """A follower's events are those of the log in its order; gaps are no lies, other events are."""
+    """A follower was shown the events of the log: all of them, each once, in its order.
+
+    Where Redis went back it was told so, and what it was shown before counts for nothing.
+    """
     for session, seen in record.seen.items():
         log = record.logs.get(session)
-        if log is None or record.forgets():
-            # What Redis forgot was shown, and is not in the log any more.
+        if log is None:
+            # Redis has forgotten the session.
             continue
         judged["live_as_replayed"] += 1
-        rest = iter(log.told)
-        for event in seen:
-            if not any(event == one for one in rest):
-                shown = ", ".join(type for type, _ in seen[: seen.index(event) + 4])
-                yield f"{session}: {event[0]} of {event[1]} was shown, and is not in the log there ({shown})"
+        wanted = [event for event in log.told if event[0] in LOGGED]
+        for at, (shown, told) in enumerate(zip_longest(seen, wanted)):
+            if shown != told:
+                yield f"{session}: was shown {shown} as event {at}, and the log has {told} of {len(wanted)}"
                 break
+
+
+def asked_again(record: Record, judged: Counter[str]) -> Iterator[str]:
+    """Who comes to another gateway while it is asked about something is asked there, too."""
+    for one in record.returns:
+        judged["asked_again"] += 1
+        if not one.asked and not any(record.forgotten(at) for at in (one.left_at, one.noted_at)):
+            took = one.noted_at - one.left_at
+            yield f"{one.session}: nobody was asked again about {one.item} within {took:.0f} s"
+
+
+def leaves_in_time(record: Record, judged: Counter[str]) -> Iterator[str]:
+    """A worker that is told to leave has left soon."""
+    for took in record.drained:
+        judged["leaves_in_time"] += 1
+        if took is None or took > LEAVES_S:
+            yield f"a worker did not leave within {LEAVES_S:.0f} s: {took and round(took)} s"
+
+
+def nobody_dies(record: Record, judged: Counter[str]) -> Iterator[str]:
+    """No process of the product ends by itself, whatever is away."""
+    judged["nobody_dies"] += record.parts
+    yield from record.died
 
 
 def at_rest(record: Record, judged: Counter[str]) -> Iterator[str]:
@@ -227,6 +301,9 @@ RULES: tuple[Rule, ...] = (
     killed_is_dead,
     chains_hold,
     live_as_replayed,
+    asked_again,
+    leaves_in_time,
+    nobody_dies,
     at_rest,
     nothing_left,
 )
@@ -256,14 +333,19 @@ def _with_log(record: Record, session: str, **changes: object) -> Record:
 
 def _outcome_gone(record: Record) -> Record:
     promise = next(one for one in record.promised if not record.forgotten(one.at))
-    told = tuple(e for e in record.logs[promise.session].told if e[1] != promise.id or e[0] not in ENDS)
-    return _with_log(record, promise.session, told=told)
+    told = tuple(
+        e for e in record.logs[promise.session].told if e[1] != promise.id or e[0] not in (*ENDS, "error")
+    )
+    # Its follower was shown as little.
+    shown = tuple(event for event in told if event[0] in LOGGED)
+    seen = {name: shown if name == promise.session else events for name, events in record.seen.items()}
+    return replace(_with_log(record, promise.session, told=told), seen=seen)
 
 
 def _begun_again(record: Record) -> Record:
-    mark = next(mark for mark in record.done if mark.what == "begin" and not record.forgotten(mark.at))
-    again = next(at for at in (mark.at + 1e6, 0.0) if not record.forgotten(at))
-    return replace(record, done=(*record.done, replace(mark, pid=-1, at=again)))
+    late = max(mark.at for mark in record.done) + 1e6
+    marks = (Mark("s/again", what, -pid, late + pid) for pid in (1, 2) for what in ("begin", "end"))
+    return replace(record, done=(*record.done, *marks))
 
 
 def _end_gone(record: Record) -> Record:
@@ -296,9 +378,11 @@ def _entry_changed(record: Record) -> Record:
 
 
 def _shown_otherwise(record: Record) -> Record:
-    session = _session(record)
-    kept = tuple(fault for fault in record.injected if not fault.loses)
-    return replace(record, injected=kept, seen={session: (("task_complete", "never"),)})
+    return replace(record, seen={_session(record): (("task_complete", "never"),)})
+
+
+def _never_asked(record: Record) -> Record:
+    return replace(record, returns=(Return("s", "item", -1e6, -1e6, asked=False),))
 
 
 SPOILED: Mapping[str, Callable[[Record], Record]] = {
@@ -309,6 +393,9 @@ SPOILED: Mapping[str, Callable[[Record], Record]] = {
     "killed_is_dead": _lives,
     "chains_hold": _entry_changed,
     "live_as_replayed": _shown_otherwise,
+    "asked_again": _never_asked,
+    "leaves_in_time": lambda record: replace(record, drained=(None,)),
+    "nobody_dies": lambda record: replace(record, died=("a worker ended",), parts=1),
     "at_rest": lambda record: replace(record, rested_s=REST_S + 1),
     "nothing_left": lambda record: replace(record, left=("a claim",)),
 }
@@ -321,7 +408,7 @@ def deaf(record: Record) -> list[str]:
     for name, spoil in SPOILED.items():
         try:
             told = judge(spoil(record)).broken
-        except StopIteration:
+        except (StopIteration, ValueError):
             # The run has nothing that could be spoiled so.
             told = []
         if not any(line.startswith(f"{name}: ") and "judged nothing" not in line for line in told):
