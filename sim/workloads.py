@@ -32,7 +32,7 @@ from sim.workloads_forks import heirs
 from sim.workloads_kept import archives, files, folders, outages, texts
 from sim.workloads_noted import receipts
 from sim.workloads_odd import oddities
-from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed
+from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed, types_under_others
 from sim.workloads_queues import queues
 from sim.workloads_rare import burials, refusals, reruns, zombies
 
@@ -180,6 +180,8 @@ async def processes(fixture: Fixture) -> None:
         hasty = fixture.person()
         hasty.does(hasty.follows(session, partial(is_hasty, fixture, hasty, session)), "follows")
     await used(fixture, person, session, rng.choice((4, 6) if person.fickle else (2, 4)))
+    if person.fickle:
+        await types_under_others(fixture, person, session)
 
 
 async def plans(fixture: Fixture) -> None:
@@ -552,6 +554,9 @@ LATER = (
     ((processes, left_running), 0.02),
     ((births,), 0.015),
     ((receipts,), 0.02),
+    ((abandoned, archives, ends, heirs), 0.05),
+    ((letters,), 0.02),
+    ((contents, folders, processes, left_running), 0.03),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""

@@ -108,6 +108,15 @@ async def is_hasty(fixture: Fixture, person: Person, session: str, event: Event)
     await person.submits(session, ops.Interrupt(tree=rng.random() < 0.3))
 
 
+async def types_under_others(fixture: Fixture, person: Person, session: str) -> None:
+    """Leaves processes running under one policy, and types to them in turns under others."""
+    odds, person.fickle, policy = fixture.site.model.odds, False, person._policies[session][0]
+    for types, mode in ((0.2, FREE), (1.0, "read-only"), (1.0, "workspace-write")):
+        odds.types, person._policies[session] = types, (policy, mode)
+        await person.submits(session, person._turn(session))
+        await asyncio.sleep(fixture.rng.uniform(2.0, 6.0))
+
+
 async def _ends(fixture: Fixture, person: Person, session: str) -> None:
     """Closes the session while its worker is lost, or cancels an agent of it, and speaks again."""
     rng = fixture.rng
