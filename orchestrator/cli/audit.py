@@ -240,7 +240,7 @@ def sql(
     """Answers a statement of SQL over the logs; it can reach no file and no network.
 
     Tables: entries, tasks, requests, calls, approvals, agents, files, texts,
-    mail, claims, redactions, about. Needs the extra `audit`.
+    mail, claims, redactions, receipts, about. Needs the extra `audit`.
 
     \b
     dendro audit sql run.zip "SELECT session, seq, command FROM calls JOIN entries USING (session)"

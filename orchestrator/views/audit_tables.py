@@ -19,6 +19,7 @@ import orjson
 from orchestrator.core import facts as f
 from orchestrator.core.calls import PatchWork, Phase
 from orchestrator.core.calls.patch import verb_of
+from orchestrator.core.entries import timestamp
 from orchestrator.core.sender import Sender
 from orchestrator.rollouts import RolloutError
 from orchestrator.views.audit_questions import Answer, egress, redactions
@@ -27,7 +28,7 @@ from orchestrator.views.audited import Source, Told, cost, digest_of, stated_tex
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-VERSION: Final = 1
+VERSION: Final = 2
 _N, _T, _B = "BIGINT", "VARCHAR", "BOOLEAN"
 _PLACE: Final[Mapping[str, str]] = {"session": _T, "seq": _N, "at": _T}
 _BY: Final[Mapping[str, str]] = {"who": _T, "via": _T, "scope": _T, "token": _T}
@@ -91,8 +92,21 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "rules": _T,
     },
     "redactions": {**_PLACE, "log": _T, "entry": _N, "digest": _T, "why": _T, **_BY},
+    "receipts": {
+        "number": _N,
+        "log": _T,
+        "size": _N,
+        "root": _T,
+        "head": _T,
+        "stated_ms": _N,
+        "at": _T,
+        "state": _T,
+    },
 }
-"""Columns by table, each with its type. `seq` and `session` name the entry that says so."""
+"""Columns by table, each with its type. `seq` and `session` name the entry that says so; a receipt is the
+word of a register, with its number there."""
+MOST_MS: Final = 253_402_300_799_999
+"""The last millisecond of the year 9999: no later one has a text."""
 MOST_BYTES: Final = "1GB"
 """Of memory that a statement may use."""
 MOST_ROWS: Final = 5_000
@@ -155,6 +169,11 @@ async def _spooled(logs: Source, folder: Path) -> None:
         async for entry in logs.entries():
             for table, row in _rows(entry, sent):
                 files[table].write(orjson.dumps(row) + b"\n")
+        for head in logs.statements:
+            stated = {"root": head.root.hex(), "head": head.chain.hex(), "stated_ms": head.ms}
+            what = {"number": head.index, "log": head.log, "size": head.size, "state": head.state}
+            moment = timestamp(head.ms) if head.ms <= MOST_MS else None
+            files["receipts"].write(orjson.dumps({**what, **stated, "at": moment}) + b"\n")
         async for call in who(logs, "*"):
             row = asdict(call)
             files["calls"].write(orjson.dumps({name: row[name] for name in TABLES["calls"]}) + b"\n")

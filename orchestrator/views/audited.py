@@ -10,7 +10,7 @@ events are read as the records that they are: a log whose facts this version can
 from __future__ import annotations
 
 import shlex
-from collections.abc import AsyncIterator, Collection, Iterator, Mapping
+from collections.abc import AsyncIterator, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from hashlib import sha256
@@ -51,6 +51,7 @@ from orchestrator.rollouts.verify import unchecked_for
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead, Spend, StoredEntry
+    from orchestrator.rollouts.bundle_receipts import Head
     from orchestrator.rollouts.source import LogSource
 
 By: TypeAlias = Literal["who", "behalf", "agent", "model", "day", "token"]
@@ -153,6 +154,11 @@ class Source(Protocol):
         """The usage by the tree's registry; None where none is at hand, or the tree's logs grow."""
         ...
 
+    @property
+    def statements(self) -> Sequence[Head]:
+        """What a register states of the logs, in its order; a bundle with receipts brings that along."""
+        ...
+
     def entries(self, *, texts: bool = False) -> AsyncIterator[Told]:
         """All entries, log by log; with the large texts that they refer to, if `texts`."""
         ...
@@ -171,6 +177,7 @@ class Logs:
     unchecked: str = ""
     spent: Spend | None = None
     stored: Mapping[str, str] = field(default_factory=dict)
+    statements: Sequence[Head] = ()
 
     def add(self, session: str, seq: int, epoch: int, data: bytes | str) -> None:
         """Takes an entry as it is stored."""
@@ -191,6 +198,7 @@ class _Tree:
         self.faults: list[str] = []
         self.unchecked = ""
         self.spent: Spend | None = None
+        self.statements: Sequence[Head] = ()
         self._found, self._tree = found, head.tree
         self._heads: list[SessionHead] = []
 
@@ -243,6 +251,7 @@ class _Export:
     """The log of a full export: its large texts stand in its lines."""
 
     spent: Spend | None = None
+    statements: Sequence[Head] = ()
 
     def __init__(self, path: Path, key: ChainKey | None) -> None:
         from orchestrator.rollouts.verify import audit_file
@@ -306,6 +315,8 @@ class _Bundle:
         self.unchecked = ""
         self._path = path
         self._redacted = bool(report.redacted)
+        told = (head for log in report.receipts.logs.values() for head in log.heads)
+        self.statements: Sequence[Head] = sorted(told, key=lambda head: head.index)
         self._sessions: list[str] = []
         if report.manifest is not None:
             self._sessions = sorted(log.session for log in report.manifest.logs if log.session)

@@ -11,11 +11,15 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from orchestrator.cli.audit import audit
+from orchestrator.core.entries import timestamp
 from orchestrator.terminal.faults import Fault
 from orchestrator.views.audit_tables import TABLES, _safe, close_doors, tables
+from orchestrator.views.audited import logs_of_bundle
 from tests.core.driver import Session
+from tests.rollouts.bundles import zipped
 from tests.rollouts.conftest import kept
 from tests.rollouts.deployments import Kept
+from tests.rollouts.test_bundle_check import covered
 from tests.views.test_audit_questions import KEY, three, worked
 from tests.views.test_audited import logs_of
 
@@ -160,3 +164,16 @@ def test_log_whose_entries_no_version_writes_is_refused_in_words(files: Path) ->
             done = asked(name, files / "spoiled.jsonl", *words)
             assert done.exit_code == 1
             assert isinstance(done.exception, Fault | SystemExit), done.exception
+
+
+async def test_receipts_of_a_bundle_are_a_table(tmp_path: Path) -> None:
+    stated = logs_of_bundle(zipped(covered().sealed(), tmp_path / "run.zip"), None).statements
+    assert [head.index for head in stated] == list(range(7))
+    logs = logs_of(Session())
+    logs.statements = stated
+    made = await tables(logs)
+    query = "SELECT log, max(size), max_by(state, number), max(at) FROM receipts GROUP BY log ORDER BY 2, 1"
+    *_, (log, size, state, at) = made.execute(query).fetchall()
+    last = max(stated, key=lambda head: head.size)
+    assert (log, size, state) == (last.log, last.size, last.state)
+    assert at == timestamp(last.ms)
