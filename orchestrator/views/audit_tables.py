@@ -99,7 +99,7 @@ TABLES: Final[Mapping[str, Mapping[str, str]]] = {
         "root": _T,
         "head": _T,
         "stated_ms": _N,
-        "at": _T,
+        "stated_at": _T,
         "state": _T,
     },
 }
@@ -173,7 +173,7 @@ async def _spooled(logs: Source, folder: Path) -> None:
             stated = {"root": head.root.hex(), "head": head.chain.hex(), "stated_ms": head.ms}
             what = {"number": head.index, "log": head.log, "size": head.size, "state": head.state}
             moment = timestamp(head.ms) if head.ms <= MOST_MS else None
-            files["receipts"].write(orjson.dumps({**what, **stated, "at": moment}) + b"\n")
+            files["receipts"].write(orjson.dumps({**what, **stated, "stated_at": moment}) + b"\n")
         async for call in who(logs, "*"):
             row = asdict(call)
             files["calls"].write(orjson.dumps({name: row[name] for name in TABLES["calls"]}) + b"\n")
