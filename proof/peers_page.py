@@ -112,11 +112,11 @@ def _work(found: Mapping[str, Any]) -> Iterator[str]:
         f"""
         A turn of a new conversation: the model is asked, `sh -c "echo x"` runs, three times, and the
         model answers. *turn*: wall time beyond the stub's own. *at once*: {size["crowd"]} of them
-        begun together. *CPU*: of all processes: the peer's, its servers, the commands, and Dendro's
-        client; the stub apart. *Pss*: memory of the same, behind the crowd. *kept*: bytes on the disk
-        for one such conversation; what a server sets aside beforehand counts. *idle*: memory for one
-        of {size["idle"]:,} conversations that rest behind a turn without a command. Medians of
-        rounds, with the least and the most.
+        begun together. *CPU*: of all processes: the peer's, its adapter's, its servers', the
+        commands, and Dendro's client; the stub apart. *Pss*: memory of the same, behind the crowd.
+        *kept*: bytes on the disk for one such conversation; what a server sets aside beforehand
+        counts. *idle*: memory for one of {size["idle"]:,} conversations that rest behind a turn
+        without a command. Medians of rounds, with the least and the most.
         """
     )
     rows = [

@@ -6,6 +6,7 @@ import ast
 import io
 import json
 import re
+import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,18 @@ import pytest
 from orchestrator.stub.answers import Call, StubRequest, Text
 from peers.jobs import STARTS, Queue
 from peers.wire import Peer, _carry_out
-from proof.peers import CONTENDERS, QUEUES, QUICK, Absent, _install, begins, kept_bytes, starts
+from proof.peers import (
+    CONTENDERS,
+    QUEUES,
+    QUICK,
+    Absent,
+    Contender,
+    Run,
+    _install,
+    begins,
+    kept_bytes,
+    starts,
+)
 from proof.peers_page import NOISY, cell, noise, page, verdict
 from proof.peers_script import ECHO, PeersScript, many, nothing, sleep, sleeper, three
 
@@ -131,6 +143,29 @@ def test_begins_of_jobs_are_read_as_far_as_their_lines_are_whole(tmp_path: Path)
     assert starts(tmp_path) == {}
     (tmp_path / STARTS).write_text("a-0 1.5\nb-0 2.0\na-0 3.5\nc-0")
     assert starts(tmp_path) == {"a-0": [1.5, 3.5], "b-0": [2.0]}
+
+
+def ends() -> None:
+    """Fails as a peer does that has ended."""
+    raise Absent("it has ended")
+
+
+def test_part_is_passed_over_when_the_time_is_over_or_it_has_failed_and_the_reason_is_kept(
+    tmp_path: Path,
+) -> None:
+    one, other, away = (Contender(name, name) for name in ("one", "other", "away"))
+    run = Run([one, other, away], [], QUICK, tmp_path, time.monotonic() + 60, rounds={"one": [], "other": []})
+    assert list(run.left("turns")) == [one, other]
+    with run.part("one", "turns"):
+        ends()
+    assert list(run.left("turns")) == [other]
+    assert list(run.left("a kill")) == [one, other]
+    run.until = time.monotonic() - 1
+    assert list(run.left("turns")) == []
+    assert run.absent == {
+        "one, turns": "it has ended",
+        "other, turns": "left out: the time of the run was over",
+    }
 
 
 # ── the page ──────────────────────────────────────────────────────────────────────────────────────
