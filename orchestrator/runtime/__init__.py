@@ -25,11 +25,17 @@ The runtime touches the outside only through `ports.Ports`: clock, sleep, random
 start, broker, model, tools, supervisor, files. That is what a simulator replaces.
 """
 
+from __future__ import annotations
+
 import logging
 import time
+from typing import TYPE_CHECKING
 
-from orchestrator.broker.connection import Outage
 from orchestrator.broker.errors import OutOfMemory, Unavailable
+
+if TYPE_CHECKING:
+    # The process that waits for a worker's death loads this file, and not Redis's client.
+    from orchestrator.broker.connection import Outage
 
 # ── logger ────────────────────────────────────────────────────────────────────────────────────────
 # The runtime's logger: for operators; what users are to know is in events.
