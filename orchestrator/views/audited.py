@@ -156,7 +156,7 @@ class Source(Protocol):
 
     @property
     def statements(self) -> Sequence[Head]:
-        """What a register states of the logs, in its order; a bundle with receipts brings that along."""
+        """Statements of a register about the logs, in its order; a bundle with receipts brings them along."""
         ...
 
     def entries(self, *, texts: bool = False) -> AsyncIterator[Told]:

@@ -185,7 +185,7 @@ class Starved:
 
 @pytest.fixture
 def starved(monkeypatch: pytest.MonkeyPatch) -> type[Starved]:
-    monkeypatch.setattr(upkeep_module.arq, "Worker", Starved)
+    monkeypatch.setattr("workers.upkeep.arq.Worker", Starved)
     monkeypatch.setattr(upkeep_module, "worker_settings", lambda *_: {})
     monkeypatch.setattr(upkeep_module, "RECONNECT_S", 0.0)
     monkeypatch.setattr(Starved, "goes_on", asyncio.Event())
