@@ -7,6 +7,7 @@ their queues. So each count has a second, independent one here.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -19,6 +20,7 @@ from orchestrator.core.tokens import Usage
 from orchestrator.runtime.request_costs import Accounting, cost
 from orchestrator.tables import ModelPrice, ModelSettings
 from sim.double import Double
+from sim.grammar_terms import OTHER_MODEL
 from sim.reach import Reach
 
 if TYPE_CHECKING:
@@ -33,12 +35,15 @@ _OF_MONEY = frozenset((b"r:", b"u:", b"li"))
 """How the names of other fields begin: reservations, uses, limits."""
 PRICE = ModelPrice(input=1.25, cached_input=0.125, output=10.0)
 MODEL_SETTINGS = ModelSettings(prices={"gpt-5": PRICE}, max_output_tokens=100)
-ACCOUNTING = Accounting(MODEL_SETTINGS)
-"""Accounting that every simulated worker uses."""
+ACCOUNTING = Accounting(MODEL_SETTINGS.model_copy(update={"prices": {"gpt-5": PRICE, OTHER_MODEL: PRICE}}))
+"""Accounting that every simulated worker uses; clients are not offered the other model."""
 
 Amount = tuple[int, int, int]
 """Tokens, millionths of the currency, requests."""
 NOTHING: Amount = (0, 0, 0)
+NEAR_PERCENT = 80
+NEAR = f":{NEAR_PERCENT}".encode()
+"""The end of the name under which a tree keeps that people were told of a budget that is nearly used up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,28 +107,37 @@ class Accounts:
         """Changes of limits that have counted."""
         self._days: set[str] = set()
         """The hashes of days that usage was ever counted on."""
-        self._by_day: Amount = NOTHING
+        self._by_day: dict[str, Amount] = {}
         self._by_tree: dict[str, Amount] = {}
-        """The usage that all days, and that each tree had together, when they were looked at last."""
+        """The usage of each model on all days, and that of each tree, when they were looked at last."""
+        self._by_model: defaultdict[str, dict[str, Amount]] = defaultdict(dict)
+        """By tree, of each model: what requests have used that ended since the tree was looked at last."""
+        self._read_anew: set[str] = set()
+        """Trees whose logs were read anew since they were looked at last."""
         self._hours: dict[str, tuple[tuple[int, ...], int]] = {}
         """Each tree's requests of the last hour, and all of its requests, when they were looked at last."""
+        self._near: dict[str, set[tuple[str, int]]] = {}
+        """By claim: the budgets that a commit of it was told to be nearly used up, and their limits."""
         self._known: dict[str, tuple[Mapping[bytes, bytes], Money]] = {}
         """Each tree's fields and money as last read."""
 
     def went_back(self) -> None:
         """All logs are read anew."""
         self._hours.clear()
+        self._near.clear()
         self._spent, self._reserved, self._limits = {}, {}, {}
         self._raised.clear()
         self._by_day = self._used_by_day()
+        self._read_anew = set(self._by_tree)
         self._by_tree = {
             tree: _spent_of(self._double.hash(self._keys.agents(tree))) for tree in self._by_tree
         }
 
-    def request_ended(self, session: str, tree: str, fact: Mapping[str, Any]) -> None:
-        """A log says that a request ended: what it used is spent from here on."""
-        used = self._used(f"{session}:{fact['n']}", fact)
+    def request_ended(self, session: str, tree: str, model: str, fact: Mapping[str, Any]) -> None:
+        """A log says that a request of a model ended: what it used is spent from here on."""
+        used, others = self._used(f"{session}:{fact['n']}", fact), self._by_model[tree]
         self._spent[tree] = _sum((self._spent.get(tree, NOTHING), used))
+        others[model] = _sum((others.get(model, NOTHING), used))
 
     def _used(self, request: str, fact: Mapping[str, Any]) -> Amount:
         if not fact.get("usage"):
@@ -156,23 +170,51 @@ class Accounts:
         keys = map(_word, args[3 : 3 + int(args[2])])
         self._days.update(key for key in keys if "}:spend:" in key)
 
-    def _used_by_day(self) -> Amount:
-        rows = (self._double.hash(day) for day in self._days)
-        return _sum(_amount(amount) for row in rows for user, amount in row.items() if user != b"n")
+    def answered(self, tree: str, claim: str, reply: Any) -> None:
+        """A commit was answered OK: if it gives the claim back, people were told what its holder knew."""
+        near = self._near.setdefault(claim, set())
+        if not reply["released"]:
+            near.update(
+                (_word(kind), most) for kind, spent, _, most, _ in reply["accounts"] if _is_near(spent, most)
+            )
+            return
+        del self._near[claim]
+        fields = self._double.hash(self._keys.agents(tree))
+        for kind, limit in sorted(near):
+            self._reach.saw("warned")
+            name, most = kind.encode(), _limit(fields, f"limit:{kind}".encode())
+            if most == limit and b"said:" + name + NEAR not in fields and kind in KINDS:
+                self._broken("warned", f"{tree}: nobody was told that {kind} are nearly used up, of {limit}")
+
+    def _used_by_day(self) -> dict[str, Amount]:
+        used: dict[str, Amount] = {}
+        for day in self._days:
+            for user, amount in self._double.hash(day).items():
+                if user != b"n":
+                    _, model, _ = user.decode().split("\n")
+                    used[model] = _sum((used.get(model, NOTHING), _amount(amount)))
+        return used
 
     def _adds_up_by_day(self, tree: str, spent: Amount) -> None:
-        """The days have grown by what the tree has spent since it was looked at."""
+        """The days have grown by what the tree has spent since it was looked at, for each model."""
         known, before = self._by_tree.get(tree, NOTHING), self._by_day
         self._by_tree[tree] = spent
+        by_model = self._by_model.pop(tree, {})
         if spent == known:
             return
         self._by_day = now = self._used_by_day()
-        more, wanted = _difference(now, before), _difference(spent, known)
+        grown = {model: _difference(used, before.get(model, NOTHING)) for model, used in now.items()}
+        more, wanted = _sum(grown.values()), _difference(spent, known)
         if more != wanted:
             self._broken(
                 "by_day", f"{tree}: it has spent {wanted} more, and all days together have {more} more"
             )
-        if before != NOTHING:
+        asked = {model: used for model, used in by_model.items() if used != NOTHING}
+        had = {model: used for model, used in grown.items() if used != NOTHING}
+        if had != asked and tree not in self._read_anew:
+            self._broken("by_day", f"{tree}: by its logs models used {asked} more, and by all days {had}")
+        self._read_anew.discard(tree)
+        if before:
             self._reach.saw("by_day")
 
     def _hour(self, tree: str, fields: Mapping[bytes, bytes], requests: int) -> None:
@@ -312,6 +354,10 @@ class Accounts:
 def _counts(fields: Mapping[bytes, bytes], names: Sequence[bytes]) -> Amount:
     tokens, cost, requests = [int(fields.get(name, b"0")) for name in names]
     return tokens, cost, requests
+
+
+def _is_near(spent: int, limit: int | bytes) -> bool:
+    return isinstance(limit, int) and limit * 100 > spent * 100 >= limit * NEAR_PERCENT
 
 
 def _limit(fields: Mapping[bytes, bytes], name: bytes) -> int | None:

@@ -129,7 +129,7 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
             self.replacing &= set(self.queue)
         given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
         check(given, f"{fact['id']} begins, and its agent was given nothing to do")
-        own = settings_beside(fact["task"], self.settings)
+        own = settings_beside(fact["task"], self.settings, fact["settings"]["model"])
         if only_plans(own) and fact["task"] != "shell":
             own["sandbox_policy"] = {"mode": "read-only"}
         self._begins_beside(fact)

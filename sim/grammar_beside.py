@@ -14,7 +14,7 @@ import orjson
 
 from orchestrator.core.entries import EVENT_MSG, Entry
 from sim.grammar_calls import CallGrammar
-from sim.grammar_terms import CONTEXT, MANNERS, REVIEWED, Item, check, text_of
+from sim.grammar_terms import CONTEXT, MANNERS, OTHER_MODEL, REVIEWED, Item, check, text_of
 
 BESIDE = ("review", "plan")
 """Kinds of such tasks."""
@@ -22,15 +22,16 @@ TOLD = re.compile("<(cwd|approval_policy|sandbox_mode)>(.*?)</")
 PLANNED = "The user ran a planning session for:"
 
 
-def settings_beside(kind: str, session: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of a task of the kind under those of its session."""
+def settings_beside(kind: str, session: Mapping[str, Any], model: str) -> dict[str, Any]:
+    """The settings of a task of the kind, which asks this model, under those of its session."""
     own = {name: value for name, value in session.items() if kind not in BESIDE or name not in MANNERS}
     if kind in BESIDE:
         own |= {"sandbox_policy": {"mode": "read-only"}, "approval_policy": "never"}
+        own["model"] = OTHER_MODEL if model == OTHER_MODEL else session["model"]
     if kind == "plan":
         own |= {name: session[name] for name in MANNERS if name in session}
         effort = session.get("effort")
-        plan = {"model": session["model"], "reasoning_effort": effort, "developer_instructions": None}
+        plan = {"model": own["model"], "reasoning_effort": effort, "developer_instructions": None}
         own["collaboration_mode"] = {"mode": "plan", "settings": plan}
     return own
 

@@ -34,7 +34,9 @@ COUNTS = (
     "reasoning_output_tokens",
     "total_tokens",
 )
-WINDOWS = {"gpt-5": 272_000}
+OTHER_MODEL = "gpt-5-mini"
+"""The model of reviews and plans, where those have one of their own."""
+WINDOWS = {"gpt-5": 272_000, OTHER_MODEL: 272_000}
 """Of the models that simulations ask."""
 STREAM_RETRIES, HTTP_RETRIES = 4, 2
 HELD_MS = 5_000

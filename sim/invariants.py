@@ -241,8 +241,18 @@ RULES = {
         Case("a request ended, and nobody said what it had used"),
     ),
     "by_day": Rule(
-        "What all days together have used is what all trees have spent, each settlement once.",
+        (
+            "What all days together have used is what all trees have spent, each settlement once, for the"
+            " model that was asked."
+        ),
         Case("usage was settled, and the days had some already"),
+    ),
+    "warned": Rule(
+        (
+            "Who gives a claim back has told people of every budget that its commits before were told to be"
+            " nearly used up, under the limit that it had then."
+        ),
+        Case("a claim was given back behind a commit that was told so"),
     ),
     "hour": Rule(
         "A tree's requests of the last hour are counted once, each in the five minutes in which it ended.",

@@ -41,6 +41,8 @@ class Knobs:
     small: bool
     queue: int
     """How many entries a submission queue takes."""
+    own_models: bool = False
+    """Reviews and planning sessions are asked of another model than their session's."""
 
     @classmethod
     def drawn(cls, rng: Random) -> Knobs:
@@ -50,6 +52,7 @@ class Knobs:
             mixed=rng.random() < 0.15,
             small=rng.random() < 0.25,
             queue=rng.choice((3, 6)) if rng.random() < 0.15 else 1_000,
+            own_models=rng.random() < 0.4,
         )
 
     @property

@@ -51,7 +51,7 @@ from sim.model_script import ModelScript, SimModels
 from sim.network import Line, Network
 from sim.objects import SimObjects
 from sim.requests import Sent
-from sim.tool_calls import RULES, SimTools
+from sim.tool_calls import OWN_MODELS, RULES, SimTools
 from sim.trace import Trace
 from sim.watch import Watch
 
@@ -312,7 +312,7 @@ class Machine(Process):
             about=partial(_about, name),
         )
         runner = RunnerConfig(
-            rules=RULES,
+            rules=OWN_MODELS if site.knobs.own_models else RULES,
             chain_key=site.knobs.chain_key,
             accounting=ACCOUNTING,
             confirm_effects=None if site.knobs.confirmed is None else self._confirmed,

@@ -46,6 +46,7 @@ from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
 from orchestrator.tools.subagents import AgentCall, Tree, assess_agent_call
 from sim.folder_setups import SimSetups
 from sim.folders import Folders
+from sim.grammar_terms import OTHER_MODEL
 from sim.ledger import Ledger, Run, SimSupervisor
 from sim.model_script import ASKS, BEYOND, CLIENT_TOOL, TOOL, ModelScript, drawing
 from sim.odd_servers import DIED
@@ -60,6 +61,8 @@ RULES = Rules(
     folder_free=NAMES - {"subagent_merge"} | {"update_plan", "approve_plan", *ASKS},
 )
 """The rules of a worker with the product's own tools."""
+OWN_MODELS = replace(RULES, plan_model=OTHER_MODEL, review_model=OTHER_MODEL)
+"""Those of a worker that asks another model for reviews and plans."""
 
 
 def _in_a_review(state: State) -> bool:

@@ -27,7 +27,7 @@ from sim.answers import Answers
 from sim.archive_moves import MOVES, ArchiveMoves
 from sim.branches import Branches
 from sim.cancels import Cancels
-from sim.commits import Commits, reply_fields
+from sim.commits import CLAIM, Commits, arguments, reply_fields
 from sim.conversation import Conversations
 from sim.deadlines import Deadlines
 from sim.doors import Doors
@@ -199,8 +199,9 @@ class Watch(Rest, Branches, TreeLogs):
         if name == "commit":
             self.commits += 1
             self.accounts.committed(args)
-            self.written_s = self._loop.time()
-            if not reply_fields("commit", reply)["released"] and "park" in _first_words(args):
+            self.written_s, answer = self._loop.time(), reply_fields("commit", reply)
+            self.accounts.answered(self.sessions[session].tree, str(arguments(args)[CLAIM]), answer)
+            if not answer["released"] and "park" in _first_words(args):
                 self.reach.saw("one_place")
         if name == "submit":
             self.taken[str(args[3 + int(args[2]) + 4])].append(self._loop.time())
@@ -432,7 +433,7 @@ class Watch(Rest, Branches, TreeLogs):
             elif fact["kind"] == "rewound" and "content" in fact:
                 self._put_back(session, seen, fact)
             elif fact["kind"] == "request_ended":
-                self.accounts.request_ended(session, seen.tree, fact)
+                self.accounts.request_ended(session, seen.tree, seen.state.in_force.model, fact)
             elif fact["kind"] == "task_ended":
                 self._task_ended(session, seen)
             elif fact["kind"] == "watchdog_ended" and (seen.state.closing or seen.state.tree.canceling):

@@ -7,7 +7,7 @@ they have to say; what comes of it is watched by others.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import partial
 from random import Random
@@ -17,6 +17,7 @@ from orchestrator.core.client_tools import ClientTools, client_tool, client_tool
 from orchestrator.core.settings import TreeRules
 from orchestrator.protocol import ops
 from orchestrator.tables import ProviderSettings
+from orchestrator.views.event import Event
 from sim.abandoned import abandoned
 from sim.askers import jobs
 from sim.fixture import ENOUGH, Fixture, new_session, perhaps_agents, used, visits
@@ -293,6 +294,10 @@ async def budgets(fixture: Fixture) -> None:
     session = await new_session(fixture, person, "never", agents=True, tree_rules=rules)
     other = fixture.person()
     adds = [other.does(_adds(other, fixture, session, sorted(few)), "adds")]
+    # Drawn beside the others: what else happens is as it is without.
+    if Random(f"tops up:{rng.getstate()[1][:4]}").random() < 0.4:
+        warned = fixture.person()
+        warned.does(warned.follows(session, partial(_tops_up, warned, session, iter(range(3)))), "follows")
     await used(fixture, person, session, rng.choice((2, 4)))
     await asyncio.wait(adds)
 
@@ -303,6 +308,13 @@ async def _adds(person: Person, fixture: Fixture, session: str, kinds: list[str]
         kind = fixture.rng.choice(kinds)
         if kind != "cost":
             await person.adds(session, {kind: fixture.rng.choice((1, ENOUGH[kind] // 10))})
+
+
+async def _tops_up(person: Person, session: str, times: Iterator[int], event: Event) -> None:
+    """Adds so little that people are to be warned of the budget again soon, so many times."""
+    told = event.msg.get("budget") if event.type == "warning" else None
+    if told is not None and told["kind"] in ("requests", "tokens") and next(times, None) is not None:
+        await person.adds(session, {told["kind"]: 1})
 
 
 async def watchdogs(fixture: Fixture) -> None:

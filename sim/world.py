@@ -124,7 +124,9 @@ class World:
         self.trace = Trace(self.loop.time)
         double.reset(self.loop.time)
         shards, page = master.choice((1, 1, 2)), master.choice((2, 32))
-        self.knobs = Knobs.drawn(Random(f"dendro:{seed}:knobs"))
+        knobs = Knobs.drawn(Random(f"dendro:{seed}:knobs"))
+        # Stories have one model.
+        self.knobs = replace(knobs, own_models=knobs.own_models and not self.calm)
         config = BrokerConfig(shards=self.shards or shards, watch_s=6.0, max_tries=100, page=page)
         config = replace(config, sq_max_entries=self.knobs.queue, quarantine_event=orjson.dumps(QUARANTINED))
         network = Network(self.loop, double, Random(master.getrandbits(64)), self.trace)
