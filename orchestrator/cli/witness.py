@@ -48,7 +48,7 @@ def receipt(
     import asyncio
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
+    from orchestrator.rollouts.register import receipt_of
 
     async def found_head(settings: Settings) -> tuple[str, str]:
         async with opened(settings) as found:
@@ -59,14 +59,9 @@ def receipt(
     id, namespace = asyncio.run(found_head(settings))
     with faults():
         register, signed = newest(settings, namespace)
-        last = None
-        for index, text in enumerate(register.statements(signed.point.size)):
-            if text.split("\n", 2)[1:2] == [f"session:{id}"]:
-                last = read_statement(index, text)
-        if last is None:
+        if (found := receipt_of(register, f"session:{id}")) is None:
             raise Fault(f"{signed.point.origin} has no statement about it yet: try again in a minute")
-        proof = register.inclusion(signed.point.size, last.index)
-        sys.stdout.buffer.write(Receipt(last, tuple(proof), signed.note).encode())
+        sys.stdout.buffer.write(found.encode())
 
 
 @witness.command()

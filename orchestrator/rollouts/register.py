@@ -25,6 +25,7 @@ from orchestrator.core.merkle import (
     joined,
     root_of,
 )
+from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
 from orchestrator.rollouts.objects import Objects
 from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES, BadNote, Checkpoint, Note
 
@@ -230,6 +231,22 @@ def _take_place(objects: Objects, folder: str, step: Step) -> None:
 
 
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+
+
+def receipt_of(register: Register, log: str) -> Receipt | None:
+    """The last statement about a log with the proof of it; None where there is none yet.
+
+    Raises `BadRegister`. The whole register is read.
+    """
+    signed, last = register.newest(), None
+    if signed is None:
+        return None
+    for index, text in enumerate(register.statements(signed.point.size)):
+        if text.split("\n", 2)[1:2] == [log]:
+            last = read_statement(index, text)
+    if last is None:
+        return None
+    return Receipt(last, tuple(register.inclusion(signed.point.size, last.index)), signed.note)
 
 
 def register_of(namespace: str) -> str:

@@ -62,6 +62,7 @@ from orchestrator.wiring.person_sign_in import credential_store, sign_in
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
+    from orchestrator.rollouts.bundle_receipts import Receipt
     from orchestrator.rollouts.verify import Report
     from orchestrator.views.workspaces import FolderDiffs
 
@@ -399,6 +400,7 @@ def door_ports(found: Opened, sources: SettingsSources) -> Ports:
         write_settings=SavedSettings(found.settings, sources).write,
         read_settings=partial(asyncio.to_thread, _saved, offered, remembering),
         verify=partial(_verified, found),
+        receipt=partial(_receipt, url) if (url := found.settings.receipts.url) is not None else None,
         key_id=found.settings.chain.key_id if found.secret else "",
         folder_diffs=cache(lambda: _folder_diffs(found)),
         server_id=uuid.uuid4().hex,
@@ -413,6 +415,17 @@ async def _verified(found: Opened, tree: TreeId) -> tuple[Sequence[SessionHead],
 
     (heads,) = [heads async for heads in sessions_by_tree(found, tree)]
     return heads, await tree_reports(found, heads)
+
+
+async def _receipt(url: str, head: SessionHead) -> Receipt | None:
+    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.register import Register, receipt_of, register_of
+
+    def read() -> Receipt | None:
+        register = Register(Objects(url), register_of(head.labels.namespace))
+        return receipt_of(register, f"session:{head.session}")
+
+    return await asyncio.to_thread(read)
 
 
 def _folder_diffs(found: Opened) -> FolderDiffs:

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.ids import TreeId
+from orchestrator.core.merkle import leaf_hash
 from orchestrator.gateways.app_server.write_items import notifications
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
+from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.register import Register, receipt_of
+from orchestrator.rollouts.signed_notes import Checkpoint
 from orchestrator.rollouts.verify import Report
 from tests.doors.peer import Peer, connected, served
 from tests.doors.test_app_server_threads import NOBODY, talked
 from tests.doors.test_app_server_turns import HELLO, ports_of, said, working
+from tests.rollouts import bundles as b
 from tests.runtime.harness import Harness
 
 pytestmark = pytest.mark.realredis
@@ -110,3 +117,32 @@ async def test_tree_that_is_not_there_or_cannot_be_read_is_told_so(
     assert "not verified within 60 s" in (await peer.refused("tree/verify", {"treeId": thread}))[1]
     verifier.error = None
     assert (await peer.call("tree/verify", {"treeId": thread}))["ok"] is True
+
+
+async def test_client_is_given_the_receipt_of_a_threads_log(
+    harness: Harness, verifier: Verifier, tmp_path: Path
+) -> None:
+    """The register is of one statement about the thread's log; before it there is none."""
+    objects, stated = Objects(tmp_path.as_uri()), list[str]()
+
+    async def receipt(head: SessionHead) -> Receipt | None:
+        if not stated and (log := f"session:{head.session}"):
+            told = b.statement(log, str(head.tree), [], 1, "rest")
+            stated.append(told)
+            return receipt_of(Register(objects, "home"), log)
+        signed = b.OPERATOR.signed(Checkpoint(b.ORIGIN, 1, leaf_hash(stated[0].encode())).text)
+        return Receipt(read_statement(0, stated[0]), (), signed)
+
+    ports = ports_of(harness, verify=verifier.verify, receipt=receipt)
+    async with served(ports, notifications) as server, working(harness), connected(server) as peer:
+        await peer.greet(experimentalApi=True)
+        thread = await talked(peer, harness, "one")
+        assert await peer.call("thread/receipt", {"threadId": thread}) == {"receipt": None}
+        told = (await peer.call("thread/receipt", {"threadId": thread}))["receipt"]
+        assert Receipt.read(json.dumps(told).encode()).head.log == f"session:{thread}"
+        assert "no rollout found" in (await peer.refused("thread/receipt", {"threadId": NOBODY}))[1]
+
+
+async def test_server_without_a_register_says_so(peer: Peer, harness: Harness) -> None:
+    thread = await talked(peer, harness, "one")
+    assert "no receipts.url is set" in (await peer.refused("thread/receipt", {"threadId": thread}))[1]

@@ -34,7 +34,7 @@ pytestmark = pytest.mark.realredis
 
 READ = """
 approval/history approval/list fleet/list fleet/stats spend/list tree/log tree/read tree/timeline worker/list
-workspace/changes workspace/diff tree/verify
+workspace/changes workspace/diff tree/verify thread/receipt
 account/rateLimits/read account/read account/usage/read addConversationListener collaborationMode/list
 config/read configRequirements/read experimentalFeature/list getAuthStatus getConversationSummary
 getUserAgent getUserSavedConfig hooks/list initialize listConversations mcpServerStatus/list model/list

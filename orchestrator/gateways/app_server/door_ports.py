@@ -28,6 +28,7 @@ from orchestrator.views.thread_log import Rollbacks
 
 if TYPE_CHECKING:
     # What nobody asks for is not loaded.
+    from orchestrator.rollouts.bundle_receipts import Receipt
     from orchestrator.rollouts.verify import Report
     from orchestrator.views.workspaces import FolderDiffs
 
@@ -139,6 +140,8 @@ class Ports:
     """Compares snapshots of portable folders, for all who ask this process; made when first asked for."""
     verify: Callable[[TreeId], Awaitable[tuple[Sequence[SessionHead], Sequence[Report]]]] | None = None
     """Verifies all logs of a tree: its sessions as they were seen, and what was found."""
+    receipt: Callable[[SessionHead], Awaitable[Receipt | None]] | None = None
+    """The receipt of a session's log, from the register of its namespace; None where no register is named."""
     key_id: str = ""
     """The id of the key of chains; empty where they are not keyed."""
     server_id: str = ""

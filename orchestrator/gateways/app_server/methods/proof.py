@@ -1,4 +1,4 @@
-"""The method that verifies the logs of a tree, as `dendro verify --tree` does.
+"""The methods of proof: a tree's logs are verified, as `dendro verify --tree` does, and a receipt is given.
 
 A verification reads every entry: one runs at a time in a process, and its result is kept for as long as no
 log of the tree has grown.
@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated
 from weakref import WeakKeyDictionary
 
+import orjson
 from pydantic import Field
 
 from orchestrator.broker.broker import Broker
@@ -41,6 +42,12 @@ class TreeVerify(Params):
 
     tree_id: Annotated[str, Field(max_length=200)]
     full: bool = False
+
+
+class ThreadReceipt(Params):
+    """A thread."""
+
+    thread_id: Annotated[str, Field(max_length=200)]
 
 
 class _Kept:
@@ -82,6 +89,21 @@ async def tree_verify(door: Door, params: TreeVerify) -> Result:
         raise RpcError(f"{why}: dendro verify {root.tree} --tree takes its time") from None
     except ArchiveUnavailable as error:
         raise RpcError(f"the logs of this tree cannot be read now: {error}") from None
+
+
+async def thread_receipt(door: Door, params: ThreadReceipt) -> Result:
+    """The receipt of a thread's log, as `dendro receipt` prints it; null where none is stated yet."""
+    head = await head_to_read(door, params.thread_id)
+    if door.ports.receipt is None:
+        raise RpcError("this server has no register: no receipts.url is set")
+    try:
+        async with asyncio.timeout(VERIFY_S), _OF.setdefault(door.ports.found.broker, _Kept()).turn:
+            found = await door.ports.receipt(head)
+    except TimeoutError:
+        raise RpcError(f"the register was not read within {VERIFY_S:.0f} s: dendro receipt does it") from None
+    except (ArchiveUnavailable, ValueError) as error:
+        raise RpcError(f"the register cannot be read now: {error}") from None
+    return {"receipt": None if found is None else orjson.loads(found.encode())}
 
 
 async def _now(door: Door, then: _At) -> _At:
@@ -136,4 +158,7 @@ def _log(report: Report) -> JsonObject:
     return told
 
 
-METHODS: Mapping[str, Method] = {"tree/verify": Method(TreeVerify, tree_verify, Scope.READ, waits=True)}
+METHODS: Mapping[str, Method] = {
+    "thread/receipt": Method(ThreadReceipt, thread_receipt, Scope.READ, waits=True),
+    "tree/verify": Method(TreeVerify, tree_verify, Scope.READ, waits=True),
+}
