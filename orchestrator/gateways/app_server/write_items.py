@@ -452,6 +452,10 @@ _DELTAS: Final[Mapping[r.DeltaKind, str]] = {
     r.DeltaKind.TERMINAL_INPUT: "item/commandExecution/terminalInteraction",
     r.DeltaKind.PROGRESS: "item/mcpToolCall/progress",
 }
+_OF_THREADS: Final[Mapping[type[r.Change], str]] = {
+    r.TurnsDropped: "thread/reverted",
+    r.QueueChanged: "thread/queue/changed",
+}
 _NEW_FILE: Final = re.compile(r"^(diff --git a/)(.+) b/(.+)(\nnew file mode )", re.MULTILINE)
 """The beginning of a file that the turn has made: it has one name, also where a patch moved it."""
 _STEPS: Final = frozenset({"pending", "in_progress", "completed"})
@@ -493,10 +497,8 @@ def notifications(
             yield "thread/status/changed", {"threadId": thread, "status": changed_status_json(status)}
         case r.NameChanged(name):
             yield "thread/name/updated", {"threadId": thread, "threadName": name}
-        case r.TurnsDropped():
-            yield "thread/reverted", {"threadId": thread}
-        case r.QueueChanged():
-            yield "thread/queue/changed", {"threadId": thread}
+        case r.TurnsDropped() | r.QueueChanged():
+            yield _OF_THREADS[type(change)], {"threadId": thread}
         case r.RequestOpened() | r.RequestResolved():
             return
         case _:
