@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.calls import Mcp
-from orchestrator.core.calls.exec import Lasting
+from orchestrator.core.calls.exec import Lasting, StrictRule
 from orchestrator.core.commands import Assessment
 from orchestrator.core.decide.call_end import ALL_RIGHTS, MOST_SAID, OUTSIDE
 from orchestrator.core.frozen import replace
@@ -44,6 +44,15 @@ def test_dangerous_command_that_escalates_shows_both_reasons_and_keeps_the_model
     assert asked["reach"]["says"] == "Clean."
     told = asked["reason"]
     assert told.index(OUTSIDE) < told.index("looks destructive") < told.index("the agent says: “Clean.”")
+
+
+def test_escalated_command_that_a_rule_asks_about_shows_where_it_runs_before_the_rules_reason() -> None:
+    rule = StrictRule("prompt", "pushes are reviewed")
+    asked = asks(a_command("git", "push", escalated=True, justification="Ship.", strict_rule=rule))
+    assert asked["reach"]["sandboxed"] is False
+    told = asked["reason"]
+    places = [told.index(words) for words in (OUTSIDE, "pushes are reviewed", "the agent says: “Ship.”")]
+    assert places == sorted(places)
 
 
 @pytest.mark.parametrize(
