@@ -248,7 +248,7 @@ class Person:
 
     async def _comes(self, wire: Wire, turns: int) -> None:
         """Begins a thread, or comes back to its own."""
-        if not self.thread or turns % 6 == 5:
+        if not self.thread or (not self.turn and turns % 6 == 5):
             thread = await wire.call("thread/start", approvalPolicy="untrusted", sandbox="danger-full-access")
             self.thread, self.turn, self.left_in = thread["thread"]["id"], "", ""
             return

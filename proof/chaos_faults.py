@@ -27,8 +27,9 @@ from proof.chaos_stage import GATEWAYS, NO_MOUNT, WORKERS, Link, Part, Stage, no
 
 BETWEEN_S, FORGOTTEN_S, DRAIN_S = 1.2, 1.0, 60.0
 LENGTHS_S = (0.3, 1.5, 4.0, 8.0)
-SHORT_S = 4.0
-"""The longest that Redis, a disk or the provider is away: shorter than a lease."""
+CUTS_S, SHORT_S = 1.5, 4.0
+"""The longest that connections are cut again and again, and that Redis, a disk or the provider is away: less
+than a lease."""
 FORGETS = "redis forgets"
 KINDS: Mapping[str, int] = {
     "worker killed": 4,
@@ -239,6 +240,15 @@ class Nemesis:
         finally:
             await client.aclose()
 
+    async def cut(self, due: Due) -> None:
+        """Cuts all connections, again and again."""
+        until = now() + min(due.lasts, CUTS_S)
+        while True:
+            await self.says("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+            if now() >= until:
+                return
+            await asyncio.sleep(CUTS_S / 5)
+
     async def out_of_memory(self, due: Due) -> None:
         await self.says("CONFIG", "SET", "maxmemory", 1)
         await asyncio.sleep(min(due.lasts, SHORT_S))
@@ -320,7 +330,7 @@ FAULTS: Mapping[str, Callable[[Nemesis, Due], Awaitable[Any]]] = {
     "redis killed": lambda it, due: it.redis_killed(due),
     FORGETS: lambda it, due: it.redis_killed(due, forgets=True),
     "redis sleeps": lambda it, due: it.says("DEBUG", "SLEEP", str(min(due.lasts, SHORT_S))),
-    "connections cut": lambda it, due: it.says("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"),
+    "connections cut": lambda it, due: it.cut(due),
     "clients paused": lambda it, due: it.says("CLIENT", "PAUSE", int(1000 * min(due.lasts, SHORT_S)), "ALL"),
     "scripts forgotten": lambda it, due: it.says("SCRIPT", "FLUSH"),
     "redis out of memory": lambda it, due: it.out_of_memory(due),

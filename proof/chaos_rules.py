@@ -174,7 +174,8 @@ def one_outcome(record: Record, judged: Counter[str]) -> Iterator[str]:
         times = times or int(("error", promise.id) in told)
         judged["one_outcome"] += 1
         if times > 1 or (times == 0 and not record.forgotten(promise.at)):
-            yield f"{promise.id} of {promise.session} was acknowledged and has {times} outcomes"
+            last = ", ".join(type for type, _ in told[-4:])
+            yield f"{promise.id} of {promise.session} was acknowledged and has {times} outcomes ({last})"
 
 
 def begun_once(record: Record, judged: Counter[str]) -> Iterator[str]:

@@ -27,8 +27,8 @@ ROOT = Path(__file__).resolve().parents[1]
 WORKERS, GATEWAYS = 2, 2
 DISK_MIB = {"redis": 768, "home": 256}
 CHUNK = 1 << 16
-REFUSED, START_S = 2, 20.0
-"""The exit code of a start that said why it cannot be, and the time that a start takes."""
+REFUSED = 2
+"""The exit code of a start that said why it cannot be."""
 NO_MOUNT = "needs the right to mount a small file system"
 
 
@@ -104,14 +104,22 @@ class Part:
     """Those that a gateway listens on."""
     wanted: bool = True
     """Whether it is to be there: while a fault has taken it, it is not."""
-    started_at: float = 0.0
+    told_before: int = 0
+    """Bytes of its log from before it was started last."""
 
     def start(self) -> None:
         with self.log.open("ab") as log:
+            self.told_before = log.tell()
             self.process = subprocess.Popen(
                 self.argv, env=self.environ, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
-        self.wanted, self.started_at = True, now()
+        self.wanted = True
+
+    @property
+    def has_served(self) -> bool:
+        """Whether it has said so since it was started last."""
+        told = self.log.read_bytes()[self.told_before :]
+        return b"listening on" in told or b"serving" in told
 
     @property
     def pid(self) -> int:
@@ -171,7 +179,7 @@ class Stage:
             code = part.process.poll() if part.process is not None else None
             if not part.wanted or code is None:
                 continue
-            if code == REFUSED and now() - part.started_at < START_S:
+            if code == REFUSED and not part.has_served:
                 self.refused += 1
             else:
                 self.died.append(f"{part.name} ended by itself with {code}")
@@ -268,6 +276,7 @@ def _part(running: Fleet, name: str, words: list[str], link: Link, source: Path)
         OPENAI_BASE_URL=running.base_url,
         PYTHONPATH=str(source),
         DENDRO_REDIS_URL=f"redis://127.0.0.1:{link.port}",
+        DENDRO_DEBUG="1",
     )
     argv = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words]
     log = place.folder / f"{name.replace(' ', '-')}.log"
