@@ -388,3 +388,26 @@ def test_what_has_waited_for_ten_minutes_is_said_in_amber(visitor: Visitor) -> N
     page.goto(f"{visitor.deployment.url}/")
     expect(row(page, thread).locator("time")).to_have_text("11 m")
     expect(row(page, thread).locator("time")).to_have_class("late")
+
+
+@pytest.mark.usefixtures("queue")
+def test_second_key_of_a_pair_that_goes_elsewhere_answers_nothing(visitor: Visitor) -> None:
+    """`g s` goes to Spend, and its `s` allows nothing; `g n` goes from Fleet, and its `n` begins no tree."""
+    thread = visitor.deployment.asks("touch one", "Left open")
+    page = visitor.signed_in("/")
+    ready(page, thread)
+    sent: list[str] = []
+    page.on("request", lambda request: sent.append(request.url))
+    page.keyboard.press("g")
+    page.keyboard.press("s")
+    expect(page).to_have_url(re.compile("/spend$"))
+    expect(page.get_by_test_id("spend")).to_be_visible()
+    assert [url for url in sent if url.endswith("approval/answer")] == []
+    assert [one["threadId"] for one in visitor.deployment.call("approval/list")["data"]] == [thread]
+    page.keyboard.press("g")
+    page.keyboard.press("f")
+    expect(page.get_by_test_id("fleet")).to_be_visible()
+    page.keyboard.press("g")
+    page.keyboard.press("n")
+    expect(page.get_by_test_id("needs")).to_be_visible()
+    expect(page.get_by_test_id("new-tree")).to_have_count(0)

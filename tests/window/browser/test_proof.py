@@ -53,7 +53,9 @@ def test_a_word_that_somebody_changed_in_a_log_is_a_finding_with_its_entry(visit
     page = visitor.signed_in(f"/tree/{thread}/0/proof")
     verdict = page.get_by_test_id("proof-verdict")
     expect(verdict).to_have_attribute("data-ok", "false")
-    expect(verdict).to_contain_text("1 log is not as it was written.")
+    expect(verdict).to_contain_text(
+        f"1 log is not as it was written. The first fault is entry {seq} of root."
+    )
     finding = page.get_by_role("cell", name=re.compile(r"^entry \d+: "))
     expect(finding).to_have_count(1)
     expect(finding).to_contain_text(f"entry {seq}: ")

@@ -55,7 +55,7 @@ export function Ran({ item }) {
   return html`<div class="ran"><div class="cmd"><span class="prompt" aria-hidden="true">$</span><code>${visible(words ?? item.command, { breaks: false })}</code><span class=${item.exitCode || item.status === "failed" ? "bad" : ended ? "ok" : "faint"}>${end}${item.durationMs > 99 ? ` · ${duration(item.durationMs)}` : ""}</span></div>${item.inDoubt ? html`<${Doubt} words=${item.inDoubt} />` : null}${output.join("") ? html`<pre tabindex="0">${hidden ? html`<button class="quiet more" onClick=${() => setWhole(true)}>${quantity(hidden, "line")} before</button>` : null}${ansi(output.slice(hidden).join("\n"))}</pre>` : null}</div>`;
 }
 // A call whose worker was lost while it ran: nobody knows what came of it.
-const Doubt = ({ words }) => html`<div class="mark rule doubt" data-testid="doubt">${visible(String(words).slice(0, 300), { breaks: false })}</div>`;
+const Doubt = ({ words }) => html`<div class="mark doubt" data-testid="doubt">${visible(String(words).slice(0, 300), { breaks: false })}</div>`;
 function behindDoubt({ inDoubt, aggregatedOutput }) {
   const output = String(aggregatedOutput ?? "");
   return inDoubt && output.startsWith(inDoubt) ? output.slice(inDoubt.length).replace(/^; /, "") : output;

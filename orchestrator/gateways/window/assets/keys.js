@@ -35,5 +35,5 @@ export const TABLE = [
   ["Changes", [["] [", "file on, back"], ["v", "viewed"]]],
   ["Answers", [["a", "allow, approve"], ["s", "allow for the session"], ["d", "deny, reject"], ["i", "deny and stop"], ["r", "reply, answer"], ["z", "take back, within 5 s"]]],
   ["Tree", [["m", "message"], ["i", "interrupt"], ["c", "cancel…"], ["e", "rename"], ["n", "new tree (Fleet)"]]],
-  ["Time", [["← →", "a mark back, on"], ["⇧← ⇧→", "an entry back, on"], ["Home", "the first entry"], ["End", "now"], ["=", "hold, compare"]]],
+  ["Time", [["← →", "a mark back, on"], ["⇧← ⇧→", "an entry back, on"], ["Home", "the first entry"], ["End", "now"], ["=", "hold, compare"], ["f", "fork from there"]]],
 ];

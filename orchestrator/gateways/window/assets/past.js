@@ -324,7 +324,7 @@ export function Banner({ id, then }) {
     <span>${error?.at === at ? html`<span class="error">Entry ${count(at)} cannot be shown: ${error.text}.</span> <button class="quiet" onClick=${() => then.again()}>Try again</button>` : html`${phone.value ? "At" : "As it was at"} ${drawn === at ? html`<b>${moment(atMs)}</b>, ` : ""}entry ${count(at)}.${late ? html` <i>${reading ? `The log is read: ${count(reading.read)} of ${count(reading.of)} entries.` : "Comes…"}</i>` : phone.value ? null : html` <span class="more-words">What came later is not shown, and nothing can be answered here.</span>`}`}</span>
     <button class="quiet under" data-testid="back-to-now" onClick=${() => goTo(null)}>Back to now <${Key} k="End" /></button><span class="grow" />
     ${place.value.held !== null ? null : html`<button class="quiet" onClick=${hold}>Compare <${Key} k="=" /></button>`}
-    ${signedInMay("submit") ? html`<button class="mini" data-testid="fork" disabled=${drawn !== at} onClick=${() => { overlay.value = "fork"; }}>${phone.value ? "Fork…" : "Fork from here…"}</button>` : null}</div>`;
+    ${signedInMay("submit") ? html`<button class="mini" data-testid="fork" disabled=${drawn !== at} onClick=${() => { overlay.value = "fork"; }}>${phone.value ? "Fork…" : html`Fork from here… <${Key} k="f" />`}</button>` : null}</div>`;
 }
 
 // A new tree that begins with the conversation of this one's root at the place that is looked at.

@@ -1,7 +1,7 @@
 // A tree: its agents as they are, beside the conversation of the chosen one.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { batch, computed, signal } from "@preact/signals";
-import { api, hear, may, notice, onSignedOut } from "./store.js";
+import { api, hear, may, notice, onSignedOut, signedInMay } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Age, agentName, amount, clock, dollars, Glyph, go, html, Key, Link, Meter, phone, place, quantity, quoted, short, title, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
@@ -144,6 +144,7 @@ export function Tree() {
     j: () => step(tree, 1), k: () => step(tree, -1), m: (event) => { event.preventDefault(); focusComposer(); }, z: () => takeBackWords(),
     i: () => { const one = tree.agents.get(chosenId.peek())?.peek(); if (one && may("submit")) interrupt(one.threadId); },
     c: () => { if (may("submit")) overlay.value = "cancel"; },
+    f: () => { if (place.peek().at !== null && then.drawn.peek() === place.peek().at && signedInMay("submit")) overlay.value = "fork"; },
     e: (event) => { if (may("submit")) { event.preventDefault(); setNaming(true); } },
     Escape: () => { if (phone.peek() && place.peek().agent !== undefined) go(here(`/tree/${id}`)); },
   }), [tree]);
@@ -216,7 +217,8 @@ function Proof({ tree, at }) {
   const by = (thread) => [...tree.agents.values()].map((one) => one.value).find((one) => one.threadId === thread);
   const rows = found ? [...found.sessions, ...(found.treeLog ? [{ ...found.treeLog, threadId: "" }] : [])] : [], bad = rows.filter((row) => row.ok === false);
   const entries = rows.reduce((sum, row) => sum + (row.verifiedTo ?? 0), 0);
-  const verdict = !found ? "" : found.ok ? `Every entry is as it was written: ${quantity(entries, "entry", "entries")} in ${quantity(found.sessions.length, "session")}${found.keyed ? ", under this deployment’s key" : ""}.` : found.ok === false ? `${quantity(bad.length, "log")} ${bad.length === 1 ? "is" : "are"} not as ${bad.length === 1 ? "it was" : "they were"} written.` : "Nothing is wrong that can be checked here; a part is under another key.";
+  const first = bad.find((row) => row.fault), where = !first ? "" : ` The first fault is entry ${first.fault.seq.toLocaleString("en")} of ${!first.threadId ? "the tree’s own log" : by(first.threadId) ? quoted(by(first.threadId)) : "a log"}.`;
+  const verdict = !found ? "" : found.ok ? `Every entry is as it was written: ${quantity(entries, "entry", "entries")} in ${quantity(found.sessions.length, "session")}${found.keyed ? ", under this deployment’s key" : ""}.` : found.ok === false ? `${quantity(bad.length, "log")} ${bad.length === 1 ? "is" : "are"} not as ${bad.length === 1 ? "it was" : "they were"} written.${where}` : "Nothing is wrong that can be checked here; a part is under another key.";
   return html`<section class="wholly" aria-label="Proof" data-testid="proof" tabindex="0">${at === null ? null : html`<p class="faint">Logs are verified as they are now, with what came later.</p>`}${why ? html`<p class="error">Not verified: ${why}. <button class="quiet" onClick=${() => read()}>Try again</button></p>` : null}
     ${found ? html`<p class="verdict ${found.ok ? "ok" : found.ok === false ? "bad" : ""}" data-testid="proof-verdict" data-ok=${String(found.ok)}>${verdict} <button class="mini" onClick=${() => read(true)}>Verify again from the start</button></p>
     <table class="facts-table"><thead><tr><th scope="col">Log</th><th scope="col">Verified</th><th scope="col">Chain head</th><th scope="col">Finding</th><th scope="col"><span class="hidden">Export</span></th></tr></thead><tbody>${rows.map((row) => { const agent = by(row.threadId); return html`<tr key=${row.threadId}><td>${row.threadId ? (agent ? html`<${Words} text=${agentName(agent)} most=${60} />` : html`<code>${plain(row.threadId, 40)}</code>`) : "the tree’s own log"}</td><td class="num">${(row.verifiedTo ?? 0).toLocaleString("en")}${row.of ? html`<span class="faint"> of ${row.of.toLocaleString("en")}</span>` : null}</td><td>${row.head ? html`<code title=${row.head}>${row.head.slice(0, 16)}…</code> <button class="quiet" aria-label="Copy the chain head" onClick=${() => navigator.clipboard?.writeText(row.head).then(() => notice("Copied.", { forMs: 2000, key: "copied" }), () => {})}>Copy</button>` : ""}</td><td class=${row.ok === false ? "bad" : "faint"}>${row.fault ? html`entry ${row.fault.seq.toLocaleString("en")}: ${visible(row.fault.text, { breaks: false })}` : row.unchecked ? visible(row.unchecked, { breaks: false }) : "none"}</td><td>${row.threadId ? html`<${Export} thread=${row.threadId} name=${agent ? agentName(agent) : ""} />` : null}</td></tr>`; })}</tbody></table>` : why ? null : html`<p class="faint late-shown">Verifies the chains of all logs of this tree…</p>`}<${Decided} id=${tree.id} seq=${tree.head.value.treeSeq} /></section>`;
