@@ -52,6 +52,8 @@ class DoorClient(ABC):
         """The most seconds before an answer, drawn from."""
         self.makes = True
         """Whether it makes sessions of its own beside those that it shares."""
+        self.asks = True
+        """Whether its person answers; a client of version 2 may name a model as the reviewer instead."""
         self.wanted: dict[str, None] = {}
         """Sessions that it hears, and resumes when it comes back."""
         self.here = False
@@ -124,7 +126,7 @@ class DoorClient(ABC):
         return gateway.connect(self.principal, self._lane, window, outgoing)
 
     def _hears(self, gateway: SimGateway) -> Ears:
-        return Ears(self._doors, f"{self.name} at {gateway.name}", self.principal)
+        return Ears(self._doors, f"{self.name} at {gateway.name}", self.principal, asks=self.asks)
 
     def _ended(self) -> None:
         self.here = False
@@ -250,17 +252,20 @@ class SecondVersion(DoorClient):
 
     async def _resumes(self, session: str) -> None:
         self.wanted[session] = None
-        while await self._calls("thread/resume", threadId=session) is None:
+        while await self._calls("thread/resume", threadId=session, **self._reviewer()) is None:
             if not self._doors.known(session):
                 self.wanted.pop(session, None)
                 return
             await asyncio.sleep(ASKED_AGAIN_S)
 
+    def _reviewer(self) -> dict[str, str]:
+        return {} if self.asks else {"approvalsReviewer": "auto_review"}
+
     async def _act(self) -> None:
         rng = self._rng
         may = self.principal.may(Scope.SUBMIT)
         if may and (not self.shared or (self.makes and rng.random() < 0.15)):
-            await self._calls("thread/start", cwd="/sim")
+            await self._calls("thread/start", cwd="/sim", **self._reviewer())
             return
         if self.shared and (not self.wanted or rng.random() < 0.25):
             await self._resumes(rng.choice(self.shared))

@@ -438,8 +438,8 @@ def _tells_place(told: Any) -> bool:
 class Ears:
     """Everything that one connection was told."""
 
-    def __init__(self, doors: Doors, name: str, principal: Principal) -> None:
-        self._doors, self._name, self._principal = doors, name, principal
+    def __init__(self, doors: Doors, name: str, principal: Principal, *, asks: bool = True) -> None:
+        self._doors, self._name, self._principal, self._asks = doors, name, principal, asks
         self.threads: dict[str, Thread] = {}
         self.conversations: dict[str, Conversation] = {}
         self.living = True
@@ -473,7 +473,7 @@ class Ears:
 
     @property
     def may_answer(self) -> bool:
-        return self._principal.may(Scope.APPROVE)
+        return self._asks and self._principal.may(Scope.APPROVE)
 
     def received(self, data: bytes, named: str = "") -> None:
         """A message; `named` is what the client itself had asked for, where it is an answer."""

@@ -15,8 +15,8 @@ DOOR_RULES = {
     ),
     "put": Rule(
         (
-            "A request is put to every client that hears its session and may answer, until it is settled,"
-            " and to nobody afterwards."
+            "A request is put to every client that hears its session and may answer, but for one that leaves"
+            " that to a model, until it is settled, and to nobody afterwards."
         ),
         Case("a request was open, at a moment of quiet, that several clients could answer"),
     ),

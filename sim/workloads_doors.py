@@ -256,6 +256,10 @@ async def crowds(fixture: Fixture) -> None:
             client.waits_s = PATIENT_S
         if manner == "alone":
             client.replies = (1,) if client is alone else (0,)
+    seconds = [client for client in guests if isinstance(client, SecondVersion)]
+    if manner == "late" and seconds:
+        # What its threads ask, and what their agents ask, is put to the others alone.
+        seconds[-1].asks = False
     for client in guests:
         await asyncio.sleep(rng.choice((0.1, 4.0, 12.0)) * rng.random())
         client.begin()
