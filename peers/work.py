@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx
+if TYPE_CHECKING:
+    # A peer with a client of its own has no other one.
+    import httpx
 
 from peers.wire import folder, model
 
@@ -22,6 +24,8 @@ TOOL = {"type": "function", "name": "shell", "description": "Runs a command.", "
 
 def client() -> httpx.AsyncClient:
     """A client that keeps its connections."""
+    import httpx
+
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
     return httpx.AsyncClient(base_url=model(), timeout=60.0, trust_env=False, limits=limits)
 

@@ -39,6 +39,8 @@ NEVER_HERE = {
     "langgraph, Redis saver": "it needs Redis's JSON and search modules, which Debian's server has not",
     "pydantic-ai": "a library like the first two, without a store of its own",
     "prefect": "no runtime of agents: its tasks are run again as a whole",
+    "openhands-sdk": "it needs Python 3.12, and Dendro is served from 3.11 on",
+    "inngest": "not tried",
     "temporalio, hatchet-sdk": "their servers are in no package; test servers are downloaded at run time",
 }
 """Peers that no run tries, each with the reason."""

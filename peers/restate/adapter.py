@@ -40,6 +40,11 @@ class Durable(Peer):
     async def restart(self) -> None:
         argv = [sys.executable, "-P", "-m", "peers.restate.service", self._at]
         self._service = subprocess.Popen(argv)
+        while self._service.poll() is None:
+            await asyncio.sleep(0.05)
+            with suppress(httpx.TransportError):
+                await self._http.get(f"http://{self._at}/")
+                return
 
 
 @asynccontextmanager
