@@ -569,6 +569,7 @@ LATER = (
     ((abandoned, archives, ends, heirs), 0.05),
     ((letters,), 0.02),
     ((contents, folders, processes, left_running), 0.03),
+    ((receipts,), 0.015),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
