@@ -11,7 +11,7 @@ import orjson
 from orchestrator.broker.replies import stored_event
 from orchestrator.core.blobs import references
 from orchestrator.core.chain import GENESIS
-from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, decode_entry
 from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS
 from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.views.event import Event
@@ -120,7 +120,9 @@ def _sent_home(world: Ended) -> None:
 
 def _read_anew(world: Ended, session: str, seen: Seen) -> None:
     """Nothing was changed behind what was read, and folded, as the log grew."""
-    if world.site.watch.archive_moves.log_after(session, 0) != seen.stored:
+    moves = world.site.watch.archive_moves
+    found = moves.log_after(session, 0)
+    if found != seen.stored and not moves.is_redacting(session, found, seen):
         world.site.watch.broken("chain", f"the log of {session} is not what was read as it grew")
 
 
@@ -186,6 +188,9 @@ def _calls(world: Ended, session: str, seen: Seen) -> None:
 
 def _said(world: Ended, session: str, seen: Seen) -> None:
     """Texts of people stay in the conversation, or in the part of it that a compaction keeps."""
+    if seen.instead:
+        # A compaction that was redacted keeps the words of nobody.
+        return
     kept = {*seen.state.kept_user_texts, *_texts(seen.state.history)}
     for seq, entry in enumerate(seen.entries, 1):
         if entry.type == DENDRO and entry.payload["kind"] == "rewound":
@@ -310,7 +315,7 @@ class _Shown:
             place = self._seqs.index(event.seq, self._after_gap[0] if self._after_gap else 0)
             if place != self._next and not self._goes_on(place):
                 self._broken(event, place)
-            if not (any(references(entry.payload)) or dict(entry.payload) == event.msg):
+            if not (any(references(entry.payload)) or self._is_said(entry, event)):
                 self._watch.broken(
                     "events", f"{self._session}: {self._person} was shown {event}, not {entry}"
                 )
@@ -318,6 +323,15 @@ class _Shown:
         elif not event.type.endswith(_OFTEN) and self._session not in self._watch.trees:
             # Events about agents are in the tree log, in no session's.
             self._broken(event, self._next)
+
+    def _is_said(self, entry: Entry, event: Event) -> bool:
+        """Whether an event is the log's, as it was written or as it stands since it was redacted."""
+        seen = self._watch.sessions[self._session]
+        instead = decode_entry(seen.stored[event.seq - 1][1][b"p"])
+        if instead != entry and dict(instead.payload) == event.msg:
+            self._watch.reach.saw("redacted_heard")
+            return True
+        return dict(entry.payload) == event.msg
 
     def _goes_on(self, place: int) -> bool:
         """Whether it may go on there behind a gap: what lies between has left Redis, if anything does."""

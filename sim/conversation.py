@@ -107,6 +107,8 @@ class Conversations:
                 said = tuple(grammar.conversation)
                 asked = Asked(task["request"], task["settings"], said, task["rescue"], shown)
                 self._begun[session].append(asked)
+            elif grammar.redacted:
+                return
             elif fact["kind"] == "request_ended" and fact["outcome"] == "completed":
                 self._answered(fact, task, grammar)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -127,8 +129,9 @@ class Conversations:
         self._shown[prompt.session_id].append(prompt)
 
     def went_back(self) -> None:
-        """Letters that were read, and not held against their senders' logs yet, are read anew."""
+        """What was read, and not held against the logs of others yet, is read anew."""
         self._letters.clear()
+        self._made.clear()
 
     def letters_are_true(self, log_of: LogOf) -> None:
         """Holds letters against their senders' logs; raises `Wrong`."""

@@ -209,6 +209,10 @@ class Double:
         """A sorted set's members with their scores."""
         return self._store.members(key.encode())
 
+    def values(self) -> list[tuple[str, bytes]]:
+        """Every key with the words of its value."""
+        return [(key.decode(), words) for key, words in self._store.words().items()]
+
     def stream_after(self, key: str, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """A stream's entries after `n`-0."""
         return self._store.stream_after(key.encode(), n)

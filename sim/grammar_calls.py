@@ -19,6 +19,7 @@ from sim.grammar_terms import (
     CONTEXT,
     OUTPUTS,
     PNG,
+    REDACTED,
     REPLACES,
     Item,
     check,
@@ -292,8 +293,11 @@ class CallGrammar(Reading):
         check(payload["message"] in bridge, "a compaction loses its summary")
         if all(isinstance(part, str) for part in kept):
             wanted, found = plain([*self.kept, *said]), plain(kept)
-            check(found == wanted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
-            check(in_order(bridge, kept), "a compaction does not tell what people said, or in another order")
+            check(found == wanted or self.redacted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
+            check(
+                self.redacted or in_order(bridge, kept),
+                "a compaction does not tell what people said, or in another order",
+            )
         self.kept, self.conversation = kept, items
         self.pinned_at = 0
         self._task["rescue"] = 0
@@ -316,7 +320,10 @@ class CallGrammar(Reading):
         told = text_of(items[len(heeded)])
         for name in ("cwd", "approval_policy"):
             line = f"<{name}>{self._task['settings'][name]}</{name}>"
-            check(line in told, f"after a compaction the model is told {told!r}, and {line} holds")
+            check(
+                line in told or told == REDACTED,
+                f"after a compaction the model is told {told!r}, and {line} holds",
+            )
         manners = tags_in_force(self._task["settings"])
         tags = [text_of(item).partition("\n")[0] for item in items[count : count + len(manners)]]
         check(tags == manners, f"after a compaction the model is told {tags}, and {manners} hold")

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from orchestrator.core.entries import DENDRO, Entry
-from sim.grammar_terms import check, named
+from sim.grammar_terms import REDACTED, check, named
 from sim.grammar_tree import TreeGrammar
 
 NAMED = ("named", "instructed", "queue_ordered", "queue_edited", "lookup", "answer")
@@ -19,6 +19,10 @@ NAMED = ("named", "instructed", "queue_ordered", "queue_edited", "lookup", "answ
 TIMER = "timer"
 OWN = ("auto-", "spawn-")
 """Tasks that no submission of a person began."""
+
+
+def _is_redaction(entry: Entry) -> bool:
+    return entry.type == DENDRO and bool(entry.payload["kind"] == "redacted")
 
 
 def sent_by(id: str, by: Mapping[str, Any] | None) -> None:
@@ -55,13 +59,17 @@ class GiverGrammar(TreeGrammar):
         fact = entry.payload if entry.type == DENDRO else {}
         if fact.get("kind") == "text":
             check(fact["sha256"] not in self.texts, "a text is kept a second time")
-            check(_digest(fact["content"]) == fact["sha256"], "a text has another digest")
+            is_its = fact["content"] == REDACTED or _digest(fact["content"]) == fact["sha256"]
+            check(is_its, "a text has another digest")
             self.texts.add(fact["sha256"])
             return
         check(self._named <= self.texts, "a text that a claim names is not in the log")
         if epoch != self._epoch and epoch:
             check(fact.get("kind") == "claimed", f"epoch {epoch} begins with {named(entry)}")
-            self._named = {fact[name] for name in ("settings", "rules")}
+            self._named = {fact[name] for name in ("settings", "rules") if fact.get(name)}
+            if not self._named:
+                # Who redacts has no worker's settings, and does nothing else.
+                self._due.append(("what is redacted", _is_redaction))
             check(fact["worker"].startswith(fact["machine"]), f"{fact['worker']} writes on {fact['machine']}")
         else:
             check(fact.get("kind") != "claimed", f"epoch {epoch} begins twice")

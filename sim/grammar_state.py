@@ -72,6 +72,8 @@ class Reading:
         self._before_last: Entry | None = None
         self._shown_end: Mapping[str, Any] = {}
         """The last event of the end of a call: questions of its server may be withdrawn behind it."""
+        self.redacted = False
+        """Whether words of it were redacted: with them may go what a compaction kept of its surroundings."""
         self._due: list[tuple[str, Callable[[Entry], bool]]] = []
         """Names and tests of the entries that must come next."""
         self.read_so_far = 0

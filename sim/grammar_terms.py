@@ -102,6 +102,10 @@ def split(text: str) -> tuple[str, str | None]:
     return "\n".join(said).strip("\n"), plan
 
 
+REDACTED = "[redacted]"
+"""The words that stand instead of those that were redacted."""
+
+
 def named(entry: Entry) -> str:
     return f"{entry.type} {entry.payload.get('kind') or entry.payload.get('type') or ''}".strip()
 

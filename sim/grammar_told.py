@@ -7,14 +7,25 @@ what, and in which order.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
 
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from sim.grammar_calls import CallGrammar
-from sim.grammar_terms import CONTEXT, OUTPUTS, PNG, Item, check, is_marker, opens, tells_manners, text_of
+from sim.grammar_terms import (
+    CONTEXT,
+    OUTPUTS,
+    PNG,
+    REDACTED,
+    Item,
+    check,
+    is_marker,
+    opens,
+    tells_manners,
+    text_of,
+)
 
 STOPPED = re.compile(r"aborted by user( after \d+\.\d+s)?(; its run in the sandbox gave:\n.*)?", re.DOTALL)
 NOT_KEPT = "[a secret answer, not kept]"
@@ -198,12 +209,13 @@ class ToldGrammar(CallGrammar):
         """A request begins with what its model works under."""
         first = self.conversation[0] if self.conversation else {}
         begins = opens(first) or tells_manners(first) or first.get("type") == "inherited"
-        check(begins, f"a conversation begins with {first}")
+        lost = self.redacted or REDACTED in map(text_of, _messages(self.conversation))
+        check(begins or lost, f"a conversation begins with {first}")
         texts = [text_of(item) for item in self.conversation if item.get("role") == "user"]
         context = "".join(text for text in texts if text.startswith(CONTEXT[0]))
         inherits = any(item.get("type") == "inherited" for item in self.conversation)
         lacking = [name for name in TOLD if f"<{name}>" not in context]
-        check(inherits or not lacking, f"a model is not told of {lacking}")
+        check(inherits or not lacking or lost, f"a model is not told of {lacking}")
 
 
 def _are_answers(call: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
@@ -251,3 +263,7 @@ def _interrupted(entry: Entry) -> bool:
     return (
         entry.type == EVENT_MSG and message["type"] == "turn_aborted" and message["reason"] == "interrupted"
     )
+
+
+def _messages(items: Iterable[Item]) -> Iterator[Item]:
+    return (item for item in items if item.get("type") == "message")

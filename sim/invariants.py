@@ -13,6 +13,7 @@ from sim.invariants_of_folders import FOLDER_CASES, FOLDER_RULES
 from sim.invariants_of_processes import PROCESS_RULES
 from sim.notary_rules import NOTARY_CASES, NOTARY_RULES
 from sim.odd_servers import ODD_RULES
+from sim.redactions import REDACTION_CASES, REDACTION_RULES
 from sim.rule import Case, Rule
 
 RULES = {
@@ -459,6 +460,7 @@ RULES = {
     **DOOR_RULES,
     **ODD_RULES,
     **NOTARY_RULES,
+    **REDACTION_RULES,
     "rest": Rule(
         (
             "When faults are over and people answer, every session comes to rest, and every closed one is"
@@ -536,6 +538,7 @@ CASES = {
     **FOLDER_CASES,
     **DOOR_CASES,
     **NOTARY_CASES,
+    **REDACTION_CASES,
 }
 """Cases that belong to no single rule, and that a campaign is to reach as well."""
 

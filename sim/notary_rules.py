@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING
 
-from orchestrator.broker.replies import stored_entry, tree_entry
+from orchestrator.broker.replies import tree_entry
 from orchestrator.core.chain import GENESIS, payload_digest
 from orchestrator.core.entries import DENDRO
 from orchestrator.rollouts.bundle_receipts import Head
@@ -22,6 +22,7 @@ from orchestrator.rollouts.register import BadRegister, Register
 from orchestrator.rollouts.signed_notes import VerifierKey
 from sim.double import EPOCH_S, Double
 from sim.objects import SimObjects
+from sim.redactions import as_stored
 from sim.rule import Case, Rule
 
 if TYPE_CHECKING:
@@ -185,7 +186,7 @@ class NotaryRules:
             watch.broken("noted", f"{head.log} is stated with another root at {head.size} of {len(leaves)}")
 
     def _leaves(self, seen: Seen) -> list[bytes]:
-        entries = (stored_entry(*one) for one in seen.stored)
+        entries = (as_stored(*one) for one in seen.stored)
         return [_leaf(one.seq, one.epoch, one.covered, one.chain) for one in entries]
 
     def _tree_leaves(self, tree: str) -> list[bytes]:

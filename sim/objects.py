@@ -103,6 +103,10 @@ class SimObjects:
         """All objects in a folder, and in those below it."""
         return [name for name in self._content if name.startswith(f"{folder}/")]
 
+    def all_names(self) -> list[str]:
+        """All objects that there are."""
+        return list(self._content)
+
     def put_back(self, since_s: float, *, folders_only: bool = False) -> None:
         """Restores the objects that were removed since then."""
         for at_s, name, content, with_folder in self._removed:

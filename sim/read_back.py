@@ -17,7 +17,7 @@ from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
-from orchestrator.broker.replies import HEAD_FIELDS, session_head, stored_entry, tree_entry
+from orchestrator.broker.replies import HEAD_FIELDS, session_head, tree_entry
 from orchestrator.core.chain import BrokenLink, ChainKey, ExpectedHead
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
@@ -26,11 +26,12 @@ from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import
-from orchestrator.rollouts.replay import fold_file, fold_session
+from orchestrator.rollouts.replay import fold_file, fold_session, instead_of
 from orchestrator.rollouts.verify import audit_file
 from sim.double import Double
 from sim.objects import SimObjects
 from sim.observer import Observer
+from sim.redactions import as_stored
 from sim.seen import Seen
 
 OTHER = SessionId("00000000-0000-7000-8000-000000000000")
@@ -77,7 +78,7 @@ class _Source:
 
     async def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
         for place, fields in self.seen.stored[after:through]:
-            yield stored_entry(place, fields)
+            yield as_stored(place, fields)
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         packed = {
@@ -122,12 +123,16 @@ class ReadBack:
         folded = fold_file(file, None, key)
         if folded.broken or folded.seq != seen.seq or folded.sha256_then != live.sha256_then:
             self._broken(session, f"its file folds to another state: {folded.broken} at {folded.seq}")
-        if folded.head != seen.head or not folded.complete or digest(folded.state) != digest(seen.state):
+        if (
+            folded.head != seen.head
+            or folded.complete == bool(seen.instead)
+            or digest(folded.state) != digest(seen.state)
+        ):
             self._broken(session, f"its file folds to another state at {folded.seq}")
         noted = ExpectedHead(seen.seq, seen.head)
         self._verified(session, audit_file(file, key, noted).findings)
         kept: dict[str, bytes] = {}
-        plan = plan_import(read_rollout(lines, kept), _newcomer(seen), kept, key)
+        plan = plan_import(read_rollout(lines, kept), _newcomer(seen), kept, key, instead=instead_of(lines))
         self._imported(session, seen, plan)
         shown = _File(session, _finished(_lines(source, head, full=False)))
         self._verified(session, audit_file(cast(Any, shown), key, None).findings)

@@ -43,5 +43,14 @@ class Seen:
     """The last entry that ended a turn, of those that a claim's holder wrote."""
     at: dict[int, Place] = field(default_factory=dict)
     """Where the log stood behind each entry."""
+    instead: dict[int, Entry] = field(default_factory=dict)
+    """The lines that stand instead of redacted entries, by their numbers."""
     stored: list[tuple[bytes, dict[bytes, bytes]]] = field(default_factory=list)
     """The entries as Redis has them."""
+
+    @property
+    def readable(self) -> list[Entry]:
+        """The entries as they can be read now."""
+        if not self.instead:
+            return self.entries
+        return [self.instead.get(seq, entry) for seq, entry in enumerate(self.entries, 1)]

@@ -534,6 +534,22 @@ function command.XTRIM(key, strategy, ...)
   return cut(key, stream, stream.last - tonumber(threshold) + 1)
 end
 
+-- Of one entry: what is behind it moves up.
+function command.XDEL(key, word)
+  local stream = of('stream', key)
+  if not stream then return 0 end
+  local ms, n = id_of(word, 0)
+  local at = place(stream, ms, n, false)
+  if at > stream.last or stream.ms[at] ~= ms or stream.n[at] ~= n then return 0 end
+  for i = at, stream.last do
+    stream.ms[i], stream.n[i], stream.ids[i], stream.rows[i] = stream.ms[i + 1], stream.n[i + 1], stream.ids[i + 1],
+      stream.rows[i + 1]
+  end
+  stream.last = stream.last - 1
+  wrote(key)
+  return 1
+end
+
 function command.XLEN(key)
   local stream = of('stream', key)
   return stream and stream.last - stream.first + 1 or 0
@@ -811,6 +827,25 @@ function reads.weights(now)
   for _, key in ipairs(keys) do
     local value = found(key)
     if value then reply[#reply + 1], reply[#reply + 2] = key, #key + weight(value) end
+  end
+  return reply
+end
+
+-- Every key in their order, each with the words of its value in one text; behind a number.
+function reads.words()
+  local keys, reply = {}, {}
+  for key in raw_pairs(values) do keys[#keys + 1] = key end
+  sort(keys)
+  for _, key in ipairs(keys) do
+    local value, all = values[key], {}
+    all[1] = value.text
+    for _, name in ipairs(value.names or {}) do all[#all + 1], all[#all + 2] = name, value.fields[name] end
+    for _, member in ipairs(value.order or {}) do all[#all + 1] = member end
+    for member in raw_pairs(value.members or {}) do all[#all + 1] = member end
+    for at = value.first or 1, value.rows and value.last or 0 do
+      for _, word in ipairs(value.rows[at]) do all[#all + 1] = word end
+    end
+    reply[#reply + 1], reply[#reply + 2] = key, table.concat(all, '\n')
   end
   return reply
 end

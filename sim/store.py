@@ -49,6 +49,7 @@ class Store:
         self._expires = reads[b"expires"]
         self._goes_on, self._changes = reads[b"goes_on"], reads[b"changes"]
         self._weights, self._counted = reads[b"weights"], reads[b"counted"]
+        self._words = reads[b"words"]
         self._hashes: dict[bytes, tuple[int, int, dict[bytes, bytes]]] = {}
         """Hashes that were read: after how many writes, when they had changed last, and as they were then."""
         self._zsets: dict[bytes, tuple[int, dict[bytes, float]]] = {}
@@ -170,6 +171,11 @@ class Store:
     def weights(self, now_us: int) -> dict[bytes, int]:
         """Every key with the bytes of its name and of the words of its value."""
         found = self._weights(now_us)
+        return {found[at]: found[at + 1] for at in range(1, len(found) + 1, 2)}
+
+    def words(self) -> dict[bytes, bytes]:
+        """Every key with the words of its value, one behind the other."""
+        found = self._words()
         return {found[at]: found[at + 1] for at in range(1, len(found) + 1, 2)}
 
     def counts_calls(self) -> Callable[[], int]:

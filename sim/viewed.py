@@ -23,7 +23,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.broker.redis_keys import Keys
-from orchestrator.broker.replies import stored_entry, stored_event, tree_entry
+from orchestrator.broker.replies import stored_event, tree_entry
 from orchestrator.core.blobs import REFERENCE, resolve
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.frozen import replace
@@ -44,6 +44,7 @@ from orchestrator.views.turns.projector import Projector
 from sim.double import Double
 from sim.exec_lines import ExecLines, turn_of
 from sim.objects import SimObjects
+from sim.redactions import as_stored
 from sim.seen import Seen
 from sim.told_turns import Told, TurnReader, as_told, whole
 
@@ -130,7 +131,7 @@ class _Found:
         if known is not seen:
             entries = []
             self._logs[session] = seen, entries
-        entries += [stored_entry(*one) for one in seen.stored[len(entries) :]]
+        entries += [as_stored(*one) for one in seen.stored[len(entries) :]]
         return entries
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
@@ -219,7 +220,7 @@ class Viewed:
     def _entries(self, session: str, through: int) -> list[Entry]:
         """A log's entries, with their large texts."""
         seen, found = self._watch.sessions[session], list[Entry]()
-        for entry, (_, fields) in zip(seen.entries[:through], seen.stored, strict=False):
+        for entry, (_, fields) in zip(seen.readable[:through], seen.stored, strict=False):
             if _REFERS.encode() in fields[b"p"]:
                 entry = whole(entry, lambda digest: self._found.text(seen.tree, digest))
             found.append(entry)
@@ -243,7 +244,7 @@ class Viewed:
         seen = self._watch.sessions[session]
         if seen.state.facts.agent_id:
             return None
-        for entry in seen.entries[:64]:
+        for entry in seen.readable[:64]:
             if entry.type == DENDRO and entry.payload["kind"] == "forked":
                 parent, seq = entry.payload["parent"]["session"], entry.payload["parent"]["seq"]
                 there = parent in self._watch.sessions and self._double.hash(self._keys.session(parent))
@@ -363,7 +364,7 @@ class Viewed:
         limit = self._rng.choice((1, 4, 20))
         whole, paged = done(self._past_of(head, limit))
         self._same(head.session, f"its past by {limit}", paged, whole)
-        own = [(e.id, e.payload) for e in map(_as_shown, seen.entries) if e.type == EVENT_MSG]
+        own = [(e.id, e.payload) for e in map(_as_shown, seen.readable) if e.type == EVENT_MSG]
         self._same(head.session, "its past", _of_its_own(whole), _of_its_own(own))
 
     async def _past_of(self, head: SessionHead, limit: int) -> tuple[list[Any], list[Any]]:
@@ -444,7 +445,7 @@ class Viewed:
                 seen.grammar.agent.get("label"),
             )
         waits = ""
-        last = [e for e in seen.entries[-80:] if e.type == DENDRO and _moves(e.payload)]
+        last = [e for e in seen.readable[-80:] if e.type == DENDRO and _moves(e.payload)]
         if last:
             fact = last[-1].payload
             if fact["kind"] == "call":
@@ -454,7 +455,7 @@ class Viewed:
         self._same(drawn.session, "what it waits for", drawn.doing.waits_for, waits)
         counts = [
             entry.payload["info"]["total_token_usage"]["total_tokens"]
-            for entry in seen.entries[-80:]
+            for entry in seen.readable[-80:]
             if entry.type == EVENT_MSG and entry.payload["type"] == "token_count" and entry.payload["info"]
         ]
         if counts and counts[-1] and not drawn_from.sealed_seq:
@@ -498,13 +499,13 @@ class Viewed:
     def _begun(self, session: str) -> bool:
         """Whether a person has said, named or done anything in it."""
         seen = self._watch.sessions[session]
-        kinds = {entry.payload["kind"] for entry in seen.entries if entry.type == DENDRO}
+        kinds = {entry.payload["kind"] for entry in seen.readable if entry.type == DENDRO}
         return bool(seen.state.facts.agent_id or kinds & {"task", "named", "forked"})
 
     def _perhaps(self, session: str) -> bool:
         """Whether messages that were added without a turn are all that was said in it."""
         seen = self._watch.sessions[session]
-        added = any(e.type == EVENT_MSG and e.payload["type"] == "items_injected" for e in seen.entries)
+        added = any(e.type == EVENT_MSG and e.payload["type"] == "items_injected" for e in seen.readable)
         return added and not self._begun(session)
 
     def _filters(self, heads: Mapping[str, SessionHead]) -> Iterable[tuple[ThreadFilter, Any]]:
@@ -561,7 +562,9 @@ class Viewed:
 
     def _stands(self, row: Thread, head: SessionHead, seen: Seen) -> None:
         """A thread at any moment: its name, what it is at, and whom it waits for."""
-        names = [e.payload["name"] for e in seen.entries if e.type == DENDRO and e.payload["kind"] == "named"]
+        names = [
+            e.payload["name"] for e in seen.readable if e.type == DENDRO and e.payload["kind"] == "named"
+        ]
         self._same(row.id, "its name", row.name, names[-1] if names else None)
         task = seen.grammar.task
         if head.archived or head.quarantined or head.shelved or (task is not None and task["stopping"]):

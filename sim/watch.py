@@ -13,8 +13,7 @@ from typing import Any
 
 from orchestrator.broker.records import AgentStates
 from orchestrator.broker.redis_keys import Keys
-from orchestrator.broker.replies import stored_entry
-from orchestrator.core.blobs import REFERENCE, resolve
+from orchestrator.core.blobs import REFERENCE, is_reference, resolve
 from orchestrator.core.calls import Phase
 from orchestrator.core.chain import GENESIS, next_chain
 from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry, decode_entry
@@ -46,6 +45,7 @@ from sim.odd_servers import OddServers
 from sim.process_rules import ProcessRules
 from sim.queued import Given, waiting
 from sim.reach import Reach
+from sim.redactions import Redactions, as_stored
 from sim.renewals import Renewals
 from sim.replies import Replies
 from sim.requests import Requests
@@ -117,6 +117,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.conversations = Conversations(self._text)
         self.archive_moves = ArchiveMoves(self, double, keys, objects)
         self.live_state = LiveState(self, double, keys)
+        self.redactions = Redactions(self, double, objects)
         self.renewals = Renewals(self, loop, double, keys)
         self.violation: Violation | None = None
         self.commits = 0
@@ -322,6 +323,7 @@ class Watch(Rest, Branches, TreeLogs):
         if int(data[b"seq"]) != (before := seen.seq):
             for entry_id, fields in self.archive_moves.log_after(session, seen.seq):
                 self._entry(session, seen, entry_id, fields, epoch)
+            self.redactions.read(session, seen)
             if before and session in self._cut_back:
                 self._cut_back.discard(session)
                 self.reach.saw("chain")
@@ -340,7 +342,7 @@ class Watch(Rest, Branches, TreeLogs):
     def _entry(
         self, session: str, seen: Seen, entry_id: bytes, fields: dict[bytes, bytes], epoch: int
     ) -> None:
-        stored = stored_entry(entry_id, fields)
+        stored = as_stored(entry_id, fields)
         if stored.seq != seen.seq + 1:
             self.broken("gapless", f"{session}: entry {stored.seq} follows entry {seen.seq}")
         head = next_chain(seen.head, stored.seq, stored.epoch, stored.covered, self.secret)
@@ -352,12 +354,16 @@ class Watch(Rest, Branches, TreeLogs):
             self.broken(
                 "epochs", f"{session}: entry {stored.seq} is of epoch {stored.epoch}, the claim of {epoch}"
             )
-        if len(stored.salt) != SALT_BYTES:
+        if len(stored.salt) != SALT_BYTES and not stored.digest:
             self.broken(
                 "chain", f"entry {stored.seq} of session {session} has a salt of {len(stored.salt)} bytes"
             )
         self.steps.dated(session, stored.seq, stored.payload)
-        entry = whole = decode_entry(stored.payload)
+        entry = whole = instead = decode_entry(stored.payload)
+        if stored.digest:
+            seen.instead[stored.seq], seen.grammar.redacted = instead, True
+            # Read anew behind a moment to which Redis went back.
+            entry = whole = self.redactions.original(stored) or instead
         if _REFERS in stored.payload:
             whole = Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id)
         try:
@@ -365,7 +371,10 @@ class Watch(Rest, Branches, TreeLogs):
         except AssertionError as error:
             self.broken("log", f"session {session}, entry {stored.seq}: {error}")
         try:
-            self.conversations.read(session, seen.grammar, entry, stored.epoch)
+            if stored.digest:
+                seen.grammar.read(instead, stored.epoch)
+            else:
+                self.conversations.read(session, seen.grammar, entry, stored.epoch)
         except Wrong as error:
             self.broken("grammar", f"session {session}, entry {stored.seq}: {error}")
         self.processes.entry(session, seen, entry, stored.epoch)
@@ -373,7 +382,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.deadlines.entry(session, seen.state, entry)
         if entry.type == DENDRO:
             self.cancels.entry(session, seen, entry, stored.epoch)
-        seen.state = evolve(seen.state, entry, stored.seq)
+        seen.state = evolve(seen.state, instead, stored.seq)
         seen.seq, seen.head = stored.seq, head
         seen.at[stored.seq] = Place(head, seen.state.history, seen.state.kept_user_texts)
         seen.entries.append(entry)
@@ -402,6 +411,7 @@ class Watch(Rest, Branches, TreeLogs):
     def asked(self, prompt: Prompt) -> None:
         """The model is asked something."""
         self.conversations.shown(prompt)
+        self.redactions.asked(prompt)
         if self.late_s > self._loop.time() or (self.was_parted and self.requests.untrusted):
             # Maybe by what a primary was told that was left: no log here has begun it.
             return
@@ -415,13 +425,21 @@ class Watch(Rest, Branches, TreeLogs):
         return stored_text(self._double, self.keys, tree, digest)
 
     def _text(self, session: str, content: Any) -> str | None:
-        return text_of(self._double, self.keys, self.sessions[session].tree, content)
+        tree = self.sessions[session].tree
+        if self.redactions.gone and is_reference(content):
+            # What referred to a text that was redacted may be a copy which was taken before.
+            key = self.keys.blob(tree, content[REFERENCE])
+            stored = self._double.look("GET", key) is not None
+            return text_of(self._double, self.keys, tree, content) if stored else None
+        return text_of(self._double, self.keys, tree, content)
 
     def _facts(self, session: str, seen: Seen, entry: Entry) -> None:
         if entry.type == DENDRO:
             fact = entry.payload
             self.reach.met("fact", fact["kind"])
             self.answers.entry(session, seen, fact)
+            if fact["kind"] == "redacted":
+                self.redactions.told(session, seen, fact)
             if fact["kind"] == "request_begun":
                 self.odd_servers.begins(session)
             if self.folders is not None:
@@ -462,6 +480,9 @@ class Watch(Rest, Branches, TreeLogs):
         """A fork names an entry of its parent, and begins with what was said there."""
         parent = self.sessions[fact["parent"]["session"]]
         content = text_of(self._double, self.keys, self.sessions[session].tree, fact["content"])
+        if parent.instead or self.sessions[session].instead:
+            # They may have lost the same words at other times.
+            return
         if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
             self.broken("forks", f"{session}: {wrong}")
 

@@ -36,6 +36,7 @@ from sim.workloads_odd import oddities
 from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed, types_under_others
 from sim.workloads_queues import queues
 from sim.workloads_rare import burials, refusals, reruns, zombies
+from sim.workloads_redacted import redactions
 
 PROVIDER = "openai"
 
@@ -570,6 +571,7 @@ LATER = (
     ((letters,), 0.02),
     ((contents, folders, processes, left_running), 0.03),
     ((receipts,), 0.015),
+    ((redactions,), 0.025),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -591,6 +593,7 @@ WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)
 WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"thawed": Workload("thawed", thawed, faults=10, lasts_s=60.0)}
 WORKLOADS |= {"receipts": Workload("receipts", receipts, faults=5, lasts_s=40.0)}
+WORKLOADS |= {"redactions": Workload("redactions", redactions, faults=4, lasts_s=60.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors, crowds)

@@ -6,10 +6,11 @@ Reads are plain commands and may be repeated at will. Knows no claims and no pay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import takewhile
 from typing import Any, TypeVar
 
 from orchestrator.broker.errors import BrokerError, Corrupt, DamagedEntry, Unavailable
@@ -177,9 +178,16 @@ class Logs(Port):
             ]
         except (ValueError, KeyError, TypeError) as error:
             raise Corrupt(key, f"a redacted entry cannot be read: {error}") from error
-        return (
-            tuple(sorted((*instead, *entries), key=lambda entry: entry.seq)[:count]) if instead else entries
-        )
+        if not instead:
+            return entries
+        known = {entry.seq: entry for entry in instead}
+        front = _run(known, range(after + 1, first))
+        if len(front) >= count:
+            return tuple(front[:count])
+        # One that does not lead to the first entry is sealed, with those beside it: they are in the archive.
+        led = len(_run(known, range(first - 1, after, -1)))
+        between = (entry for entry in instead if entry.seq >= first - led)
+        return tuple(sorted((*between, *entries), key=lambda entry: entry.seq)[:count])
 
     async def redacted_lately(self, shard: int, since_ms: int) -> tuple[tuple[SessionId, int], ...]:
         """Sessions of a shard of which entries were redacted at that time or later, with when."""
@@ -192,6 +200,15 @@ class Logs(Port):
         """The numbers of a session's redacted entries; none where its log is in the archive alone."""
         found = await self._connection.command("HKEYS", self.keys.redacted(session))
         return frozenset(map(int, found))
+
+    async def instead_of(self, session: SessionId) -> dict[int, StoredEntry]:
+        """What stands instead of redacted entries, by their numbers; none where all is in the archive."""
+        key = self.keys.redacted(session)
+        found = await self._connection.command("HGETALL", key)
+        try:
+            return {int(seq): RedactedEntry.decode(int(seq), line).entry for seq, line in found.items()}
+        except (ValueError, KeyError, TypeError) as error:
+            raise Corrupt(key, f"a redacted entry cannot be read: {error}") from error
 
     async def redacting(self, session: SessionId) -> list[str] | None:
         """Large texts that are to go with what was redacted of a session; None where no copy is left."""
@@ -439,3 +456,8 @@ class _Read:
     task: asyncio.Task[Any]
     waiters: dict[asyncio.Future[Any], None] = field(default_factory=dict)
     """In the order in which they came."""
+
+
+def _run(known: Mapping[int, StoredEntry], numbers: Iterable[int]) -> list[StoredEntry]:
+    """The entries of these numbers, up to the first that is not there."""
+    return [known[number] for number in takewhile(known.__contains__, numbers)]

@@ -98,9 +98,14 @@ class Archive:
         await asyncio.to_thread(self._objects.put, name, packed)
         return replace(made, name=name)
 
-    async def remove_segment(self, segment: Segment) -> None:
+    async def segments(self, tree: TreeId, session: SessionId) -> list[str]:
+        """The names of all segments of a session, those that no manifest names too."""
+        folder = f"{tree}/{session}"
+        return [f"{folder}/{name}" for name in await asyncio.to_thread(self._objects.names, folder)]
+
+    async def remove_segment(self, name: str) -> None:
         """Removes a segment that no manifest names any more."""
-        await asyncio.to_thread(self._objects.remove, segment.name)
+        await asyncio.to_thread(self._objects.remove, name)
 
     async def remove_blob(self, tree: TreeId, digest: str) -> None:
         """Removes a large text that was redacted."""

@@ -53,8 +53,10 @@ async def full_log(
         manifest = await _sealed_after(reader, session, after)
         if manifest is None:
             return
+        # Segments have the words until they are written anew.
+        instead = await reader.instead_of(session)
         async for entry in _archived(archive, manifest, after, last):
-            yield entry
+            yield instead.get(entry.seq, entry)
         after = manifest.last
 
 

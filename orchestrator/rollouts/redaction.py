@@ -12,7 +12,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -91,11 +91,15 @@ _KEPT: Final = frozenset(
         ),
         *("snapshot", "base", "sha256", "digest", "key", "event", "model", "model_provider", "lane", "cwd"),
         *("who", "surface", "namespace", "rights", "secret", "timestamp", "mode", "policy", "fork"),
+        *("approval_policy", "personality", "effort", "delivery", "last_response_id", "expected_turn_id"),
+        "client_user_message_id",
     }
 )
 """Fields whose texts stay: types, ids and names by which the log is folded."""
 _WHOLE: Final = frozenset({"settings", "by", "sender", "parent", "grant_root"})
 """Fields that stay with all that is in them."""
+_CHOICES: Final = frozenset({"auto", "concise", "detailed", "none"})
+"""What `summary` says in an op, where it is no text."""
 WITH_WORDS: Final[frozenset[type[f.Fact]]] = frozenset(
     {
         *(f.TaskBegun, f.Steered, f.InputQueued, f.QueuedEdited, f.MailReceived, f.SummaryReceived),
@@ -185,13 +189,18 @@ def _replaced(value: Any, names: bool) -> Any:
     for name, inner in value.items():
         if name == "encrypted_content":
             continue
-        if name in _WHOLE or (isinstance(inner, str) and (name in _KEPT or (name == "name" and not names))):
+        if name in _WHOLE or (isinstance(inner, str) and _stays(name, inner, names)):
             made[name] = inner
         elif name == "arguments":
             made[name] = "{}"
         else:
             made[name] = _replaced(inner, names)
     return made
+
+
+def _stays(name: str, text: str, names: bool) -> bool:
+    """Whether a field's text is no words of anybody."""
+    return name in _KEPT or (name == "name" and not names) or (name == "summary" and text in _CHOICES)
 
 
 def words_of(value: Any, names: bool = False) -> Iterator[str]:
@@ -206,7 +215,7 @@ def words_of(value: Any, names: bool = False) -> Iterator[str]:
             yield value[REFERENCE]
             return
         for name, inner in value.items():
-            kept = isinstance(inner, str) and (name in _KEPT or (name == "name" and not names))
+            kept = isinstance(inner, str) and _stays(name, inner, names)
             if name not in _WHOLE and not kept:
                 yield from words_of(inner, names)
 
@@ -274,6 +283,11 @@ async def plan_of(found: LogSource, head: SessionHead, wanted: Wanted) -> Plan:
         await _Look(found, plan, each, asked, texts).through()
     for tree in dict.fromkeys(trees):
         await _look_through_tree(found, plan, tree, texts)
+    for tree in {head.tree for head in plan.heads.values()}:
+        # A step that was refused has stored its texts, and nothing names them.
+        stored = {(tree, digest) for digest in await found.broker.trees.texts_of(tree)}
+        read = await found.large_texts(tree, sorted(d for _, d in stored - texts.named - texts.needed))
+        texts.named |= {(tree, digest) for digest, text in read.items() if plan.has(text)}
     plan.texts = sorted(texts.named - texts.needed)
     digests = sorted({digest for _, digest in plan.texts})
     plan.copies += [Copy(f"text:{digest}", "a large text") for digest in digests]
@@ -330,7 +344,7 @@ def _is_digest(word: str) -> bool:
 async def _texts_in(found: LogSource, tree: TreeId, line: Mapping[str, Any]) -> list[str]:
     payload = line["payload"]
     told = [word for word in words_of(payload, _is_name(line)) if word != INSTEAD]
-    named = set(references(payload))
+    named = await _named_in(found, tree, line)
     texts = await found.large_texts(tree, named) if named else {}
     every = [*told, *texts.values()]
     # Arguments of calls are JSON inside of a text.
@@ -464,6 +478,8 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
     done = 0
     for session, seqs in plan.entries.items():
         done += await _redact_session(found, storage, plan, session, seqs, act)
+    trees = {plan.heads[session].tree for session in plan.entries}
+    await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
     for who in sorted(plan.people - {""}):
         await found.broker.requests.forget_prompts(who, plan.has)
     return done
@@ -617,11 +633,9 @@ async def _finish(
     claim = claimed.claim
     head = await storage.broker.logs.head(claim.session)
     assert head is not None
-    for digest in texts:
-        await storage.blobs.remove(claim.tree, digest)
-        await storage.archive.remove_blob(claim.tree, digest)
+    await _remove_texts(storage, ((claim.tree, digest) for digest in texts))
     manifest = Manifest.decode(head.manifest)
-    kept, old = [], []
+    kept = []
     if manifest.segments and instead is None:
         instead = await _stated_in(storage, head)
     for segment in manifest.segments:
@@ -637,13 +651,21 @@ async def _finish(
             for entry in entries
         ]
         kept.append(await storage.archive.rewrite_segment(claim.tree, claim.session, segment, made))
-        old.append(segment)
+    # A writer that died, or was too late, may have left others of the same entries.
+    named = {segment.name for segment in kept}
+    stray = [name for name in await storage.archive.segments(claim.tree, claim.session) if name not in named]
     encoded = Manifest(tuple(kept)).encode() if manifest.segments else head.manifest
     answer = await storage.broker.commits.rewrite(claim, head.manifest, encoded)
     if not isinstance(answer, Stored):
         raise NotRedacted(f"copies of session {claim.session} stay in the archive: {answer}")
-    for segment in old:
-        await storage.archive.remove_segment(segment)
+    for name in stray:
+        await storage.archive.remove_segment(name)
+
+
+async def _remove_texts(storage: Storage, texts: Iterable[tuple[TreeId, str]]) -> None:
+    for tree, digest in texts:
+        await storage.blobs.remove(tree, digest)
+        await storage.archive.remove_blob(tree, digest)
 
 
 async def _stated_in(storage: Storage, head: SessionHead) -> dict[int, bytes]:

@@ -83,6 +83,8 @@ class Step:
     reservations: list[tuple[bytes, list[int]]] = field(default_factory=list)
     waits: list[tuple[bytes, list[int]]] = field(default_factory=list)
     dropped: list[list[bytes]] = field(default_factory=list)
+    redacted: list[list[bytes]] = field(default_factory=list)
+    redacting: bytes = b""
 
 
 def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
@@ -103,7 +105,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
     texts = given.number()
     if given.number() == 1:
         _read_tree(sight, keys, given, step)
-    behind = len(keys) - (1 if step.dropped else 0)
+    behind = len(keys) - (1 if step.dropped else 0) - (3 if step.redacted else 0)
     step.texts = list(keys[behind - texts : behind])
     return step
 
@@ -132,6 +134,7 @@ def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) ->
     step.reservations = [(given.word(), given.amount()) for _ in range(given.number())]
     step.waits = [(given.word(), given.amount()) for _ in range(given.number())]
     step.dropped = given.rows(1)
+    step.redacted, step.redacting = given.rows(2), given.word()
 
 
 def _fence(step: Step, own: Fields) -> bytes:
@@ -309,6 +312,7 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
         sight.hash(keys[-1]).pop(name, None)
     if step.dropped and sight.hash(keys[-1]).keys() <= {EXPIRES}:
         sight.delete(keys[-1])
+    _redacted(sight, keys, step, own)
     _placed(sight, keys, step, released, shown_anew)
     if (advances or released) and own[b"agent_id"] == b"0":
         is_used(sight, keys[14], step.session, own)
@@ -328,6 +332,24 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
         depths=stamp,
         accounts=accounts,
     )
+
+
+def _redacted(sight: Sight, keys: Sequence[bytes], step: Step, own: Fields) -> None:
+    """What stands instead of words, which are gone, and with them all that was made of them."""
+    if not step.redacted:
+        return
+    instead, snapshot, redactions = keys[-3:]
+    for number_of, line in step.redacted:
+        sight.hash(instead)[number_of] = line
+        if int(number_of) > number(own, b"sealed_seq"):
+            sight.stream(keys[1]).loses()
+    sight.delete(snapshot)
+    sight.delete(keys[2])
+    own |= {b"snapshot_seq": b"0", b"redacting": step.redacting}
+    sight.zset(redactions)[step.session] = sight.now
+    old = [name for name, at in sight.zset(redactions).items() if at <= sight.now - REDACTIONS_KEPT_MS]
+    for name in old[:1000]:
+        del sight.zset(redactions)[name]
 
 
 def _as_read(sight: Sight, step: Step, cursor: int) -> bool:
@@ -435,6 +457,7 @@ def _accounted(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) 
 
 
 MOST_KEPT_APART = 500
+REDACTIONS_KEPT_MS = 30 * 86_400_000
 
 
 def _used_that_day(sight: Sight, step: Step, settled: list[list[int]]) -> None:

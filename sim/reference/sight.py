@@ -26,6 +26,7 @@ HASHES = frozenset(
         b"provider",
         b"history_keys",
         b"looked",
+        b"redacted",
         *EXPIRING,
     )
 )
@@ -44,6 +45,7 @@ ZSETS = frozenset(
         b"to_archive",
         b"to_delete",
         b"deleted",
+        b"redactions",
         b"open",
         b"serving",
     )
@@ -90,6 +92,10 @@ class Stream:
     def begins_at(self, n: int) -> None:
         """Removes every entry before a number."""
         self.length = min(self.length, max(0, self.last - n + 1))
+
+    def loses(self) -> None:
+        """Removes an entry that was there before the call."""
+        self.length -= 1
 
     def is_gone(self) -> None:
         self.length, self.behind, self.expires_us = 0, 0, None

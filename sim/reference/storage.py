@@ -34,11 +34,13 @@ def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"REFUSED", b"not sealed to its end"]
     if number(session, b"sq") != number(session, b"cursor"):
         return [b"REFUSED", b"its queue is not read to the end"]
+    if session.get(b"redacting"):
+        return [b"REFUSED", b"copies of what was redacted are not removed yet"]
     if of_closed and sight.hash(keys[6]).get(b"status") != b"closed":
         return [b"REFUSED", b"the root of its tree is not closed any more"]
     session |= {b"archived": b"1", b"owner": b"", b"claim": b""}
     sight.zset(keys[1]).pop(name, None)
-    for key in keys[2:6]:
+    for key in (*keys[2:6], keys[8]):
         sight.delete(key)
     sight.tells_followers(keys[7])
     sight.is_shown_anew(name)

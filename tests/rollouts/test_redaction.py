@@ -24,6 +24,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Sender
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
+from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SnapshotId, SubmissionId
 from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.bundle_export import OpenBundle
@@ -218,6 +219,69 @@ async def test_sealed_entries_are_written_anew_in_the_archive(kept: Kept, tmp_pa
     assert SECRET.encode() not in await everything(kept, tmp_path)
     assert (await audit_session(kept.stored, await kept.head(session))).findings == []
     assert await kept.stored.archive.sealed_through(TreeId(session), session) == 9
+
+
+async def test_words_are_not_read_from_a_segment_that_is_not_written_anew_yet(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def died(*_: object) -> None:
+        raise NotRedacted("the process died")
+
+    session = await kept.has(*worked())
+    await sealed(kept, session, 9)
+    with monkeypatch.context() as context:
+        context.setattr("orchestrator.rollouts.redaction._finish", died)
+        with pytest.raises(NotRedacted, match="died"):
+            await redacted(kept, session, find="ACME")
+    head = await kept.head(session)
+    assert not [
+        entry for entry in [one async for one in kept.log(session, head.seq)] if b"ACME" in entry.payload
+    ]
+    claimed = await kept.broker.claims.claim_session(session, "u", uuid.uuid4().hex, parked=True)
+    assert claimed is not None
+    refused = await kept.broker.commits.archive(claimed.claim, None)
+    assert not isinstance(refused, Stored), "its copies in the archive are owed"
+
+
+async def test_log_that_is_read_from_a_redacted_and_sealed_entry_on_is_whole(kept: Kept) -> None:
+    session = await kept.has(*worked())
+    await sealed(kept, session, 9)
+    await redacted(kept, session, find="ACME")
+    head = await kept.head(session)
+    numbers = sorted(await kept.broker.logs.redacted_numbers(session))
+    for after in range(head.seq):
+        read = [entry.seq async for entry in kept.log(session, head.seq, after)]
+        assert read == list(range(after + 1, head.seq + 1)), f"{after}, redacted: {numbers}"
+
+
+async def test_texts_and_segments_that_nothing_names_go_too(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(*worked())
+    head = await kept.head(session)
+    await kept.stored.blobs.put(head.tree, f"a step that was refused: {SECRET}".encode())
+    entries = [entry async for entry in kept.log(session, head.seq)]
+    await kept.stored.archive.write_segment(head.tree, session, bytes(32), entries[:12])
+    assert SECRET.encode() in await everything(kept, tmp_path)
+    await redacted(kept, session, find="ACME")
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+def test_what_stands_instead_of_a_queued_turn_is_a_turn() -> None:
+    from orchestrator.rollouts.redaction import instead_of
+
+    turn = {
+        "type": "user_turn",
+        "items": [{"type": "text", "text": SECRET}],
+        "cwd": "/w",
+        "approval_policy": "never",
+        "sandbox_policy": {"mode": "read-only"},
+        "model": "m",
+        "summary": "auto",
+        "personality": "friendly",
+    }
+    line = {"type": "dendro", "payload": {"kind": "queued", "id": "1", "op": turn}}
+    made = instead_of(line, lambda _: None)["payload"]["op"]
+    assert SECRET not in repr(made)
+    assert UserTurn.of(made).op.type == "user_turn"
 
 
 async def test_upkeep_finishes_what_a_process_that_died_has_left(

@@ -13,10 +13,11 @@ local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'zset') or misfit(KEYS[3]
   or misfit(KEYS[4], 'stream') or misfit(KEYS[5], 'stream') or misfit(KEYS[6], 'string') or misfit(KEYS[7], 'hash')
   or tell_changes(KEYS[8]) or misfit(KEYS[9], 'hash')
 if bad then return bad end
-local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'seq', 'sealed_seq', 'sq', 'cursor'})
+local s = fields_of(KEYS[1], {'owner', 'claim', 'epoch', 'seq', 'sealed_seq', 'sq', 'cursor', 'redacting'})
 if s.owner ~= worker or s.claim ~= claim or s.epoch ~= epoch then return {'FENCED', num(s.epoch)} end
 if num(s.seq) ~= num(s.sealed_seq) then return {'REFUSED', 'not sealed to its end'} end
 if num(s.sq) ~= num(s.cursor) then return {'REFUSED', 'its queue is not read to the end'} end
+if (s.redacting or '') ~= '' then return {'REFUSED', 'copies of what was redacted are not removed yet'} end
 if of_closed == 1 and redis.call('HGET', KEYS[7], 'status') ~= 'closed' then
   return {'REFUSED', 'the root of its tree is not closed any more'}
 end

@@ -1,0 +1,306 @@
+"""Redactions, held against the logs: what goes, what stays, and what stands instead.
+
+Of a redacted entry the log keeps a line without its words; the rules of what happened go by the entry as it
+was written, those of what can still be read by the line that stands instead. Where Redis goes back behind
+a redaction, the words are back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import orjson
+import zstandard
+
+from orchestrator.broker.records import StoredEntry
+from orchestrator.broker.replies import stored_entry
+from orchestrator.core.entries import Entry, decode_entry
+from orchestrator.core.evolve import evolve
+from orchestrator.core.history import INHERITED
+from orchestrator.core.state import State
+from orchestrator.model.prompt import Prompt
+from sim.double import Double
+from sim.grammar_terms import REDACTED
+from sim.inherited import Place
+from sim.objects import SimObjects
+from sim.rule import Case, Rule
+
+if TYPE_CHECKING:
+    from sim.seen import Seen
+    from sim.watch import Watch
+
+PACKED = b"\x28\xb5\x2f\xfd"
+"""The first bytes of what zstd has made."""
+REDACTION_RULES = {
+    "redacted": Rule(
+        (
+            "A redaction takes the entries that it names, and no other: each has a fact that names its "
+            "digest and what stands instead, the chain goes on by that digest, and the log folds to a state "
+            "of the same shape."
+        ),
+        Case("an entry was redacted"),
+    ),
+    "words_gone": Rule(
+        (
+            "When a redaction is done, its words are nowhere in Redis, in the archive or in a request to the "
+            "model, but where it said that they stay or where they were written meanwhile; a follower that "
+            "comes is not told them."
+        ),
+        Case("words were looked for that were redacted"),
+    ),
+}
+REDACTION_CASES = {
+    "redaction_died": Case("a process that redacted died in the middle"),
+    "redaction_ended": Case("upkeep removed the copies that a redaction had left", ("reply rewrite OK",)),
+    "redacted_sealed": Case("an entry was redacted that was in the archive"),
+    "redacted_heard": Case("a follower was told what stands instead of redacted words"),
+    "redaction_lost": Case("Redis went back behind a redaction"),
+}
+
+
+def as_stored(entry_id: bytes, fields: Mapping[bytes, bytes]) -> StoredEntry:
+    """An entry as it was seen, a redacted one with its digest."""
+    if b"d" not in fields:
+        return stored_entry(entry_id, dict(fields))
+    number = int(entry_id.partition(b"-")[0])
+    return StoredEntry(number, int(fields[b"e"]), fields[b"p"], b"", fields[b"h"], fields[b"d"])
+
+
+def instead_fields(stored: bytes) -> dict[bytes, bytes]:
+    """What Redis keeps instead of an entry, as fields of one."""
+    place, _, payload = stored.partition(b"\n")
+    value = orjson.loads(place)
+    epoch, chain, digest = b"%d" % value["e"], bytes.fromhex(value["h"]), bytes.fromhex(value["d"])
+    return {b"e": epoch, b"p": payload, b"s": b"", b"h": chain, b"d": digest}
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """Words that a redaction has taken away."""
+
+    words: tuple[str, ...]
+    places: tuple[tuple[str, bytes], ...]
+    """The sessions and digests of the entries that had them: where Redis lost a redaction, they are back."""
+    stays: frozenset[str]
+    """Where it said that they stay: `session:seq`, and trees."""
+    ends: Mapping[str, int]
+    """How far the logs went that it has looked through."""
+    done_s: float
+
+
+class Redactions:
+    """What was redacted in one simulation."""
+
+    def __init__(self, watch: Watch, double: Double, objects: SimObjects) -> None:
+        self._watch, self._double, self._objects = watch, double, objects
+        self._original: dict[bytes, Entry] = {}
+        """Entries as they were written, by their digests."""
+        self._facts: list[Mapping[str, Any]] = []
+        self.gone: list[Gone] = []
+
+    # ── logs ──────────────────────────────────────────────────────────────────────────────────
+
+    def original(self, stored: StoredEntry) -> Entry | None:
+        """A redacted entry as it was written; None where that was never seen."""
+        return self._original.get(stored.digest)
+
+    def between(self, session: str, after: int, last: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """What Redis keeps instead of entries behind one."""
+        rows = self._double.hash(self._watch.keys.redacted(session))
+        numbers = sorted(int(number) for number in rows)
+        return [(b"%d-0" % n, instead_fields(rows[b"%d" % n])) for n in numbers if after < n <= last]
+
+    def told(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
+        """A fact of the log says that an entry was redacted."""
+        if fact["log"] != f"session:{session}" or not 0 < fact["seq"] < seen.seq:
+            self._watch.broken("redacted", f"{session}: a fact redacts {fact['log']} at {fact['seq']}")
+        self._facts.append(fact)
+
+    def read(self, session: str, seen: Seen) -> None:
+        """A part of a log was read to its end: what its facts redact is replaced, and folded anew."""
+        facts, self._facts = self._facts, []
+        if not facts:
+            return
+        for fact in facts:
+            at = fact["seq"] - 1
+            entry_id, fields = seen.stored[at]
+            stored = as_stored(entry_id, fields)
+            if stored.covered.hex() != fact["digest"]:
+                self._watch.broken("redacted", f"{session}: {fact['seq']} is redacted under another digest")
+            if at < 3:
+                self._watch.broken("redacted", f"{session}: {fact['seq']}, which names the log, is redacted")
+            if not stored.digest:
+                self._original[stored.covered] = Entry(
+                    seen.entries[at].type, deepcopy(seen.entries[at].payload), seen.entries[at].id
+                )
+                self._watch.reach.saw("redacted")
+                if self._watch.archive_moves.sealed_seq(session) >= fact["seq"]:
+                    self._watch.reach.saw("redacted_sealed")
+            line = _line(fact["instead"])
+            if orjson.loads(line) == orjson.loads(fields[b"p"]) and not stored.digest:
+                self._watch.broken("redacted", f"{session}: {fact['seq']} is redacted, and its words stay")
+            seen.instead[fact["seq"]] = decode_entry(line)
+            if not stored.digest:
+                # What was read of it refers to it: from now on that is the line that stands instead.
+                entry, seen.entries[at] = seen.entries[at], self._original[stored.covered]
+                becomes(entry.payload, decode_entry(line).payload)
+            new = {b"e": fields[b"e"], b"p": line, b"s": b"", b"h": fields[b"h"], b"d": stored.covered}
+            seen.stored[at] = entry_id, new
+        seen.grammar.redacted = True
+        self._folds(session, seen)
+        self._agrees(session, seen)
+
+    def _folds(self, session: str, seen: Seen) -> None:
+        """Folds the log again with what stands instead."""
+        before, seen.state = seen.state, State()
+        for one in seen.stored:
+            stored = as_stored(*one)
+            seen.state = evolve(seen.state, decode_entry(stored.payload), stored.seq)
+            place = seen.at[stored.seq]
+            seen.at[stored.seq] = Place(place.head, seen.state.history, seen.state.kept_user_texts)
+        said = seen.grammar.conversation
+        for at, item in enumerate(seen.state.history):
+            inherits = item.get("type") == INHERITED
+            if at < len(said) and said[at] != item and (inherits or REDACTED in repr(item)):
+                said[at] = {**said[at], **item} if inherits else item
+        if shape(before) != shape(seen.state):
+            self._watch.broken("redacted", f"{session} folds to a state of another shape than before")
+
+    def _agrees(self, session: str, seen: Seen) -> None:
+        """No other entry is another one, wherever it is."""
+        found = self._watch.archive_moves.log_after(session, 0)
+        if [plain(one) for one in found] != [plain(one) for one in seen.stored]:
+            unlike = [
+                as_stored(*a).seq for a, b in zip(found, seen.stored, strict=False) if plain(a) != plain(b)
+            ]
+            self._watch.broken(
+                "redacted", f"{session}: {len(found)} of {seen.seq} entries are there, others at {unlike}"
+            )
+
+    # ── words ─────────────────────────────────────────────────────────────────────────────────
+
+    def standing(self) -> Iterator[Gone]:
+        """Those whose redactions Redis still has."""
+        for gone in self.gone:
+            logs = {session: self._watch.sessions.get(session) for session, _ in gone.places}
+            kept = all(
+                (seen := logs[session]) is not None
+                and any(fields.get(b"d") == digest for _, fields in seen.stored)
+                for session, digest in gone.places
+            )
+            if kept:
+                yield gone
+            else:
+                self._watch.reach.saw("redaction_lost")
+
+    def asked(self, prompt: Prompt) -> None:
+        """No request to the model has words that are gone."""
+        if not self.gone:
+            return
+        text = repr(prompt)
+        for gone in self.standing():
+            if gone.stays or self.written_since(gone):
+                continue
+            for word in gone.words:
+                if word in text:
+                    self._watch.broken("words_gone", f"{prompt.session_id}: the model is asked with {word!r}")
+
+    def written_since(self, gone: Gone) -> list[str]:
+        """Entries with its words that it did not look at."""
+        found = []
+        for session, seen in self._watch.sessions.items():
+            for entry_id, fields in seen.stored[gone.ends.get(session, 0) :]:
+                if has(fields[b"p"], gone.words) and b'"kind":"redacted"' not in fields[b"p"]:
+                    found.append(f"{session}:{entry_id.partition(b'-')[0].decode()}")
+        return found
+
+    def look(self, *, rests: bool) -> None:
+        """Looks for the words of all redactions; `rests`: no copy is owed any more."""
+        for gone in self.standing():
+            self._watch.reach.saw("words_gone")
+            excused = {*gone.stays, *self.written_since(gone)}
+            if excused and not rests:
+                continue
+            sessions = {place.rpartition(":")[0] for place in excused}
+            trees = {
+                place.removeprefix("tree:").partition(":")[0] for place in excused if place[:5] == "tree:"
+            }
+            for place in self._holding(gone.words, gone.done_s):
+                if not _is_excused(place, sessions, trees, self._watch):
+                    self._watch.broken(
+                        "words_gone", f"{gone.words!r:.80} stand at {place}, excused {excused}"
+                    )
+
+    def _holding(self, words: Sequence[str], done_s: float) -> Iterator[str]:
+        """Keys that have one of some words, and objects that were put before.
+
+        Who had read them may still write an object that no manifest names.
+        """
+        for key, value in self._double.values():
+            if has(value, words):
+                yield key
+        for name in self._objects.all_names():
+            if self._objects.put_s[name] <= done_s and has(self._objects.get(name) or b"", words):
+                yield name
+
+
+def _is_excused(place: str, sessions: Iterable[str], trees: Iterable[str], watch: Watch) -> bool:
+    if any(session in place for session in sessions):
+        return True
+    if ":blob:" in place or "/blobs/" in place:
+        # A large text that an entry needs which stays.
+        trees = {*trees, *(watch.sessions[one].tree for one in sessions if one in watch.sessions)}
+        return any(tree in place for tree in trees)
+    of_trees = {one for one, seen in watch.sessions.items() if seen.tree in trees}
+    return any(one in place for one in (*trees, *of_trees))
+
+
+def has(value: bytes, words: Sequence[str]) -> bool:
+    """Whether a value has one of some words, as it is or packed."""
+    if value.startswith(PACKED):
+        value = zstandard.decompress(value, max_output_size=1 << 28)
+    return any(word.encode() in value or orjson.dumps(word)[1:-1] in value for word in words)
+
+
+def plain(one: tuple[bytes, Mapping[bytes, bytes]]) -> tuple[int, int, bytes, bytes]:
+    """An entry by what its chain says of it."""
+    stored = as_stored(*one)
+    return stored.seq, stored.epoch, stored.covered, stored.chain
+
+
+def becomes(value: Any, other: Any) -> None:
+    """Makes a decoded value another one, for all that refer to it."""
+    if isinstance(value, dict) and isinstance(other, Mapping):
+        for name in [*value]:
+            if name not in other:
+                del value[name]
+            elif isinstance(value[name], dict | list) and type(value[name]) is type(other[name]):
+                becomes(value[name], other[name])
+            else:
+                value[name] = other[name]
+        value.update({name: other[name] for name in other if name not in value})
+    elif isinstance(value, list):
+        if len(value) != len(other):
+            value[:] = other
+            return
+        for at, inner in enumerate(value):
+            if isinstance(inner, dict | list) and type(inner) is type(other[at]):
+                becomes(inner, other[at])
+            else:
+                value[at] = other[at]
+
+
+def _line(instead: Any) -> bytes:
+    return orjson.dumps(instead)
+
+
+def shape(state: State) -> tuple[Any, ...]:
+    """What a redaction leaves of a state as it is."""
+    calls = [(item.get("type"), item.get("call_id"), item.get("role")) for item in state.history]
+    return (state.status, calls, state.closed, state.task, sorted(state.tree.children), state.facts.tree_id)
+
+
+__all__ = ["REDACTION_CASES", "REDACTION_RULES", "Gone", "Redactions", "as_stored"]

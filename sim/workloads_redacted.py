@@ -1,0 +1,228 @@
+"""A workload in which a person redacts words while turns run, workers die, and sessions are archived."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from random import Random
+from typing import Any
+
+from orchestrator.broker.blobs import Blobs, Texts
+from orchestrator.broker.errors import BrokerError
+from orchestrator.core.facts import Claimed
+from orchestrator.core.ids import SessionId
+from orchestrator.core.sender import Sender
+from orchestrator.protocol import ops
+from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.redaction import Act, Plan, Wanted, plan_of, redact
+from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.runtime.loader import restore_session
+from sim.archive_moves import NEVER, UpkeepRules
+from sim.double import EPOCH_S
+from sim.fixture import Fixture, new_session, perhaps_agents
+from sim.log_source import StoredLogs
+from sim.loop import Lane
+from sim.machines import Process, archive_of, broker_on, storage_of
+from sim.people import Person, words
+from sim.redactions import Gone
+
+WHY = "a customer's number"
+UPKEEP_S = 75.0
+"""Upkeep looks each minute for what a redaction has left."""
+TRIES = 12
+
+
+async def redactions(fixture: Fixture) -> None:
+    """Sessions whose person redacts what was said: by a pattern, or entry by entry; who redacts may die."""
+    rng, nemesis, odds = fixture.rng, fixture.nemesis, fixture.site.model.odds
+    odds.asks, odds.agents, odds.large, odds.patches = 0.0, 0.5, 0.3, 0.0
+    odds.verbs |= {"subagent_spawn": 10, "subagent_fork": 6, "subagent_watchdog": 0}
+    nemesis.weights |= {"rewind_1s": 4, "kill": 12}
+    sealing = rng.choice((5, 20))
+    nemesis.keep_up(
+        UpkeepRules(processes=1, seal_after=sealing, archive_after_s=rng.choice((0.0, 30.0, NEVER)))
+    )
+    plays = []
+    for _ in range(rng.choice((1, 2))):
+        person = fixture.person()
+        person.habits |= {"compact": 2}
+        facts: dict[str, Any] = {
+            "on_user_input": rng.choice(("replace", "steer")),
+            **perhaps_agents(rng, 0.6),
+        }
+        session = await new_session(fixture, person, "never", **facts)
+        plays.append(person.does(_tells(fixture, person, session), "tells"))
+    await asyncio.wait(plays)
+    await nemesis.calm.wait()
+    await _all_finished(fixture)
+    fixture.site.watch.redactions.look(rests=True)
+    other = fixture.person()
+    for session in sorted(fixture.site.watch.trees):
+        other.does(other.follows(session), "follows")
+    await asyncio.sleep(3.0)
+    _heard_nothing(fixture, other)
+
+
+async def _tells(fixture: Fixture, person: Person, session: str) -> None:
+    """Says what is to be redacted, and redacts it; goes on with the session."""
+    rng = fixture.rng
+    for _ in range(rng.choice((1, 2, 3))):
+        secret = f"ACME-{rng.getrandbits(48):012x}"
+        text = f"the number is {secret}"
+        if rng.random() < 0.2:
+            text += ", and more of the page" * 300
+        await person.submits(session, words(text))
+        await person.works(session, rng.choice((0, 1, 2)))
+        if rng.random() < 0.3:
+            await person.submits(session, ops.Compact())
+        if rng.random() < 0.2:
+            await person.shuts(session)
+        await asyncio.sleep(rng.choice((2.0, 4.0, 20.0, 80.0)) * rng.uniform(0.5, 1.5))
+        find = re.compile(secret) if rng.random() < 0.6 else None
+        for _ in range(TRIES):
+            redactor = Redactor(fixture, Random(rng.getrandbits(64)))
+            await asyncio.wait([redactor.begins(session, find)])
+            if redactor.done:
+                if rng.random() < 0.2 and not fixture.nemesis.calm.is_set():
+                    await fixture.nemesis._restart(rng.uniform(0.1, 4.0))
+                break
+            await asyncio.sleep(rng.uniform(2.0, 15.0))
+        await person.works(session, rng.choice((0, 1)))
+
+
+async def _all_finished(fixture: Fixture) -> None:
+    """Waits until upkeep has removed what redactions have left."""
+    watch = fixture.site.watch
+    for _ in range(TRIES):
+        owed = [s for s in watch.sessions if watch.fields(s).get(b"redacting", b"")]
+        if not owed:
+            return
+        await asyncio.sleep(UPKEEP_S / 3)
+    watch.broken("words_gone", f"{owed}: copies are owed, and upkeep does not remove them")
+
+
+def _heard_nothing(fixture: Fixture, person: Person) -> None:
+    """A follower that has come since is not told words that are gone."""
+    watch = fixture.site.watch
+    for gone in watch.redactions.standing():
+        if gone.stays or watch.redactions.written_since(gone):
+            continue
+        for (name, session), events in fixture.diary.seen.items():
+            for event in events if name == person.name else ():
+                if any(word in repr(event.msg) for word in gone.words):
+                    watch.broken("words_gone", f"{session}: a new follower is told {gone.words!r:.80}")
+
+
+class Redactor(Process):
+    """`dendro redact`, in a process that may die."""
+
+    def __init__(self, fixture: Fixture, rng: Random) -> None:
+        site = fixture.site
+        super().__init__(site, f"r{fixture.rng.getrandbits(16)}", rng)
+        self._fixture, self._rng = fixture, rng
+        broker, connection = broker_on(site, self.name, self.clock)
+        self._storage = storage_of(site, broker, connection, self.clock)
+        texts = Texts(Blobs(connection, broker.keys), archived=archive_of(site).text)
+        self._source = StoredLogs(self._storage, texts)
+        self.done = False
+
+    @property
+    def lanes(self) -> tuple[Lane, ...]:
+        return (self.main,)
+
+    def kill(self) -> None:
+        if self.alive and not self.done:
+            self.site.trace.note("nemesis", "kills", self.name)
+            self.site.watch.reach.saw("redaction_died")
+            self.site.loop.kill(self.main)
+            self._end()
+
+    def drain(self) -> None:
+        self.kill()
+
+    def begins(self, session: str, find: re.Pattern[str] | None) -> asyncio.Future[None]:
+        """Redacts; ends with the process."""
+        self._ended = asyncio.get_running_loop().create_future()
+        self.site.loop.start(self.main, self._runs(session, find), "redacts")
+        if not self._fixture.nemesis.calm.is_set() and self._rng.random() < 0.5:
+            after_s = self._rng.choice((0.02, 0.1, 0.5)) * self._rng.random()
+            self.site.loop.on(self.site.network.lane, self.kill, after=after_s)
+        return self._ended
+
+    async def _runs(self, session: str, find: re.Pattern[str] | None) -> None:
+        try:
+            with suppress(BrokerError, ArchiveUnavailable, BrokenArchive):
+                await self._redacts(session, find)
+        except RolloutError as error:
+            self.site.trace.note(self.name, "refused", str(error)[:80])
+        self._end()
+
+    def _end(self) -> None:
+        self.alive = False
+        if not self._ended.done():
+            self._ended.set_result(None)
+
+    async def _redacts(self, session: str, find: re.Pattern[str] | None) -> None:
+        watch = self.site.watch
+        head = await self._source.broker.logs.head(SessionId(session))
+        seen = watch.sessions.get(session)
+        if head is None or seen is None:
+            self.done = True
+            return
+        seqs: tuple[int, ...] = ()
+        if find is None:
+            able = [
+                int(entry_id.partition(b"-")[0])
+                for entry_id, fields in seen.stored[: head.seq]
+                if b"d" not in fields
+                and (b"ACME-" in fields[b"p"] or b"function_call_output" in fields[b"p"])
+            ]
+            if not able:
+                self.done = True
+                return
+            seqs = (self._rng.choice(able),)
+        plan = await plan_of(self._source, head, Wanted(SessionId(session), seqs, (), find))
+        if not plan.count:
+            self.done = True
+            return
+        for each in plan.entries:
+            if plan.heads[each].archived:
+                await restore_session(self._storage, each)
+        by = Sender("p1@sim", "", "admin", "cli", "machine")
+        now_ms = int((EPOCH_S + self.site.loop.time()) * 1000)
+        act = Act(WHY, by, Claimed(self.name, self.name, "uid:1", "0"), now_ms)
+        self.site.trace.note(self.name, "redacts", plan.count, "of", len(plan.entries))
+        await redact(self._source, self._storage, plan, act)
+        self.done = True
+        self.site.trace.note(self.name, "redacted", plan.count)
+        self._notes(plan)
+
+    def _notes(self, plan: Plan) -> None:
+        """What is gone from now on."""
+        watch = self.site.watch
+        told = (plan.find.pattern,) if plan.find is not None else tuple(plan.words)
+        stays = frozenset(
+            copy.place for copy in plan.copies if not copy.goes and not copy.what.endswith("was sent with it")
+        )
+        places = [
+            (str(session), watch.sessions[str(session)].stored[seq - 1][1].get(b"d", b""))
+            for session, seqs in plan.entries.items()
+            for seq in seqs
+            if str(session) in watch.sessions and len(watch.sessions[str(session)].stored) >= seq
+        ]
+        if not all(digest for _, digest in places):
+            # Redis went back meanwhile.
+            return
+        ends = {str(session): head.seq for session, head in plan.heads.items()}
+        gone = Gone(_whole(told), tuple(places), stays, ends, watch.now_s)
+        watch.redactions.gone.append(gone)
+        watch.redactions.look(rests=False)
+
+
+def _whole(told: Sequence[str]) -> tuple[str, ...]:
+    """Words that stand nowhere by chance: no digests, which stay, and no words of tools about agents."""
+    able = (word for word in told if len(word) >= 16 and word[0] != "{")
+    return tuple(word for word in able if not re.fullmatch("[0-9a-f]{64}", word))
