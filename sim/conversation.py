@@ -129,7 +129,7 @@ class Conversations:
         self._shown[prompt.session_id].append(prompt)
 
     def went_back(self) -> None:
-        """What was read, and not held against the logs of others yet, is read anew."""
+        """Redis went back: entries that were not held against the logs of others yet are read anew."""
         self._letters.clear()
         self._made.clear()
 

@@ -70,7 +70,7 @@ def as_stored(entry_id: bytes, fields: Mapping[bytes, bytes]) -> StoredEntry:
 
 
 def instead_fields(stored: bytes) -> dict[bytes, bytes]:
-    """What Redis keeps instead of an entry, as fields of one."""
+    """The line that Redis keeps instead of an entry, as fields of one."""
     place, _, payload = stored.partition(b"\n")
     value = orjson.loads(place)
     epoch, chain, digest = b"%d" % value["e"], bytes.fromhex(value["h"]), bytes.fromhex(value["d"])
@@ -108,7 +108,7 @@ class Redactions:
         return self._original.get(stored.digest)
 
     def between(self, session: str, after: int, last: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
-        """What Redis keeps instead of entries behind one."""
+        """The lines that Redis keeps instead of entries behind one."""
         rows = self._double.hash(self._watch.keys.redacted(session))
         numbers = sorted(int(number) for number in rows)
         return [(b"%d-0" % n, instead_fields(rows[b"%d" % n])) for n in numbers if after < n <= last]
@@ -298,7 +298,7 @@ def _line(instead: Any) -> bytes:
 
 
 def shape(state: State) -> tuple[Any, ...]:
-    """What a redaction leaves of a state as it is."""
+    """The parts of a state that a redaction leaves as they are."""
     calls = [(item.get("type"), item.get("call_id"), item.get("role")) for item in state.history]
     return (state.status, calls, state.closed, state.task, sorted(state.tree.children), state.facts.tree_id)
 

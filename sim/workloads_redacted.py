@@ -201,7 +201,7 @@ class Redactor(Process):
         self._notes(plan)
 
     def _notes(self, plan: Plan) -> None:
-        """What is gone from now on."""
+        """Notes the words that are gone from now on."""
         watch = self.site.watch
         told = (plan.find.pattern,) if plan.find is not None else tuple(plan.words)
         stays = frozenset(

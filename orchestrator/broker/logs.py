@@ -202,7 +202,7 @@ class Logs(Port):
         return frozenset(map(int, found))
 
     async def instead_of(self, session: SessionId) -> dict[int, StoredEntry]:
-        """What stands instead of redacted entries, by their numbers; none where all is in the archive."""
+        """The entries that stand instead of redacted ones, by number; none where all is in the archive."""
         key = self.keys.redacted(session)
         found = await self._connection.command("HGETALL", key)
         try:

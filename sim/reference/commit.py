@@ -335,7 +335,7 @@ def _written(sight: Sight, keys: Sequence[bytes], step: Step, judged: Judged) ->
 
 
 def _redacted(sight: Sight, keys: Sequence[bytes], step: Step, own: Fields) -> None:
-    """What stands instead of words, which are gone, and with them all that was made of them."""
+    """The lines that stand instead of words, which are gone with all that was made of them."""
     if not step.redacted:
         return
     instead, snapshot, redactions = keys[-3:]
