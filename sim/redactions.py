@@ -92,7 +92,7 @@ class Gone:
 
 
 class Redactions:
-    """What was redacted in one simulation."""
+    """Of one simulation."""
 
     def __init__(self, watch: Watch, double: Double, objects: SimObjects) -> None:
         self._watch, self._double, self._objects = watch, double, objects
