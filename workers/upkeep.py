@@ -304,7 +304,9 @@ async def serve(upkeep: Upkeep, redis: RedisSettings) -> None:
         try:
             await worker.async_run()
         except (BrokerError, foreign.RedisError, OSError) as error:
-            if not isinstance(told := mapped(error), Unavailable | OutOfMemory):
+            # The client library has a word of its own for a connection that is lost while arq watches a key.
+            told = mapped(error)
+            if not isinstance(told, Unavailable | OutOfMemory | foreign.WatchError):
                 raise
             log.warning("no upkeep without its queue, trying again: %s", told)
         finally:

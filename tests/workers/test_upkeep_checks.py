@@ -198,6 +198,7 @@ async def test_upkeep_tries_again_whatever_redis_cannot_do_now(starved: type[Sta
         foreign.ResponseError("MISCONF Errors writing to the AOF file: No space left on device"),
         foreign.ReadOnlyError("You can't write against a read only replica."),
         foreign.ConnectionError("Connection closed by server."),
+        foreign.WatchError("A ConnectionError occurred on while watching one or more keys"),
     ]
     serving = asyncio.create_task(serve(cast(Any, None), RedisSettings(url="redis://127.0.0.1:1")))
     async with asyncio.timeout(20):
