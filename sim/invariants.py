@@ -248,6 +248,10 @@ RULES = {
         ),
         Case("usage was settled, and the days had some already"),
     ),
+    "places": Rule(
+        "A worker asks for one more session only while it runs fewer turns than it may at once.",
+        Case("a worker that kept a session for its processes alone asked for one more"),
+    ),
     "warned": Rule(
         (
             "Who gives a claim back has told people of every budget that its commits before were told to be"

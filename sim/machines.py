@@ -27,7 +27,7 @@ from orchestrator.core.facts import Claimed
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts
-from orchestrator.core.state import State
+from orchestrator.core.state import State, TaskPhase, task_phase
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.runtime.burial import bury_all
@@ -264,6 +264,29 @@ class Process(ABC):
         self.site.loop.let_go(lane)
 
 
+class SimWorker(Worker):
+    """The product's; how many turns it runs is looked at whenever it asks for one more session."""
+
+    watch: Watch
+
+    async def _claim_one(self, pool: str, shard: int, guess: SessionId | None) -> SessionId | None:
+        held = list(self._runners.values())
+        turns, most = sum(map(_is_to_ask, held)), self._config.runner.worker.concurrency
+        if any(runner.keeps_processes_only for runner in held):
+            self.watch.reach.saw("places")
+        if turns >= most:
+            self.watch.broken("places", f"{self._config.name} asks for more beside {turns} turns of {most}")
+        return await super()._claim_one(pool, shard, guess)
+
+
+def _is_to_ask(runner: Runner) -> bool:
+    """Whether the turn of its session has a request in flight, or owes one for which it is held."""
+    state = runner._journal.position.state if runner.status and not runner._lost else None
+    if state is None or state.task is None or state.tree.paused:
+        return False
+    return task_phase(state.task) in (TaskPhase.REQUESTING, TaskPhase.OWING)
+
+
 class Machine(Process):
     """A worker process from its start to its end."""
 
@@ -329,7 +352,8 @@ class Machine(Process):
         bench = SimBench(site.watch.jobs, site.model, site.ledger, self.supervisor, name)
         facts = MachineFacts(machine_id=host, core=core, workspaces=PORTABLE.root)
         config = WorkerConfig(name, pools, runner, bench=bench if site.benches else None, facts=lambda: facts)
-        self.worker = Worker(ports, config, lambda report: SimRenewal(self, report))
+        self.worker = SimWorker(ports, config, lambda report: SimRenewal(self, report))
+        self.worker.watch = site.watch
         tools.session_of = self._session_of
         self.task = site.loop.start(self.main, self.worker.run(), "worker")
 
