@@ -4,11 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    # A peer with a client of its own has no other one.
-    import httpx
+from typing import Any
 
 from peers.wire import folder, model
 
@@ -22,8 +18,9 @@ SCHEMA: dict[str, Any] = {
 TOOL = {"type": "function", "name": "shell", "description": "Runs a command.", "parameters": SCHEMA}
 
 
-def client() -> httpx.AsyncClient:
+def client() -> Any:
     """A client that keeps its connections."""
+    # Here, for a peer with a client of its own has no other one.
     import httpx
 
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=100)
@@ -35,7 +32,7 @@ def said(text: str) -> Item:
     return {"type": "message", "role": "user", "content": text}
 
 
-async def ask(http: httpx.AsyncClient, items: list[Item]) -> list[Item]:
+async def ask(http: Any, items: list[Item]) -> list[Item]:
     """Asks the model; answers the items of its response."""
     body = {"model": "stub", "input": items, "tools": [TOOL], "stream": True}
     found = []

@@ -42,9 +42,10 @@ class Durable(Peer):
         self._service = subprocess.Popen(argv)
         while self._service.poll() is None:
             await asyncio.sleep(0.05)
-            with suppress(httpx.TransportError):
-                await self._http.get(f"http://{self._at}/")
-                return
+            with suppress(OSError):
+                _, writer = await asyncio.open_connection(*self._at.split(":"))
+                writer.close()
+                break
 
 
 @asynccontextmanager
