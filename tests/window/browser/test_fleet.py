@@ -158,7 +158,7 @@ def test_a_tree_that_somebody_deletes_says_who_did_and_when(visitor: Visitor) ->
     visitor.allowed.add("404")
     tree = visitor.deployment.asks("echo", "To be deleted")
     visitor.deployment.until_at_rest(tree)
-    page = visitor.signed_in(f"/tree/{tree}")
+    page = visitor.signed_in(f"/tree/{tree}/0", size=PHONE)
     expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
     visitor.deployment.call("thread/delete", {"threadId": tree})
     said = page.get_by_role("heading", name=re.compile(r"^This tree was deleted by program at \d\d?:\d\d"))
