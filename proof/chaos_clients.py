@@ -107,7 +107,7 @@ async def client(crowd: Crowd, number: int) -> None:
 
 
 async def _turn(crowd: Crowd, session: SessionId, id: str, drawn: Random) -> None:
-    text = order(id, drawn.choice((0.1, 0.4, 1.5)), tool=drawn.random() < 0.2)
+    text = order(id, drawn.choice((0.1, 0.4, 1.5, 4.0)), tool=drawn.random() < 0.2)
     submission = Submission(SubmissionId(id), ops.UserInput(items=(TextInput(text=text),)))
     while not crowd.over:
         await insists(crowd, lambda: crowd.stage.running.client.submit(session, submission))
