@@ -99,7 +99,7 @@ _KEPT: Final = frozenset(
 _WHOLE: Final = frozenset({"settings", "by", "sender", "parent", "grant_root"})
 """Fields that stay with all that is in them."""
 _CHOICES: Final = frozenset({"auto", "concise", "detailed", "none"})
-"""What `summary` says in an op, where it is no text."""
+"""Values of `summary` in an op, where it is no text."""
 WITH_WORDS: Final[frozenset[type[f.Fact]]] = frozenset(
     {
         *(f.TaskBegun, f.Steered, f.InputQueued, f.QueuedEdited, f.MailReceived, f.SummaryReceived),
