@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 MOST_PEM_BYTES = 1 << 20
-"""Bytes of a file of certificates: all authorities that a system trusts have a quarter of it."""
-MOST_PEM_BYTES = 1 << 20
 """Bytes of a file of certificates: those of all authorities that a system trusts take a quarter of it."""
 witness = typer.Typer(
     rich_markup_mode=None,
