@@ -43,6 +43,7 @@ from sim.defects_of_odd_servers import DEFECTS as DEFECTS_OF_ODD_SERVERS
 from sim.defects_of_plans import DEFECTS as DEFECTS_OF_PLANS
 from sim.defects_of_processes import DEFECTS as DEFECTS_OF_PROCESSES
 from sim.defects_of_readers import DEFECTS as DEFECTS_OF_READERS
+from sim.defects_of_receipts import DEFECTS as DEFECTS_OF_RECEIPTS
 from sim.defects_of_requests import DEFECTS as DEFECTS_OF_REQUESTS
 from sim.defects_of_rules import DEFECTS as DEFECTS_OF_RULES
 from sim.defects_of_trees import DEFECTS as DEFECTS_OF_TREES
@@ -71,6 +72,7 @@ MUTANTS = (
     *DEFECTS_OF_VIEWS,
     *DEFECTS_OF_FILES,
     *DEFECTS_OF_READERS,
+    *DEFECTS_OF_RECEIPTS,
     *DEFECTS_OF_UNDECIDABLE,
     *DEFECTS_OF_RULES,
     *DEFECTS_OF_DEPLOYMENTS,

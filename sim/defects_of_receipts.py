@@ -1,0 +1,85 @@
+"""Defects of a notary, and of redactions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from orchestrator.broker.logs import Logs
+from orchestrator.rollouts import redaction, register
+from orchestrator.rollouts.notary import Notary
+from orchestrator.rollouts.notary_state import NotaryState
+from sim.mutant import Mutant, lua, swapped, text
+
+
+def _forgetful(real: Any) -> Any:
+    async def nothing(self: Logs, session: Any) -> dict[int, Any]:
+        return {}
+
+    return nothing
+
+
+DEFECTS = (
+    Mutant(
+        "notary forgets who changed",
+        "a look that loses Redis behind the list of changed sessions does not ask for their ends again",
+        text(
+            Notary,
+            "_due",
+            "if session not in self._growing]",
+            "if session not in self._growing]; self._changed.clear()",
+        ),
+        "receipts",
+    ),
+    Mutant(
+        "notary takes any place",
+        "a notary signs the next size, though another one has taken the place behind the one before",
+        swapped(register, "_take_place", lambda real: lambda objects, folder, step: None),
+        "receipts",
+    ),
+    Mutant(
+        "notary with a backup goes on",
+        "a notary starts with a state that is older than what is published, and continues no place",
+        text(
+            register,
+            "_take_place",
+            "objects.get(name) != text",
+            "objects.get(name) is None",
+        ),
+        "receipts",
+    ),
+    Mutant(
+        "roots without what stood before",
+        "the root of the next size is made of a frontier from before the last transaction",
+        text(
+            NotaryState,
+            "add",
+            "own.frontier, own.ms = frontier, ms",
+            "own.frontier, own.ms = own.frontier if own.frontier.size else frontier, ms",
+        ),
+        "receipts",
+    ),
+    Mutant(
+        "segments keep the words",
+        "where a redaction died, the words are read from segments until upkeep has written them anew",
+        swapped(Logs, "instead_of", _forgetful),
+        "redactions",
+    ),
+    Mutant(
+        "segments are not written anew",
+        "a redaction leaves the words in sealed segments",
+        text(
+            redaction,
+            "_finish",
+            "if all(entries[seq - segment.first].digest for seq in inside):",
+            "if inside is not None:",
+        ),
+        "redactions",
+    ),
+    Mutant(
+        "redaction leaves the snapshot",
+        "a commit that redacts leaves the snapshot that was folded with the words",
+        lua("_commit_writes", "redis.call('DEL', snapshot, KEYS[3])", "redis.call('DEL', KEYS[3])"),
+        "redactions",
+    ),
+)
+"""Found by the workloads `receipts` and `redactions`."""
