@@ -128,7 +128,7 @@ class ToldGrammar(CallGrammar):
             ids = {call.get("call_id"), output.get("call_id")}
             check(ids == {wanted}, f"letters from {group[0]['n']} on are told by {ids}")
             told = output["output"]
-            if isinstance(told, str):
+            if isinstance(told, str) and told != REDACTED:
                 result = orjson.loads(told)
                 check(result["injected"] and not result["timed_out"], f"nobody called {wanted}: {told}")
                 self._are_told([group], result["ready"])

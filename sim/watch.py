@@ -364,7 +364,7 @@ class Watch(Rest, Branches, TreeLogs):
             seen.instead[stored.seq], seen.grammar.redacted = instead, True
             # Read anew behind a moment to which Redis went back.
             entry = whole = self.redactions.original(stored) or instead
-        if _REFERS in stored.payload:
+        if _REFERS in stored.payload or stored.digest:
             whole = Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id)
         try:
             seen.audit.read(whole)
