@@ -325,7 +325,7 @@ def main(argv: Sequence[str]) -> int:
         every = [rule.__name__ for rule in RULES]
         seldom = every if given.seconds < SLICE_S else SELDOM if given.seconds < LONG_S else ()
         verdict = judge(record, seldom=frozenset(seldom))
-        unheard = [name for name in deaf(record) if verdict.judged[name]]
+        unheard = [name for name in deaf(record, seldom) if verdict.judged[name]]
         verdict.broken += [f"{name}: its spoiled run is not refused" for name in unheard]
         runs.append((seed, chaos, record, verdict))
     page = report(runs, given.seconds, under)

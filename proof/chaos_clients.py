@@ -282,7 +282,7 @@ class Person:
                 if "id" in message and message["method"].endswith("requestApproval"):
                     if self.left_in == params["itemId"]:
                         self._noted(asked=True)
-                    elif not self.left_in and drawn.random() < 0.5:
+                    elif self._leaves_in(params) and drawn.random() < 0.5:
                         self.left_in, self.left_at = params["itemId"], now()
                         return True
                     await wire.answers(message)
@@ -295,6 +295,10 @@ class Person:
                     # Redis may have forgotten it; who comes back is told.
                     return True
         return False
+
+    def _leaves_in(self, asked: dict[str, Any]) -> bool:
+        """Whether it may leave in the middle: not in a turn whose end is not awaited any more."""
+        return not self.left_in and asked["turnId"] == self.turn
 
     def _noted(self, *, asked: bool) -> None:
         self.crowd.returns.append(Return(self.thread, self.left_in, self.left_at, now(), asked))

@@ -78,7 +78,7 @@ def names_of_the_protocol() -> Iterator[str]:
 
 def enumerations() -> Iterator[type[Enum]]:
     """The enumerations of the protocol, each once."""
-    for module in (*SHARED, items, turn_items, ops):
+    for module in (*SHARED, events, items, turn_items, ops):
         for value in vars(module).values():
             if inspect.isclass(value) and issubclass(value, Enum) and value.__module__ == module.__name__:
                 yield value

@@ -38,7 +38,7 @@ from orchestrator.protocol import (
 )
 
 SHARED: Final[tuple[ModuleType, ...]] = (
-    inputs, policy, scalars, commands, plans, review, events, events, mcp, agents, catalog,
+    inputs, policy, scalars, commands, plans, review, mcp, agents, catalog,
 )  # fmt: skip
 
 UNIONS: Final[dict[str, Any]] = {
@@ -138,6 +138,8 @@ def _lines() -> Iterator[str]:
         yield f"### {_first_line(module)}\n"
         yield from _unions(module)
         yield from _module(module)
+    yield "### Tokens, rate limits, kinds of errors and other parts, as events carry them.\n"
+    yield from _module(events)
     yield "## Enumerations\n"
     yield from _enumerations()
 
@@ -194,7 +196,8 @@ def _unions(module: ModuleType) -> Iterator[str]:
 
 def _module(module: ModuleType) -> Iterator[str]:
     for model in _classes(module, wire.WireModel):
-        if model.model_fields:
+        # Events have a part of their own.
+        if model.model_fields and not issubclass(model, wire.EventModel):
             yield from _model(model, f"#### `{model.__name__}`")
 
 
@@ -211,7 +214,7 @@ def _model(model: type[BaseModel], heading: str, status: str = "") -> Iterator[s
 
 
 def _enumerations() -> Iterator[str]:
-    for module in (items, *SHARED):
+    for module in (items, *SHARED, events):
         for enum in _classes(module, Enum):
             yield f"- `{enum.__name__}`: {', '.join(_values(enum))}. {_first_line(enum)}"
     yield ""
