@@ -58,9 +58,9 @@ class Reading:
         self.pinned: Mapping[str, Any] | None = None
         """The approved plan that the next task of a person is shown."""
         self.pinned_at = 0
+        """The length of the conversation that knows of it."""
         self.gone: set[str] = set()
         """The calls of processes that were lost with their worker, until a folder of theirs goes back."""
-        """The length of the conversation that knows of it."""
         self.earlier: list[str] = []
         """Turns that compactions summed up, oldest first."""
         self.kept: list[str] = []

@@ -41,9 +41,9 @@ LATEST_S: Final = 300
 """How much later than a statement an entry may be dated that the statement covers."""
 STATES: Final = frozenset({"open", "rest", "closed", "redacted", "deleted"})
 MOST_STATEMENTS: Final = 1_000_000
+"""Of the logs of one tree."""
 MOST_TRUST_BYTES: Final = 1 << 20
 """Bytes of a trust file, and of a client's own receipt."""
-"""Of the logs of one tree."""
 _STATEMENT = re.compile(
     r"dendro-head/1\n((?:session|tree):[^\n]+)\n([^\n]+)\n(0|[1-9][0-9]{0,17})\n([0-9a-f]{64})\n([0-9a-f]{64})\n"
     r"(0|[1-9][0-9]{0,17})\n([a-z]+)\n"

@@ -27,8 +27,9 @@ if TYPE_CHECKING:
 ED25519: Final = 0x01
 COSIGNATURE: Final = 0x04
 MOST_NOTE_BYTES: Final = 256 << 10
-MOST_KEY_BYTES: Final = 64 << 10
 """A checkpoint with a signature of each of a thousand witnesses is shorter."""
+MOST_KEY_BYTES: Final = 64 << 10
+"""Bytes of a file with a private key: one of Ed25519 has some hundreds."""
 _NAME = re.compile(r"[^\s+]+")
 _DASH = "— "
 

@@ -38,9 +38,9 @@ from orchestrator.sandbox.trusted_files import read_regular
 log = logging.getLogger("dendro.notary")
 
 MOST_PROOF: Final = 63
+"""Hashes of a proof, as tlog-witness bounds them."""
 MOST_SEEN_BYTES: Final = 4 << 20
 """Bytes of a witness's state: some ten thousand registers."""
-"""Hashes of a proof, as tlog-witness bounds them."""
 PATIENCE_S: Final = 10.0
 _TRIES: Final = 3
 _OLD = re.compile(r"old (0|[1-9][0-9]{0,17})")
