@@ -57,7 +57,7 @@ def receipt(
     id, namespace = asyncio.run(found_head(settings))
     with faults():
         register, signed = newest(settings, namespace)
-        if (found := receipt_of(register, f"session:{id}")) is None:
+        if (found := receipt_of(register, signed, f"session:{id}")) is None:
             raise Fault(f"{signed.point.origin} has no statement about it yet: try again in a minute")
         sys.stdout.buffer.write(found.encode())
 

@@ -341,10 +341,12 @@ def _is_digest(word: str) -> bool:
     return len(word) == 64 and all(each in "0123456789abcdef" for each in word)
 
 
-async def _texts_in(found: LogSource, tree: TreeId, line: Mapping[str, Any]) -> list[str]:
+async def _texts_in(
+    found: LogSource, tree: TreeId, line: Mapping[str, Any], named: Collection[str]
+) -> list[str]:
+    """The texts of an entry, and the large ones that it names."""
     payload = line["payload"]
     told = [word for word in words_of(payload, _is_name(line)) if word != INSTEAD]
-    named = await _named_in(found, tree, line)
     texts = await found.large_texts(tree, named) if named else {}
     every = [*told, *texts.values()]
     # Arguments of calls are JSON inside of a text.
@@ -387,11 +389,12 @@ class _Look:
             for entry in page:
                 line = orjson.loads(entry.payload)
                 self._note(entry, line, sent=seen)
-                hit = not entry.digest and await self._has(entry, line)
+                named = await _named_in(self.found, head.tree, line)
+                hit = not entry.digest and await self._has(entry, line, named)
                 seen |= hit
                 goes = hit and is_redactable(entry.seq, line)
                 names = self.texts.named if goes else self.texts.needed
-                names |= {(head.tree, name) for name in await _named_in(self.found, head.tree, line)}
+                names |= {(head.tree, name) for name in named}
                 if goes:
                     taken.append(entry.seq)
                 if hit and (goes or _kind(line) is not f.Redacted):
@@ -406,10 +409,10 @@ class _Look:
         if plan.count > MOST_ENTRIES:
             raise NotRedacted(f"more than {MOST_ENTRIES} entries have it: take fewer at once")
 
-    async def _has(self, entry: StoredEntry, line: Mapping[str, Any]) -> bool:
+    async def _has(self, entry: StoredEntry, line: Mapping[str, Any], named: Collection[str]) -> bool:
         if entry.seq in self.asked:
             return True
-        return any(self.plan.has(text) for text in await _texts_in(self.found, self.head.tree, line))
+        return any(self.plan.has(text) for text in await _texts_in(self.found, self.head.tree, line, named))
 
     def _note(self, entry: StoredEntry, line: Mapping[str, Any], *, sent: bool) -> None:
         """Keeps who gave a task, and says of a request that it was sent with the words."""

@@ -233,12 +233,12 @@ def _take_place(objects: Objects, folder: str, step: Step) -> None:
 _NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
 
 
-def receipt_of(register: Register, log: str) -> Receipt | None:
-    """The last statement about a log with the proof of it; None where there is none yet.
+def receipt_of(register: Register, signed: Signed | None, log: str) -> Receipt | None:
+    """The last statement about a log under a checkpoint, with the proof of it; None where there is none yet.
 
     Raises `BadRegister`. The whole register is read.
     """
-    signed, last = register.newest(), None
+    last = None
     if signed is None:
         return None
     for index, text in enumerate(register.statements(signed.point.size)):

@@ -338,10 +338,14 @@ class TreeLine:
     """The person whose act it tells."""
 
 
-def tree_line(entry: TreeEntry) -> TreeLine:
-    """The entry in words; empty where a person is shown nothing of it."""
+def tree_line(entry: TreeEntry, told: e.EventMsg | None = None) -> TreeLine:
+    """The entry in words; empty where a person is shown nothing of it.
+
+    `told` is its event, where that was decoded before.
+    """
     message = orjson.loads(entry.payload)["msg"]
-    kind, agent_id, told = str(message["type"]), message.get("agent_id"), read_event(message)
+    kind, agent_id = str(message["type"]), message.get("agent_id")
+    told = read_event(message) if told is None else told
     if entry.about and "takeover" in orjson.loads(entry.about):
         return TreeLine("takeover", f"agent {agent_id}: its worker was lost, and another took over", agent_id)
     match told:

@@ -23,6 +23,7 @@ from orchestrator.broker.errors import DamagedEntry
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core import facts as f
+from orchestrator.core.calls.exec import DOUBT
 from orchestrator.core.counts import counted
 from orchestrator.core.entries import Kind, decode_entry, event_kind, line_ms, read_event, stored_kind
 from orchestrator.core.frozen import record, replace
@@ -30,7 +31,6 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, TreeFact, fold_tree
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.views.tree import LIMITS_RAISED, TAIL, Doing, TreeLine, told_by, tree_line
@@ -482,7 +482,7 @@ class TreePast:
 
 _TELLS: Final = frozenset[Kind]({f.TaskBegun, f.Steered, f.MailReceived, f.WorkspaceSaved})
 _TELLS_OF_LOSS: Final = frozenset[Kind]({ev.WarningEvent, ev.StreamError})
-_LOSS: Final = re.compile(r"(call \S+ is in doubt|stream error): the worker was lost ")
+_LOSS: Final = re.compile(rf"call \S+ is {DOUBT}|stream error: the worker was lost ")
 
 
 def told_of(entry: StoredEntry, agent_id: int) -> tuple[int, TreeLine] | None:
@@ -705,15 +705,16 @@ def mark_of(entry: TreeEntry, fact: TreeFact) -> Mark | None:
     ):
         # Most entries are of this kind: their words are not wanted.
         return None
-    line = tree_line(entry)
-    kind = _mark_kind(line, message) if line.text else None
+    told = read_event(message)
+    line = tree_line(entry, told)
+    kind = _mark_kind(line, told) if line.text else None
     return None if kind is None else Mark(entry.tree_seq, entry.at_ms, kind, line)
 
 
-def _mark_kind(line: TreeLine, message: JsonMapping) -> MarkKind | None:
+def _mark_kind(line: TreeLine, told: ev.EventMsg) -> MarkKind | None:
     if line.kind == "takeover":
         return "takeover"
-    match read_event(message):
+    match told:
         case ev.SubagentLifecycle(event="created"):
             return "spawn"
         case ev.SubagentLifecycle(status="failed"):

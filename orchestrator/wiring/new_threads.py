@@ -423,7 +423,7 @@ async def _receipt(url: str, head: SessionHead) -> Receipt | None:
 
     def read() -> Receipt | None:
         register = Register(Objects(url), register_of(head.labels.namespace))
-        return receipt_of(register, f"session:{head.session}")
+        return receipt_of(register, register.newest(), f"session:{head.session}")
 
     return await asyncio.to_thread(read)
 

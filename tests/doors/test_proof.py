@@ -129,7 +129,8 @@ async def test_client_is_given_the_receipt_of_a_threads_log(
         if not stated and (log := f"session:{head.session}"):
             told = b.statement(log, str(head.tree), [], 1, "rest")
             stated.append(told)
-            return receipt_of(Register(objects, "home"), log)
+            register = Register(objects, "home")
+            return receipt_of(register, register.newest(), log)
         signed = b.OPERATOR.signed(Checkpoint(b.ORIGIN, 1, leaf_hash(stated[0].encode())).text)
         return Receipt(read_statement(0, stated[0]), (), signed)
 

@@ -518,6 +518,8 @@ def may_ask_for_more(policy: str) -> bool:
 
 Words: TypeAlias = tuple[str, ...]
 
+DOUBT: Final = "in doubt: the worker was lost "
+"""So begins the output of a call that a lost worker had begun."""
 AMENDED: Final = "approved_execpolicy_amendment"
 """The first word of a decision that allows a prefix; the prefix stands behind it, as JSON."""
 _KEY: Final = "prefix:"

@@ -7,7 +7,7 @@ from orchestrator.core.calls import (
     Call,
     Phase,
 )
-from orchestrator.core.calls.exec import NOTHING_SHOWN, Shown
+from orchestrator.core.calls.exec import DOUBT, NOTHING_SHOWN, Shown
 from orchestrator.core.commands import ResponseBroken, Stopped, TaskRefused, TookOver
 from orchestrator.core.commit_parts import TreeNote
 from orchestrator.core.decide.call_end import WORKER_LOST, close, lose, lost_processes
@@ -18,20 +18,17 @@ from orchestrator.core.decide.task import all_stopped, fail, go_on
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.agents import LifecycleChange
 
-IN_DOUBT = (
-    "in doubt: the worker was lost while this call was running; it may have had effects; "
-    "check before repeating"
-)
+IN_DOUBT = f"{DOUBT}while this call was running; it may have had effects; check before repeating"
 
 IN_DOUBT_ELSEWHERE = (
-    "in doubt: the worker was lost while this call was running; the folder is as it was before this call; "
+    f"{DOUBT}while this call was running; the folder is as it was before this call; "
     "what it did elsewhere may have happened; check before repeating"
 )
 """The same of a call in a portable folder, which goes on from its last snapshot."""
 
 
 IN_DOUBT_RECORDED = (
-    "in doubt: the worker was lost before the output of this call was recorded; what it did to the folder is "
+    f"{DOUBT}before the output of this call was recorded; what it did to the folder is "
     "there; check before repeating"
 )
 """The same of one that had ended when its holder was lost."""

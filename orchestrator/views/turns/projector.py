@@ -15,7 +15,7 @@ import orjson
 from pydantic import ValidationError
 
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
-from orchestrator.core.calls.exec import AMENDED
+from orchestrator.core.calls.exec import AMENDED, DOUBT
 from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.compaction import COMPACTED_MESSAGE
 from orchestrator.core.entries import EventKind
@@ -78,8 +78,6 @@ _THINKS: Final = frozenset[EventKind](
     }
 )
 
-DOUBT: Final = "in doubt: the worker was lost "
-"""So begins the end of a call that a lost worker had begun."""
 UNSEEN: Final = -1
 """The exit code of a command whose end nobody saw."""
 _APPROVED: Final = frozenset({"approved", "approved_for_session"})
