@@ -170,23 +170,17 @@ class Logs(Port):
         missing = sorted(wanted - there)
         key = self.keys.redacted(session)
         found = await self._connection.command("HMGET", key, *missing)
-        try:
-            instead = [
-                RedactedEntry.decode(seq, stored).entry
-                for seq, stored in zip(missing, found, strict=True)
-                if stored is not None
-            ]
-        except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(key, f"a redacted entry cannot be read: {error}") from error
-        if not instead:
+        known = _instead(
+            key, ((seq, one) for seq, one in zip(missing, found, strict=True) if one is not None)
+        )
+        if not known:
             return entries
-        known = {entry.seq: entry for entry in instead}
         front = _run(known, range(after + 1, first))
         if len(front) >= count:
             return tuple(front[:count])
         # One that does not lead to the first entry is sealed, with those beside it: they are in the archive.
         led = len(_run(known, range(first - 1, after, -1)))
-        between = (entry for entry in instead if entry.seq >= first - led)
+        between = (entry for entry in known.values() if entry.seq >= first - led)
         return tuple(sorted((*between, *entries), key=lambda entry: entry.seq)[:count])
 
     async def redacted_lately(self, shard: int, since_ms: int) -> tuple[tuple[SessionId, int], ...]:
@@ -204,11 +198,7 @@ class Logs(Port):
     async def instead_of(self, session: SessionId) -> dict[int, StoredEntry]:
         """The entries that stand instead of redacted ones, by number; none where all is in the archive."""
         key = self.keys.redacted(session)
-        found = await self._connection.command("HGETALL", key)
-        try:
-            return {int(seq): RedactedEntry.decode(int(seq), line).entry for seq, line in found.items()}
-        except (ValueError, KeyError, TypeError) as error:
-            raise Corrupt(key, f"a redacted entry cannot be read: {error}") from error
+        return _instead(key, (await self._connection.command("HGETALL", key)).items())
 
     async def redacting(self, session: SessionId) -> list[str] | None:
         """Large texts that are to go with what was redacted of a session; None where no copy is left."""
@@ -456,6 +446,14 @@ class _Read:
     task: asyncio.Task[Any]
     waiters: dict[asyncio.Future[Any], None] = field(default_factory=dict)
     """In the order in which they came."""
+
+
+def _instead(key: str, found: Iterable[tuple[Any, bytes]]) -> dict[int, StoredEntry]:
+    """The entries that stand instead of redacted ones, by number; raises `Corrupt`."""
+    try:
+        return {int(seq): RedactedEntry.decode(int(seq), line).entry for seq, line in found}
+    except (ValueError, KeyError, TypeError) as error:
+        raise Corrupt(key, f"a redacted entry cannot be read: {error}") from error
 
 
 def _run(known: Mapping[int, StoredEntry], numbers: Iterable[int]) -> list[StoredEntry]:

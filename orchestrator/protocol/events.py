@@ -147,9 +147,6 @@ def fault_kind(info: CodexErrorInfo | Unset) -> str | None:
             return None
 
 
-# ── events ────────────────────────────────────────────────────────────
-
-
 # ── usage ─────────────────────────────────────────────────────────────────────────────────────────
 # Tokens used and rate limits left, as `token_count` reports them.
 
@@ -188,9 +185,6 @@ class RateLimitSnapshot(WireModel):
     stated_in = Source.RECORDED
     primary: RateLimitWindow | None = None
     secondary: RateLimitWindow | None = None
-
-
-# ── events ────────────────────────────────────────────────────────────
 
 
 # ── tree ──────────────────────────────────────────────────────────────────────────────────────────

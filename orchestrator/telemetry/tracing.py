@@ -400,14 +400,8 @@ class SessionSpans:
                 yield from self._end_task(outcome, at_ms)
             case f.RequestBegun(n, purpose):
                 yield from self._begin_request(n, purpose, at_ms)
-            case (
-                f.RequestCompleted()
-                | f.RequestRetried()
-                | f.RequestDelayed()
-                | f.RequestFailed()
-                | f.RequestStopped()
-            ):
-                yield from self._end_request(fact, at_ms)
+            case ended if isinstance(ended, f.RequestEnded):
+                yield from self._end_request(ended, at_ms)
             case f.CallMoved(call_id, Phase.DONE):
                 yield from self._end_call(call_id, at_ms)
             case f.CallMoved(call_id, work=work):

@@ -122,14 +122,8 @@ class WorkMetrics:
             case f.RequestBegun() if not held.asked:
                 held.asked = True
                 self._metrics.histogram(m.CLAIM_TO_REQUEST).observe(self._clock() - held.claimed_at)
-            case (
-                f.RequestCompleted()
-                | f.RequestRetried()
-                | f.RequestDelayed()
-                | f.RequestFailed()
-                | f.RequestStopped()
-            ):
-                self._request_ended(held, step, fact)
+            case ended if isinstance(ended, f.RequestEnded):
+                self._request_ended(held, step, ended)
             case f.CallMoved(call_id, phase) if phase in _BEGUN:
                 held.calls[call_id] = _kind(step, call_id), self._clock()
             case f.CallMoved(call_id, Phase.DONE):

@@ -353,13 +353,7 @@ def _left(log: _Session, told: Told, calls: dict[str, Answer]) -> Answer | None:
             known.entries = [*known.entries, told.place]
         return known
     match told.fact:
-        case (
-            f.RequestCompleted()
-            | f.RequestRetried()
-            | f.RequestDelayed()
-            | f.RequestFailed()
-            | f.RequestStopped() as end
-        ):
+        case end if isinstance(end, f.RequestEnded):
             return _sent(log, told, end)
         case f.CallMoved(call_id=id, phase=Phase.RUNNING, work=work):
             if (leaves := _leaves(log, told, id, work)) is not None:
@@ -565,13 +559,7 @@ class _Seen:
         match told.fact:
             case f.RequestBegun(n=n):
                 self._begun[n] = told.place, told.at
-            case (
-                f.RequestCompleted()
-                | f.RequestRetried()
-                | f.RequestDelayed()
-                | f.RequestFailed()
-                | f.RequestStopped() as end
-            ):
+            case end if isinstance(end, f.RequestEnded):
                 _got(log, told, end, self.found, self._begun)
             case f.Answered(call_id=id, secret=secret) if secret:
                 values = {"what": "secret answer", "call": id, **log.about()}

@@ -193,13 +193,7 @@ def _rows(told: Told, sent: dict[tuple[str, Any], str]) -> Iterator[tuple[str, d
     match told.fact:
         case f.RequestSent() as shown:
             sent[told.session, shown.n] = shown.sent
-        case (
-            f.RequestCompleted()
-            | f.RequestRetried()
-            | f.RequestDelayed()
-            | f.RequestFailed()
-            | f.RequestStopped() as end
-        ):
+        case end if isinstance(end, f.RequestEnded):
             yield "requests", {**place, **_request(end), "sent": sent.pop((told.session, end.n), None)}
         case f.CallMoved(call_id=id, phase=Phase.RUNNING, work=PatchWork(changes=changes)):
             for path, change in changes.items():

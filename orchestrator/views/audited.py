@@ -674,13 +674,7 @@ async def cost(logs: Source, by: By, total: Total | None = None) -> list[Cost]:
                 total.imported = True
             case f.RequestBegun(n=n):
                 begun.add(n)
-            case (
-                f.RequestCompleted()
-                | f.RequestRetried()
-                | f.RequestDelayed()
-                | f.RequestFailed()
-                | f.RequestStopped() as end
-            ):
+            case end if isinstance(end, f.RequestEnded):
                 begun.discard(end.n)
                 name = _group(log, told, end, by)
                 _add(groups.setdefault(name, Cost(name)), told, end)
