@@ -100,6 +100,9 @@ class Redactions:
         """Entries as they were written, by their digests."""
         self._facts: list[Mapping[str, Any]] = []
         self.gone: list[Gone] = []
+        self.trees = set[str]()
+        """Trees of which something was redacted, also where Redis has lost that: large texts of theirs may be
+        gone."""
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────
 
@@ -117,6 +120,7 @@ class Redactions:
         """A fact of the log says that an entry was redacted."""
         if fact["log"] != f"session:{session}" or not 0 < fact["seq"] < seen.seq:
             self._watch.broken("redacted", f"{session}: a fact redacts {fact['log']} at {fact['seq']}")
+        self.trees.add(seen.tree)
         self._facts.append(fact)
 
     def read(self, session: str, seen: Seen) -> None:

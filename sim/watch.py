@@ -426,8 +426,9 @@ class Watch(Rest, Branches, TreeLogs):
 
     def _text(self, session: str, content: Any) -> str | None:
         tree = self.sessions[session].tree
-        if self.redactions.gone and is_reference(content):
-            # What referred to a text that was redacted may be a copy which was taken before.
+        if tree in self.redactions.trees and is_reference(content):
+            # What referred to a text that was redacted may be a copy which was taken before; or a redaction
+            # of two sessions was refused behind the first one.
             key = self.keys.blob(tree, content[REFERENCE])
             stored = self._double.look("GET", key) is not None
             return text_of(self._double, self.keys, tree, content) if stored else None
@@ -479,8 +480,8 @@ class Watch(Rest, Branches, TreeLogs):
     def _inherited(self, session: str, fact: Mapping[str, Any]) -> None:
         """A fork names an entry of its parent, and begins with what was said there."""
         parent = self.sessions[fact["parent"]["session"]]
-        content = text_of(self._double, self.keys, self.sessions[session].tree, fact["content"])
-        if parent.instead or self.sessions[session].instead:
+        content = self._text(session, fact["content"])
+        if content is None or parent.instead or self.sessions[session].instead:
             # They may have lost the same words at other times.
             return
         if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
@@ -489,7 +490,9 @@ class Watch(Rest, Branches, TreeLogs):
     def _put_back(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """A conversation of before a compaction is the one that a turn ended with."""
         self.reach.saw("gone_back")
-        content = text_of(self._double, self.keys, seen.tree, fact["content"])
+        content = self._text(session, fact["content"])
+        if content is None:
+            return
         if wrong := unlike_then(seen.at, seen.entries, fact, content):
             self.broken("gone_back", f"{session}: {wrong}")
 
