@@ -31,8 +31,8 @@ DEFECTS = (
         text(
             Projector,
             "_ends",
-            "ItemStatus.INTERRUPTED if status is TurnStatus.INTERRUPTED else ItemStatus.FAILED",
-            "ItemStatus.FAILED",
+            "r.ItemStatus.INTERRUPTED if status is r.TurnStatus.INTERRUPTED else r.ItemStatus.FAILED",
+            "r.ItemStatus.FAILED",
         ),
     ),
     _of(

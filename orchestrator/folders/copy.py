@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
+from orchestrator.folders import known, outcomes
 from orchestrator.folders.build import Build, clock_ns, doubted, remove
 from orchestrator.folders.git_objects import (
     EMPTY_TREE,
@@ -25,24 +26,6 @@ from orchestrator.folders.git_objects import (
     tree_of_commit,
 )
 from orchestrator.folders.head import HeadImport, read_head
-from orchestrator.folders.known import (
-    Change,
-    File,
-    Known,
-    NewObjects,
-    State,
-    Walk,
-    changes,
-    closure,
-    dumped,
-    loaded,
-    omissions,
-    replace,
-    system_errors,
-    told,
-    wants_whole,
-    write_whole,
-)
 from orchestrator.folders.linediff import unified_diff
 from orchestrator.folders.merge import (
     MOST_CONFLICTS,
@@ -55,29 +38,6 @@ from orchestrator.folders.merge import (
     write,
 )
 from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted
-from orchestrator.folders.outcomes import (
-    ANYWHERE,
-    NAMED_OMISSIONS,
-    Bounds,
-    Branch,
-    Conflict,
-    Conflicted,
-    Counts,
-    Difference,
-    FileStat,
-    FolderError,
-    FolderSnapshot,
-    Guard,
-    Joined,
-    Made,
-    Merged,
-    Omission,
-    Omissions,
-    Place,
-    Planned,
-    Taken,
-    Unchanged,
-)
 from orchestrator.folders.packs import Pack, PackWriter, index_data
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.store import Indexed, Objects, checked, keep, kept, own
@@ -97,12 +57,12 @@ PackSource = Path | int
 class Copy:
     """A copy of a workspace. Not for two threads at once. Everything raises `FolderError`."""
 
-    def __init__(self, place: Place, bounds: Bounds) -> None:
+    def __init__(self, place: outcomes.Place, bounds: outcomes.Bounds) -> None:
         self.place = place
         self.bounds = bounds
         self._given: list[Indexed] = []
         """Packs of other copies, for branches that are joined."""
-        self._states: dict[FolderSnapshot, State] = {}
+        self._states: dict[outcomes.FolderSnapshot, known.State] = {}
         """The last snapshot, and the one before: the last one may never be recorded."""
         for folder in (self._packs, self.place.objects / "spool"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -111,13 +71,15 @@ class Copy:
     def _packs(self) -> Path:
         return self.place.objects / "packs"
 
-    def take(self, parent: FolderSnapshot, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
+    def take(
+        self, parent: outcomes.FolderSnapshot, at_ms: int, *, live: bool = False
+    ) -> outcomes.Taken | outcomes.Unchanged:
         """Takes a snapshot of the folder as it is, behind `parent`.
 
         `live` says that processes work in it. A file that one of them has mapped may change without a new
         time, as long as the kernel has not written the page: what is read now is read again next time.
         """
-        with system_errors("the snapshot"):
+        with known.system_errors("the snapshot"):
             settle(self._work)
             state = self._state(parent)
             writer = self._writer()
@@ -127,29 +89,31 @@ class Copy:
                 writer.discard()
                 raise
 
-    def _take(self, state: State, writer: PackWriter, at_ms: int, live: bool) -> Taken | Unchanged:
+    def _take(
+        self, state: known.State, writer: PackWriter, at_ms: int, live: bool
+    ) -> outcomes.Taken | outcomes.Unchanged:
         assert state.snapshot is not None
-        sink = NewObjects(writer, state.objects)
+        sink = known.NewObjects(writer, state.objects)
         sure_ns = 0 if live else clock_ns(self.place.objects)
         root = Scan(self.bounds, sink, sure_ns).root(self.place.folder, state.root)
-        omitted = omissions(state.root, root)
+        omitted = known.omissions(state.root, root)
         if root.tree == state.root.tree:
             writer.discard()
             if root is not state.root:
-                self._states[state.snapshot] = State(state.snapshot, root, state.objects, state.head)
-            return Unchanged(state.snapshot, omitted)
+                self._states[state.snapshot] = known.State(state.snapshot, root, state.objects, state.head)
+            return outcomes.Unchanged(state.snapshot, omitted)
         snapshot = sink.commit(state, root, at_ms)
         pack = writer.finish()
         objects = Objects((*state.objects.packs, self._kept(pack, state.objects)))
-        whole = wants_whole(objects)
+        whole = known.wants_whole(objects)
         if whole:
             writer = self._writer()
-            write_whole(writer, objects, closure(objects, bytes.fromhex(snapshot), state.head))
+            known.write_whole(writer, objects, known.closure(objects, bytes.fromhex(snapshot), state.head))
             pack = writer.finish()
             objects = Objects((self._kept(pack, Objects()),))
-        self._remember(State(snapshot, root, objects, state.head), state)
-        counts, names = told(changes(state.root, root))
-        return Taken(
+        self._remember(known.State(snapshot, root, objects, state.head), state)
+        counts, names = known.told(known.changes(state.root, root))
+        return outcomes.Taken(
             snapshot,
             state.snapshot,
             root.tree.hex(),
@@ -162,9 +126,11 @@ class Copy:
             omitted,
         )
 
-    def born(self, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool = True) -> Taken:
+    def born(
+        self, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool = True
+    ) -> outcomes.Taken:
         """Takes the first snapshot: of the folder, or of a commit where there is none, or none is meant."""
-        with system_errors("the first snapshot"):
+        with known.system_errors("the first snapshot"):
             writer = self._writer()
             try:
                 return self._born(writer, repository, ref, at_ms, of_folder=of_folder)
@@ -174,37 +140,41 @@ class Copy:
 
     def _born(
         self, writer: PackWriter, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool
-    ) -> Taken:
+    ) -> outcomes.Taken:
         head = read_head(repository, ref) if repository is not None else None
-        sink, nothing = NewObjects(writer, Objects()), Known()
-        tracked, too_large = nothing, Omissions()
+        sink, nothing = known.NewObjects(writer, Objects()), known.Known()
+        tracked, too_large = nothing, outcomes.Omissions()
         if repository is not None and head is not None:
             taken = HeadImport(repository, head, self.bounds, writer)
             tracked = taken.run()
             named = tuple(
-                Omission(quoted(line.path)[:512], "larger than workspace.max_file", line.size)
-                for line in taken.too_large[:NAMED_OMISSIONS]
+                outcomes.Omission(quoted(line.path)[:512], "larger than workspace.max_file", line.size)
+                for line in taken.too_large[: outcomes.NAMED_OMISSIONS]
             )
-            too_large = Omissions(named, len(taken.too_large), len(taken.too_large))
+            too_large = outcomes.Omissions(named, len(taken.too_large), len(taken.too_large))
         root, omitted = tracked, too_large
         if of_folder and self.place.folder.is_dir():
             root = Scan(self.bounds, sink, clock_ns(self.place.objects)).root(self.place.folder, tracked)
-            omitted = omissions(tracked, root)
-        state = State(None, nothing, Objects(), head)
+            omitted = known.omissions(tracked, root)
+        state = known.State(None, nothing, Objects(), head)
         snapshot = sink.commit(state, root, at_ms)
         pack = writer.finish()
-        self._remember(State(snapshot, root, Objects((self._kept(pack, Objects()),)), head), None)
-        counts, names = told(changes(nothing, root))
+        self._remember(known.State(snapshot, root, Objects((self._kept(pack, Objects()),)), head), None)
+        counts, names = known.told(known.changes(nothing, root))
         tree, spooled = root.tree.hex(), self._spooled(pack)
-        return Taken(snapshot, None, tree, spooled, pack.sha256, pack.bytes, True, counts, names, omitted)
+        return outcomes.Taken(
+            snapshot, None, tree, spooled, pack.sha256, pack.bytes, True, counts, names, omitted
+        )
 
-    def settle(self, taken: Taken) -> None:
+    def settle(self, taken: outcomes.Taken) -> None:
         """Removes an uploaded pack from the spool."""
         taken.pack.unlink(missing_ok=True)
 
-    def make(self, packs: Sequence[PackSource], snapshot: FolderSnapshot, *, repository: bool = True) -> Made:
+    def make(
+        self, packs: Sequence[PackSource], snapshot: outcomes.FolderSnapshot, *, repository: bool = True
+    ) -> outcomes.Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place."""
-        with system_errors("the folder"):
+        with known.system_errors("the folder"):
             objects = self._received(packs)
             root, head = self._walked(objects, snapshot)
             beside = self.place.objects / "making"
@@ -215,10 +185,10 @@ class Copy:
                 write_repository(beside / ".git", objects, head, made, build.stats, self.bounds)
             doubted(made, clock_ns(self.place.objects))
             self._put_in_place(beside)
-            self._states = {snapshot: State(snapshot, made, objects, head)}
+            self._states = {snapshot: known.State(snapshot, made, objects, head)}
             self._note_packs()
             self._sweep()
-        return Made(root.count, root.bytes, head.commit.hex() if head is not None else None)
+        return outcomes.Made(root.count, root.bytes, head.commit.hex() if head is not None else None)
 
     def _put_in_place(self, beside: Path) -> None:
         """Two renames: a fall between them leaves no folder, and the next holder makes one."""
@@ -230,13 +200,13 @@ class Copy:
         beside.rename(self.place.folder)
         remove(old)
 
-    def adopt(self, packs: Sequence[PackSource], snapshot: FolderSnapshot) -> bool:
+    def adopt(self, packs: Sequence[PackSource], snapshot: outcomes.FolderSnapshot) -> bool:
         """Goes on with the folder as it is, which was left at this snapshot.
 
         What `leave` kept is used where it fits; else all files are read again, where the packs that make
         the snapshot are here, or given. False if they are not, or if there is no folder.
         """
-        with system_errors("to go on with the folder"):
+        with known.system_errors("to go on with the folder"):
             if not self.place.folder.is_dir():
                 return False
             state = self._left(snapshot) or self._recovered(snapshot)
@@ -248,7 +218,7 @@ class Copy:
                 self._note_packs()
             return state is not None
 
-    def _left(self, snapshot: FolderSnapshot) -> State | None:
+    def _left(self, snapshot: outcomes.FolderSnapshot) -> known.State | None:
         """The state that `leave` kept."""
         try:
             version, last, settings, names, row = marshal.loads((self.place.objects / "index").read_bytes())
@@ -256,73 +226,79 @@ class Copy:
                 return None
             objects = self._kept_objects(names)
             commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
-            return State(snapshot, loaded(row), objects, commit.head)
-        except (OSError, ValueError, EOFError, TypeError, FolderError):
+            return known.State(snapshot, known.loaded(row), objects, commit.head)
+        except (OSError, ValueError, EOFError, TypeError, outcomes.FolderError):
             return None
 
-    def _recovered(self, snapshot: FolderSnapshot) -> State | None:
+    def _recovered(self, snapshot: outcomes.FolderSnapshot) -> known.State | None:
         """The state after a keeper that was killed: its packs are here, and nothing is known of the files."""
         try:
             names = marshal.loads((self.place.objects / "last").read_bytes())[snapshot]
             return self._unread(snapshot, self._kept_objects(names))
-        except (OSError, ValueError, EOFError, TypeError, KeyError, FolderError):
+        except (OSError, ValueError, EOFError, TypeError, KeyError, outcomes.FolderError):
             return None
 
     def _kept_objects(self, names: Sequence[str]) -> Objects:
         found = [kept(self._packs / name) for name in names]
         return Objects([pack for pack in found if pack is not None])
 
-    def _unread(self, snapshot: FolderSnapshot, objects: Objects) -> State:
+    def _unread(self, snapshot: outcomes.FolderSnapshot, objects: Objects) -> known.State:
         root, head = self._walked(objects, snapshot)
-        return State(snapshot, root, objects, head)
+        return known.State(snapshot, root, objects, head)
 
     def leave(self) -> None:
         """Keeps what is known of the folder for the next claim on this machine."""
-        with system_errors("the index"):
+        with known.system_errors("the index"):
             if not self._states:
                 return
             state = list(self._states.values())[-1]
             names = [pack.file.path.name for pack in state.objects.packs]
-            row = (_FORMAT, state.snapshot, repr(self.bounds), names, dumped(state.root))
-            replace(self.place.objects / "index", marshal.dumps(row))
+            row = (_FORMAT, state.snapshot, repr(self.bounds), names, known.dumped(state.root))
+            known.replace(self.place.objects / "index", marshal.dumps(row))
 
     def plan_merge(
         self,
-        base: FolderSnapshot,
-        theirs: FolderSnapshot,
+        base: outcomes.FolderSnapshot,
+        theirs: outcomes.FolderSnapshot,
         packs: Sequence[PackSource],
-        guard: Guard = ANYWHERE,
-    ) -> Planned | Conflicted:
+        guard: outcomes.Guard = outcomes.ANYWHERE,
+    ) -> outcomes.Planned | outcomes.Conflicted:
         """Plans what brings the changes from `base` to `theirs` into the folder as it is now."""
-        with system_errors("the merge"):
+        with known.system_errors("the merge"):
             return self._merge(base, theirs, packs, guard)[0].told()
 
     def write_merge(
         self,
-        base: FolderSnapshot,
-        theirs: FolderSnapshot,
+        base: outcomes.FolderSnapshot,
+        theirs: outcomes.FolderSnapshot,
         packs: Sequence[PackSource],
         digest: str,
-        guard: Guard = ANYWHERE,
-    ) -> Merged | Conflicted:
+        guard: outcomes.Guard = outcomes.ANYWHERE,
+    ) -> outcomes.Merged | outcomes.Conflicted:
         """Plans the merge again, and writes it if it is still the one that was planned."""
-        with system_errors("the merge"):
+        with known.system_errors("the merge"):
             plan, new = self._merge(base, theirs, packs, guard)
             if plan.conflicts:
-                return Conflicted(plan.conflicts[:MOST_CONFLICTS], len(plan.conflicts))
+                return outcomes.Conflicted(plan.conflicts[:MOST_CONFLICTS], len(plan.conflicts))
             if plan.digest != digest:
-                return Conflicted((Conflict(".", "files changed since the merge was planned"),), 1)
+                return outcomes.Conflicted(
+                    (outcomes.Conflict(".", "files changed since the merge was planned"),), 1
+                )
             write(plan, self.place.folder, new, self._work)
-            return Merged(*plan.counted())
+            return outcomes.Merged(*plan.counted())
 
     def take_back_merge(self) -> None:
         """Takes back the merge in which another process of this place was lost, as far as it came."""
-        with system_errors("the way back from a merge"):
+        with known.system_errors("the way back from a merge"):
             take_back(self.place.folder, self._work)
 
     def _merge(
-        self, base: FolderSnapshot, theirs: FolderSnapshot, packs: Sequence[PackSource], guard: Guard
-    ) -> tuple[Plan, Known]:
+        self,
+        base: outcomes.FolderSnapshot,
+        theirs: outcomes.FolderSnapshot,
+        packs: Sequence[PackSource],
+        guard: outcomes.Guard,
+    ) -> tuple[Plan, known.Known]:
         objects = self._with(packs)
         old, new = self._walked(objects, base)[0], self._walked(objects, theirs)[0]
         self._work.mkdir(exist_ok=True)
@@ -335,38 +311,38 @@ class Copy:
 
     def diff(
         self,
-        before: FolderSnapshot | None,
-        after: FolderSnapshot,
+        before: outcomes.FolderSnapshot | None,
+        after: outcomes.FolderSnapshot,
         packs: Sequence[PackSource] = (),
         *,
         stat: bool = False,
         path: str | None = None,
-    ) -> Difference:
+    ) -> outcomes.Difference:
         """The difference of two snapshots, or of one file in them; None is the empty folder."""
-        with system_errors("the comparison"):
+        with known.system_errors("the comparison"):
             objects = self._with(packs)
-            old = self._walked(objects, before)[0] if before is not None else Known()
+            old = self._walked(objects, before)[0] if before is not None else known.Known()
             return difference(old, self._walked(objects, after)[0], objects, text=not stat, path=path)
 
     def give(self, packs: Sequence[PackSource]) -> None:
         """Reads packs that make branches: those that others build on come first."""
-        with system_errors("the comparison"):
-            known = {pack.file.path for pack in self._given}
+        with known.system_errors("the comparison"):
+            had = {pack.file.path for pack in self._given}
             for source in packs:
                 path = self._received_file(source)
-                if path not in known:
-                    known.add(path)
+                if path not in had:
+                    had.add(path)
                     self._given.append(kept(path) or checked(path, Objects(self._given), self.bounds))
 
-    def join(self, branches: Sequence[Branch]) -> Joined:
+    def join(self, branches: Sequence[outcomes.Branch]) -> outcomes.Joined:
         """The files that branches have changed, whose packs were given, as if all were merged."""
-        with system_errors("the comparison"):
+        with known.system_errors("the comparison"):
             self._work.mkdir(exist_ok=True)
             objects = AllObjects(self._given)
             return joined(branches, objects, self.bounds, self._work, lambda *change: _compared(*change)[1])
 
     def read_tree(
-        self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[PackSource] = ()
+        self, snapshot: outcomes.FolderSnapshot, paths: Sequence[str], packs: Sequence[PackSource] = ()
     ) -> Mapping[str, bytes]:
         """Contents of files of a snapshot, also by its links, none of which leads out of it.
 
@@ -382,13 +358,15 @@ class Copy:
                 found[path] = objects.read(file.sha, "blob")
         return found
 
-    def _state(self, parent: FolderSnapshot) -> State:
+    def _state(self, parent: outcomes.FolderSnapshot) -> known.State:
         state = self._states.get(parent) or self._recovered(parent)
         if state is None:
-            raise FolderError("missing", f"the copy is not at snapshot {parent}: it has to be made first")
+            raise outcomes.FolderError(
+                "missing", f"the copy is not at snapshot {parent}: it has to be made first"
+            )
         return state
 
-    def _remember(self, state: State, before: State | None) -> None:
+    def _remember(self, state: known.State, before: known.State | None) -> None:
         assert state.snapshot is not None
         kept_before = {before.snapshot: before} if before is not None and before.snapshot is not None else {}
         self._states = {**kept_before, state.snapshot: state}
@@ -401,7 +379,7 @@ class Copy:
             snapshot: [pack.file.path.name for pack in state.objects.packs]
             for snapshot, state in self._states.items()
         }
-        replace(self.place.objects / "last", marshal.dumps(names))
+        known.replace(self.place.objects / "last", marshal.dumps(names))
 
     def _sweep(self) -> None:
         """Removes packs of this place that no state needs."""
@@ -410,11 +388,11 @@ class Copy:
             if path.stem not in needed:
                 path.unlink()
 
-    def _walked(self, objects: Objects, snapshot: FolderSnapshot) -> tuple[Known, Head | None]:
+    def _walked(self, objects: Objects, snapshot: outcomes.FolderSnapshot) -> tuple[known.Known, Head | None]:
         commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
         if commit.tree == EMPTY_TREE:
-            return Known(), commit.head
-        return Walk(objects, self.bounds).folder(commit.tree), commit.head
+            return known.Known(), commit.head
+        return known.Walk(objects, self.bounds).folder(commit.tree), commit.head
 
     def _writer(self) -> PackWriter:
         path = self.place.objects / "spool" / "writing"
@@ -471,7 +449,7 @@ class Copy:
         return path
 
 
-def _followed(objects: Objects, root: Known, path: str) -> File | None:
+def _followed(objects: Objects, root: known.Known, path: str) -> known.File | None:
     """The file at a path of a snapshot, through links of it."""
     todo, at, links = path.split("/")[::-1], [root], 0
     while todo:
@@ -511,15 +489,15 @@ _ABSENT = "/dev/null"
 
 
 def difference(
-    before: Known, after: Known, objects: Objects, *, text: bool, path: str | None = None
-) -> Difference:
+    before: known.Known, after: known.Known, objects: Objects, *, text: bool, path: str | None = None
+) -> outcomes.Difference:
     """Compares two folders whose files are in `objects`; of one file alone, whose `path` is quoted."""
     counts = {"A": 0, "M": 0, "D": 0}
-    stats: list[FileStat] = []
+    stats: list[outcomes.FileStat] = []
     parts: list[str] = []
     inserted = deleted = size = 0
     truncated = False
-    for change in changes(before, after):
+    for change in known.changes(before, after):
         if path is not None and quoted(change.path) != path:
             continue
         counts[change.what] += 1
@@ -534,34 +512,36 @@ def difference(
         truncated |= size > MOST_TEXT
         if not truncated:
             parts.append(part)
-    figures = Counts(counts["A"], counts["M"], counts["D"])
-    return Difference("".join(parts), truncated, figures, inserted, deleted, tuple(stats))
+    figures = outcomes.Counts(counts["A"], counts["M"], counts["D"])
+    return outcomes.Difference("".join(parts), truncated, figures, inserted, deleted, tuple(stats))
 
 
-def _compared(change: Change, objects: Objects) -> tuple[list[str], FileStat]:
+def _compared(change: known.Change, objects: Objects) -> tuple[list[str], outcomes.FileStat]:
     """The lines below the header, and the figures."""
     path = quoted(change.path)
     old, new = _text(change.before, objects), _text(change.after, objects)
     if change.before and change.after and change.before.sha == change.after.sha:
-        return [], FileStat(path, 0, 0, what=change.what)
+        return [], outcomes.FileStat(path, 0, 0, what=change.what)
     sides = _side("a", change, change.before), _side("b", change, change.after)
     if old is None or new is None:
         large = any(file is not None and file.size > _MOST_FILE for file in (change.before, change.after))
-        stat = FileStat(path, 0, 0, binary=True, what=change.what, too_large=large)
+        stat = outcomes.FileStat(path, 0, 0, binary=True, what=change.what, too_large=large)
         return [f"Binary files {sides[0]} and {sides[1]} differ\n"], stat
     diff = unified_diff(old, new)
     if not diff:
-        return [], FileStat(path, 0, 0, what=change.what)
+        return [], outcomes.FileStat(path, 0, 0, what=change.what)
     hunks = diff.split("\n")
     added = sum(line.startswith("+") for line in hunks)
     removed = sum(line.startswith("-") for line in hunks)
     # A tab behind a name with spaces, by which patch(1) sees where it ends.
     tab = "\t" if b" " in change.path else ""
     old_name, new_name = (side + tab * (side != _ABSENT) for side in sides)
-    return [f"--- {old_name}\n+++ {new_name}\n", diff], FileStat(path, added, removed, what=change.what)
+    return [f"--- {old_name}\n+++ {new_name}\n", diff], outcomes.FileStat(
+        path, added, removed, what=change.what
+    )
 
 
-def _text(file: File | None, objects: Objects) -> str | None:
+def _text(file: known.File | None, objects: Objects) -> str | None:
     """The content as text; None for a file that is not shown by lines."""
     if file is None:
         return ""
@@ -573,11 +553,11 @@ def _text(file: File | None, objects: Objects) -> str | None:
     return content.decode("utf-8", "replace")
 
 
-def _side(letter: str, change: Change, file: File | None) -> str:
+def _side(letter: str, change: known.Change, file: known.File | None) -> str:
     return _ABSENT if file is None else quoted(letter.encode() + b"/" + change.path)
 
 
-def _header(change: Change) -> Iterator[str]:
+def _header(change: known.Change) -> Iterator[str]:
     old, new = change.before, change.after
     yield f"diff --git {quoted(b'a/' + change.path)} {quoted(b'b/' + change.path)}\n"
     if old is None and new is not None:
@@ -617,9 +597,9 @@ def write_repository(
     path: Path,
     objects: Objects,
     head: Head,
-    made: Known,
+    made: known.Known,
     stats: Mapping[bytes, os.stat_result],
-    bounds: Bounds,
+    bounds: outcomes.Bounds,
 ) -> None:
     """Makes the repository of a folder that was just made. `stats` has its files, by their paths."""
     packs = path / "objects" / "pack"
@@ -643,7 +623,7 @@ def write_repository(
 
 def _write_pack(packs: Path, objects: Objects, head: Head) -> None:
     writer = PackWriter(packs / "new")
-    write_whole(writer, objects, closure(objects, head.commit, None))
+    known.write_whole(writer, objects, known.closure(objects, head.commit, None))
     pack = writer.finish()
     name = f"pack-{pack.sha1.hex()}"
     pack.path.rename(packs / f"{name}.pack")
@@ -653,14 +633,14 @@ def _write_pack(packs: Path, objects: Objects, head: Head) -> None:
 class _Tracked:
     """The files of a commit, by their paths, counted."""
 
-    def __init__(self, objects: Objects, bounds: Bounds) -> None:
+    def __init__(self, objects: Objects, bounds: outcomes.Bounds) -> None:
         self.entries: list[Entry] = []
         self._objects = objects
         self._bounds = bounds
 
     def walk(self, tree: bytes, path: bytes, depth: int) -> None:
         if depth > MOST_DEPTH or len(self.entries) > self._bounds.max_files:
-            raise FolderError(
+            raise outcomes.FolderError(
                 "too_many_files", "the folder's commit has too many files: nothing is made of it"
             )
         for entry in foreign_entries(self._objects.read(tree, "tree")):
@@ -671,7 +651,7 @@ class _Tracked:
                 self.entries.append(Entry(below, entry.mode, entry.sha))
 
 
-def _index(entries: list[Entry], made: Known, stats: Mapping[bytes, os.stat_result]) -> bytes:
+def _index(entries: list[Entry], made: known.Known, stats: Mapping[bytes, os.stat_result]) -> bytes:
     """An index of git, version 2, in which what stands in the folder as it is in the commit is known so."""
     now = dict(_files(made, b""))
     rows = [struct.pack(">4sII", b"DIRC", 2, len(entries))]
@@ -684,7 +664,7 @@ def _index(entries: list[Entry], made: Known, stats: Mapping[bytes, os.stat_resu
     return data + hashlib.sha1(data, usedforsecurity=False).digest()
 
 
-def _files(folder: Known, path: bytes) -> list[tuple[bytes, tuple[int, bytes]]]:
+def _files(folder: known.Known, path: bytes) -> list[tuple[bytes, tuple[int, bytes]]]:
     found = [(path + os.fsencode(name), (file.mode, file.sha)) for name, file in folder.files.items()]
     for name, below in folder.folders.items():
         found += _files(below, path + os.fsencode(name) + b"/")

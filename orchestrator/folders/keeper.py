@@ -26,25 +26,8 @@ from typing import Any, NoReturn, Self, TypeVar, get_args
 
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.folders import outcomes
 from orchestrator.folders.keeper_wire import LENGTH, MOST_ANSWERED, MOST_ASKED, MOST_DESCRIPTORS, frame
-from orchestrator.folders.outcomes import (
-    ANYWHERE,
-    Bounds,
-    Branch,
-    Conflicted,
-    Difference,
-    ErrorKind,
-    FolderError,
-    FolderSnapshot,
-    Guard,
-    Joined,
-    Made,
-    Merged,
-    Place,
-    Planned,
-    Taken,
-    Unchanged,
-)
 from orchestrator.sandbox import git
 from orchestrator.sandbox.trusted_files import program_environment
 
@@ -58,7 +41,17 @@ _GRACE_S = 20.0
 """Time beyond the bound's: the process should have told by itself that it takes too long."""
 _CLOSE_S = 5.0
 _SHA256 = re.compile("[0-9a-f]{64}")
-_Record = TypeVar("_Record", Unchanged, Taken, Made, Planned, Merged, Conflicted, Difference, Joined)
+_Record = TypeVar(
+    "_Record",
+    outcomes.Unchanged,
+    outcomes.Taken,
+    outcomes.Made,
+    outcomes.Planned,
+    outcomes.Merged,
+    outcomes.Conflicted,
+    outcomes.Difference,
+    outcomes.Joined,
+)
 
 
 _ADAPTERS: dict[str, TypeAdapter[Any]] = {}
@@ -77,7 +70,7 @@ class Keeper:
     Work that is cancelled goes on, and what comes next waits for it: half a snapshot helps nobody.
     """
 
-    def __init__(self, place: Place, bounds: Bounds) -> None:
+    def __init__(self, place: outcomes.Place, bounds: outcomes.Bounds) -> None:
         self._place = place
         self._bounds = bounds
         self._process: subprocess.Popen[bytes]
@@ -88,7 +81,7 @@ class Keeper:
         self._under_way: set[asyncio.Task[dict[str, Any]]] = set()
 
     @classmethod
-    async def start(cls, place: Place, bounds: Bounds, deadline_boottime: float) -> Self:
+    async def start(cls, place: outcomes.Place, bounds: outcomes.Bounds, deadline_boottime: float) -> Self:
         """Starts the process and locks the copy; kind `busy` if another keeper has it."""
         keeper = cls(place, bounds)
         keeper._start()
@@ -129,18 +122,22 @@ class Keeper:
             # A process that does not hear it keeps the old one: it dies early rather than late.
             self._control.send(struct.pack("d", deadline_boottime), socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
 
-    async def take(self, parent: FolderSnapshot, at_ms: int, *, live: bool = False) -> Taken | Unchanged:
+    async def take(
+        self, parent: outcomes.FolderSnapshot, at_ms: int, *, live: bool = False
+    ) -> outcomes.Taken | outcomes.Unchanged:
         """Takes a snapshot of the folder, whose history is `parent`.
 
         The same parent again, because the last snapshot was never recorded, gives one that covers both.
         `live` says that processes work in the folder: what they have mapped may change without a new time.
         """
         answer = await self._do({"do": "take", "parent": parent, "at_ms": at_ms, "live": live}, ())
-        if answer.get("is") == Unchanged.__name__:
-            return self._read(answer, Unchanged)
+        if answer.get("is") == outcomes.Unchanged.__name__:
+            return self._read(answer, outcomes.Unchanged)
         return self._taken(answer)
 
-    async def born(self, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool = True) -> Taken:
+    async def born(
+        self, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool = True
+    ) -> outcomes.Taken:
         """Takes the first snapshot of a copy.
 
         With a repository (a `.git` folder, or a bare one) whose `ref` is a commit, the pack holds that
@@ -152,11 +149,11 @@ class Keeper:
         words = {"do": "born", "repository": path, "ref": ref, "at_ms": at_ms, "of_folder": of_folder}
         return self._taken(await self._do(words, ()))
 
-    def settle(self, taken: Taken) -> None:
+    def settle(self, taken: outcomes.Taken) -> None:
         """Removes an uploaded pack from the spool."""
         taken.pack.unlink(missing_ok=True)
 
-    async def adopt(self, packs: Sequence[Path], snapshot: FolderSnapshot) -> bool:
+    async def adopt(self, packs: Sequence[Path], snapshot: outcomes.FolderSnapshot) -> bool:
         """Goes on with the folder as it is, which was left at this snapshot.
 
         What the last keeper left is used where it fits; else all files are read again, where the packs
@@ -165,38 +162,38 @@ class Keeper:
         answer = await self._do({"do": "adopt", "snapshot": snapshot}, packs)
         return answer.get("value") is True
 
-    async def make(self, packs: Sequence[Path], snapshot: FolderSnapshot) -> Made:
+    async def make(self, packs: Sequence[Path], snapshot: outcomes.FolderSnapshot) -> outcomes.Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place.
 
         `packs` are those since the last whole one, it first, in the order of their entries.
         """
-        return self._read(await self._do({"do": "make", "snapshot": snapshot}, packs), Made)
+        return self._read(await self._do({"do": "make", "snapshot": snapshot}, packs), outcomes.Made)
 
     async def plan_merge(
         self,
-        base: FolderSnapshot,
-        theirs: FolderSnapshot,
+        base: outcomes.FolderSnapshot,
+        theirs: outcomes.FolderSnapshot,
         packs: Sequence[Path],
-        guard: Guard = ANYWHERE,
-    ) -> Planned | Conflicted:
+        guard: outcomes.Guard = outcomes.ANYWHERE,
+    ) -> outcomes.Planned | outcomes.Conflicted:
         """Plans what brings the changes from `base` to `theirs` into the folder as it is now.
 
         `packs` are those that make `base` and `theirs`: both snapshots may need packs of their own.
         """
         words = {"do": "plan_merge", "base": base, "theirs": theirs, "guard": asdict(guard)}
         answer = await self._do(words, packs)
-        if answer.get("is") == Conflicted.__name__:
-            return self._read(answer, Conflicted)
-        return self._read(answer, Planned)
+        if answer.get("is") == outcomes.Conflicted.__name__:
+            return self._read(answer, outcomes.Conflicted)
+        return self._read(answer, outcomes.Planned)
 
     async def write_merge(
         self,
-        base: FolderSnapshot,
-        theirs: FolderSnapshot,
+        base: outcomes.FolderSnapshot,
+        theirs: outcomes.FolderSnapshot,
         packs: Sequence[Path],
         digest: str,
-        guard: Guard = ANYWHERE,
-    ) -> Merged | Conflicted:
+        guard: outcomes.Guard = outcomes.ANYWHERE,
+    ) -> outcomes.Merged | outcomes.Conflicted:
         """Plans the merge again and writes it, whole, if its digest is still the one that was approved."""
         words = {
             "do": "write_merge",
@@ -206,9 +203,9 @@ class Keeper:
             "guard": asdict(guard),
         }
         answer = await self._do(words, packs)
-        if answer.get("is") == Conflicted.__name__:
-            return self._read(answer, Conflicted)
-        return self._read(answer, Merged)
+        if answer.get("is") == outcomes.Conflicted.__name__:
+            return self._read(answer, outcomes.Conflicted)
+        return self._read(answer, outcomes.Merged)
 
     async def take_back_merge(self) -> None:
         """Takes back the merge in which the last keeper was lost, as far as it came."""
@@ -216,21 +213,21 @@ class Keeper:
 
     async def diff(
         self,
-        before: FolderSnapshot | None,
-        after: FolderSnapshot,
+        before: outcomes.FolderSnapshot | None,
+        after: outcomes.FolderSnapshot,
         packs: Sequence[Path] = (),
         *,
         stat: bool = False,
         path: str | None = None,
-    ) -> Difference:
+    ) -> outcomes.Difference:
         """Compares two snapshots; None is the empty folder. With `stat` the figures alone.
 
         With `path`, as a `FileStat` names it, one file alone.
         """
         words = {"do": "diff", "before": before, "after": after, "stat": stat, "path": path}
-        return self._read(await self._do(words, packs), Difference)
+        return self._read(await self._do(words, packs), outcomes.Difference)
 
-    async def join(self, branches: Sequence[Branch], packs: Sequence[Path]) -> Joined:
+    async def join(self, branches: Sequence[outcomes.Branch], packs: Sequence[Path]) -> outcomes.Joined:
         """The files that branches have changed, as if all were merged.
 
         `packs` are those that make their snapshots; the ones that others build on come first.
@@ -238,10 +235,10 @@ class Keeper:
         for first in range(0, len(packs), MOST_DESCRIPTORS):
             await self._do({"do": "give"}, packs[first : first + MOST_DESCRIPTORS])
         rows = [[one.parent, one.base, one.now, one.merged] for one in branches]
-        return self._read(await self._do({"do": "join", "branches": rows}, ()), Joined)
+        return self._read(await self._do({"do": "join", "branches": rows}, ()), outcomes.Joined)
 
     async def read_tree(
-        self, snapshot: FolderSnapshot, paths: Sequence[str], packs: Sequence[Path] = ()
+        self, snapshot: outcomes.FolderSnapshot, paths: Sequence[str], packs: Sequence[Path] = ()
     ) -> Mapping[str, bytes]:
         """Contents of files of a snapshot, up to 1 MiB each and 16 MiB in all; others are left out."""
         answer = await self._do({"do": "read_tree", "snapshot": snapshot, "paths": list(paths)}, packs)
@@ -254,7 +251,7 @@ class Keeper:
 
     async def end(self) -> None:
         """Waits for the work that runs, keeps the index for the next claim, and ends the process."""
-        with suppress(FolderError):
+        with suppress(outcomes.FolderError):
             await self._do({"do": "end"}, ())
         await self._stop()
 
@@ -284,10 +281,10 @@ class Keeper:
         if self._lost:
             raise self._gone()
         if len(packs) > MOST_DESCRIPTORS:
-            raise FolderError("refused", f"{len(packs)} packs for one snapshot: it needs at most 33")
+            raise outcomes.FolderError("refused", f"{len(packs)} packs for one snapshot: it needs at most 33")
         data = frame(words)
         if len(data) > MOST_ASKED:
-            raise FolderError(
+            raise outcomes.FolderError(
                 "refused", f"a request of {len(data):,} bytes for a folder: it may have {MOST_ASKED:,}"
             )
         try:
@@ -297,7 +294,7 @@ class Keeper:
         except TimeoutError as error:
             self._kill()
             text = f"the work on the folder took more than {seconds:g} s: its process was ended"
-            raise FolderError("time", text) from error
+            raise outcomes.FolderError("time", text) from error
         except OSError as error:
             self._kill()
             raise self._gone() from error
@@ -313,7 +310,7 @@ class Keeper:
             # The descriptors travel with the length; one request at a time leaves room for that.
             socket.send_fds(self._work, [data[: LENGTH.size]], descriptors, socket.MSG_NOSIGNAL)
         except FileNotFoundError as error:
-            raise FolderError("missing", f"the pack {error.filename} is not there") from error
+            raise outcomes.FolderError("missing", f"the pack {error.filename} is not there") from error
         finally:
             for descriptor in descriptors:
                 os.close(descriptor)
@@ -336,9 +333,9 @@ class Keeper:
             data += part
         return bytes(data)
 
-    def _taken(self, answer: dict[str, Any]) -> Taken:
+    def _taken(self, answer: dict[str, Any]) -> outcomes.Taken:
         """A snapshot whose pack is where packs are put: the caller will read and upload that file."""
-        taken = self._read(answer, Taken)
+        taken = self._read(answer, outcomes.Taken)
         expected = self._place.objects / "spool" / f"{taken.sha256}.pack"
         if not _SHA256.fullmatch(taken.sha256) or taken.pack != expected or expected.is_symlink():
             self._misled()
@@ -354,22 +351,22 @@ class Keeper:
             self._misled()
         return found
 
-    def _error(self, answer: dict[str, Any]) -> FolderError:
-        named = [kind for kind in get_args(ErrorKind) if kind == answer.get("kind")]
+    def _error(self, answer: dict[str, Any]) -> outcomes.FolderError:
+        named = [kind for kind in get_args(outcomes.ErrorKind) if kind == answer.get("kind")]
         if not named:
             self._misled()
-        return FolderError(named[0], str(answer.get("text"))[:2000])
+        return outcomes.FolderError(named[0], str(answer.get("text"))[:2000])
 
     def _misled(self) -> NoReturn:
         self._kill()
-        raise FolderError(
+        raise outcomes.FolderError(
             "lost", "the process that works on the folder answered with something else: it was ended"
         )
 
-    def _gone(self) -> FolderError:
+    def _gone(self) -> outcomes.FolderError:
         code = self._process.poll()
         why = f"by signal {-code}" if code is not None and code < 0 else f"with {code}"
-        return FolderError(
+        return outcomes.FolderError(
             "lost", f"the process that works on the folder has ended {why}: another one goes on"
         )
 

@@ -18,26 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Literal, NamedTuple
 
+from orchestrator.folders import outcomes
 from orchestrator.folders.build import FOLDER_FLAGS, new_file, remove
 from orchestrator.folders.git_objects import EMPTY_TREE, object_id, snapshot_of
 from orchestrator.folders.known import UNSURE, Change, File, Known, Walk, changes, told
 from orchestrator.folders.names import FILE, FOLDER, LINK, PROGRAM, mode_of, quoted
-from orchestrator.folders.outcomes import (
-    ANYWHERE,
-    Bounds,
-    Branch,
-    Conflict,
-    Conflicted,
-    Counts,
-    FileStat,
-    FolderError,
-    FolderSnapshot,
-    Guard,
-    Joined,
-    JoinedFile,
-    Planned,
-    Share,
-)
 from orchestrator.folders.store import Found, Indexed, Objects
 from orchestrator.sandbox.git import GitFailed, git_environment, run_git_here
 
@@ -78,7 +63,7 @@ class Plan:
     """The steps of a merge, or its conflicts."""
 
     steps: tuple[Step, ...]
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[outcomes.Conflict, ...]
 
     @property
     def digest(self) -> str:
@@ -89,22 +74,27 @@ class Plan:
                 found.update(len(part).to_bytes(8) + part)
         return found.hexdigest()
 
-    def counted(self) -> tuple[Counts, tuple[str, ...]]:
+    def counted(self) -> tuple[outcomes.Counts, tuple[str, ...]]:
         """The figures and names of the steps."""
         return told(step.change for step in self.steps)
 
-    def told(self) -> Planned | Conflicted:
+    def told(self) -> outcomes.Planned | outcomes.Conflicted:
         """The plan as a record."""
         if self.conflicts:
-            return Conflicted(self.conflicts[:MOST_CONFLICTS], len(self.conflicts))
-        return Planned(self.digest, *self.counted())
+            return outcomes.Conflicted(self.conflicts[:MOST_CONFLICTS], len(self.conflicts))
+        return outcomes.Planned(self.digest, *self.counted())
 
 
 class Planner:
     """Plans a merge into the folder at a path. `work` is a folder of ours for the contents to merge."""
 
     def __init__(
-        self, folder: Path, objects: Objects, bounds: Bounds, work: Path, guard: Guard = ANYWHERE
+        self,
+        folder: Path,
+        objects: Objects,
+        bounds: outcomes.Bounds,
+        work: Path,
+        guard: outcomes.Guard = outcomes.ANYWHERE,
     ) -> None:
         self._folder = folder
         self._objects = objects
@@ -119,7 +109,7 @@ class Planner:
     def plan(self, base: Known, theirs: Known) -> Plan:
         """The steps that bring the changes from `base` to `theirs` into the folder."""
         steps: list[Step] = []
-        conflicts: list[Conflict] = []
+        conflicts: list[outcomes.Conflict] = []
         found = sorted(changes(base, theirs), key=lambda change: (change.what != "D", change.path))
         root = os.open(self._folder, FOLDER_FLAGS)
         try:
@@ -128,7 +118,7 @@ class Planner:
                 try:
                     step = self._step(root, change)
                 except Refused as refused:
-                    conflicts.append(Conflict(quoted(change.path)[:512], str(refused)))
+                    conflicts.append(outcomes.Conflict(quoted(change.path)[:512], str(refused)))
                     continue
                 if step is not None:
                     steps.append(step)
@@ -226,14 +216,14 @@ def merged_content(work: Path, seconds: float, ours: bytes, base: bytes, theirs:
         words, environ = ("merge-file", "-p", *names), git_environment(Path(os.devnull))
         done = run_git_here(words, environ, work, seconds)
     except GitFailed as error:
-        raise FolderError("failed", f"{error}. Nothing was merged") from error
+        raise outcomes.FolderError("failed", f"{error}. Nothing was merged") from error
     if done.code == 0:
         return done.out
     if 0 < done.code < 128:
         raise Refused("the same lines changed on both sides")
     if b"binary" in done.complaint:
         raise Refused("a binary file, changed on both sides")
-    raise FolderError(
+    raise outcomes.FolderError(
         "failed", f"git cannot merge a file: {done.complaint.decode('utf-8', 'replace')[:200].strip()}"
     )
 
@@ -378,7 +368,7 @@ def take_back(folder: Path, work: Path) -> None:
             stage = _opened(stack, staging)
         except OSError as error:
             settle(work)
-            raise FolderError(
+            raise outcomes.FolderError(
                 "failed",
                 f"a merge was broken off, and {staging.name}, where it kept what it replaced, is no "
                 "folder any more: a part of it may be in the folder",
@@ -598,7 +588,7 @@ MOST_MERGES = 500
 MOST_MERGED = 1 << 20
 """Bytes of a file whose contents are merged."""
 
-Compared = Callable[[Change, Objects], FileStat]
+Compared = Callable[[Change, Objects], outcomes.FileStat]
 
 
 class AllObjects(Objects):
@@ -626,7 +616,7 @@ class AllObjects(Objects):
 class _Trees(Walk):
     """Folders of many snapshots: a tree that several have is read once at each depth."""
 
-    def __init__(self, objects: Objects, bounds: Bounds) -> None:
+    def __init__(self, objects: Objects, bounds: outcomes.Bounds) -> None:
         super().__init__(objects, bounds)
         self._read: dict[tuple[bytes, int], Known] = {}
 
@@ -636,7 +626,7 @@ class _Trees(Walk):
             found = self._read[tree, depth] = super().folder(tree, depth)
         return found
 
-    def of(self, snapshot: FolderSnapshot | None) -> Known | None:
+    def of(self, snapshot: outcomes.FolderSnapshot | None) -> Known | None:
         """The folder of a snapshot; None without one."""
         if snapshot is None:
             return None
@@ -673,8 +663,12 @@ class _Folder:
 
 
 def joined(
-    branches: Sequence[Branch], objects: AllObjects, bounds: Bounds, work: Path, compared: Compared
-) -> Joined:
+    branches: Sequence[outcomes.Branch],
+    objects: AllObjects,
+    bounds: outcomes.Bounds,
+    work: Path,
+    compared: Compared,
+) -> outcomes.Joined:
     """Joins branches, each behind the one that it merges into; `work` is a folder of ours."""
     return _Joining(branches, objects, bounds, work, compared).joined()
 
@@ -682,9 +676,9 @@ def joined(
 class _Joining:
     def __init__(
         self,
-        branches: Sequence[Branch],
+        branches: Sequence[outcomes.Branch],
         objects: AllObjects,
-        bounds: Bounds,
+        bounds: outcomes.Bounds,
         work: Path,
         compared: Compared,
     ) -> None:
@@ -693,21 +687,21 @@ class _Joining:
         self._work = work
         self._compared = compared
         self._merges = 0
-        self._figures: dict[tuple[bytes, bytes | None, bytes | None], FileStat] = {}
+        self._figures: dict[tuple[bytes, bytes | None, bytes | None], outcomes.FileStat] = {}
         self._conflicts: dict[bytes, tuple[str, tuple[int, int]]] = {}
         trees = _Trees(objects, bounds)
         self._folders: list[_Folder] = []
         for number, branch in enumerate(branches):
             if branch.parent is not None:
                 if not 0 <= branch.parent < number:
-                    raise FolderError("refused", "a branch that merges into none before it")
+                    raise outcomes.FolderError("refused", "a branch that merges into none before it")
                 self._folders[branch.parent].below.append(number)
             base, now = trees.of(branch.base), trees.of(branch.now)
             merged = base if branch.merged is None else trees.of(branch.merged)
             own = {} if base is None or now is None else {one.path: one for one in changes(base, now)}
             self._folders.append(_Folder(base, now, merged, own))
 
-    def joined(self) -> Joined:
+    def joined(self) -> outcomes.Joined:
         """The files of all branches, as the first one would have them."""
         for number in reversed(range(len(self._folders))):
             for child in self._folders[number].below:
@@ -720,7 +714,7 @@ class _Joining:
             first = sorted(rows, key=lambda row: (not row.conflict, row.of < 2))[:MOST_FILES]
             kept = {row.path for row in first}
             told = [row for row in rows if row.path in kept]
-        return Joined(tuple(told), len(rows), added, removed, len(self._conflicts))
+        return outcomes.Joined(tuple(told), len(rows), added, removed, len(self._conflicts))
 
     # ── what would come of it ──
 
@@ -818,7 +812,7 @@ class _Joining:
 
     # ── rows ──
 
-    def _file(self, path: bytes, shares: list[int]) -> JoinedFile | None:
+    def _file(self, path: bytes, shares: list[int]) -> outcomes.JoinedFile | None:
         top = self._folders[0]
         first = self._folders[shares[0]]
         before = _at(top.base if top.base is not None else first.base, path)
@@ -828,7 +822,7 @@ class _Joining:
             return None
         whole = self._figure(path, before, after)
         told = tuple(self._share(path, number) for number in shares[:MOST_SHARES])
-        return JoinedFile(
+        return outcomes.JoinedFile(
             whole.path,
             whole.what,
             whole.insertions,
@@ -841,17 +835,17 @@ class _Joining:
             between,
         )
 
-    def _share(self, path: bytes, number: int) -> Share:
+    def _share(self, path: bytes, number: int) -> outcomes.Share:
         own = self._folders[number].own[path]
         stat = self._figure(path, own.before, own.after)
-        return Share(number, stat.what, stat.insertions, stat.deletions)
+        return outcomes.Share(number, stat.what, stat.insertions, stat.deletions)
 
-    def _figure(self, path: bytes, before: File | None, after: File | None) -> FileStat:
+    def _figure(self, path: bytes, before: File | None, after: File | None) -> outcomes.FileStat:
         key = (path, _id(before), _id(after))
         if key not in self._figures:
             what: Literal["A", "M", "D"] = "A" if before is None else "D" if after is None else "M"
             if _same(before, after):
-                self._figures[key] = FileStat(quoted(path), 0, 0)
+                self._figures[key] = outcomes.FileStat(quoted(path), 0, 0)
             else:
                 self._figures[key] = self._compared(Change(what, path, before, after), self._objects)
         return self._figures[key]

@@ -38,6 +38,7 @@ from mcp.types import (
 )
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator
 
+from orchestrator import requests
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
@@ -58,19 +59,6 @@ from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonValue
-from orchestrator.requests import (
-    ChoicesRequest,
-    ClientToolRequest,
-    CommandRequest,
-    Given,
-    InputRequest,
-    PatchRequest,
-    PlanDecisionRequest,
-    Question,
-    Request,
-    ServerRequest,
-    UnknownRequest,
-)
 from orchestrator.requests.approvals import AMENDMENT, shown_as
 from orchestrator.requests.asks import REVISE
 from orchestrator.views import SetAside, ViewError
@@ -758,7 +746,7 @@ class FollowedTurn:
         for key in [key for key in self._asking if key not in still]:
             self._asking.pop(key).cancel()
 
-    async def _ask(self, request: Request) -> None:
+    async def _ask(self, request: requests.Request) -> None:
         form = form_of(request, int(time.time() * 1000)) if self._person.can_be_asked else None
         if form is None or not await self._answered(form):
             await self._person.tell(f"waits for a person: dendro approvals lists {named(request)}")
@@ -788,7 +776,7 @@ class FollowedTurn:
         return False
 
 
-def _key(request: Request) -> tuple[str, str]:
+def _key(request: requests.Request) -> tuple[str, str]:
     return request.session, request.call_id
 
 
@@ -819,26 +807,26 @@ class Form:
     """The op that says that the person declines to answer."""
 
 
-def form_of(request: Request, now_ms: int) -> Form | None:
+def form_of(request: requests.Request, now_ms: int) -> Form | None:
     """The form of a request that is put now; None if it cannot be asked by one."""
     match request:
-        case ChoicesRequest() | InputRequest():
+        case requests.ChoicesRequest() | requests.InputRequest():
             return _questions(request)
-        case PlanDecisionRequest():
+        case requests.PlanDecisionRequest():
             return _plan(request)
-        case ServerRequest():
+        case requests.ServerRequest():
             accept = request.responded(ElicitationAction.ACCEPT)
             asked = f"{request.where}.\n\n{request.subject}"
             return Form(shown(asked), _object({}), lambda _: accept, request.refused())
-        case CommandRequest() | PatchRequest():
+        case requests.CommandRequest() | requests.PatchRequest():
             return _approval(request, now_ms)
-        case ClientToolRequest() | UnknownRequest():
+        case requests.ClientToolRequest() | requests.UnknownRequest():
             return None
         case _:
             assert_never(request)
 
 
-def _approval(request: CommandRequest | PatchRequest, now_ms: int) -> Form:
+def _approval(request: requests.CommandRequest | requests.PatchRequest, now_ms: int) -> Form:
     # A prefix of commands is nothing that a form has room to show.
     choices = {each.word: each.title for each in request.choices if each.word != AMENDMENT}
     choice = {
@@ -852,23 +840,23 @@ def _approval(request: CommandRequest | PatchRequest, now_ms: int) -> Form:
         decision = str(content.get("decision"))
         if decision not in choices:
             raise ValueError(f"decision: one of {', '.join(choices)}")
-        return request.answer(Given(decision), seen)
+        return request.answer(requests.Given(decision), seen)
 
     message, schema = shown(_asked(request)), _object({"decision": choice}, "decision")
     seen = shown_as(message, "mcp", now_ms)
     return Form(message, schema, read, request.refused(seen))
 
 
-def _asked(request: CommandRequest | PatchRequest) -> str:
+def _asked(request: requests.CommandRequest | requests.PatchRequest) -> str:
     where = f"{request.where}."
     why = "".join(f"\n\n{reason}" for reason in request.reasons)
-    if isinstance(request, CommandRequest):
+    if isinstance(request, requests.CommandRequest):
         return f"Allow this command?\n\n{where}\n\n{request.subject}\n\nin {request.cwd}{why}"
     files = "\n".join(f"{change.verb} {change.path}\n{change.text}" for change in request.changes)
     return f"Allow this change of files?\n\n{where}\n\n{files}{why}"
 
 
-def _plan(request: PlanDecisionRequest) -> Form:
+def _plan(request: requests.PlanDecisionRequest) -> Form:
     words = [each.word for each in request.choices]
     fields = {
         "decision": {"type": "string", "title": "Decision", "enum": words},
@@ -879,14 +867,14 @@ def _plan(request: PlanDecisionRequest) -> Form:
         word, feedback = str(content.get("decision")), str(content.get("feedback") or "")
         if word not in words or (word == REVISE.word and not feedback.strip()):
             raise ValueError("decision: approved, rejected, or revise with feedback")
-        return request.answer(Given(word, feedback if word == REVISE.word else ""))
+        return request.answer(requests.Given(word, feedback if word == REVISE.word else ""))
 
     text = "\n\n".join(part.text for part in request.body)
     message = shown(f"Approve this plan?\n\n{text}")
     return Form(message, _object(fields, "decision"), read, request.refused())
 
 
-def _questions(request: ChoicesRequest | InputRequest) -> Form | None:
+def _questions(request: requests.ChoicesRequest | requests.InputRequest) -> Form | None:
     asked = request.questions
     if any(each.secret for each in asked):
         return None
@@ -899,7 +887,7 @@ def _questions(request: ChoicesRequest | InputRequest) -> Form | None:
     return Form(shown(lines), _object(fields, *fields), read, request.refused())
 
 
-def _field(question: Question) -> dict[str, Any]:
+def _field(question: requests.Question) -> dict[str, Any]:
     # A text, also where there are options: people may say something else.
     return {
         "type": "string",
@@ -908,7 +896,7 @@ def _field(question: Question) -> dict[str, Any]:
     }
 
 
-def _choices(question: Question) -> str:
+def _choices(question: requests.Question) -> str:
     several = " (several: separated by commas)" if question.several else ""
     numbered = "".join(f"\n  {number}. {label}" for number, label in enumerate(question.labels, 1))
     return f"{several}{numbered}"
@@ -918,7 +906,7 @@ def _object(properties: Mapping[str, Any], *required: str) -> dict[str, Any]:
     return {"type": "object", "properties": dict(properties), "required": list(required)}
 
 
-def named(request: Request) -> str:
+def named(request: requests.Request) -> str:
     """The call of a request, with its agent, as `dendro approvals` lists it."""
     return f"{request.agent_id or 0}:{request.call_id}"
 

@@ -29,44 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from orchestrator.mcp.server_records import (
-    BLOCKS,
-    DESCRIPTION_CHARS,
-    ERROR_CHARS,
-    IMAGES,
-    JSON_DEPTH,
-    MESSAGE_BYTES,
-    MESSAGES_A_MINUTE,
-    NAME_CHARS,
-    NOISE_LINES,
-    OFFERED_BYTES,
-    OPEN_EXCHANGES,
-    OPEN_REQUESTS,
-    PAGES,
-    QUESTION_CHARS,
-    REQUESTS_A_MINUTE,
-    RESULT_BYTES,
-    SCHEMA_BYTES,
-    TOOLS,
-    Answer,
-    Ask,
-    McpFault,
-    Misbehaved,
-    OfferedTool,
-    Pipes,
-    Question,
-    Report,
-    ServerTool,
-    Started,
-    StartFailed,
-    StartProgram,
-    TimedOut,
-    ToolFault,
-    cut,
-    is_deeper,
-    named,
-    plain,
-)
+from orchestrator.mcp import server_records
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
 from orchestrator.protocol.mcp import (
     CallToolResult,
@@ -98,7 +61,7 @@ class ServersConfig:
     """The servers of a worker, and what they are started with."""
 
     servers: Mapping[str, McpServerSettings]
-    start_program: StartProgram
+    start_program: server_records.StartProgram
     shorten: Shorten
     version: str
     idle_s: float = IDLE_S
@@ -114,7 +77,7 @@ class _Slot:
     starting: asyncio.Task[Connection] | None = None
     failed: str = ""
     failed_at: float = 0.0
-    tools: tuple[ServerTool, ...] = ()
+    tools: tuple[server_records.ServerTool, ...] = ()
     """As they were listed last: a server that was closed meanwhile still has them."""
     last_used: float = 0.0
 
@@ -123,7 +86,7 @@ class _Slot:
 class _Folder:
     slots: dict[str, _Slot]
     holders: set[str] = field(default_factory=set)
-    offered: tuple[OfferedTool, ...] = ()
+    offered: tuple[server_records.OfferedTool, ...] = ()
 
 
 class Servers:
@@ -142,7 +105,7 @@ class Servers:
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────
 
-    async def start(self, session: str, cwd: Path, report: Report) -> Started:
+    async def start(self, session: str, cwd: Path, report: server_records.Report) -> server_records.Started:
         """Holds the folder's servers for a session and starts those that do not run, all at once."""
         folder = self._folder(cwd)
         before = self._held.get(session)
@@ -152,7 +115,7 @@ class Servers:
         self._held[session] = cwd
         folder.holders.add(session)
         await asyncio.gather(*(self._up(slot, report, anew) for slot in folder.slots.values()))
-        return Started(
+        return server_records.Started(
             ready=tuple(name for name, slot in folder.slots.items() if slot.connection is not None),
             failed={name: slot.failed for name, slot in folder.slots.items() if slot.failed},
         )
@@ -164,7 +127,7 @@ class Servers:
             self._folders[cwd] = _Folder(slots)
         return self._folders[cwd]
 
-    async def _up(self, slot: _Slot, report: Report, anew: bool) -> None:
+    async def _up(self, slot: _Slot, report: server_records.Report, anew: bool) -> None:
         """Brings a server up for a request.
 
         One that failed is tried again for a session that comes `anew`, and not at once: a session must not
@@ -181,7 +144,7 @@ class Servers:
         try:
             await self._connected(slot)
             report(name, McpReady())
-        except McpFault as fault:
+        except server_records.McpFault as fault:
             report(name, McpFailed(error=_redacted(slot.settings, fault)))
 
     async def _relist(self, slot: _Slot, connection: Connection) -> None:
@@ -190,7 +153,7 @@ class Servers:
             return
         try:
             await connection.relist()
-        except McpFault as fault:
+        except server_records.McpFault as fault:
             self._retire(slot, _redacted(slot.settings, fault))
         else:
             slot.tools = connection.tools
@@ -199,7 +162,7 @@ class Servers:
     async def _connected(self, slot: _Slot) -> Connection:
         """The server's connection, a new one if the last is at fault; callers wait for the same start."""
         if self._closed:
-            raise McpFault("the worker is leaving")
+            raise server_records.McpFault("the worker is leaving")
         connection = slot.connection
         if connection is not None and not connection.fault:
             return connection
@@ -216,7 +179,7 @@ class Servers:
         try:
             self._retire(slot)
             await connection.start()
-        except StartFailed as fault:
+        except server_records.StartFailed as fault:
             slot.failed, slot.failed_at = _redacted(slot.settings, fault), self._loop.time()
             raise
         finally:
@@ -234,8 +197,8 @@ class Servers:
 
     def _offer(self, folder: _Folder) -> None:
         """Names the tools anew: those of all servers together may be so many bytes."""
-        room, kept = OFFERED_BYTES, list[OfferedTool]()
-        for offered in named(tool for slot in folder.slots.values() for tool in slot.tools):
+        room, kept = server_records.OFFERED_BYTES, list[server_records.OfferedTool]()
+        for offered in server_records.named(tool for slot in folder.slots.values() for tool in slot.tools):
             room -= len(offered.tool.record.model_dump_json())
             if room < 0:
                 log.warning(
@@ -247,12 +210,12 @@ class Servers:
 
     # ── using ─────────────────────────────────────────────────────────────────────────────────
 
-    def offered(self, cwd: Path) -> Sequence[OfferedTool]:
+    def offered(self, cwd: Path) -> Sequence[server_records.OfferedTool]:
         """The tools of the folder's servers that have started; sorted, so that they come in one order."""
         folder = self._folders.get(cwd)
         return folder.offered if folder is not None else ()
 
-    def known(self, cwd: Path) -> Sequence[tuple[str, str, Sequence[ServerTool]]]:
+    def known(self, cwd: Path) -> Sequence[tuple[str, str, Sequence[server_records.ServerTool]]]:
         """The folder's servers by their names, each with its version and its tools as they were listed last;
         nothing is started for it."""
         slots = self._folder(cwd).slots.items()
@@ -261,26 +224,26 @@ class Servers:
             for name, slot in slots
         ]
 
-    async def up(self, cwd: Path) -> Sequence[OfferedTool]:
+    async def up(self, cwd: Path) -> Sequence[server_records.OfferedTool]:
         """The same, once the servers that did not run have started."""
         await asyncio.gather(
             *(self._up(slot, _unreported, False) for slot in self._folder(cwd).slots.values())
         )
         return self.offered(cwd)
 
-    async def find(self, full_name: str, cwd: Path) -> ServerTool | None:
+    async def find(self, full_name: str, cwd: Path) -> server_records.ServerTool | None:
         """The tool of that name; a worker that has just taken the session over starts the servers first."""
         if (found := self._known(full_name, cwd)) is not None:
             return found
         await self.up(cwd)
         return self._known(full_name, cwd)
 
-    def _known(self, full_name: str, cwd: Path) -> ServerTool | None:
+    def _known(self, full_name: str, cwd: Path) -> server_records.ServerTool | None:
         return next((each.tool for each in self.offered(cwd) if each.full_name == full_name), None)
 
     async def call(
-        self, tool: tuple[str, str], arguments: dict[str, Any] | None, cwd: Path, ask: Ask
-    ) -> Answer:
+        self, tool: tuple[str, str], arguments: dict[str, Any] | None, cwd: Path, ask: server_records.Ask
+    ) -> server_records.Answer:
         """Calls a server's tool; whatever goes wrong is in the answer."""
         server, name = tool
         slot = self._folder(cwd).slots.get(server)
@@ -290,14 +253,14 @@ class Servers:
             )
         try:
             connection = await self._connected(slot)
-        except McpFault as fault:
+        except server_records.McpFault as fault:
             why = _redacted(slot.settings, fault)
             return failed(f"tool call failed: MCP server {server} could not be started: {why}")
         try:
             return answered(await connection.call(name, arguments, ask), self._config.shorten)
-        except ToolFault as fault:
+        except server_records.ToolFault as fault:
             return failed(f"tool call error: {_redacted(slot.settings, fault)}")
-        except McpFault as fault:
+        except server_records.McpFault as fault:
             why = _redacted(slot.settings, fault)
             if slot.connection is connection:
                 self._retire(slot, why)
@@ -364,12 +327,14 @@ class Servers:
 
 
 @asynccontextmanager
-async def _over_program(start: StartProgram, slot: _Slot, traffic: Traffic) -> AsyncIterator[Streams]:
+async def _over_program(
+    start: server_records.StartProgram, slot: _Slot, traffic: Traffic
+) -> AsyncIterator[Streams]:
     async with start(slot.settings, slot.cwd) as pipes, over_pipes(pipes, traffic) as streams:
         yield streams
 
 
-def _redacted(settings: McpServerSettings, fault: McpFault | ToolFault) -> str:
+def _redacted(settings: McpServerSettings, fault: server_records.McpFault | server_records.ToolFault) -> str:
     """The text of a fault without the server's secrets: servers like to quote the key that they refuse."""
     text = str(fault)
     given = (settings.bearer_token, *settings.secret_headers.values(), *settings.given_env.values())
@@ -420,7 +385,9 @@ async def over_http(settings: McpServerSettings, traffic: Traffic) -> AsyncItera
             timeout=timeout,
             trust_env=False,
         ) as client,
-        streamable_http_client(settings.url, http_client=client, max_sse_event_size=MESSAGE_BYTES) as streams,
+        streamable_http_client(
+            settings.url, http_client=client, max_sse_event_size=server_records.MESSAGE_BYTES
+        ) as streams,
     ):
         yield streams
 
@@ -432,7 +399,7 @@ def _headers(settings: McpServerSettings) -> Mapping[str, str]:
 
 
 def _transport(settings: McpServerSettings) -> httpx2.AsyncHTTPTransport:
-    limits = httpx2.Limits(max_connections=OPEN_EXCHANGES + 1)
+    limits = httpx2.Limits(max_connections=server_records.OPEN_EXCHANGES + 1)
     return httpx2.AsyncHTTPTransport(
         verify=_authorities(settings), limits=limits, proxy=settings.proxy, trust_env=False
     )
@@ -454,8 +421,8 @@ class Bounded(httpx2.AsyncBaseTransport):
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
         """Sends a request; its response is read as far as a message may be long."""
-        if self._open >= OPEN_EXCHANGES:
-            self._traffic.fail(f"the server leaves more than {OPEN_EXCHANGES} responses open")
+        if self._open >= server_records.OPEN_EXCHANGES:
+            self._traffic.fail(f"the server leaves more than {server_records.OPEN_EXCHANGES} responses open")
             raise httpx2.RequestError("too many open responses", request=request)
         if request.method == "GET":
             await self._pause()
@@ -480,7 +447,7 @@ class Bounded(httpx2.AsyncBaseTransport):
         assert isinstance(response.stream, httpx2.AsyncByteStream)
         streamed = response.headers.get("content-type", "").lower().startswith("text/event-stream")
         encoded = response.headers.get("content-encoding", "identity").lower() != "identity"
-        most = 0 if encoded else None if streamed else MESSAGE_BYTES
+        most = 0 if encoded else None if streamed else server_records.MESSAGE_BYTES
         response.stream = _Body(response.stream, most, self._closed)
         return response
 
@@ -524,47 +491,51 @@ Shorten = Callable[[str], str]
 _IMAGE_KINDS = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
 
 
-def answered(result: Mapping[str, Any], shorten: Shorten) -> Answer:
+def answered(result: Mapping[str, Any], shorten: Shorten) -> server_records.Answer:
     """The answer of a server's result, as its JSON came."""
     blocks = list(_blocks(result.get("content") or ()))
     structured = _structured(result.get("structuredContent"))
     shown = CallToolResult(
         content=tuple(_within(blocks)),
-        structured_content=structured if _size(structured) <= RESULT_BYTES else None,
+        structured_content=structured if _size(structured) <= server_records.RESULT_BYTES else None,
         is_error=True if result.get("isError") else None,
     )
-    return Answer(shown, _output(blocks, structured, shorten))
+    return server_records.Answer(shown, _output(blocks, structured, shorten))
 
 
-def failed(why: str) -> Answer:
+def failed(why: str) -> server_records.Answer:
     """The answer of a call that has no result."""
-    text = cut(why, ERROR_CHARS)
-    return Answer(text, text)
+    text = server_records.cut(why, server_records.ERROR_CHARS)
+    return server_records.Answer(text, text)
 
 
 def _blocks(content: Sequence[Any]) -> Iterator[dict[str, Any]]:
     """The content blocks that are well-formed; a note stands in the place of what is not shown."""
     images = 0
-    for block in content[:BLOCKS]:
-        if not isinstance(block, Mapping) or is_deeper(block, JSON_DEPTH):
+    for block in content[: server_records.BLOCKS]:
+        if not isinstance(block, Mapping) or server_records.is_deeper(block, server_records.JSON_DEPTH):
             yield text_block("[a block that is nested too deep]")
             continue
         kind = block.get("type")
         if kind == "image":
             images += 1
-            yield _image(block) if images <= IMAGES else text_block(f"[an image beyond the first {IMAGES}]")
+            yield (
+                _image(block)
+                if images <= server_records.IMAGES
+                else text_block(f"[an image beyond the first {server_records.IMAGES}]")
+            )
         elif kind == "text":
-            yield text_block(plain(str(block.get("text", ""))))
+            yield text_block(server_records.plain(str(block.get("text", ""))))
         else:
-            yield plain(block)
-    if len(content) > BLOCKS:
-        yield text_block(f"[{len(content) - BLOCKS} more blocks]")
+            yield server_records.plain(block)
+    if len(content) > server_records.BLOCKS:
+        yield text_block(f"[{len(content) - server_records.BLOCKS} more blocks]")
 
 
 def _image(block: Mapping[str, Any]) -> dict[str, Any]:
     data, kind = block.get("data"), block.get("mimeType")
     if kind not in _IMAGE_KINDS or not isinstance(data, str) or not _is_base64(data):
-        return text_block(f"[an image that cannot be shown: {cut(str(kind), 80)}]")
+        return text_block(f"[an image that cannot be shown: {server_records.cut(str(kind), 80)}]")
     return written(ImageBlock(data=data, mime_type=kind))
 
 
@@ -576,12 +547,16 @@ _BASE64 = {ord(char): None for char in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmn
 
 
 def _structured(value: Any) -> Any:
-    return None if value is None or is_deeper(value, JSON_DEPTH) else plain(value)
+    return (
+        None
+        if value is None or server_records.is_deeper(value, server_records.JSON_DEPTH)
+        else server_records.plain(value)
+    )
 
 
 def _within(blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """The blocks for the event: texts share its bound; images are stored beside the log."""
-    room = RESULT_BYTES
+    room = server_records.RESULT_BYTES
     for block in blocks:
         if block.get("type") == "image":
             yield block
@@ -633,7 +608,7 @@ _Outbound = MemoryObjectReceiveStream[SessionMessage]
 
 
 @asynccontextmanager
-async def over_pipes(pipes: Pipes, traffic: Traffic) -> AsyncIterator[Streams]:
+async def over_pipes(pipes: server_records.Pipes, traffic: Traffic) -> AsyncIterator[Streams]:
     """The streams of a session with a program; what ends them is told to `traffic`."""
     inbound, to_session = anyio.create_memory_object_stream[SessionMessage | Exception](0)
     from_session, outbound = anyio.create_memory_object_stream[SessionMessage](0)
@@ -646,7 +621,7 @@ async def over_pipes(pipes: Pipes, traffic: Traffic) -> AsyncIterator[Streams]:
             group.cancel_scope.cancel()
 
 
-async def _read(pipes: Pipes, inbound: _Inbound, traffic: Traffic) -> None:
+async def _read(pipes: server_records.Pipes, inbound: _Inbound, traffic: Traffic) -> None:
     """Hands the program's messages to the session until one end closes."""
     lines = Lines(traffic.server)
     async with inbound:
@@ -659,13 +634,13 @@ async def _read(pipes: Pipes, inbound: _Inbound, traffic: Traffic) -> None:
                     else:
                         await inbound.send(SessionMessage(message))
             traffic.fail(f"the server ended: {pipes.last_words()}")
-        except Misbehaved as fault:
+        except server_records.Misbehaved as fault:
             traffic.fail(str(fault))
         except (anyio.BrokenResourceError, anyio.ClosedResourceError):
             pass
 
 
-async def _write(pipes: Pipes, outbound: _Outbound, traffic: Traffic) -> None:
+async def _write(pipes: server_records.Pipes, outbound: _Outbound, traffic: Traffic) -> None:
     async with outbound:
         async for sent in outbound:
             try:
@@ -711,8 +686,10 @@ class Lines:
 
     def _add(self, part: bytes) -> None:
         self._size += len(part)
-        if self._size > MESSAGE_BYTES:
-            raise Misbehaved(f"the server sent a message of more than {MESSAGE_BYTES:,} bytes")
+        if self._size > server_records.MESSAGE_BYTES:
+            raise server_records.Misbehaved(
+                f"the server sent a message of more than {server_records.MESSAGE_BYTES:,} bytes"
+            )
         if part:
             self._parts.append(part)
 
@@ -721,8 +698,10 @@ class Lines:
         self._noise += 1
         if self._noise == 1:
             log.warning("MCP server %s: its output holds more than messages: %r", self._server, line[:80])
-        if self._noise > NOISE_LINES:
-            raise Misbehaved(f"the server does not speak MCP: it sent {line[:80]!r} and the like")
+        if self._noise > server_records.NOISE_LINES:
+            raise server_records.Misbehaved(
+                f"the server does not speak MCP: it sent {line[:80]!r} and the like"
+            )
 
 
 # ── server connection ─────────────────────────────────────────────────────────────────────────────
@@ -765,18 +744,24 @@ class Traffic:
         if now - self._minute >= 60:
             self._minute, self._in_minute, self._messages = now, 0, 0
         self._messages += 1
-        if self._messages > MESSAGES_A_MINUTE:
-            raise Misbehaved(f"the server sent more than {MESSAGES_A_MINUTE:,} messages within a minute")
+        if self._messages > server_records.MESSAGES_A_MINUTE:
+            raise server_records.Misbehaved(
+                f"the server sent more than {server_records.MESSAGES_A_MINUTE:,} messages within a minute"
+            )
         if isinstance(message, JSONRPCRequest):
             self._asked()
 
     def _asked(self) -> None:
         self._in_minute += 1
         self._open += 1
-        if self._open > OPEN_REQUESTS:
-            raise Misbehaved(f"the server asked more than {OPEN_REQUESTS} things at once")
-        if self._in_minute > REQUESTS_A_MINUTE:
-            raise Misbehaved(f"the server asked more than {REQUESTS_A_MINUTE} things within a minute")
+        if self._open > server_records.OPEN_REQUESTS:
+            raise server_records.Misbehaved(
+                f"the server asked more than {server_records.OPEN_REQUESTS} things at once"
+            )
+        if self._in_minute > server_records.REQUESTS_A_MINUTE:
+            raise server_records.Misbehaved(
+                f"the server asked more than {server_records.REQUESTS_A_MINUTE} things within a minute"
+            )
 
     def sent(self, message: JSONRPCMessage) -> None:
         """Counts a message to the server."""
@@ -805,7 +790,7 @@ async def counted(
                     if isinstance(message, SessionMessage):
                         traffic.received(message.message)
                     await inbound.send(message)
-            except Misbehaved as fault:
+            except server_records.Misbehaved as fault:
                 traffic.fail(str(fault))
             except (anyio.BrokenResourceError, anyio.ClosedResourceError):
                 pass
@@ -850,7 +835,7 @@ class Connection:
 
     def __init__(self, settings: McpServerSettings, streams: OpenStreams, version: str) -> None:
         self.settings = settings
-        self.tools: tuple[ServerTool, ...] = ()
+        self.tools: tuple[server_records.ServerTool, ...] = ()
         self.server_version = ""
         """As the server names it in its handshake; empty for one that has none."""
         self.stale = False
@@ -894,7 +879,7 @@ class Connection:
             raise
         if self.fault is not None:
             await self.close()
-            raise StartFailed(self.fault)
+            raise server_records.StartFailed(self.fault)
 
     async def relist(self) -> None:
         """Lists the tools anew; raises `McpFault` if that cannot be done in time."""
@@ -906,7 +891,7 @@ class Connection:
             async with asyncio.timeout(self.settings.startup_timeout_s):
                 self.tools = await self._listed(session)
         except (TimeoutError, MCPError, ValidationError) as error:
-            raise McpFault(f"it does not list its tools any more: {_told(error)}") from None
+            raise server_records.McpFault(f"it does not list its tools any more: {_told(error)}") from None
 
     async def drain(self) -> None:
         """Closes the connection once its calls have ended, if it is not at fault already."""
@@ -977,11 +962,11 @@ class Connection:
         self.tools = await self._listed(session)
         self._session = session
 
-    async def _listed(self, session: ClientSession) -> tuple[ServerTool, ...]:
+    async def _listed(self, session: ClientSession) -> tuple[server_records.ServerTool, ...]:
         """The tools, page by page, cleaned."""
         found: list[dict[str, Any]] = []
         cursor: str | None = None
-        for _ in range(PAGES):
+        for _ in range(server_records.PAGES):
             page = await session.list_tools(params=sdk.PaginatedRequestParams(cursor=cursor))
             found += [tool.model_dump(by_alias=True, exclude_none=True) for tool in page.tools]
             if page.next_cursor is None or page.next_cursor == cursor:
@@ -994,7 +979,9 @@ class Connection:
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
 
-    async def call(self, tool: str, arguments: dict[str, Any] | None, ask: Ask) -> dict[str, Any]:
+    async def call(
+        self, tool: str, arguments: dict[str, Any] | None, ask: server_records.Ask
+    ) -> dict[str, Any]:
         """Calls a tool; answers the result as JSON.
 
         Raises `ToolFault` when the server says that it failed, `McpFault` when there is no answer. Cancelled,
@@ -1002,7 +989,7 @@ class Connection:
         """
         session = self._session
         if session is None or self.fault is not None:
-            raise McpFault(self.fault or "the connection is not open")
+            raise server_records.McpFault(self.fault or "the connection is not open")
         self._numbers += 1
         number = self._numbers
         running = self._calls[number] = _Call(ask, self.settings.tool_timeout_s)
@@ -1012,7 +999,7 @@ class Connection:
         except MCPError as error:
             raise self._refused(error) from None
         except ValidationError as error:
-            raise Misbehaved(
+            raise server_records.Misbehaved(
                 f"it answered with something that is no tool's result: {_first(error)}"
             ) from None
         finally:
@@ -1032,7 +1019,9 @@ class Connection:
             async with asyncio.timeout(limit) as running.limit:
                 return await session.send_request(request, sdk.CallToolResult)
         except TimeoutError:
-            raise TimedOut(f"it did not answer within {limit:g} s (tool_timeout_sec)") from None
+            raise server_records.TimedOut(
+                f"it did not answer within {limit:g} s (tool_timeout_sec)"
+            ) from None
 
     async def _cancelling(self, sending: Coroutine[Any, Any, sdk.CallToolResult]) -> sdk.CallToolResult:
         """Waits for a call. Cancelled, it has the time to tell the server; a server that does not even
@@ -1048,12 +1037,12 @@ class Connection:
             raise
 
     def _refused(self, error: MCPError) -> Exception:
-        text = cut(error.message, ERROR_CHARS)
+        text = server_records.cut(error.message, server_records.ERROR_CHARS)
         if self.fault is not None:
-            return McpFault(self.fault)
+            return server_records.McpFault(self.fault)
         if error.code in (_GONE if self.settings.url is None else _GONE_OVER_HTTP):
-            return McpFault(text)
-        return ToolFault(text)
+            return server_records.McpFault(text)
+        return server_records.ToolFault(text)
 
     # ── what the server says by itself ────────────────────────────────────────────────────────
 
@@ -1071,8 +1060,11 @@ class Connection:
         calls = list(self._calls.values())
         form = isinstance(params, sdk.ElicitRequestFormParams)
         answerable = len(calls) == 1 and form and not _properties(params)
-        question = Question(
-            self.settings.id, context.request_id, cut(params.message, QUESTION_CHARS), answerable
+        question = server_records.Question(
+            self.settings.id,
+            context.request_id,
+            server_records.cut(params.message, server_records.QUESTION_CHARS),
+            answerable,
         )
         decisions = [await call.asks(question) for call in calls]
         action = decisions[0] if answerable else ElicitationAction.DECLINE
@@ -1084,11 +1076,11 @@ class Connection:
 class _Call:
     """A call that runs: the way to its person, and its time limit, which stands while they think."""
 
-    ask: Ask
+    ask: server_records.Ask
     limit_s: float
     limit: asyncio.Timeout | None = None
 
-    async def asks(self, question: Question) -> ElicitationAction:
+    async def asks(self, question: server_records.Question) -> ElicitationAction:
         self._ends(None)
         try:
             return await self.ask(question)
@@ -1110,16 +1102,16 @@ def _properties(params: sdk.ElicitRequestParams) -> bool:
 
 def _first(error: ValidationError) -> str:
     details = error.errors(include_input=False, include_url=False)[0]
-    return cut(f"{'.'.join(map(str, details['loc']))}: {details['msg']}", 200)
+    return server_records.cut(f"{'.'.join(map(str, details['loc']))}: {details['msg']}", 200)
 
 
 def _told(error: BaseException) -> str:
     """The innermost reason of an error, without what tasks wrapped around it."""
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
-    text = cut(str(error), ERROR_CHARS)
+    text = server_records.cut(str(error), server_records.ERROR_CHARS)
     match error:
-        case McpFault() | OSError() | MCPError() if text:
+        case server_records.McpFault() | OSError() | MCPError() if text:
             return text
         case ValidationError():
             return f"it does not speak MCP: {_first(error)}"
@@ -1144,42 +1136,43 @@ _HINTS = ("title", "readOnlyHint", "destructiveHint", "idempotentHint", "openWor
 
 def cleaned(
     tools: Iterable[Mapping[str, Any]], settings: McpServerSettings
-) -> tuple[list[ServerTool], list[str]]:
+) -> tuple[list[server_records.ServerTool], list[str]]:
     """The tools to offer of those that a server listed (as JSON), and why others are left out."""
-    kept: dict[str, ServerTool] = {}
+    kept: dict[str, server_records.ServerTool] = {}
     left_out: list[str] = []
     for tool in tools:
         name = str(tool.get("name", ""))
         if not settings.offers(name):
             continue
-        if len(kept) >= TOOLS:
-            left_out.append(f"it has more than {TOOLS} tools")
+        if len(kept) >= server_records.TOOLS:
+            left_out.append(f"it has more than {server_records.TOOLS} tools")
             break
         if (fault := _fault(name, tool, kept)) is not None:
-            left_out.append(f"tool {cut(name, 80)!r}: {fault}")
+            left_out.append(f"tool {server_records.cut(name, 80)!r}: {fault}")
         else:
             kept[name] = _cleaned(name, tool, settings)
     return list(kept.values()), left_out
 
 
-def _fault(name: str, tool: Mapping[str, Any], kept: Mapping[str, ServerTool]) -> str | None:
+def _fault(name: str, tool: Mapping[str, Any], kept: Mapping[str, server_records.ServerTool]) -> str | None:
     """Why a tool cannot be offered."""
-    if not name or not name.isprintable() or len(name) > NAME_CHARS:
-        return f"its name is empty, has unprintable characters or more than {NAME_CHARS} characters"
+    if not name or not name.isprintable() or len(name) > server_records.NAME_CHARS:
+        most = server_records.NAME_CHARS
+        return f"its name is empty, has unprintable characters or more than {most} characters"
     if name in kept:
         return "a tool of that name came before"
     for key in ("inputSchema", "outputSchema"):
         schema = tool.get(key)
-        if is_deeper(schema, JSON_DEPTH):
-            return f"its {key} has more than {JSON_DEPTH} levels"
-        if len(orjson.dumps(plain(schema))) > SCHEMA_BYTES:
-            return f"its {key} has more than {SCHEMA_BYTES:,} bytes"
+        if server_records.is_deeper(schema, server_records.JSON_DEPTH):
+            return f"its {key} has more than {server_records.JSON_DEPTH} levels"
+        if len(orjson.dumps(server_records.plain(schema))) > server_records.SCHEMA_BYTES:
+            return f"its {key} has more than {server_records.SCHEMA_BYTES:,} bytes"
     return None
 
 
-def _cleaned(name: str, tool: Mapping[str, Any], settings: McpServerSettings) -> ServerTool:
-    description = cut(str(tool.get("description") or ""), DESCRIPTION_CHARS)
-    schema = plain(tool.get("inputSchema") or {})
+def _cleaned(name: str, tool: Mapping[str, Any], settings: McpServerSettings) -> server_records.ServerTool:
+    description = server_records.cut(str(tool.get("description") or ""), server_records.DESCRIPTION_CHARS)
+    schema = server_records.plain(tool.get("inputSchema") or {})
     hints = _hints(tool.get("annotations"))
     title = tool.get("title")
     output_schema = tool.get("outputSchema")
@@ -1187,12 +1180,12 @@ def _cleaned(name: str, tool: Mapping[str, Any], settings: McpServerSettings) ->
         name=name,
         input_schema=schema,
         description=description or None,
-        title=cut(str(title), NAME_CHARS) if title else None,
-        output_schema=plain(output_schema) if output_schema else None,
+        title=server_records.cut(str(title), server_records.NAME_CHARS) if title else None,
+        output_schema=server_records.plain(output_schema) if output_schema else None,
         annotations=hints or None,
     )
     read_only = settings.trust_annotations and hints.get("readOnlyHint") is True
-    return ServerTool(settings.id, name, description, parameters(schema), record, read_only)
+    return server_records.ServerTool(settings.id, name, description, parameters(schema), record, read_only)
 
 
 def _hints(annotations: Any) -> dict[str, Any]:
@@ -1201,7 +1194,8 @@ def _hints(annotations: Any) -> dict[str, Any]:
         return {}
     known = {key: annotations[key] for key in _HINTS if annotations.get(key) is not None}
     return {
-        key: cut(value, NAME_CHARS) if isinstance(value, str) else bool(value) for key, value in known.items()
+        key: server_records.cut(value, server_records.NAME_CHARS) if isinstance(value, str) else bool(value)
+        for key, value in known.items()
     }
 
 

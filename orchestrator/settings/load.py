@@ -23,6 +23,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
+from orchestrator import tables
 from orchestrator.core.frozen import record
 from orchestrator.home import absolute
 from orchestrator.settings.folder_trust import FolderConfig
@@ -37,37 +38,6 @@ from orchestrator.settings.sources import (
     own_file,
     refused_keys,
     variable,
-)
-from orchestrator.tables import (
-    AgentSettings,
-    AuthSettings,
-    ChainSettings,
-    EnvironmentPolicy,
-    ExecSettings,
-    FrontSettings,
-    GatewaySettings,
-    LogSettings,
-    McpServerSettings,
-    ModelPrice,
-    ModelSettings,
-    ProviderSettings,
-    ReceiptsSettings,
-    RedisSettings,
-    SandboxMode,
-    SandboxPolicy,
-    SandboxSettings,
-    Secret,
-    SessionDefaults,
-    Setting,
-    Table,
-    ToolSettings,
-    UpkeepSettings,
-    WebhookSettings,
-    WireSettings,
-    WorkerSettings,
-    WorkspaceSettings,
-    limits_of,
-    settings_of,
 )
 
 # ── whole ─────────────────────────────────────────────────────────────────────────────────────────
@@ -113,25 +83,25 @@ class Settings:
     """The person's own file, named by `--config` or in the home folder."""
 
     host: HostSettings
-    session_defaults: SessionDefaults
-    model: ModelSettings
-    redis: RedisSettings
-    chain: ChainSettings
-    worker: WorkerSettings
-    log: LogSettings
-    upkeep: UpkeepSettings
-    tools: ToolSettings
-    sandbox: SandboxSettings
-    wire: WireSettings
-    agents: AgentSettings = field(default_factory=AgentSettings)
-    front: FrontSettings = field(default_factory=FrontSettings)
-    gateway: GatewaySettings = field(default_factory=GatewaySettings)
-    auth: AuthSettings = field(default_factory=AuthSettings)
-    exec: ExecSettings = field(default_factory=ExecSettings)
-    workspace: WorkspaceSettings = field(default_factory=WorkspaceSettings)
-    webhook: WebhookSettings = field(default_factory=WebhookSettings)
-    receipts: ReceiptsSettings = field(default_factory=ReceiptsSettings)
-    mcp_servers: Mapping[str, McpServerSettings] = field(default_factory=dict)
+    session_defaults: tables.SessionDefaults
+    model: tables.ModelSettings
+    redis: tables.RedisSettings
+    chain: tables.ChainSettings
+    worker: tables.WorkerSettings
+    log: tables.LogSettings
+    upkeep: tables.UpkeepSettings
+    tools: tables.ToolSettings
+    sandbox: tables.SandboxSettings
+    wire: tables.WireSettings
+    agents: tables.AgentSettings = field(default_factory=tables.AgentSettings)
+    front: tables.FrontSettings = field(default_factory=tables.FrontSettings)
+    gateway: tables.GatewaySettings = field(default_factory=tables.GatewaySettings)
+    auth: tables.AuthSettings = field(default_factory=tables.AuthSettings)
+    exec: tables.ExecSettings = field(default_factory=tables.ExecSettings)
+    workspace: tables.WorkspaceSettings = field(default_factory=tables.WorkspaceSettings)
+    webhook: tables.WebhookSettings = field(default_factory=tables.WebhookSettings)
+    receipts: tables.ReceiptsSettings = field(default_factory=tables.ReceiptsSettings)
+    mcp_servers: Mapping[str, tables.McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""
 
@@ -229,22 +199,22 @@ def load_settings(sources: SettingsSources) -> Settings:
         session_defaults=defaults,
         model=_model_settings(reader, defaults, host),
         mcp_servers=_mcp_servers(reader, host),
-        redis=reader.table(RedisSettings),
-        chain=reader.table(ChainSettings),
-        worker=reader.table(WorkerSettings),
-        log=reader.table(LogSettings),
-        upkeep=reader.table(UpkeepSettings),
-        receipts=reader.table(ReceiptsSettings),
-        webhook=reader.table(WebhookSettings),
-        tools=reader.table(ToolSettings),
-        sandbox=reader.table(SandboxSettings, environment=reader.table(EnvironmentPolicy)),
-        wire=reader.table(WireSettings),
-        agents=reader.table(AgentSettings),
-        front=reader.table(FrontSettings),
-        gateway=reader.table(GatewaySettings),
-        auth=reader.table(AuthSettings),
-        exec=reader.table(ExecSettings),
-        workspace=reader.table(WorkspaceSettings),
+        redis=reader.table(tables.RedisSettings),
+        chain=reader.table(tables.ChainSettings),
+        worker=reader.table(tables.WorkerSettings),
+        log=reader.table(tables.LogSettings),
+        upkeep=reader.table(tables.UpkeepSettings),
+        receipts=reader.table(tables.ReceiptsSettings),
+        webhook=reader.table(tables.WebhookSettings),
+        tools=reader.table(tables.ToolSettings),
+        sandbox=reader.table(tables.SandboxSettings, environment=reader.table(tables.EnvironmentPolicy)),
+        wire=reader.table(tables.WireSettings),
+        agents=reader.table(tables.AgentSettings),
+        front=reader.table(tables.FrontSettings),
+        gateway=reader.table(tables.GatewaySettings),
+        auth=reader.table(tables.AuthSettings),
+        exec=reader.table(tables.ExecSettings),
+        workspace=reader.table(tables.WorkspaceSettings),
         named=named_keys(sources),
     )
     if settings.redis.cluster and settings.upkeep.url is None:
@@ -283,18 +253,21 @@ def _machine_id(files: Sequence[Path]) -> str:
     return os.uname().nodename
 
 
-def _usual_mode(sources: SettingsSources) -> SandboxMode:
+def _usual_mode(sources: SettingsSources) -> tables.SandboxMode:
     return "workspace-write" if sources.in_work_tree(sources.session_cwd, sources.environ) else "read-only"
 
 
 def _session_defaults(
-    reader: TableReader, sources: SettingsSources, host: HostSettings, usual_mode: Callable[[], SandboxMode]
-) -> SessionDefaults:
+    reader: TableReader,
+    sources: SettingsSources,
+    host: HostSettings,
+    usual_mode: Callable[[], tables.SandboxMode],
+) -> tables.SessionDefaults:
     cwd = sources.session_cwd
-    sandbox = reader.table(SandboxPolicy)
+    sandbox = reader.table(tables.SandboxPolicy)
     if not reader.is_set(("sandbox_mode",)):
         sandbox = sandbox.model_copy(update={"mode": usual_mode(), "chosen": False})
-    defaults = reader.table(SessionDefaults, cwd=cwd, sandbox=sandbox)
+    defaults = reader.table(tables.SessionDefaults, cwd=cwd, sandbox=sandbox)
     texts = [text for path in INSTRUCTIONS_FILES if (text := reader.text_of_file(path)) is not None]
     derived = {
         "pool": defaults.pool or f"host:{host.machine_id}",
@@ -303,12 +276,14 @@ def _session_defaults(
     return defaults.model_copy(update=derived)
 
 
-def _model_settings(reader: TableReader, defaults: SessionDefaults, host: HostSettings) -> ModelSettings:
+def _model_settings(
+    reader: TableReader, defaults: tables.SessionDefaults, host: HostSettings
+) -> tables.ModelSettings:
     names = reader.layers.names(("model_prices",))
-    prices = {name: reader.table(ModelPrice, ("model_prices", name)) for name in names}
+    prices = {name: reader.table(tables.ModelPrice, ("model_prices", name)) for name in names}
     providers = _providers(reader, defaults.model_provider, host)
     return reader.table(
-        ModelSettings,
+        tables.ModelSettings,
         model=defaults.model,
         provider=defaults.model_provider,
         providers=providers,
@@ -316,9 +291,9 @@ def _model_settings(reader: TableReader, defaults: SessionDefaults, host: HostSe
     )
 
 
-def _providers(reader: TableReader, chosen: str, host: HostSettings) -> dict[str, ProviderSettings]:
+def _providers(reader: TableReader, chosen: str, host: HostSettings) -> dict[str, tables.ProviderSettings]:
     _share_retry_keys(reader.layers, chosen)
-    providers: dict[str, ProviderSettings] = {}
+    providers: dict[str, tables.ProviderSettings] = {}
     for name in reader.layers.names(("model_providers",)):
         try:
             providers[name] = _provider(reader, name, host)
@@ -335,9 +310,9 @@ def _providers(reader: TableReader, chosen: str, host: HostSettings) -> dict[str
     return providers
 
 
-def _provider(reader: TableReader, name: str, host: HostSettings) -> ProviderSettings:
+def _provider(reader: TableReader, name: str, host: HostSettings) -> tables.ProviderSettings:
     path = ("model_providers", name)
-    given = reader.table(ProviderSettings, path, id=name)
+    given = reader.table(tables.ProviderSettings, path, id=name)
     derived = {
         "name": given.name or name,
         "proxy": given.proxy or _usual_proxy(given.base_url, host.environ),
@@ -348,9 +323,9 @@ def _provider(reader: TableReader, name: str, host: HostSettings) -> ProviderSet
     return given.model_copy(update=derived)
 
 
-def _secret(host: HostSettings, variable: str | None) -> Secret | None:
+def _secret(host: HostSettings, variable: str | None) -> tables.Secret | None:
     value = host.environ.get(variable) if variable else None
-    return Secret(value) if value else None
+    return tables.Secret(value) if value else None
 
 
 def _from_variables(sources: Mapping[str, str], host: HostSettings) -> dict[str, str]:
@@ -363,9 +338,9 @@ def _usual_authorities(host: HostSettings) -> Path | None:
     return Path(file) if file else None
 
 
-def _mcp_servers(reader: TableReader, host: HostSettings) -> dict[str, McpServerSettings]:
+def _mcp_servers(reader: TableReader, host: HostSettings) -> dict[str, tables.McpServerSettings]:
     """The servers that can be used. One with a wrong table is left out: an agent can work without it."""
-    servers: dict[str, McpServerSettings] = {}
+    servers: dict[str, tables.McpServerSettings] = {}
     for name in reader.layers.names(("mcp_servers",)):
         try:
             servers[name] = _mcp_server(reader, name, host)
@@ -374,7 +349,7 @@ def _mcp_servers(reader: TableReader, host: HostSettings) -> dict[str, McpServer
     return servers
 
 
-def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> McpServerSettings:
+def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> tables.McpServerSettings:
     if not MCP_SERVER_NAME.fullmatch(name):
         where = reader.where(("mcp_servers", name))
         raise SettingsError(
@@ -384,7 +359,7 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> McpServer
         where = reader.where(("mcp_servers", name))
         allowed = "another name: events show a program's own tools as those of a server named so"
         raise SettingsError(where, "mcp_servers", repr(name), allowed)
-    given = reader.table(McpServerSettings, ("mcp_servers", name), id=name)
+    given = reader.table(tables.McpServerSettings, ("mcp_servers", name), id=name)
     derived: dict[str, object] = {
         "given_env": _from_variables({each: each for each in given.env_vars}, host),
         "bearer_token": _secret(host, given.bearer_token_env_var),
@@ -510,7 +485,7 @@ def _hint(name: str, known: Sequence[str]) -> str:
 # Must not know any particular setting, nor where layers come from.
 
 
-T = TypeVar("T", bound=Table)
+T = TypeVar("T", bound=tables.Table)
 
 
 @record
@@ -519,7 +494,7 @@ class _Place:
 
     path: KeyPath
     field: FieldInfo
-    spec: Setting
+    spec: tables.Setting
 
     @property
     def hint(self) -> Any:
@@ -549,7 +524,7 @@ class TableReader:
         """
         places: dict[str, _Place] = {}
         fields = record.model_fields
-        for name, spec in settings_of(record):
+        for name, spec in tables.settings_of(record):
             path = (*prefix, *(spec.key or name).split("."))
             places[name] = place = _Place(path, fields[name], spec)
             if (found := self._found(place)) is not None:
@@ -659,7 +634,7 @@ def _text(value: object, found: Found) -> object:
 
 
 _STRING = "a string in quotes"
-_ALLOWED: Mapping[str, Callable[[Mapping[str, Any], Setting], str]] = {
+_ALLOWED: Mapping[str, Callable[[Mapping[str, Any], tables.Setting], str]] = {
     "bool_type": lambda ctx, spec: "true or false",
     "float_type": lambda ctx, spec: "a number",
     "int_type": lambda ctx, spec: "a whole number",
@@ -681,14 +656,14 @@ def _allowed(error: ErrorDetails, place: _Place) -> str:
         return f"true, false, or a list of {', '.join(get_args(get_args(place.hint)[0]))}"
     if kind == "literal_error":
         return "allowed are " + ", ".join(f'"{each}"' for each in get_args(place.hint))
-    least, _ = limits_of(place.field)
+    least, _ = tables.limits_of(place.field)
     if kind == "finite_number":
         return "a finite number" if least is None else f"at least {_written(least, place.spec)}, and finite"
     told = _ALLOWED.get(kind)
     return told(error.get("ctx", {}), place.spec) if told else error["msg"]
 
 
-def _written(limit: float, spec: Setting) -> str:
+def _written(limit: float, spec: tables.Setting) -> str:
     return f"{limit * 1000 if spec.milliseconds else limit:g}"
 
 

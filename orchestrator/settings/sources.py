@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from orchestrator import tables
 from orchestrator.core.frozen import record
 from orchestrator.home import absolute, data_home, user_home
 from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
@@ -32,30 +33,6 @@ from orchestrator.settings.layers import (
     parse_value,
     read_config,
     read_folder_file,
-)
-from orchestrator.tables import (
-    AgentSettings,
-    AuthSettings,
-    ChainSettings,
-    EnvironmentPolicy,
-    ExecSettings,
-    FrontSettings,
-    GatewaySettings,
-    LogSettings,
-    ModelSettings,
-    ReceiptsSettings,
-    RedisSettings,
-    SandboxPolicy,
-    SandboxSettings,
-    SessionDefaults,
-    Table,
-    ToolSettings,
-    UpkeepSettings,
-    WebhookSettings,
-    WireSettings,
-    WorkerSettings,
-    WorkspaceSettings,
-    settings_of,
 )
 
 # ── repository ────────────────────────────────────────────────────────────────────────────────────
@@ -80,42 +57,42 @@ def in_work_tree(folder: Path, environ: Mapping[str, str]) -> bool:
 Usual = Mapping[KeyPath, Callable[[], object]]
 """Defaults that depend on the machine, looked up only if they are needed."""
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
-KEYED_RECORDS: tuple[type[Table], ...] = (
-    SessionDefaults,
-    SandboxPolicy,
-    AgentSettings,
-    ModelSettings,
-    EnvironmentPolicy,
-    RedisSettings,
-    ChainSettings,
-    WorkerSettings,
-    LogSettings,
-    UpkeepSettings,
-    ReceiptsSettings,
-    WebhookSettings,
-    ToolSettings,
-    SandboxSettings,
-    WireSettings,
-    GatewaySettings,
-    AuthSettings,
-    ExecSettings,
-    WorkspaceSettings,
-    FrontSettings,
+KEYED_RECORDS: tuple[type[tables.Table], ...] = (
+    tables.SessionDefaults,
+    tables.SandboxPolicy,
+    tables.AgentSettings,
+    tables.ModelSettings,
+    tables.EnvironmentPolicy,
+    tables.RedisSettings,
+    tables.ChainSettings,
+    tables.WorkerSettings,
+    tables.LogSettings,
+    tables.UpkeepSettings,
+    tables.ReceiptsSettings,
+    tables.WebhookSettings,
+    tables.ToolSettings,
+    tables.SandboxSettings,
+    tables.WireSettings,
+    tables.GatewaySettings,
+    tables.AuthSettings,
+    tables.ExecSettings,
+    tables.WorkspaceSettings,
+    tables.FrontSettings,
 )
-TRUSTED_ONLY: frozenset[type[Table]] = frozenset(
+TRUSTED_ONLY: frozenset[type[tables.Table]] = frozenset(
     {
-        RedisSettings,
-        ChainSettings,
-        WorkerSettings,
-        LogSettings,
-        UpkeepSettings,
-        ReceiptsSettings,
-        WebhookSettings,
-        WireSettings,
-        GatewaySettings,
-        AuthSettings,
-        ExecSettings,
-        WorkspaceSettings,
+        tables.RedisSettings,
+        tables.ChainSettings,
+        tables.WorkerSettings,
+        tables.LogSettings,
+        tables.UpkeepSettings,
+        tables.ReceiptsSettings,
+        tables.WebhookSettings,
+        tables.WireSettings,
+        tables.GatewaySettings,
+        tables.AuthSettings,
+        tables.ExecSettings,
+        tables.WorkspaceSettings,
     }
 )
 """Records of which a folder's file may set nothing while it is not trusted; every field of the others
@@ -248,7 +225,7 @@ def refused_keys(person: Layers, wanted: Mapping[str, object], usual: Usual) -> 
 @cache
 def known_paths() -> tuple[KeyPath, ...]:
     """Every key with a fixed name; keys below tables named by the user are not among them."""
-    keys = (spec.key for record in KEYED_RECORDS for _, spec in settings_of(record))
+    keys = (spec.key for record in KEYED_RECORDS for _, spec in tables.settings_of(record))
     retries = ((key,) for key in SHARED_RETRY_KEYS)
     return ("profile",), *INSTRUCTIONS_FILES, *retries, *(tuple(key.split(".")) for key in keys)
 

@@ -17,21 +17,7 @@ from typing import Any, ClassVar, Literal
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
-from orchestrator.stub.answers import (
-    Answer,
-    Call,
-    CustomCall,
-    MadeCall,
-    OutputItem,
-    Reasoning,
-    Script,
-    Step,
-    StubConversation,
-    StubRequest,
-    Text,
-    ToolOutput,
-    Usage,
-)
+from orchestrator.stub import answers
 
 
 class ScenarioError(ValueError):
@@ -42,7 +28,7 @@ class ScenarioError(ValueError):
 class Part:
     """The steps of some agents: those that match every field that is given here."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[answers.Step, ...]
     agent: int | None = None
     """Its number in the tree; 0 is the root."""
     label: str | None = None
@@ -51,7 +37,7 @@ class Part:
     """A text that the agent's first task contains."""
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
 
-    def fits(self, conversation: StubConversation) -> bool:
+    def fits(self, conversation: answers.StubConversation) -> bool:
         """Whether these steps are for the agent of the conversation."""
         who = conversation.agent
         return (
@@ -65,7 +51,7 @@ class Part:
 class ScenarioFile:
     """The object form of a file."""
 
-    steps: tuple[Step, ...]
+    steps: tuple[answers.Step, ...]
     agents: tuple[Part, ...] = ()
     """The first one that fits a session's first request is that session's for good."""
     per_session: bool = True
@@ -74,7 +60,7 @@ class ScenarioFile:
 
 
 _FILE = TypeAdapter(ScenarioFile)
-_DEFAULT_USAGE = Usage()
+_DEFAULT_USAGE = answers.Usage()
 
 
 class Scenario:
@@ -106,29 +92,29 @@ class Scenario:
             place = ".".join(str(part) for part in first["loc"])
             raise ScenarioError(f"{place}: {first['msg']}") from error
 
-    def answer(self, request: StubRequest) -> Answer:
+    def answer(self, request: answers.StubRequest) -> answers.Answer:
         """The step at the session's cursor, which moves on."""
         part = self._part(request) if self._file.agents else 0
         cursor = (part, request.session if self._file.per_session else "")
         number = self._cursors[cursor] = self._cursors.get(cursor, 0) + 1
         # A fork has its parent's calls in its conversation: its own must not have their names.
         prefix = f"{part}_{number}" if part else str(number)
-        return Answer(self._step(part, number), number, prefix)
+        return answers.Answer(self._step(part, number), number, prefix)
 
-    def _part(self, request: StubRequest) -> int:
+    def _part(self, request: answers.StubRequest) -> int:
         known = self._parts.get(request.session)
         if known is None:
-            conversation = StubConversation.of(request.body)
+            conversation = answers.StubConversation.of(request.body)
             fitting = (at for at, part in enumerate(self._file.agents, 1) if part.fits(conversation))
             known = self._parts[request.session] = next(fitting, 0)
         return known
 
-    def _step(self, part: int, number: int) -> Step:
+    def _step(self, part: int, number: int) -> answers.Step:
         steps = self._file.agents[part - 1].steps if part else self._file.steps
         if number > len(steps) and not (steps and self._file.after_end == "repeat_last"):
             whose = f"part {part} of the scenario" if part else "the scenario"
             message = f"{whose} has {len(steps)} steps; this is request {number}"
-            return Step(status=400, body={"error": {"code": "scenario_ended", "message": message}})
+            return answers.Step(status=400, body={"error": {"code": "scenario_ended", "message": message}})
         step = steps[min(number, len(steps)) - 1]
         completes = step.failed is None and step.incomplete is None
         return replace(step, usage=_DEFAULT_USAGE) if completes and not step.usage else step
@@ -142,7 +128,7 @@ class Scenario:
 # not carry. `survey` has a module of its own.
 
 
-_INSTANT = Step(items=(Text("All done."),))
+_INSTANT = answers.Step(items=(answers.Text("All done."),))
 
 
 class UnknownBehaviour(ValueError):
@@ -152,17 +138,17 @@ class UnknownBehaviour(ValueError):
 class Behaviour:
     """A script that is a function of the conversation."""
 
-    def __init__(self, name: str, step: Callable[[StubConversation], Step]) -> None:
+    def __init__(self, name: str, step: Callable[[answers.StubConversation], answers.Step]) -> None:
         self.name = name
         self._step = step
 
-    def answer(self, request: StubRequest) -> Answer:
+    def answer(self, request: answers.StubRequest) -> answers.Answer:
         """The step for this conversation; ids derive from the request's bytes."""
-        conversation = StubConversation.of(request.body)
-        return Answer(self._step(conversation), conversation.turn, request.digest)
+        conversation = answers.StubConversation.of(request.body)
+        return answers.Answer(self._step(conversation), conversation.turn, request.digest)
 
 
-def behaviour(name: str) -> Script:
+def behaviour(name: str) -> answers.Script:
     """The behaviour of this name: `echo`, `survey`, `tree`, `instant`, or `shell:N`.
 
     Raises `UnknownBehaviour`.
@@ -178,19 +164,21 @@ def behaviour(name: str) -> Script:
     )
 
 
-def _echo(conversation: StubConversation) -> Step:
-    return Step(items=(Text(conversation.task or "Nothing was said."),))
+def _echo(conversation: answers.StubConversation) -> answers.Step:
+    return answers.Step(items=(answers.Text(conversation.task or "Nothing was said."),))
 
 
-def _instant(conversation: StubConversation) -> Step:
+def _instant(conversation: answers.StubConversation) -> answers.Step:
     return _INSTANT
 
 
-def _shell(conversation: StubConversation, count: int) -> Step:
+def _shell(conversation: answers.StubConversation, count: int) -> answers.Step:
     done = len(conversation.calls)
     if done >= count:
-        return Step(items=(Text(f"Ran {done} commands."),))
-    return Step(items=(Call("shell", {"command": ["bash", "-c", f"echo {done + 1} of {count}"]}),))
+        return answers.Step(items=(answers.Text(f"Ran {done} commands."),))
+    return answers.Step(
+        items=(answers.Call("shell", {"command": ["bash", "-c", f"echo {done + 1} of {count}"]}),)
+    )
 
 
 # ── tree ──────────────────────────────────────────────────────────────────────────────────────────
@@ -221,7 +209,7 @@ _OWN = "folder of its own"
 _NOTES = "Write it to"
 
 
-def tree_step(conversation: StubConversation) -> Step:
+def tree_step(conversation: answers.StubConversation) -> answers.Step:
     """The next step of the agent that this conversation belongs to."""
     word = conversation.task.split(" ", 1)[0].rstrip(":").lower()
     return _PARTS.get(word, _root)(conversation)
@@ -230,38 +218,43 @@ def tree_step(conversation: StubConversation) -> Step:
 # ── the root ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def _root(conversation: StubConversation) -> Step:
+def _root(conversation: answers.StubConversation) -> answers.Step:
     folders = _output(conversation, _FOLDERS)
     if folders is None:
         return _run("**Dividing the work**: which folders hold the most files?", _FOLDERS)
     if not _named(conversation, "subagent_spawn"):
-        thought = Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
+        thought = answers.Reasoning("**Spawning** one agent for each folder, and a few for the rest.")
         asking, own = "ask me" in conversation.task, _OWN in conversation.task
-        return Step(items=(thought, *_spawns(_folder_names(folders), asking, own), _fork(asking)))
+        return answers.Step(items=(thought, *_spawns(_folder_names(folders), asking, own), _fork(asking)))
     if _output(conversation, _SIZE) is None:
         return _run("**Measuring** the whole, while they begin.", _SIZE)
     waiter = _agent_of(conversation, "waiter")
     if waiter is not None and not _named(conversation, "subagent_send_message"):
         order = {"agent_id": waiter, "interrupt": True, "prompt": "Count the test files instead of waiting."}
-        return Step(
-            items=(Reasoning("**Redirecting** the one that waits."), Call("subagent_send_message", order))
+        return answers.Step(
+            items=(
+                answers.Reasoning("**Redirecting** the one that waits."),
+                answers.Call("subagent_send_message", order),
+            )
         )
     if _still_waiting(conversation):
-        return Step(items=(Call("subagent_await", {}),))
+        return answers.Step(items=(answers.Call("subagent_await", {}),))
     if merges := _merges(conversation):
-        return Step(items=(Reasoning("**Taking over** what they wrote in their folders."), *merges))
+        return answers.Step(
+            items=(answers.Reasoning("**Taking over** what they wrote in their folders."), *merges)
+        )
     done = written(conversation)
     if done is None:
-        thought = Reasoning("**Merging** what the agents reported.")
-        return Step(items=(thought, patch_call(conversation, _report(conversation))))
+        thought = answers.Reasoning("**Merging** what the agents reported.")
+        return answers.Step(items=(thought, patch_call(conversation, _report(conversation))))
     results = _results(conversation)
-    return Step(
-        items=(Text(f"{len(results)} agents reported; {report_path(conversation.task)} has it all."),)
+    return answers.Step(
+        items=(answers.Text(f"{len(results)} agents reported; {report_path(conversation.task)} has it all."),)
     )
 
 
-def _spawns(folders: Sequence[str], asking: bool, own: bool) -> list[OutputItem]:
-    spawned: list[OutputItem] = []
+def _spawns(folders: Sequence[str], asking: bool, own: bool) -> list[answers.OutputItem]:
+    spawned: list[answers.OutputItem] = []
     for place, folder in enumerate(folders):
         helper = " with a reader of your own" if place == 0 else ""
         notes = f" {_NOTES} `survey/{folder}.md`." if own else ""
@@ -273,27 +266,27 @@ def _spawns(folders: Sequence[str], asking: bool, own: bool) -> list[OutputItem]
     return [*spawned, _spawn("asker", asks), _spawn("waiter", waits), _spawn("failing", fails)]
 
 
-def _spawn(label: str, prompt: str) -> Call:
-    return Call("subagent_spawn", {"label": label, "prompt": prompt})
+def _spawn(label: str, prompt: str) -> answers.Call:
+    return answers.Call("subagent_spawn", {"label": label, "prompt": prompt})
 
 
-def _fork(asking: bool) -> Call:
+def _fork(asking: bool) -> answers.Call:
     prompt = "History: what was done here last?" + (f" {_PLAN}" if asking else "")
-    return Call("subagent_fork", {"label": "historian", "prompt": prompt})
+    return answers.Call("subagent_fork", {"label": "historian", "prompt": prompt})
 
 
 def _folder_names(listing: str) -> list[str]:
     return [line.split(maxsplit=1)[1] for line in listing.splitlines() if line.strip()]
 
 
-def _agent_of(conversation: StubConversation, label: str) -> int | None:
+def _agent_of(conversation: answers.StubConversation, label: str) -> int | None:
     for made in _decoded(_named(conversation, "subagent_spawn")):
         if made.get("label") == label:
             return int(made["agent_id"])
     return None
 
 
-def _merges(conversation: StubConversation) -> list[OutputItem]:
+def _merges(conversation: answers.StubConversation) -> list[answers.OutputItem]:
     """Merges of the agents that wrote something, but those that are done."""
     if _OWN not in conversation.task:
         return []
@@ -309,22 +302,22 @@ def _merges(conversation: StubConversation) -> list[OutputItem]:
     }
     made = _decoded(_named(conversation, "subagent_spawn"))
     owed = [one["agent_id"] for one in made if one["label"] in wrote and one["agent_id"] not in done]
-    return [Call("subagent_merge", {"agent_id": agent}) for agent in owed]
+    return [answers.Call("subagent_merge", {"agent_id": agent}) for agent in owed]
 
 
-def _still_waiting(conversation: StubConversation) -> bool:
+def _still_waiting(conversation: answers.StubConversation) -> bool:
     """Whether agents are at work, by the last await."""
     awaits = _decoded(_named(conversation, "subagent_await"))
     return not awaits or bool(awaits[-1].get("waiting"))
 
 
-def _results(conversation: StubConversation) -> list[Mapping[str, Any]]:
+def _results(conversation: answers.StubConversation) -> list[Mapping[str, Any]]:
     """The results that came by an await, asked for or not."""
     awaits = _decoded(_named(conversation, "subagent_await"))
     return [ready for answer in awaits for ready in answer.get("ready", ()) if ready["completion"]]
 
 
-def _report(conversation: StubConversation) -> list[str]:
+def _report(conversation: answers.StubConversation) -> list[str]:
     lines = ["# What the agents found", "", f"Asked for: {conversation.task.splitlines()[0]}", ""]
     lines += [f"The repository tracks {_output(conversation, _SIZE)} files.", ""]
     for result in sorted(_results(conversation), key=lambda ready: ready["metadata"]["agent_id"]):
@@ -344,7 +337,7 @@ def _outcome(completion: Mapping[str, Mapping[str, Any]]) -> list[str]:
 # ── the agents ────────────────────────────────────────────────────────────────────────────────────
 
 
-def _survey(conversation: StubConversation) -> Step:
+def _survey(conversation: answers.StubConversation) -> answers.Step:
     folder = _quoted_in(conversation.task)
     count = f"git ls-files {folder} | wc -l"
     longest = f"git grep -I -c '' -- {folder} | sort -t: -k2 -rn | head -n 3"
@@ -356,15 +349,15 @@ def _survey(conversation: StubConversation) -> Step:
     heaviest = (_output(conversation, longest) or "").partition("\n")[0].rpartition(":")[0]
     if "reader" in conversation.task and heaviest:
         if not _named(conversation, "subagent_spawn"):
-            return Step(items=(_spawn("reader", f"Read how `{heaviest}` begins."),))
+            return answers.Step(items=(_spawn("reader", f"Read how `{heaviest}` begins."),))
         if _still_waiting(conversation):
-            return Step(items=(Call("subagent_await", {}),))
+            return answers.Step(items=(answers.Call("subagent_await", {}),))
     read = [str(next(iter(r["completion"].values()))["last_message"]) for r in _results(conversation)]
     said = [
         f"{folder}: {_output(conversation, count)} files; the longest:",
         _output(conversation, longest) or "",
     ]
-    return Step(items=(Text("\n".join([*said, *read])),))
+    return answers.Step(items=(answers.Text("\n".join([*said, *read])),))
 
 
 def _notes(folder: str, count: str, longest: str) -> str:
@@ -372,50 +365,57 @@ def _notes(folder: str, count: str, longest: str) -> str:
     return f"mkdir -p survey && {{ {heading}; {longest} | sed 's/^/- /'; }} > survey/{folder}.md"
 
 
-def _read(conversation: StubConversation) -> Step:
+def _read(conversation: answers.StubConversation) -> answers.Step:
     return _report_of(conversation, "**Reading**", f"head -n 3 {_quoted_in(conversation.task)}")
 
 
-def _history(conversation: StubConversation) -> Step:
+def _history(conversation: answers.StubConversation) -> answers.Step:
     if _PLAN in conversation.task and not _named(conversation, "approve_plan"):
         steps = ("Read the last commits", "Say what they did")
         plan = {"plan": [{"step": step, "status": "pending"} for step in steps]}
         proposal = {"title": "What was done here last", "summary": "It only reads.", "plan": plan}
-        return Step(items=(Reasoning("**Planning** first."), Call("approve_plan", {"proposal": proposal})))
+        return answers.Step(
+            items=(
+                answers.Reasoning("**Planning** first."),
+                answers.Call("approve_plan", {"proposal": proposal}),
+            )
+        )
     return _report_of(conversation, "**Looking back**", "git log --oneline -n 3")
 
 
-def _count(conversation: StubConversation) -> Step:
+def _count(conversation: answers.StubConversation) -> answers.Step:
     return _report_of(conversation, "**Counting tests**", "git ls-files | grep -c test")
 
 
-def _wait(conversation: StubConversation) -> Step:
+def _wait(conversation: answers.StubConversation) -> answers.Step:
     command = {"command": ["sleep", "600"], "timeout_ms": _WAIT_MS}
-    return Step(items=(Reasoning("**Waiting** for orders."), Call("shell", command)))
+    return answers.Step(items=(answers.Reasoning("**Waiting** for orders."), answers.Call("shell", command)))
 
 
-def _ask(conversation: StubConversation) -> Step:
+def _ask(conversation: answers.StubConversation) -> answers.Step:
     if _QUESTION in conversation.task and not _named(conversation, "ask_user_question"):
         options = [
             {"label": "Objects", "description": "how many there are, and how large they are"},
             {"label": "Nothing", "description": "leave the object store alone"},
         ]
         question = {"question": "What of the object store?", "header": "Store", "options": options}
-        return Step(items=(Call("ask_user_question", {"questions": [question]}),))
+        return answers.Step(items=(answers.Call("ask_user_question", {"questions": [question]}),))
     command = ["git", "count-objects", "-v"]
     asked = [call for call in _named(conversation, "shell") if call.output is not None]
     if asked and asked[-1].output is not None:
-        return Step(items=(Text(asked[-1].output.text),))
+        return answers.Step(items=(answers.Text(asked[-1].output.text),))
     why = {"with_escalated_permissions": True, "justification": "The object store is outside of my reach."}
-    return Step(items=(Reasoning("**Asking** first."), Call("shell", {"command": command, **why})))
+    return answers.Step(
+        items=(answers.Reasoning("**Asking** first."), answers.Call("shell", {"command": command, **why}))
+    )
 
 
-def _fail(conversation: StubConversation) -> Step:
+def _fail(conversation: answers.StubConversation) -> answers.Step:
     message = "this agent was made to fail"
-    return Step(status=400, body={"error": {"code": "invalid_request", "message": message}})
+    return answers.Step(status=400, body={"error": {"code": "invalid_request", "message": message}})
 
 
-_PARTS: Mapping[str, Callable[[StubConversation], Step]] = {
+_PARTS: Mapping[str, Callable[[answers.StubConversation], answers.Step]] = {
     "survey": lambda conversation: (_survey if "folder `" in conversation.task else _root)(conversation),
     "read": _read,
     "history": _history,
@@ -429,17 +429,17 @@ _PARTS: Mapping[str, Callable[[StubConversation], Step]] = {
 # ── what a conversation says ──────────────────────────────────────────────────────────────────────
 
 
-def _run(thought: str, script: str) -> Step:
+def _run(thought: str, script: str) -> answers.Step:
     command = {"command": ["bash", "-c", script], "timeout_ms": _TIMEOUT_MS}
-    return Step(items=(Reasoning(thought), Call("shell", command)))
+    return answers.Step(items=(answers.Reasoning(thought), answers.Call("shell", command)))
 
 
-def _report_of(conversation: StubConversation, thought: str, script: str) -> Step:
+def _report_of(conversation: answers.StubConversation, thought: str, script: str) -> answers.Step:
     said = _output(conversation, script)
-    return _run(thought, script) if said is None else Step(items=(Text(said or "nothing"),))
+    return _run(thought, script) if said is None else answers.Step(items=(answers.Text(said or "nothing"),))
 
 
-def _output(conversation: StubConversation, script: str) -> str | None:
+def _output(conversation: answers.StubConversation, script: str) -> str | None:
     """The output of a script; None if the script was not run, or it is unknown whether it was."""
     for call in _named(conversation, "shell"):
         settled = call.output is not None and not call.output.in_doubt
@@ -448,11 +448,11 @@ def _output(conversation: StubConversation, script: str) -> str | None:
     return None
 
 
-def _named(conversation: StubConversation, name: str) -> list[MadeCall]:
+def _named(conversation: answers.StubConversation, name: str) -> list[answers.MadeCall]:
     return [call for call in conversation.calls if call.name == name]
 
 
-def _decoded(calls: Sequence[MadeCall]) -> list[dict[str, Any]]:
+def _decoded(calls: Sequence[answers.MadeCall]) -> list[dict[str, Any]]:
     """The outputs that are JSON objects; a refusal is a sentence."""
     found = []
     for call in calls:
@@ -529,31 +529,35 @@ _QUESTIONS = (
 )
 
 
-def survey_step(conversation: StubConversation) -> Step:
+def survey_step(conversation: answers.StubConversation) -> answers.Step:
     """The next step of the survey that this conversation is in the middle of."""
     if "shell" not in conversation.tools:
-        return Step(items=(Text(_spoken_findings(conversation)),))
+        return answers.Step(items=(answers.Text(_spoken_findings(conversation)),))
     plans = _calls_named(conversation, "update_plan")
     planning = "update_plan" in conversation.tools
     if planning and not plans:
-        return Step(items=(Reasoning("**Planning** the survey before touching anything."), _plan_call(0)))
+        return answers.Step(
+            items=(answers.Reasoning("**Planning** the survey before touching anything."), _plan_call(0))
+        )
     if question := _next_question(conversation):
-        return Step(items=(Reasoning(question.thought), _survey_ask(question)))
+        return answers.Step(items=(answers.Reasoning(question.thought), _survey_ask(question)))
     done = written(conversation)
     if done is None:
-        thought = Reasoning("**Writing** the report from what the commands printed.")
+        thought = answers.Reasoning("**Writing** the report from what the commands printed.")
         progress = (_plan_call(1),) if planning and len(plans) < 2 else ()
-        return Step(items=(thought, *progress, patch_call(conversation, _survey_report(conversation))))
+        return answers.Step(
+            items=(thought, *progress, patch_call(conversation, _survey_report(conversation)))
+        )
     if planning and len(plans) < 3:
-        return Step(items=(_plan_call(3),))
-    return Step(items=(Text(_closing(conversation, done)),))
+        return answers.Step(items=(_plan_call(3),))
+    return answers.Step(items=(answers.Text(_closing(conversation, done)),))
 
 
-def _next_question(conversation: StubConversation) -> _Question | None:
+def _next_question(conversation: answers.StubConversation) -> _Question | None:
     return next((question for question in _questions(conversation) if _open(conversation, question)), None)
 
 
-def _questions(conversation: StubConversation) -> Iterator[_Question]:
+def _questions(conversation: answers.StubConversation) -> Iterator[_Question]:
     """The fixed questions, then one that only their answers can pose."""
     yield from _QUESTIONS
     if path := _longest_file(conversation):
@@ -561,7 +565,7 @@ def _questions(conversation: StubConversation) -> Iterator[_Question]:
         yield _Question(f"How {path} begins", thought, ("head", "-n", "20", path))
 
 
-def _longest_file(conversation: StubConversation) -> str | None:
+def _longest_file(conversation: answers.StubConversation) -> str | None:
     found = _answer_to(conversation, _LONGEST)
     if found is None or found.exit_code != 0:
         return None
@@ -569,26 +573,26 @@ def _longest_file(conversation: StubConversation) -> str | None:
     return path if count.isdecimal() else None
 
 
-def _open(conversation: StubConversation, question: _Question) -> bool:
+def _open(conversation: answers.StubConversation, question: _Question) -> bool:
     asked = _asked(conversation, question)
     settled = any(call.output is not None and not call.output.in_doubt for call in asked)
     return not settled and len(asked) < _MAX_ATTEMPTS
 
 
-def _answer_to(conversation: StubConversation, question: _Question) -> ToolOutput | None:
+def _answer_to(conversation: answers.StubConversation, question: _Question) -> answers.ToolOutput | None:
     outputs = [call.output for call in _asked(conversation, question) if call.output is not None]
     return outputs[-1] if outputs else None
 
 
-def _asked(conversation: StubConversation, question: _Question) -> list[MadeCall]:
+def _asked(conversation: answers.StubConversation, question: _Question) -> list[answers.MadeCall]:
     return [call for call in _calls_named(conversation, "shell") if _command_of(call) == list(question.argv)]
 
 
-def _calls_named(conversation: StubConversation, name: str) -> list[MadeCall]:
+def _calls_named(conversation: answers.StubConversation, name: str) -> list[answers.MadeCall]:
     return [call for call in conversation.calls if call.name == name]
 
 
-def _command_of(call: MadeCall) -> list[str]:
+def _command_of(call: answers.MadeCall) -> list[str]:
     try:
         command = orjson.loads(call.arguments)["command"]
     except (orjson.JSONDecodeError, KeyError, TypeError):
@@ -596,29 +600,29 @@ def _command_of(call: MadeCall) -> list[str]:
     return command if isinstance(command, list) else []
 
 
-def _survey_ask(question: _Question) -> Call:
-    return Call("shell", {"command": list(question.argv), "timeout_ms": _COMMAND_TIMEOUT_MS})
+def _survey_ask(question: _Question) -> answers.Call:
+    return answers.Call("shell", {"command": list(question.argv), "timeout_ms": _COMMAND_TIMEOUT_MS})
 
 
-def _plan_call(done: int) -> Call:
+def _plan_call(done: int) -> answers.Call:
     statuses = ["completed"] * done + ["in_progress"] + ["pending"] * len(_SURVEY_PLAN)
     plan = [{"step": step, "status": status} for step, status in zip(_SURVEY_PLAN, statuses, strict=False)]
-    return Call("update_plan", {"plan": plan})
+    return answers.Call("update_plan", {"plan": plan})
 
 
-def patch_call(conversation: StubConversation, report: Sequence[str]) -> OutputItem:
+def patch_call(conversation: answers.StubConversation, report: Sequence[str]) -> answers.OutputItem:
     """The patch that writes a report, in the form that the tools on offer take."""
     patch = _patch(report_path(conversation.task), report)
     match conversation.tools.get("apply_patch"):
         case "custom":
-            return CustomCall("apply_patch", patch)
+            return answers.CustomCall("apply_patch", patch)
         case "function":
-            return Call("apply_patch", {"input": patch})
+            return answers.Call("apply_patch", {"input": patch})
         case _:
-            return Call("shell", {"command": ["apply_patch", patch]})
+            return answers.Call("shell", {"command": ["apply_patch", patch]})
 
 
-def written(conversation: StubConversation) -> ToolOutput | None:
+def written(conversation: answers.StubConversation) -> answers.ToolOutput | None:
     """The output of the last patch, None while the patch has to be tried (again)."""
     patches = [
         call
@@ -642,7 +646,7 @@ def _patch(path: str, lines: Sequence[str]) -> str:
     return f"*** Begin Patch\n*** Add File: {path}\n{body}*** End Patch\n"
 
 
-def _survey_report(conversation: StubConversation) -> list[str]:
+def _survey_report(conversation: answers.StubConversation) -> list[str]:
     lines = ["# Survey of this repository", "", f"Asked for: {_first_line(conversation.task)}", ""]
     for question in _questions(conversation):
         lines += [f"## {question.heading}", "", f"`{question.shown}`", ""]
@@ -650,7 +654,7 @@ def _survey_report(conversation: StubConversation) -> list[str]:
     return lines[:-1]
 
 
-def _quoted(output: ToolOutput | None) -> list[str]:
+def _quoted(output: answers.ToolOutput | None) -> list[str]:
     """An output as an indented block: it may itself contain fences."""
     if output is None or output.in_doubt:
         return ["Not known: the command did not come to an end."]
@@ -663,7 +667,7 @@ def _quoted(output: ToolOutput | None) -> list[str]:
     return lines or ["Nothing was printed."]
 
 
-def _closing(conversation: StubConversation, written: ToolOutput) -> str:
+def _closing(conversation: answers.StubConversation, written: answers.ToolOutput) -> str:
     path = report_path(conversation.task)
     if written.in_doubt:
         return f"Whether {path} was written is in doubt; please look before you rely on it."
@@ -672,7 +676,7 @@ def _closing(conversation: StubConversation, written: ToolOutput) -> str:
     return f"I wrote {path}. {_spoken_findings(conversation)}"
 
 
-def _spoken_findings(conversation: StubConversation) -> str:
+def _spoken_findings(conversation: answers.StubConversation) -> str:
     said = []
     size, longest = _answer_to(conversation, _SURVEY_SIZE), _answer_to(conversation, _LONGEST)
     if size is not None and size.exit_code == 0:

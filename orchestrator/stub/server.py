@@ -25,22 +25,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from orchestrator.stub.answers import (
-    Answer,
-    Call,
-    CustomCall,
-    InvalidRequest,
-    OutputItem,
-    RawItem,
-    Reasoning,
-    Script,
-    Step,
-    StubRequest,
-    Text,
-    Usage,
-    checked,
-    translated,
-)
+from orchestrator.stub import answers
 
 # ── render ────────────────────────────────────────────────────────────────────────────────────────
 # A chosen answer as the bytes of a Responses stream.
@@ -68,7 +53,9 @@ class Identity:
     response_id: str
 
 
-def frames(answer: Answer, identity: Identity, estimated: Callable[[int], Usage]) -> list[Frame]:
+def frames(
+    answer: answers.Answer, identity: Identity, estimated: Callable[[int], answers.Usage]
+) -> list[Frame]:
     """All SSE events of the answer; `estimated` makes a usage of the output's size in bytes."""
     step = answer.step
     response: dict[str, Any] = {"id": identity.response_id, "object": "response", "model": identity.model}
@@ -102,22 +89,22 @@ def halves(text: str) -> list[str]:
     return [part for part in (text[:middle], text[middle:]) if part]
 
 
-def _item_frames(answer: Answer, index: int, item: OutputItem) -> Iterator[Frame]:
-    if isinstance(item, RawItem):
+def _item_frames(answer: answers.Answer, index: int, item: answers.OutputItem) -> Iterator[Frame]:
+    if isinstance(item, answers.RawItem):
         yield _frame("response.output_item.added", output_index=index, item=item.item)
         yield _frame("response.output_item.done", output_index=index, item=item.item)
         return
     begun, done = _item_shapes(answer, index, item)
     place: dict[str, Any] = {"item_id": done["id"], "output_index": index}
     yield _frame("response.output_item.added", output_index=index, item=begun)
-    if isinstance(item, Reasoning):
+    if isinstance(item, answers.Reasoning):
         place["summary_index"] = 0
         yield _frame(
             "response.reasoning_summary_part.added", **place, part={"type": "summary_text", "text": ""}
         )
         for part in halves(item.reasoning):
             yield _frame("response.reasoning_summary_text.delta", **place, delta=part)
-    elif isinstance(item, Text):
+    elif isinstance(item, answers.Text):
         place["content_index"] = 0
         for part in thirds(item.text):
             yield _frame("response.output_text.delta", **place, delta=part)
@@ -125,24 +112,26 @@ def _item_frames(answer: Answer, index: int, item: OutputItem) -> Iterator[Frame
 
 
 def _item_shapes(
-    answer: Answer, index: int, item: Text | Reasoning | Call | CustomCall
+    answer: answers.Answer,
+    index: int,
+    item: answers.Text | answers.Reasoning | answers.Call | answers.CustomCall,
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """The item as it begins and as it is done."""
     key = f"{answer.id_prefix}_{index}"
     match item:
-        case Text(text):
+        case answers.Text(text):
             shape = {"type": "message", "id": f"msg_{key}", "role": "assistant"}
             content = [{"type": "output_text", "text": text, "annotations": []}]
             return (
                 shape | {"status": "in_progress", "content": []},
                 shape | {"status": "completed", "content": content},
             )
-        case Reasoning(reasoning):
+        case answers.Reasoning(reasoning):
             shape = {"type": "reasoning", "id": f"rs_{key}"}
             summary = [{"type": "summary_text", "text": reasoning}]
             secret = f"ENC_{answer.number}_{index}"
             return shape | {"summary": []}, shape | {"summary": summary, "encrypted_content": secret}
-        case Call(name, args, call_id):
+        case answers.Call(name, args, call_id):
             arguments = args if isinstance(args, str) else json.dumps(args)
             shape = {
                 "type": "function_call",
@@ -154,7 +143,7 @@ def _item_shapes(
                 shape | {"status": "in_progress", "arguments": ""},
                 shape | {"status": "completed", "arguments": arguments},
             )
-        case CustomCall(name, text, call_id):
+        case answers.CustomCall(name, text, call_id):
             shape = {
                 "type": "custom_tool_call",
                 "id": f"ctc_{key}",
@@ -169,12 +158,12 @@ def _item_shapes(
             assert_never(item)
 
 
-def _usage_fields(step: Step) -> dict[str, Any]:
+def _usage_fields(step: answers.Step) -> dict[str, Any]:
     """The usage of a response that does not complete: most servers report none, so only the step's own."""
     return {"usage": _usage(step.usage)} if step.usage else {}
 
 
-def _usage(usage: Usage) -> dict[str, Any]:
+def _usage(usage: answers.Usage) -> dict[str, Any]:
     return {
         "input_tokens": usage.input,
         "input_tokens_details": {"cached_tokens": usage.cached},
@@ -203,7 +192,9 @@ _REASONS = {"max_output_tokens": "length"}
 _END = Frame(b"data: [DONE]\n\n")
 
 
-def chat_frames(answer: Answer, identity: Identity, estimated: Callable[[int], Usage]) -> list[Frame]:
+def chat_frames(
+    answer: answers.Answer, identity: Identity, estimated: Callable[[int], answers.Usage]
+) -> list[Frame]:
     """All SSE events of the answer; `estimated` makes a usage of the output's size in bytes."""
     step, chunks = answer.step, _Chunks(answer, identity)
     events = [chunks.piece({"role": "assistant", "content": ""})]
@@ -223,7 +214,7 @@ def chat_frames(answer: Answer, identity: Identity, estimated: Callable[[int], U
 class _Chunks:
     """The chunks of one answer; its calls are numbered from 0."""
 
-    def __init__(self, answer: Answer, identity: Identity) -> None:
+    def __init__(self, answer: answers.Answer, identity: Identity) -> None:
         self.calls = 0
         self._prefix = answer.id_prefix
         self._head = {
@@ -236,24 +227,24 @@ class _Chunks:
         choice = {"index": 0, "delta": delta, "finish_reason": reason}
         return _chat_frame(self._head | {"choices": [choice]}, slow)
 
-    def cost(self, usage: Usage | None) -> list[Frame]:
+    def cost(self, usage: answers.Usage | None) -> list[Frame]:
         """The last chunk, which has no choice; nothing if nothing is told of the cost."""
         return (
             [] if usage is None else [_chat_frame(self._head | {"choices": [], "usage": _chat_usage(usage)})]
         )
 
-    def of_item(self, index: int, item: OutputItem) -> Iterator[Frame]:
+    def of_item(self, index: int, item: answers.OutputItem) -> Iterator[Frame]:
         match item:
-            case Text(text):
+            case answers.Text(text):
                 yield from self._words("content", thirds(text))
-            case Reasoning(reasoning):
+            case answers.Reasoning(reasoning):
                 yield from self._words("reasoning_content", halves(reasoning))
-            case Call(name, args, call_id):
+            case answers.Call(name, args, call_id):
                 arguments = args if isinstance(args, str) else json.dumps(args)
                 yield from self._call(index, name, arguments, call_id)
-            case CustomCall(name, text, call_id):
+            case answers.CustomCall(name, text, call_id):
                 yield from self._call(index, name, json.dumps({"input": text}), call_id)
-            case RawItem(raw):
+            case answers.RawItem(raw):
                 yield from self._raw(index, raw)
             case _:
                 assert_never(item)
@@ -285,7 +276,7 @@ class _Chunks:
         yield self.piece({"tool_calls": [place | {"function": {"arguments": arguments}}]})
 
 
-def _chat_usage(usage: Usage) -> dict[str, Any]:
+def _chat_usage(usage: answers.Usage) -> dict[str, Any]:
     return {
         "prompt_tokens": usage.input,
         "prompt_tokens_details": {"cached_tokens": usage.cached},
@@ -324,7 +315,7 @@ def _drop(warning: str) -> None:
 class StubConfig:
     """The stub server's configuration; port 0 takes a free port."""
 
-    script: Script
+    script: answers.Script
     host: str = "127.0.0.1"
     port: int = 0
     pace: Pace = Pace()
@@ -341,13 +332,13 @@ class _Wire:
     """A wire format: how a request is read, and how an answer is written."""
 
     read: Callable[[Mapping[str, Any]], Mapping[str, Any]]
-    frames: Callable[[Answer, Identity, Callable[[int], Usage]], list[Frame]]
+    frames: Callable[[answers.Answer, Identity, Callable[[int], answers.Usage]], list[Frame]]
     id_prefix: str
 
 
 _WIRES = {
-    "/responses": _Wire(checked, frames, "resp_"),
-    "/chat/completions": _Wire(translated, chat_frames, "chatcmpl-"),
+    "/responses": _Wire(answers.checked, frames, "resp_"),
+    "/chat/completions": _Wire(answers.translated, chat_frames, "chatcmpl-"),
 }
 
 
@@ -381,9 +372,9 @@ class Stub:
         """Chooses and renders the answer to a model request."""
         raw = await request.body()
         try:
-            asked = StubRequest.of(raw, request.headers.get("session_id"), wire.read)
+            asked = answers.StubRequest.of(raw, request.headers.get("session_id"), wire.read)
         except ValueError as error:
-            code = "invalid_request" if isinstance(error, InvalidRequest) else "invalid_json"
+            code = "invalid_request" if isinstance(error, answers.InvalidRequest) else "invalid_json"
             return _json({"error": {"code": code, "message": str(error)}}, 400)
         exchange = self.journal.open(asked.session, raw)
         answer = self._script.answer(asked)
@@ -406,11 +397,13 @@ class Stub:
         """Reports that the server is up, which script it runs, and how many requests it has had."""
         return _json({"ok": True, "model": self._model, "received": self.journal.received})
 
-    def _frames(self, wire: _Wire, asked: StubRequest, answer: Answer) -> list[Frame]:
+    def _frames(self, wire: _Wire, asked: answers.StubRequest, answer: answers.Answer) -> list[Frame]:
         if answer.step.status is not None:
             return []
         identity = Identity(self._model, f"{wire.id_prefix}{asked.digest}_{answer.id_prefix}")
-        return wire.frames(answer, identity, lambda size: Usage(input=asked.size // 4, output=size // 4))
+        return wire.frames(
+            answer, identity, lambda size: answers.Usage(input=asked.size // 4, output=size // 4)
+        )
 
 
 class _Reply:
@@ -418,7 +411,7 @@ class _Reply:
 
     def __init__(
         self,
-        step: Step,
+        step: answers.Step,
         answer: list[Frame],
         pace: Pace,
         exchange: Exchange,
@@ -599,7 +592,7 @@ class RunningStub:
     journal: RequestJournal
 
 
-def build_app(script: Script, pace: Pace | None = None) -> Starlette:
+def build_app(script: answers.Script, pace: Pace | None = None) -> Starlette:
     """The stub's ASGI application, for a server of one's own."""
     return Stub(StubConfig(script, pace=pace or Pace())).app()
 
@@ -750,7 +743,7 @@ class UnofferedTools:
         self._warn = warn
         self._reported: set[str] = set()
 
-    def check(self, request: StubRequest, answer: Answer) -> None:
+    def check(self, request: answers.StubRequest, answer: answers.Answer) -> None:
         """Warns of each tool that the answer calls and the request does not offer."""
         called = [name for name in _called(answer) if name not in self._reported]
         if not called:
@@ -765,13 +758,13 @@ class UnofferedTools:
                 )
 
 
-def _called(answer: Answer) -> Iterator[str]:
+def _called(answer: answers.Answer) -> Iterator[str]:
     step = answer.step
     for item in step.items if step.status is None else ():
         match item:
-            case Call(call=name) | CustomCall(custom_call=name):
+            case answers.Call(call=name) | answers.CustomCall(custom_call=name):
                 yield name
-            case RawItem(item={"type": kind, "name": str(name)}) if kind in _CALL_TYPES:
+            case answers.RawItem(item={"type": kind, "name": str(name)}) if kind in _CALL_TYPES:
                 yield name
             case _:
                 pass

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, Final, Protocol, assert_never
 
+from orchestrator import requests
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import AT_REST, SessionHead
@@ -36,20 +37,6 @@ from orchestrator.protocol.events import (
 )
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
-from orchestrator.requests import (
-    Choice,
-    ChoicesRequest,
-    ClientToolRequest,
-    CommandRequest,
-    Given,
-    InputRequest,
-    PatchRequest,
-    PlanDecisionRequest,
-    Question,
-    Request,
-    ServerRequest,
-    UnknownRequest,
-)
 from orchestrator.requests.approvals import shown_as
 from orchestrator.terminal.faults import ExitCode, Fault, deleted
 from orchestrator.terminal.live import reminder
@@ -146,7 +133,7 @@ class View(Protocol):
     def event(self, event: Event) -> None:
         """Shows an event."""
 
-    def ask(self, request: Request) -> str:
+    def ask(self, request: requests.Request) -> str:
         """Shows a request for approval, and answers the text that was shown; empty if it shows none."""
         return ""
 
@@ -406,10 +393,10 @@ class Conversation:
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
-    async def _asked(self, request: Request) -> ExitCode | None:
+    async def _asked(self, request: requests.Request) -> ExitCode | None:
         """Puts the oldest open request to the person, or leaves it to whoever comes later."""
         self.prompt(request).was_shown(self.seat.view.ask(request))
-        if not self.seat.interactive and isinstance(request, ServerRequest):
+        if not self.seat.interactive and isinstance(request, requests.ServerRequest):
             self.seat.view.note(f"waiting for an answer; {await self._who_keeps_its_call()}")
             return ExitCode.WAITING
         if not self.seat.interactive:
@@ -435,13 +422,13 @@ class Conversation:
         sys.stdout.write("\n")
         sys.stdout.flush()
 
-    def _remind(self, request: Request) -> None:
+    def _remind(self, request: requests.Request) -> None:
         """Events have moved the question up: it is put again, with what it is about."""
         self.seat.view.note(reminder(request))
         put_question(self.prompt(request).text, again=True)
         self._echo.set(hides=self.prompt(request).hides)
 
-    def prompt(self, request: Request) -> Prompt:
+    def prompt(self, request: requests.Request) -> Prompt:
         """The prompt of a request, with what was answered of it so far."""
         if self._prompt is None or self._prompt.request is not request:
             self._prompt = Prompt(request)
@@ -451,7 +438,7 @@ class Conversation:
         request = self.open_requests.first
         return request is not None and self.prompt(request).hides
 
-    def _put_question(self, request: Request) -> None:
+    def _put_question(self, request: requests.Request) -> None:
         self._echo.set(hides=self.prompt(request).hides)
         put_question(self.prompt(request).text)
         if self._reader is None or self._reader.done():
@@ -473,7 +460,7 @@ class Conversation:
         following = self.open_requests.first
         return await self._asked(following) if following is not None else None
 
-    def taken(self, request: Request, line: str) -> ops.Op | None:
+    def taken(self, request: requests.Request, line: str) -> ops.Op | None:
         """The op that a typed line completes, which closes its request; None: more is to be typed."""
         prompt = self.prompt(request)
         op = prompt.take(line)
@@ -567,7 +554,7 @@ CANCEL: Final = "/cancel"
 class Prompt:
     """An open request before a person, and what was answered of it so far."""
 
-    request: Request
+    request: requests.Request
     fault: str = ""
     """Why the last line was no answer; empty if it was, or if it is plain."""
     _given: dict[str, list[str]] = field(default_factory=dict)
@@ -582,14 +569,19 @@ class Prompt:
     def text(self) -> str:
         """The line that asks."""
         match self.request:
-            case PlanDecisionRequest():
+            case requests.PlanDecisionRequest():
                 return PLANNED
-            case ServerRequest():
+            case requests.ServerRequest():
                 return f"Answer? {self._choices}: "
-            case CommandRequest() | PatchRequest() | ClientToolRequest() | UnknownRequest():
+            case (
+                requests.CommandRequest()
+                | requests.PatchRequest()
+                | requests.ClientToolRequest()
+                | requests.UnknownRequest()
+            ):
                 outside = "Outside the sandbox. " if self.request.outside else ""
                 return f"{outside}Allow? {self._choices}: "
-            case ChoicesRequest() | InputRequest():
+            case requests.ChoicesRequest() | requests.InputRequest():
                 return self._question_text(self._question)
             case _:
                 assert_never(self.request)
@@ -598,7 +590,7 @@ class Prompt:
     def _choices(self) -> str:
         return " / ".join(f"[{each.short[:1]}]{each.short[1:]}" for each in self.request.choices)
 
-    def _question_text(self, question: Question) -> str:
+    def _question_text(self, question: requests.Question) -> str:
         how = "your words"
         if question.secret:
             how = "a secret, which is not shown and not kept"
@@ -615,7 +607,7 @@ class Prompt:
         return f"{', '.join(some)} or {last}" if some else last
 
     @property
-    def _question(self) -> Question:
+    def _question(self) -> requests.Question:
         return self.request.questions[self._place]
 
     @property
@@ -626,9 +618,9 @@ class Prompt:
     def answers(self, line: str) -> bool:
         """Whether a line is for this request, and no command; a secret may begin as a command does."""
         match self.request:
-            case PlanDecisionRequest():
+            case requests.PlanDecisionRequest():
                 return not line.startswith(("/", "!"))
-            case ChoicesRequest() | InputRequest():
+            case requests.ChoicesRequest() | requests.InputRequest():
                 return self.hides or line.strip() == CANCEL or not line.startswith(("/", "!"))
             case _:
                 return self._chosen(line) is not None
@@ -638,15 +630,15 @@ class Prompt:
         self.fault = ""
         request = self.request
         match request:
-            case PlanDecisionRequest():
+            case requests.PlanDecisionRequest():
                 return self._take_decision(request, line.strip())
-            case ChoicesRequest() | InputRequest():
+            case requests.ChoicesRequest() | requests.InputRequest():
                 return self._take_words(request, line)
             case _:
                 choice = self._chosen(line)
-                return None if choice is None else request.answer(Given(choice.word), self._shown)
+                return None if choice is None else request.answer(requests.Given(choice.word), self._shown)
 
-    def _chosen(self, line: str) -> Choice | None:
+    def _chosen(self, line: str) -> requests.Choice | None:
         """The choice whose letter, or whose first word, is typed."""
         word = line.strip().lower()
         named = (
@@ -654,7 +646,9 @@ class Prompt:
         )
         return next(named, None) if word else None
 
-    def _take_words(self, request: ChoicesRequest | InputRequest, line: str) -> ops.Op | None:
+    def _take_words(
+        self, request: requests.ChoicesRequest | requests.InputRequest, line: str
+    ) -> ops.Op | None:
         if line.strip() == CANCEL:
             return request.replied(None)
         if not self._take_answer(line):
@@ -666,7 +660,7 @@ class Prompt:
             self._given.clear()
             return None
 
-    def _take_decision(self, request: PlanDecisionRequest, line: str) -> ops.Op | None:
+    def _take_decision(self, request: requests.PlanDecisionRequest, line: str) -> ops.Op | None:
         """A decision on a plan; any other words say what is to be changed."""
         if not line:
             return None
@@ -675,7 +669,7 @@ class Prompt:
             self.fault = f"{line!r} is no answer to a plan: y, n, or what is to be changed, in words"
             return None
         try:
-            return request.revised(line) if choice is None else request.answer(Given(choice.word))
+            return request.revised(line) if choice is None else request.answer(requests.Given(choice.word))
         except DoesNotAnswer as error:
             self.fault = str(error)
             return None

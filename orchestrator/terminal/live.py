@@ -17,6 +17,7 @@ from typing import Any, assert_never
 import orjson
 from rich.console import Console
 
+from orchestrator import requests
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import change_size, counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
@@ -30,18 +31,6 @@ from orchestrator.protocol.review import ReviewOutputEvent
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.wire import written
-from orchestrator.requests import (
-    ChoicesRequest,
-    ClientToolRequest,
-    CommandRequest,
-    InputRequest,
-    PatchRequest,
-    PlanDecisionRequest,
-    Question,
-    Request,
-    ServerRequest,
-    UnknownRequest,
-)
 from orchestrator.requests.approvals import Change, command_text
 from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
@@ -424,38 +413,38 @@ def _seconds(duration: Duration) -> float:
 # ── requests ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def show_request(live: Live, request: Request) -> str:
+def show_request(live: Live, request: requests.Request) -> str:
     """Shows which agent asks, the command with its folder or the patch, and the reason; answers that text."""
     with live.keeping() as lines:
         _show_request(live, request)
     return "\n".join(lines)
 
 
-def _show_request(live: Live, request: Request) -> None:
+def _show_request(live: Live, request: requests.Request) -> None:
     who = live.agent(request.agent_id) if request.agent_id else "the agent"
     live.line(f"? {one_line(request.heading(who))}", "bold yellow")
     match request:
-        case ChoicesRequest() | InputRequest():
+        case requests.ChoicesRequest() | requests.InputRequest():
             _show_questions(live, request.questions)
-        case PlanDecisionRequest():
+        case requests.PlanDecisionRequest():
             from orchestrator.core.modes import plan_text
             from orchestrator.protocol.plans import PlanProposal
 
             live.line(_indented(plan_text(PlanProposal.model_validate(request.proposal)), "  "))
-        case ServerRequest():
+        case requests.ServerRequest():
             live.line(f"  {request.where}", "yellow")
             live.line("  " + plain(request.message).replace("\n", "\n  │ "), "bold")
-        case CommandRequest():
+        case requests.CommandRequest():
             _show_place(live, request)
             if variables := request.variables_text:
                 live.line(f"  with {one_line(variables)}", "bold yellow")
             live.line("  " + command_text(request.command).replace("\n", "\n  │ "), "bold")
             if prefix := request.prefix_text:
                 live.line(f"  p: run in this session whatever begins with {one_line(prefix)}", "yellow")
-        case PatchRequest():
+        case requests.PatchRequest():
             _show_place(live, request)
             live.changes(request.changes, request.left_out)
-        case ClientToolRequest() | UnknownRequest():
+        case requests.ClientToolRequest() | requests.UnknownRequest():
             live.line(f"  {one_line(request.subject)}", "bold")
         case _:
             assert_never(request)
@@ -463,11 +452,11 @@ def _show_request(live: Live, request: Request) -> None:
         live.line(f"  {one_line(reason)}", "yellow")
 
 
-def _show_place(live: Live, request: CommandRequest | PatchRequest) -> None:
+def _show_place(live: Live, request: requests.CommandRequest | requests.PatchRequest) -> None:
     live.line(f"  {one_line(request.where)}", "bold red" if request.outside else "yellow")
 
 
-def _show_questions(live: Live, questions: Sequence[Question]) -> None:
+def _show_questions(live: Live, questions: Sequence[requests.Question]) -> None:
     for question in questions:
         live.line(f"  {one_line(question.header)}: {one_line(question.question)}", "bold")
         for number, option in enumerate(question.options, 1):
@@ -477,22 +466,22 @@ def _show_questions(live: Live, questions: Sequence[Question]) -> None:
             live.line("    several may be chosen", "dim")
 
 
-def reminder(request: Request) -> str:
+def reminder(request: requests.Request) -> str:
     """The open question in one line, for when other events have moved it out of sight."""
     who = f"agent {request.agent_id}" if request.agent_id else "the agent"
     where = " OUTSIDE THE SANDBOX" if request.outside else ""
     match request:
-        case ChoicesRequest() | InputRequest():
+        case requests.ChoicesRequest() | requests.InputRequest():
             text = f"{who} asks {request.subject}"
-        case PlanDecisionRequest():
+        case requests.PlanDecisionRequest():
             text = f"{who} proposes a plan: {request.subject}"
-        case ServerRequest():
+        case requests.ServerRequest():
             text = f"the MCP server {request.subject}"
-        case CommandRequest():
+        case requests.CommandRequest():
             text = f"{who} wants to run{where}: {command_text(request.command)}"
-        case PatchRequest():
+        case requests.PatchRequest():
             text = f"{who} wants to change{where}: {', '.join(request.paths)}"
-        case ClientToolRequest() | UnknownRequest():
+        case requests.ClientToolRequest() | requests.UnknownRequest():
             text = f"{who} waits: {request.subject}"
         case _:
             assert_never(request)
@@ -524,7 +513,7 @@ class LiveView:
         """Labels of the tree's agents."""
         self._live.know(labels)
 
-    def ask(self, request: Request) -> str:
+    def ask(self, request: requests.Request) -> str:
         return show_request(self._live, request)
 
     def note(self, text: str) -> None:
@@ -555,7 +544,7 @@ class JsonView:
         sys.stdout.buffer.write(json_for_stdout(line) + b"\n")
         sys.stdout.buffer.flush()
 
-    def ask(self, request: Request) -> str:
+    def ask(self, request: requests.Request) -> str:
         """The request is an event like any other; `event` is not called for it."""
         return ""
 

@@ -17,20 +17,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, assert_never
 
+from orchestrator import requests
 from orchestrator.protocol.events import ExitedReviewMode, TaskComplete, TurnAborted, UserMessage
-from orchestrator.requests import (
-    TO_PEOPLE,
-    ChoicesRequest,
-    ClientToolRequest,
-    CommandRequest,
-    InputRequest,
-    PatchRequest,
-    PlanDecisionRequest,
-    Request,
-    ServerRequest,
-    UnknownRequest,
-    request_of,
-)
 from orchestrator.requests.approvals import command_text
 from orchestrator.sandbox.trusted_files import find_named_program, not_found, own_environment
 from orchestrator.settings import Settings
@@ -76,8 +64,8 @@ class Notifications:
         """Takes an event of the session; one that is read from its past has no cursor and calls nobody."""
         if event.cursor is None:
             return
-        if event.type in TO_PEOPLE:
-            wanted = asked(request_of(event.msg))
+        if event.type in requests.TO_PEOPLE:
+            wanted = asked(requests.request_of(event.msg))
             words = "the agent asks" if "questions" in wanted else "approval requested"
             self._call(APPROVAL, event.id, wanted, f"{words}: {_wanted(wanted)}")
             return
@@ -151,22 +139,22 @@ class Notifications:
             await asyncio.wait(self._running)
 
 
-def asked(request: Request) -> dict[str, Any]:
+def asked(request: requests.Request) -> dict[str, Any]:
     """The subject of an approval, for a program."""
     told: dict[str, Any] = {"call-id": _cut(request.call_id, SHORT_CHARS)}
     if request.agent_id:
         told["agent-id"] = request.agent_id
     match request:
-        case ChoicesRequest() | InputRequest():
+        case requests.ChoicesRequest() | requests.InputRequest():
             told["questions"] = [_cut(each.question, MESSAGE_CHARS) for each in request.questions]
-        case PlanDecisionRequest():
+        case requests.PlanDecisionRequest():
             told["plan"] = _cut(request.subject, MESSAGE_CHARS)
-        case ServerRequest() | ClientToolRequest() | UnknownRequest():
+        case requests.ServerRequest() | requests.ClientToolRequest() | requests.UnknownRequest():
             told["questions"] = [_cut(request.subject, MESSAGE_CHARS)]
-        case CommandRequest():
+        case requests.CommandRequest():
             told["command"] = _cut(command_text(request.command))
             told["cwd"] = _cut(request.cwd or "", MESSAGE_CHARS)
-        case PatchRequest():
+        case requests.PatchRequest():
             told["paths"] = [_cut(path, SHORT_CHARS) for path in request.paths[:PATHS]]
         case _:
             assert_never(request)
@@ -222,7 +210,7 @@ class Calling:
         self._view.event(event)
         self._notifications.receive(event)
 
-    def ask(self, request: Request) -> str:
+    def ask(self, request: requests.Request) -> str:
         return self._view.ask(request)
 
     def note(self, text: str) -> None:

@@ -14,27 +14,7 @@ from typing import Any, TypeVar, assert_never
 from pydantic import ValidationError
 
 from orchestrator.core.frozen import record
-from orchestrator.protocol.jobs import (
-    JOB,
-    JOB_RESULT,
-    CommandResult,
-    DiffResult,
-    DiffToRemote,
-    Directory,
-    Entry,
-    FileContent,
-    FoundFile,
-    FoundFiles,
-    GetMetadata,
-    Job,
-    JobFailed,
-    JobResult,
-    Metadata,
-    ReadDirectory,
-    ReadFile,
-    RunCommand,
-    SearchFiles,
-)
+from orchestrator.protocol import jobs
 from orchestrator.protocol.wire import written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.git import repository_above
@@ -64,35 +44,39 @@ class Workbench:
     async def do(self, payload: bytes, claim: str) -> bytes:
         """The answer to a job. Cancelling it kills what it runs, and waits for the proof."""
         try:
-            result = await self._result(JOB.validate_json(payload), claim)
+            result = await self._result(jobs.JOB.validate_json(payload), claim)
         except ValidationError as error:
-            result = JobFailed(message=f"this worker does not know such a job: {error.errors()[0]['msg']}")
+            result = jobs.JobFailed(
+                message=f"this worker does not know such a job: {error.errors()[0]['msg']}"
+            )
         except JobRefused as error:
-            result = JobFailed(message=str(error), refused=True)
+            result = jobs.JobFailed(message=str(error), refused=True)
         except TimeoutError:
-            result = JobFailed(message=f"the files did not answer within {FILES_S:.0f} s; check the mount")
+            result = jobs.JobFailed(
+                message=f"the files did not answer within {FILES_S:.0f} s; check the mount"
+            )
         except OSError as error:
             place = f"{error.filename}: " if error.filename is not None else ""
-            result = JobFailed(message=f"{place}{error.strerror or error}")
+            result = jobs.JobFailed(message=f"{place}{error.strerror or error}")
         except ValueError as error:
             # A name that no file can have.
-            result = JobFailed(message=str(error))
-        return JOB_RESULT.dump_json(result)
+            result = jobs.JobFailed(message=str(error))
+        return jobs.JOB_RESULT.dump_json(result)
 
-    async def _result(self, job: Job, claim: str) -> JobResult:
+    async def _result(self, job: jobs.Job, claim: str) -> jobs.JobResult:
         hidden = self.commands.config.hidden
         match job:
-            case RunCommand():
+            case jobs.RunCommand():
                 return await self.commands.run(job, claim)
-            case DiffToRemote():
+            case jobs.DiffToRemote():
                 return await self.commands.diff_to_remote(job, claim)
-            case ReadFile(path=path):
+            case jobs.ReadFile(path=path):
                 return await _looked(lambda: read_file(path, hidden))
-            case ReadDirectory(path=path):
+            case jobs.ReadDirectory(path=path):
                 return await _looked(lambda: read_directory(path, hidden))
-            case GetMetadata(path=path):
+            case jobs.GetMetadata(path=path):
                 return await _looked(lambda: metadata(path, hidden))
-            case SearchFiles(query=query, roots=roots):
+            case jobs.SearchFiles(query=query, roots=roots):
                 return await _looked(lambda: search(query, roots, hidden))
             case _:
                 assert_never(job)
@@ -113,28 +97,30 @@ FILE_BYTES = 8 << 20
 MOST_ENTRIES = 10_000
 
 
-def read_file(path: str, hidden: Iterable[Path]) -> FileContent:
+def read_file(path: str, hidden: Iterable[Path]) -> jobs.FileContent:
     content = read_regular(_absolute(path), FILE_BYTES + 1, hidden)
     if len(content) > FILE_BYTES:
         raise JobRefused(f"{path} has more than {FILE_BYTES:,} bytes")
-    return FileContent(data_base64=base64.b64encode(content).decode("ascii"))
+    return jobs.FileContent(data_base64=base64.b64encode(content).decode("ascii"))
 
 
-def read_directory(path: str, hidden: Iterable[Path]) -> Directory:
+def read_directory(path: str, hidden: Iterable[Path]) -> jobs.Directory:
     folder = _shown(path, hidden)
-    entries: list[Entry] = []
+    entries: list[jobs.Entry] = []
     with os.scandir(folder) as found:
         for one in found:
             if len(entries) == MOST_ENTRIES:
                 raise JobRefused(f"{path} has more than {MOST_ENTRIES:,} entries")
-            entries.append(Entry(file_name=_text(one.name), is_directory=one.is_dir(), is_file=one.is_file()))
-    return Directory(entries=tuple(sorted(entries, key=lambda entry: entry.file_name)))
+            entries.append(
+                jobs.Entry(file_name=_text(one.name), is_directory=one.is_dir(), is_file=one.is_file())
+            )
+    return jobs.Directory(entries=tuple(sorted(entries, key=lambda entry: entry.file_name)))
 
 
-def metadata(path: str, hidden: Iterable[Path]) -> Metadata:
+def metadata(path: str, hidden: Iterable[Path]) -> jobs.Metadata:
     place = _shown(path, hidden)
     itself, target = place.lstat(), place.stat()
-    return Metadata(
+    return jobs.Metadata(
         is_directory=stat.S_ISDIR(target.st_mode),
         is_file=stat.S_ISREG(target.st_mode),
         is_symlink=stat.S_ISLNK(itself.st_mode),
@@ -181,11 +167,11 @@ BEGINS, FOLLOWS, NAMES, ANY = 32, 24, 8, 16
 _BREAKS = "/_-. "
 
 
-def search(query: str, roots: Iterable[str], hidden: Iterable[Path]) -> FoundFiles:
+def search(query: str, roots: Iterable[str], hidden: Iterable[Path]) -> jobs.FoundFiles:
     """The best files and folders below some roots; an empty query finds nothing."""
     letters = query.casefold()
     if not letters:
-        return FoundFiles(files=())
+        return jobs.FoundFiles(files=())
     concealed = tuple(folder.resolve() for folder in hidden)
     found = (
         match
@@ -194,7 +180,7 @@ def search(query: str, roots: Iterable[str], hidden: Iterable[Path]) -> FoundFil
         if (match := _match(letters, root, path, is_file=is_file)) is not None
     )
     best = heapq.nsmallest(MOST_FOUND, found, key=lambda one: (-one.score, one.path, one.root))
-    return FoundFiles(files=tuple(best))
+    return jobs.FoundFiles(files=tuple(best))
 
 
 def _paths(root: Path, hidden: tuple[Path, ...]) -> Iterator[tuple[str, bool]]:
@@ -229,12 +215,12 @@ def _entries(folder: Path) -> list[os.DirEntry[str]]:
         return []
 
 
-def _match(letters: str, root: str, path: str, *, is_file: bool) -> FoundFile | None:
+def _match(letters: str, root: str, path: str, *, is_file: bool) -> jobs.FoundFile | None:
     places = _places(letters, path)
     if places is None:
         return None
     name = path.rpartition("/")[2]
-    return FoundFile(
+    return jobs.FoundFile(
         root=root,
         path=path,
         match_type="file" if is_file else "directory",
@@ -296,7 +282,7 @@ class Commands:
     own: SandboxPolicy
     """The worker's own policy: the most that a job gets."""
 
-    async def run(self, job: RunCommand, claim: str) -> CommandResult:
+    async def run(self, job: jobs.RunCommand, claim: str) -> jobs.CommandResult:
         """Runs a job's command; raises `JobRefused` if it may not run, or cannot."""
         cwd = folder_of(job.cwd)
         policy = written(job.sandbox_policy) if job.sandbox_policy is not None else None
@@ -306,7 +292,7 @@ class Commands:
         stdout, stderr = (text.decode("utf-8", "replace") for text in texts)
         if finished.exit_code == -1:
             raise JobRefused(finished.error or "it was stopped before it began")
-        return CommandResult(exit_code=finished.exit_code, stdout=stdout, stderr=stderr)
+        return jobs.CommandResult(exit_code=finished.exit_code, stdout=stdout, stderr=stderr)
 
     async def _finished(
         self,
@@ -346,7 +332,7 @@ class Commands:
 
     # ── git ───────────────────────────────────────────────────────────────────────────────────
 
-    async def diff_to_remote(self, job: DiffToRemote, claim: str) -> DiffResult:
+    async def diff_to_remote(self, job: jobs.DiffToRemote, claim: str) -> jobs.DiffResult:
         """The changes since the last commit that a remote has; raises `JobRefused` where there is none."""
         cwd = folder_of(job.cwd)
         found = await self._git(claim, cwd, "rev-parse", "--show-toplevel", "HEAD")
@@ -362,7 +348,7 @@ class Commands:
         diff += await self._untracked(claim, Path(top))
         if len(diff) > DIFF_BYTES:
             raise JobRefused(f"the changes have more than {DIFF_BYTES:,} bytes")
-        return DiffResult(sha=base, diff=diff.decode("utf-8", "replace"))
+        return jobs.DiffResult(sha=base, diff=diff.decode("utf-8", "replace"))
 
     async def _last_on_a_remote(self, claim: str, top: Path, sha: str) -> str:
         remotes = await self._git(claim, top, "for-each-ref", "--count=1", "refs/remotes")

@@ -26,21 +26,7 @@ from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
-from orchestrator.mcp.server_records import (
-    JSON_DEPTH,
-    PREFIX,
-    STDERR_BYTES,
-    UNREAD_BYTES,
-    McpTools,
-    OfferedTool,
-    Pipes,
-    Question,
-    ServerTool,
-    Started,
-    StartProgram,
-    is_deeper,
-    plain,
-)
+from orchestrator.mcp import server_records
 from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupFailure, McpStartupStatus, Tool
 from orchestrator.protocol.wire import JsonMapping, JsonObject, written
@@ -276,7 +262,7 @@ MOST_QUESTIONS = 8
 """Questions that one call may ask, and declined ones of which its end tells."""
 
 
-def _digest_of(tools: Sequence[ServerTool]) -> str:
+def _digest_of(tools: Sequence[server_records.ServerTool]) -> str:
     """SHA-256 of the list of a server's tools, in the order of their names."""
     told = [
         [tool.name, tool.description, tool.parameters] for tool in sorted(tools, key=lambda tool: tool.name)
@@ -287,7 +273,7 @@ def _digest_of(tools: Sequence[ServerTool]) -> str:
 class McpToolbox:
     """The tools of a worker's MCP servers."""
 
-    def __init__(self, servers: McpTools) -> None:
+    def __init__(self, servers: server_records.McpTools) -> None:
         self._servers = servers
         self._told: OrderedDict[str, None] = OrderedDict()
 
@@ -344,7 +330,7 @@ class McpToolbox:
         declined: list[WarningEvent] = []
         asked = 0
 
-        async def ask(question: Question) -> ElicitationAction:
+        async def ask(question: server_records.Question) -> ElicitationAction:
             nonlocal asked
             asked += 1
             why = _unaskable(question, site, asked)
@@ -364,7 +350,7 @@ class McpToolbox:
 
 def is_mcp(name: str) -> bool:
     """Whether a call's name is one of an MCP server's tool."""
-    return name.startswith(PREFIX)
+    return name.startswith(server_records.PREFIX)
 
 
 def _folder(state: State) -> Path:
@@ -374,13 +360,13 @@ def _folder(state: State) -> Path:
     return Path(state.in_force.cwd) if portable is None else Path(portable.root)
 
 
-def _may_use(state: State, tool: ServerTool) -> bool:
+def _may_use(state: State, tool: server_records.ServerTool) -> bool:
     """Whether the tool may be used: helpers, and tasks beside the conversation, only read."""
     beside = state.task is not None and state.task.branch is not None
     return tool.read_only or not (beside or state.facts.helper_call)
 
 
-def _spec(offered: OfferedTool) -> JsonObject:
+def _spec(offered: server_records.OfferedTool) -> JsonObject:
     return {
         "type": "function",
         "name": offered.full_name,
@@ -400,18 +386,20 @@ def _arguments(text: Any) -> JsonObject | None:
         arguments = orjson.loads(text)
     except orjson.JSONDecodeError as error:
         raise BadArguments(f"the arguments are not JSON: {error}") from None
-    if not isinstance(arguments, dict) or is_deeper(arguments, JSON_DEPTH):
-        raise BadArguments(f"the arguments must be a JSON object of at most {JSON_DEPTH} levels")
-    found: JsonObject = plain(arguments)
+    if not isinstance(arguments, dict) or server_records.is_deeper(arguments, server_records.JSON_DEPTH):
+        raise BadArguments(
+            f"the arguments must be a JSON object of at most {server_records.JSON_DEPTH} levels"
+        )
+    found: JsonObject = server_records.plain(arguments)
     return found
 
 
-def _complete(started: Started) -> McpStartupComplete:
+def _complete(started: server_records.Started) -> McpStartupComplete:
     failed = [McpStartupFailure(server=server, error=error) for server, error in started.failed.items()]
     return McpStartupComplete(ready=started.ready, failed=tuple(failed))
 
 
-def _unaskable(question: Question, site: CallSite, asked: int) -> str | None:
+def _unaskable(question: server_records.Question, site: CallSite, asked: int) -> str | None:
     """The reason why a person is not asked; None if they are."""
     if not question.answerable:
         return "a person can answer yes or no, and it wants more, or several calls of it run at once"
@@ -422,7 +410,7 @@ def _unaskable(question: Question, site: CallSite, asked: int) -> str | None:
     return None
 
 
-def _declined(question: Question, work: McpWork, why: str) -> WarningEvent:
+def _declined(question: server_records.Question, work: McpWork, why: str) -> WarningEvent:
     return WarningEvent(
         message=f"the MCP server {question.server} asked in the middle of {work.tool}: "
         f"{question.message!r}; its question was declined: {why}"
@@ -433,17 +421,17 @@ def _declined(question: Question, work: McpWork, why: str) -> WarningEvent:
 # The programs of MCP servers: supervised, in the environment of commands and their own variables.
 
 
-def mcp_programs(supervisor: Supervisor, config: ToolConfig) -> StartProgram:
+def mcp_programs(supervisor: Supervisor, config: ToolConfig) -> server_records.StartProgram:
     """Starts servers outside of the sandbox: the person has configured them."""
 
-    def start(settings: McpServerSettings, cwd: Path) -> AbstractAsyncContextManager[Pipes]:
+    def start(settings: McpServerSettings, cwd: Path) -> AbstractAsyncContextManager[server_records.Pipes]:
         return _started(supervisor, _program(settings, cwd, config))
 
     return start
 
 
 @asynccontextmanager
-async def _started(supervisor: Supervisor, program: Program) -> AsyncIterator[Pipes]:
+async def _started(supervisor: Supervisor, program: Program) -> AsyncIterator[server_records.Pipes]:
     async with running_program(supervisor, program) as running:
         yield running
 
@@ -464,6 +452,6 @@ def _program(settings: McpServerSettings, cwd: Path, config: ToolConfig) -> Prog
             **settings.given_env,
             **settings.env,
         },
-        unread_bytes=UNREAD_BYTES,
-        stderr_bytes=STDERR_BYTES,
+        unread_bytes=server_records.UNREAD_BYTES,
+        stderr_bytes=server_records.STDERR_BYTES,
     )

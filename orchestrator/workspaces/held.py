@@ -17,19 +17,8 @@ from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State
 from orchestrator.core.workspace import fitting
+from orchestrator.folders import outcomes
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.outcomes import (
-    ANYWHERE,
-    Bounds,
-    Conflicted,
-    FolderError,
-    FolderSnapshot,
-    Guard,
-    Merged,
-    Omissions,
-    Place,
-    Taken,
-)
 from orchestrator.private_files import own_folder, replacing
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import CHUNK, ArchiveUnavailable
@@ -50,10 +39,10 @@ class Held:
     facts: SessionFacts
     copy: Copy
     keeper: Keeper
-    bounds: Bounds
-    stored: FolderSnapshot | None = None
+    bounds: outcomes.Bounds
+    stored: outcomes.FolderSnapshot | None = None
     """The last snapshot that the store has and the runner was told of: the parent of the next one."""
-    standing: FolderSnapshot | None = None
+    standing: outcomes.FolderSnapshot | None = None
     """The snapshot that the folder was found to be at last."""
     untold: str = ""
     """The last snapshot that the log is to be told of, and that was kept here: until it has that one,
@@ -63,13 +52,13 @@ class Held:
     working: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by a snapshot under way: a call's end that was not waited for goes on behind it."""
 
-    def place(self) -> Place:
+    def place(self) -> outcomes.Place:
         return place_of(self.copy)
 
 
-def place_of(copy: Copy) -> Place:
+def place_of(copy: Copy) -> outcomes.Place:
     """The copy as a keeper knows it."""
-    return Place(copy.folder, copy.objects, copy.lock)
+    return outcomes.Place(copy.folder, copy.objects, copy.lock)
 
 
 async def fetch_all(packs: Packs, copy: Copy, needed: list[Pack], facts: SessionFacts) -> list[Path]:
@@ -98,7 +87,7 @@ def forget_incoming(copy: Copy) -> None:
     remove_tree(copy.path / INCOMING)
 
 
-def keep_unsaved(copy: Copy, taken: Taken) -> None:
+def keep_unsaved(copy: Copy, taken: outcomes.Taken) -> None:
     """Keeps the pack of a snapshot that no store has, for whoever makes the folder here next."""
     target = copy.path / UNSAVED
     link = copy.path / f"{UNSAVED}.part"
@@ -125,7 +114,7 @@ def forget_unsaved(copy: Copy) -> None:
 
 def changed_folder(
     state: State,
-    taken: Taken,
+    taken: outcomes.Taken,
     pack: Pack,
     calls: tuple[CallId, ...],
     at_ms: int,
@@ -146,7 +135,7 @@ def changed_folder(
     )
 
 
-def told_omissions(known: tuple[str, ...], found: Omissions) -> tuple[str, ...]:
+def told_omissions(known: tuple[str, ...], found: outcomes.Omissions) -> tuple[str, ...]:
     """The files that are left out: those that were told of, and new ones with their reasons."""
     if not found.all:
         return ()
@@ -154,13 +143,13 @@ def told_omissions(known: tuple[str, ...], found: Omissions) -> tuple[str, ...]:
     return fitting(tuple(dict.fromkeys((*new, *known))))
 
 
-async def change_since_birth(held: Held, state: State, taken: Taken) -> FolderChange | None:
+async def change_since_birth(held: Held, state: State, taken: outcomes.Taken) -> FolderChange | None:
     """The difference to what the session began with; None where it cannot be told in time."""
     base = state.workspace.base
     try:
-        before = None if base is None else FolderSnapshot(base)
+        before = None if base is None else outcomes.FolderSnapshot(base)
         found = await held.keeper.diff(before, taken.snapshot, stat=True)
-    except FolderError:
+    except outcomes.FolderError:
         return state.workspace.change
     files = found.counts.added + found.counts.modified + found.counts.deleted
     names = fitting([each.path for each in found.files])
@@ -171,7 +160,7 @@ async def change_since_birth(held: Held, state: State, taken: Taken) -> FolderCh
 
 
 async def merge(
-    held: Held, packs: Packs, work: MergeWork, guard: Guard = ANYWHERE
+    held: Held, packs: Packs, work: MergeWork, guard: outcomes.Guard = outcomes.ANYWHERE
 ) -> FolderMerged | FolderNotMerged:
     """Plans the merge and writes it: all of it, or nothing of it where anything conflicts.
 
@@ -187,7 +176,7 @@ async def merge(
         return FolderNotMerged(f"the store did not give it: {error}; merge again when the store is back")
     except OSError as error:
         return FolderNotMerged(f"this machine refused it: {error}")
-    if isinstance(found, Conflicted):
+    if isinstance(found, outcomes.Conflicted):
         lines = [f"{conflict.path}: {conflict.why}" for conflict in found.conflicts]
         more = found.all - len(lines)
         return FolderNotMerged(CONFLICTS, (*lines, *((f"and {more} more",) if more > 0 else ())))
@@ -195,14 +184,16 @@ async def merge(
     return FolderMerged(FileCounts(counts.added, counts.modified, counts.deleted), fitting(found.names))
 
 
-async def _merged(held: Held, packs: Packs, work: MergeWork, guard: Guard) -> Merged | Conflicted:
+async def _merged(
+    held: Held, packs: Packs, work: MergeWork, guard: outcomes.Guard
+) -> outcomes.Merged | outcomes.Conflicted:
     if work.base is None:
-        raise FolderError("missing", "the agent began with no folder that is known")
+        raise outcomes.FolderError("missing", "the agent began with no folder that is known")
     files = await fetch_all(packs, held.copy, list(work.packs), held.facts)
-    base, theirs = FolderSnapshot(work.base), FolderSnapshot(work.snapshot)
+    base, theirs = outcomes.FolderSnapshot(work.base), outcomes.FolderSnapshot(work.snapshot)
     try:
         plan = await held.keeper.plan_merge(base, theirs, files, guard)
-        if isinstance(plan, Conflicted):
+        if isinstance(plan, outcomes.Conflicted):
             return plan
         return await held.keeper.write_merge(base, theirs, files, plan.digest, guard)
     finally:

@@ -11,6 +11,7 @@ import httpx2
 import orjson
 import pytest
 
+from orchestrator.mcp import server_records
 from orchestrator.mcp import servers as servers_module
 from orchestrator.mcp.server_records import (
     BLOCKS,
@@ -192,7 +193,7 @@ async def test_tools_of_all_servers_are_offered_up_to_a_bound_in_their_order(
     sizes = {"a": 40, "b": 400, "c": 40}
     monkeypatch.setattr(Wire, "start", _described(sizes))
     one = len(tool("a", "old", "x" * 40).record.model_dump_json())
-    monkeypatch.setattr(servers_module, "OFFERED_BYTES", 2 * one)
+    monkeypatch.setattr(server_records, "OFFERED_BYTES", 2 * one)
     await made.start("s", HERE, Heard().report)
     # What stands behind a tool that does not fit is left out as well: the list has no gaps.
     assert [each.tool.server for each in made.offered(HERE)] == ["a"]

@@ -6,101 +6,83 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from orchestrator.core.frozen import replace
-from orchestrator.views.turns.turn_records import (
-    AgentMessage,
-    Change,
-    CollabToolCall,
-    CommandExecution,
-    ContextCompaction,
-    DeltaKind,
-    DynamicToolCall,
-    Fault,
-    FileChange,
-    ItemCompleted,
-    ItemDelta,
-    ItemId,
-    ItemStarted,
-    ItemStatus,
-    McpToolCall,
-    Plan,
-    Reasoning,
-    ThreadItem,
-    Turn,
-    TurnId,
-    TurnStatus,
-    UserMessage,
-    WebSearch,
-)
+from orchestrator.views.turns import turn_records as r
 
-Call = CommandExecution | FileChange | McpToolCall | DynamicToolCall | CollabToolCall
-CALLS = (CommandExecution, FileChange, McpToolCall, DynamicToolCall, CollabToolCall)
+Call = r.CommandExecution | r.FileChange | r.McpToolCall | r.DynamicToolCall | r.CollabToolCall
+CALLS = (
+    r.CommandExecution,
+    r.FileChange,
+    r.McpToolCall,
+    r.DynamicToolCall,
+    r.CollabToolCall,
+)
 
 
 @dataclass(slots=True)
 class OpenTurn:
     """A turn that runs."""
 
-    id: TurnId
+    id: r.TurnId
     started_ms: int | None
     implied: bool = False
     """Whether no event told of its begin, as in logs of other programs."""
-    fault: Fault | None = None
+    fault: r.Fault | None = None
     inputs: int = 0
     compactions: int = 0
     phased: bool = False
     """Whether events tell of both ends of its compactions."""
     reviews: int = 0
-    last_message: AgentMessage | None = None
-    held: list[UserMessage] = field(default_factory=list)
+    last_message: r.AgentMessage | None = None
+    held: list[r.UserMessage] = field(default_factory=list)
     """Words that joined the turn while a call ran: the model reads them behind its output."""
-    items: dict[ItemId, ThreadItem] = field(default_factory=dict)
-    whole: set[ItemId] = field(default_factory=set)
+    items: dict[r.ItemId, r.ThreadItem] = field(default_factory=dict)
+    whole: set[r.ItemId] = field(default_factory=set)
     """Searches and compactions that are done."""
     speech: Speech = field(init=False)
 
     def __post_init__(self) -> None:
         self.speech = Speech(self.id)
 
-    def starts(self, out: list[Change], item: ThreadItem) -> None:
+    def starts(self, out: list[r.Change], item: r.ThreadItem) -> None:
         self.items[item.id] = item
-        out.append(ItemStarted(self.id, item))
+        out.append(r.ItemStarted(self.id, item))
 
-    def completes(self, out: list[Change], item: ThreadItem) -> None:
+    def completes(self, out: list[r.Change], item: r.ThreadItem) -> None:
         self.items[item.id] = item
-        out.append(ItemCompleted(self.id, item))
+        out.append(r.ItemCompleted(self.id, item))
 
-    def shows(self, out: list[Change], item: ThreadItem) -> None:
+    def shows(self, out: list[r.Change], item: r.ThreadItem) -> None:
         """An item that is whole as it begins."""
         self.starts(out, replace(item, completed_ms=None))
         self.completes(out, item)
 
-    def hears(self, out: list[Change], item: UserMessage) -> None:
+    def hears(self, out: list[r.Change], item: r.UserMessage) -> None:
         """Shows words, or holds them until the calls that run have ended, and words before them are shown."""
         if self.held or any(_runs(each) and not lasts(each) for each in self.items.values()):
             self.held.append(item)
         else:
             self.shows(out, item)
 
-    def joins_held(self, out: list[Change]) -> None:
+    def joins_held(self, out: list[r.Change]) -> None:
         """The model is about to be told the words that were held."""
         held, self.held = self.held, []
         for item in held:
             self.shows(out, item)
 
-    def says(self, items: Sequence[ThreadItem]) -> None:
+    def says(self, items: Sequence[r.ThreadItem]) -> None:
         """Keeps items of the model that are complete."""
         self.items |= {item.id: item for item in items}
 
-    def thought_ends(self, out: list[Change]) -> None:
+    def thought_ends(self, out: list[r.Change]) -> None:
         if ended := self.speech.thought_ends(out):
             self.says(ended)
 
-    def compacts(self, out: list[Change], at_ms: int | None) -> None:
+    def compacts(self, out: list[r.Change], at_ms: int | None) -> None:
         """A compaction begins, or an attempt after a broken one."""
         if self._compaction not in self.items:
-            self.starts(out, ContextCompaction(self._compaction, at_ms))
+            self.starts(out, r.ContextCompaction(self._compaction, at_ms))
 
-    def compacted(self, out: list[Change], at_ms: int | None) -> None:
+    def compacted(self, out: list[r.Change], at_ms: int | None) -> None:
         """The compaction that has begun is done."""
         begun = self.items.get(self._compaction)
         if begun is not None:
@@ -114,18 +96,18 @@ class OpenTurn:
         return bool(self.compactions) and not self.inputs
 
     @property
-    def _compaction(self) -> ItemId:
-        return ItemId(f"{self.id}-c" + (f"-{self.compactions + 1}" if self.compactions else ""))
+    def _compaction(self) -> r.ItemId:
+        return r.ItemId(f"{self.id}-c" + (f"-{self.compactions + 1}" if self.compactions else ""))
 
     def breaks_off(self) -> None:
         """The model's stream broke: what it had begun to say or to search never completes."""
         self.speech.breaks_off()
         for item in [*self.items.values()]:
-            if isinstance(item, WebSearch) and item.id not in self.whole:
+            if isinstance(item, r.WebSearch) and item.id not in self.whole:
                 del self.items[item.id]
 
     def ends_calls(
-        self, out: list[Change], status: ItemStatus, declined: set[str], at_ms: int | None
+        self, out: list[r.Change], status: r.ItemStatus, declined: set[str], at_ms: int | None
     ) -> None:
         """Ends what runs with its turn.
 
@@ -134,25 +116,27 @@ class OpenTurn:
         for item in [*self.items.values()]:
             if isinstance(item, CALLS):
                 if _runs(item) and not lasts(item):
-                    how = ItemStatus.DECLINED if item.id in declined else status
+                    how = r.ItemStatus.DECLINED if item.id in declined else status
                     self.completes(out, replace(item, status=how, completed_ms=at_ms))
-            elif isinstance(item, ContextCompaction | WebSearch) and item.id not in self.whole:
+            elif isinstance(item, r.ContextCompaction | r.WebSearch) and item.id not in self.whole:
                 del self.items[item.id]
 
-    def turn(self, status: TurnStatus = TurnStatus.IN_PROGRESS, completed_ms: int | None = None) -> Turn:
+    def turn(
+        self, status: r.TurnStatus = r.TurnStatus.IN_PROGRESS, completed_ms: int | None = None
+    ) -> r.Turn:
         items = (*self.items.values(), *self.held)
-        fault = self.fault if status is TurnStatus.FAILED else None
-        return Turn(self.id, status, items, fault, self.started_ms, completed_ms)
+        fault = self.fault if status is r.TurnStatus.FAILED else None
+        return r.Turn(self.id, status, items, fault, self.started_ms, completed_ms)
 
 
-def _runs(item: ThreadItem) -> bool:
+def _runs(item: r.ThreadItem) -> bool:
     """Whether the item is a call that has not ended."""
-    return isinstance(item, CALLS) and item.status is ItemStatus.IN_PROGRESS
+    return isinstance(item, CALLS) and item.status is r.ItemStatus.IN_PROGRESS
 
 
-def lasts(item: ThreadItem) -> bool:
+def lasts(item: r.ThreadItem) -> bool:
     """Whether the item is a command that may go on behind its turn."""
-    return isinstance(item, CommandExecution) and item.process_id is not None
+    return isinstance(item, r.CommandExecution) and item.process_id is not None
 
 
 # ── speech ────────────────────────────────────────────────────────────────────────────────────────
@@ -163,7 +147,7 @@ def lasts(item: ThreadItem) -> bool:
 # same ones.
 
 
-Spoken = AgentMessage | Plan
+Spoken = r.AgentMessage | r.Plan
 
 
 @dataclass(slots=True)
@@ -178,7 +162,7 @@ class _Stream:
 class _Thought:
     """Reasoning while it is shown: the parts of its summary, and those that are whole."""
 
-    item: Reasoning
+    item: r.Reasoning
     parts: list[list[str]] = field(default_factory=lambda: [[]])
     raw: list[str] = field(default_factory=list)
     summary: list[str] = field(default_factory=list)
@@ -192,7 +176,7 @@ class _Thought:
         return bool(self.summary or self.content)
 
 
-def _began(item: Spoken | Reasoning, done_ms: int | None) -> int | None:
+def _began(item: Spoken | r.Reasoning, done_ms: int | None) -> int | None:
     """When an item began: pieces have Redis's time, and a log its worker's, which may be a little behind."""
     if item.started_ms is None or done_ms is None:
         return item.started_ms
@@ -202,7 +186,7 @@ def _began(item: Spoken | Reasoning, done_ms: int | None) -> int | None:
 class Speech:
     """The words of one turn's model."""
 
-    def __init__(self, turn: TurnId) -> None:
+    def __init__(self, turn: r.TurnId) -> None:
         self._turn = turn
         self._attempt = 0
         self._messages = 0
@@ -225,55 +209,55 @@ class Speech:
 
     # ── messages and plans ────────────────────────────────────────────────────────────────────
 
-    def message_piece(self, out: list[Change], piece: str, at_ms: int | None) -> None:
+    def message_piece(self, out: list[r.Change], piece: str, at_ms: int | None) -> None:
         if self._message is None:
-            self._message = self._begin(out, AgentMessage(self._message_id, started_ms=at_ms))
-        self._piece(out, self._message, DeltaKind.MESSAGE, piece)
+            self._message = self._begin(out, r.AgentMessage(self._message_id, started_ms=at_ms))
+        self._piece(out, self._message, r.DeltaKind.MESSAGE, piece)
 
-    def message(self, out: list[Change], text: str, phase: str | None, at_ms: int | None) -> AgentMessage:
+    def message(self, out: list[r.Change], text: str, phase: str | None, at_ms: int | None) -> r.AgentMessage:
         """A message is whole."""
-        stream = self._message or self._begin(out, AgentMessage(self._message_id, started_ms=at_ms))
+        stream = self._message or self._begin(out, r.AgentMessage(self._message_id, started_ms=at_ms))
         self._message = None
         self._messages += 1
-        self._rest(out, stream, DeltaKind.MESSAGE, text)
-        done = AgentMessage(stream.item.id, text, phase, _began(stream.item, at_ms), at_ms)
-        out.append(ItemCompleted(self._turn, done))
+        self._rest(out, stream, r.DeltaKind.MESSAGE, text)
+        done = r.AgentMessage(stream.item.id, text, phase, _began(stream.item, at_ms), at_ms)
+        out.append(r.ItemCompleted(self._turn, done))
         return done
 
-    def plan_piece(self, out: list[Change], piece: str, at_ms: int | None) -> None:
+    def plan_piece(self, out: list[r.Change], piece: str, at_ms: int | None) -> None:
         """A piece of a plan; an empty one where it begins."""
         if self._plan is None:
-            self._plan = self._begin(out, Plan(self._plan_id, started_ms=at_ms))
+            self._plan = self._begin(out, r.Plan(self._plan_id, started_ms=at_ms))
         if piece:
-            self._piece(out, self._plan, DeltaKind.PLAN, piece)
+            self._piece(out, self._plan, r.DeltaKind.PLAN, piece)
 
-    def plan(self, out: list[Change], text: str, at_ms: int | None) -> Plan:
+    def plan(self, out: list[r.Change], text: str, at_ms: int | None) -> r.Plan:
         """A plan is whole; it may differ from its pieces."""
-        stream = self._plan or self._begin(out, Plan(self._plan_id, started_ms=at_ms))
+        stream = self._plan or self._begin(out, r.Plan(self._plan_id, started_ms=at_ms))
         self._plan = None
         self._plans += 1
-        self._rest(out, stream, DeltaKind.PLAN, text)
-        done = Plan(stream.item.id, text, _began(stream.item, at_ms), at_ms)
-        out.append(ItemCompleted(self._turn, done))
+        self._rest(out, stream, r.DeltaKind.PLAN, text)
+        done = r.Plan(stream.item.id, text, _began(stream.item, at_ms), at_ms)
+        out.append(r.ItemCompleted(self._turn, done))
         return done
 
     @property
-    def _message_id(self) -> ItemId:
-        return ItemId(f"{self._turn}-{self._attempt}-m{self._messages + 1}")
+    def _message_id(self) -> r.ItemId:
+        return r.ItemId(f"{self._turn}-{self._attempt}-m{self._messages + 1}")
 
     @property
-    def _plan_id(self) -> ItemId:
-        return ItemId(f"{self._turn}-plan" + (f"-{self._plans + 1}" if self._plans else ""))
+    def _plan_id(self) -> r.ItemId:
+        return r.ItemId(f"{self._turn}-plan" + (f"-{self._plans + 1}" if self._plans else ""))
 
-    def _begin(self, out: list[Change], item: Spoken) -> _Stream:
-        out.append(ItemStarted(self._turn, item))
+    def _begin(self, out: list[r.Change], item: Spoken) -> _Stream:
+        out.append(r.ItemStarted(self._turn, item))
         return _Stream(item)
 
-    def _piece(self, out: list[Change], stream: _Stream, kind: DeltaKind, piece: str) -> None:
+    def _piece(self, out: list[r.Change], stream: _Stream, kind: r.DeltaKind, piece: str) -> None:
         stream.pieces.append(piece)
-        out.append(ItemDelta(self._turn, stream.item.id, kind, piece))
+        out.append(r.ItemDelta(self._turn, stream.item.id, kind, piece))
 
-    def _rest(self, out: list[Change], stream: _Stream, kind: DeltaKind, text: str) -> None:
+    def _rest(self, out: list[r.Change], stream: _Stream, kind: r.DeltaKind, text: str) -> None:
         """Shows what no piece had; one who came in the middle of the item has seen its end."""
         shown = "".join(stream.pieces)
         if text.startswith(shown) and len(shown) < len(text):
@@ -282,20 +266,20 @@ class Speech:
     # ── reasoning ─────────────────────────────────────────────────────────────────────────────
 
     def thought_piece(
-        self, out: list[Change], piece: str, at_ms: int | None, *, raw: bool
-    ) -> list[Reasoning]:
+        self, out: list[r.Change], piece: str, at_ms: int | None, *, raw: bool
+    ) -> list[r.Reasoning]:
         """A piece of reasoning; an item that was whole before ends by it, and is returned."""
         ended = self.thought_ends(out)
         thought = self._open_thought(out, at_ms)
         if raw:
             thought.raw.append(piece)
-            out.append(ItemDelta(self._turn, thought.item.id, DeltaKind.REASONING_TEXT, piece))
+            out.append(r.ItemDelta(self._turn, thought.item.id, r.DeltaKind.REASONING_TEXT, piece))
             return ended
         part, index = thought.parts[-1], len(thought.parts) - 1
         if not part:
-            out.append(ItemDelta(self._turn, thought.item.id, DeltaKind.REASONING_PART, "", index))
+            out.append(r.ItemDelta(self._turn, thought.item.id, r.DeltaKind.REASONING_PART, "", index))
         part.append(piece)
-        out.append(ItemDelta(self._turn, thought.item.id, DeltaKind.REASONING_SUMMARY, piece, index))
+        out.append(r.ItemDelta(self._turn, thought.item.id, r.DeltaKind.REASONING_SUMMARY, piece, index))
         return ended
 
     def thought_breaks(self) -> None:
@@ -304,8 +288,8 @@ class Speech:
             self._thought.parts.append([])
 
     def thought(
-        self, out: list[Change], text: str, at_ms: int | None, seq: int | None, *, raw: bool
-    ) -> list[Reasoning]:
+        self, out: list[r.Change], text: str, at_ms: int | None, seq: int | None, *, raw: bool
+    ) -> list[r.Reasoning]:
         """A part of the reasoning is whole; items that end by it are returned."""
         found = self._thought
         follows = found is None or not found.whole or None in (seq, found.seq) or seq == (found.seq or 0) + 1
@@ -323,7 +307,7 @@ class Speech:
         self._rest_of_thought(out, thought, thought.parts[index], text, raw=False, index=index)
         return ended
 
-    def thought_ends(self, out: list[Change]) -> list[Reasoning]:
+    def thought_ends(self, out: list[r.Change]) -> list[r.Reasoning]:
         """Something else comes: reasoning with a whole part is complete; any other may still go on."""
         thought = self._thought
         if thought is None or not thought.whole:
@@ -337,24 +321,31 @@ class Speech:
             started_ms=_began(thought.item, thought.at_ms),
             completed_ms=thought.at_ms,
         )
-        out.append(ItemCompleted(self._turn, done))
+        out.append(r.ItemCompleted(self._turn, done))
         return [done]
 
-    def _open_thought(self, out: list[Change], at_ms: int | None) -> _Thought:
+    def _open_thought(self, out: list[r.Change], at_ms: int | None) -> _Thought:
         if self._thought is None:
-            id = ItemId(f"{self._turn}-{self._attempt}-r{self._thoughts + 1}")
-            self._thought = _Thought(Reasoning(id, started_ms=at_ms))
-            out.append(ItemStarted(self._turn, self._thought.item))
+            id = r.ItemId(f"{self._turn}-{self._attempt}-r{self._thoughts + 1}")
+            self._thought = _Thought(r.Reasoning(id, started_ms=at_ms))
+            out.append(r.ItemStarted(self._turn, self._thought.item))
         return self._thought
 
     def _rest_of_thought(
-        self, out: list[Change], thought: _Thought, shown: list[str], text: str, *, raw: bool, index: int
+        self,
+        out: list[r.Change],
+        thought: _Thought,
+        shown: list[str],
+        text: str,
+        *,
+        raw: bool,
+        index: int,
     ) -> None:
         said, id = "".join(shown), thought.item.id
         if not (text.startswith(said) and len(said) < len(text)):
             return
         if not raw and not shown:
-            out.append(ItemDelta(self._turn, id, DeltaKind.REASONING_PART, "", index))
-        kind = DeltaKind.REASONING_TEXT if raw else DeltaKind.REASONING_SUMMARY
+            out.append(r.ItemDelta(self._turn, id, r.DeltaKind.REASONING_PART, "", index))
+        kind = r.DeltaKind.REASONING_TEXT if raw else r.DeltaKind.REASONING_SUMMARY
         shown.append(text[len(said) :])
-        out.append(ItemDelta(self._turn, id, kind, shown[-1], index))
+        out.append(r.ItemDelta(self._turn, id, kind, shown[-1], index))

@@ -14,6 +14,7 @@ from typing import Final, TypeVar, assert_never
 import orjson
 from pydantic import ValidationError
 
+from orchestrator import requests
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
 from orchestrator.core.calls.exec import AMENDED, DOUBT
 from orchestrator.core.commit_parts import WITHDRAWN
@@ -27,45 +28,11 @@ from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextElemen
 from orchestrator.protocol.scalars import CompactionPhase, Delivered, ExecCommandSource, TurnAbortReason
 from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
-from orchestrator.requests import (
-    TYPES,
-    ChoicesRequest,
-    ClientToolRequest,
-    CommandRequest,
-    InputRequest,
-    KnownRequest,
-    PatchRequest,
-    PlanDecisionRequest,
-    ServerRequest,
-    known_request_of,
-)
 from orchestrator.views.event import Event
 from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.open_turn import CALLS, OpenTurn
-from orchestrator.views.turns.turn_records import (
-    Change,
-    ChangeKind,
-    CollabState,
-    CollabStatus,
-    CollabTool,
-    CollabToolCall,
-    CommandExecution,
-    DeltaKind,
-    DynamicToolCall,
-    FileChange,
-    FileDiff,
-    ItemCompleted,
-    ItemDelta,
-    ItemId,
-    ItemStatus,
-    McpToolCall,
-    ThreadItem,
-    Turn,
-    TurnId,
-    TurnStatus,
-)
 
-Out = list[Change]
+Out = list[r.Change]
 BUDGET_SPENT: Final = "session_budget_exceeded"
 """The kind of the fault of a turn that its tree's budget ended; events name it by the turn's end."""
 _THINKS: Final = frozenset[EventKind](
@@ -110,7 +77,7 @@ class Projector:
         self._total: TokenUsage | None = None
 
     @property
-    def turn(self) -> Turn | None:
+    def turn(self) -> r.Turn | None:
         """The turn that runs, with its items as they stand."""
         return None if self._turn is None else self._turn.turn()
 
@@ -124,7 +91,7 @@ class Projector:
         """The session's own requests to people that are open, oldest first."""
         return tuple(self._waiting.values())
 
-    def receive(self, event: Event) -> tuple[Change, ...]:
+    def receive(self, event: Event) -> tuple[r.Change, ...]:
         """The changes that follow from the next event."""
         kind = event.kind
         handle = HANDLERS.get(kind)
@@ -140,14 +107,18 @@ class Projector:
 
     def _task_started(self, out: Out, event: Event) -> None:
         if self._turn is not None:
-            self._ends(out, TurnStatus.COMPLETED if self._turn.implied else TurnStatus.INTERRUPTED, event)
+            self._ends(
+                out,
+                r.TurnStatus.COMPLETED if self._turn.implied else r.TurnStatus.INTERRUPTED,
+                event,
+            )
         self._begins(out, event)
         if event.id in self._queued:
             self._queued.discard(event.id)
             out.append(r.QueueChanged())
 
     def _begins(self, out: Out, event: Event, *, implied: bool = False) -> OpenTurn:
-        id = TurnId(event.id or f"turn-{event.seq}")
+        id = r.TurnId(event.id or f"turn-{event.seq}")
         self._turn = OpenTurn(id, _at(event), implied)
         self._stands(out, r.Active())
         out.append(r.TurnStarted(self._turn.turn()))
@@ -160,7 +131,7 @@ class Projector:
         told = event.told
         answer = told.last_agent_message if isinstance(told, ev.TaskComplete) else None
         failed = turn.fault is not None and answer is None
-        self._ends(out, TurnStatus.FAILED if failed else TurnStatus.COMPLETED, event)
+        self._ends(out, r.TurnStatus.FAILED if failed else r.TurnStatus.COMPLETED, event)
 
     def _turn_aborted(self, out: Out, event: Event) -> None:
         if self._turn is None:
@@ -168,19 +139,19 @@ class Projector:
         told = event.told
         if isinstance(told, ev.TurnAborted) and told.reason is TurnAbortReason.BUDGET_LIMITED:
             self._turn.fault = self._turn.fault or r.Fault("the budget is used up", BUDGET_SPENT)
-            self._ends(out, TurnStatus.FAILED, event)
+            self._ends(out, r.TurnStatus.FAILED, event)
         else:
-            self._ends(out, TurnStatus.INTERRUPTED, event)
+            self._ends(out, r.TurnStatus.INTERRUPTED, event)
 
-    def _ends(self, out: Out, status: TurnStatus, event: Event) -> None:
+    def _ends(self, out: Out, status: r.TurnStatus, event: Event) -> None:
         turn = self._turn
         assert turn is not None
         turn.thought_ends(out)
-        rest = ItemStatus.INTERRUPTED if status is TurnStatus.INTERRUPTED else ItemStatus.FAILED
+        rest = r.ItemStatus.INTERRUPTED if status is r.TurnStatus.INTERRUPTED else r.ItemStatus.FAILED
         turn.ends_calls(out, rest, {*self._waiting}, _at(event))
         turn.joins_held(out)
         self._commands.outlive(turn)
-        if status is TurnStatus.FAILED and turn.fault is not None:
+        if status is r.TurnStatus.FAILED and turn.fault is not None:
             self._stands(out, r.Broken())
             out.append(r.TurnError(turn.id, turn.fault, will_retry=False))
         else:
@@ -188,7 +159,7 @@ class Projector:
         self._turn = None
         out.append(r.TurnCompleted(turn.turn(status, _at(event)), turn.last_message))
         for call_id, request in self._waiting.items():
-            out.append(r.RequestResolved(request.turn, ItemId(call_id), WITHDRAWN))
+            out.append(r.RequestResolved(request.turn, r.ItemId(call_id), WITHDRAWN))
         self._waiting.clear()
 
     def _stands(self, out: Out, status: r.Status) -> None:
@@ -246,7 +217,11 @@ class Projector:
         self._turn.speech.response_ends()
         # The calls of a response have ended: an answer of which no event told was a refusal.
         for call_id, request in [*self._waiting.items()]:
-            decision = _DENIED if isinstance(request.request, CommandRequest | PatchRequest) else ""
+            decision = (
+                _DENIED
+                if isinstance(request.request, requests.CommandRequest | requests.PatchRequest)
+                else ""
+            )
             self._resolved(out, call_id, decision, "", _at(event))
         self._turn.joins_held(out)
         told = event.told if self._counts else None
@@ -275,10 +250,10 @@ class Projector:
         turn = self._turn
         if turn is None or turn.implied:
             if turn is not None:
-                self._ends(out, TurnStatus.COMPLETED, event)
+                self._ends(out, r.TurnStatus.COMPLETED, event)
             turn = self._begins(out, event, implied=True)
         turn.inputs += 1
-        id = ItemId(f"{turn.id}-in-{turn.inputs}")
+        id = r.ItemId(f"{turn.id}-in-{turn.inputs}")
         client_id = optional(event.msg.get("client_id"))
         turn.hears(out, r.UserMessage(id, content_of(event.msg), client_id, _at(event), _at(event)))
 
@@ -341,12 +316,12 @@ class Projector:
     def _entered_review_mode(self, out: Out, event: Event) -> None:
         if (turn := self._turn) is not None:
             turn.reviews += 1
-            id = ItemId(f"{turn.id}-review-{turn.reviews}")
+            id = r.ItemId(f"{turn.id}-review-{turn.reviews}")
             turn.shows(out, r.EnteredReview(id, subject(event.msg), _at(event), _at(event)))
 
     def _exited_review_mode(self, out: Out, event: Event) -> None:
         if (turn := self._turn) is not None:
-            id = ItemId(f"{turn.id}-reviewed-{turn.reviews}")
+            id = r.ItemId(f"{turn.id}-reviewed-{turn.reviews}")
             turn.shows(out, r.ExitedReview(id, outcome(event.msg), _at(event), _at(event)))
 
     # ── calls ─────────────────────────────────────────────────────────────────────────────────
@@ -357,7 +332,7 @@ class Projector:
             return
         self._resolved(out, id, "", "", _at(event))
         found = turn.items.get(id)
-        if isinstance(found, r.CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
+        if isinstance(found, r.CommandExecution) and found.status is r.ItemStatus.IN_PROGRESS:
             turn.items[id] = begun_command(found, event.msg)
         else:
             turn.starts(out, command_of(id, event.msg, _at(event)))
@@ -377,7 +352,7 @@ class Projector:
             return
         self._resolved(out, id, "", "", _at(event))
         found = turn.items.get(id)
-        if not (isinstance(found, r.FileChange) and found.status is ItemStatus.IN_PROGRESS):
+        if not (isinstance(found, r.FileChange) and found.status is r.ItemStatus.IN_PROGRESS):
             turn.starts(out, patch_of(id, event.msg, _at(event)))
 
     def _patch_apply_end(self, out: Out, event: Event) -> None:
@@ -404,9 +379,9 @@ class Projector:
         if self._turn is not None and isinstance(found, r.CollabToolCall):
             self._turn.completes(out, ended_helper(found, event.msg, _at(event)))
 
-    def _running(self, id: ItemId) -> r.ThreadItem | None:
+    def _running(self, id: r.ItemId) -> r.ThreadItem | None:
         found = None if self._turn is None else self._turn.items.get(id)
-        return found if isinstance(found, CALLS) and found.status is ItemStatus.IN_PROGRESS else None
+        return found if isinstance(found, CALLS) and found.status is r.ItemStatus.IN_PROGRESS else None
 
     def _dynamic_tool_call_response(self, out: Out, event: Event) -> None:
         found = self._running(_call_id(event))
@@ -430,7 +405,7 @@ class Projector:
 
     def _view_image_tool_call(self, out: Out, event: Event, told: ev.ViewImageToolCall) -> None:
         if self._turn is not None:
-            self._turn.shows(out, r.ImageView(ItemId(told.call_id), told.path, _at(event), _at(event)))
+            self._turn.shows(out, r.ImageView(r.ItemId(told.call_id), told.path, _at(event), _at(event)))
 
     def _raw_response_item(self, out: Out, event: Event) -> None:
         """Items of the conversation: calls about agents, of which nothing else tells."""
@@ -440,20 +415,20 @@ class Projector:
         if item.get("type") == "function_call" and item.get("name") in TOLD_BY_ITEMS:
             turn.starts(out, call_of(item, self._session, _at(event)))
         elif item.get("type") == "function_call_output":
-            found = self._running(ItemId(text(item.get("call_id"))))
+            found = self._running(r.ItemId(text(item.get("call_id"))))
             if isinstance(found, r.CollabToolCall | r.DynamicToolCall):
                 turn.completes(out, answered(found, item, _at(event), turn.items.values()))
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
     def _asks(self, out: Out, event: Event) -> None:
-        request = known_request_of(event.msg)
+        request = requests.known_request_of(event.msg)
         if request is None:
             return
-        id = ItemId(request.call_id)
+        id = r.ItemId(request.call_id)
         asker = optional(event.msg.get("session_id"))
         if asker not in (None, self._session):
-            out.append(r.RequestOpened(TurnId(event.id), id, request, asker, _at(event)))
+            out.append(r.RequestOpened(r.TurnId(event.id), id, request, asker, _at(event)))
             return
         turn = self._turn
         if turn is None:
@@ -466,9 +441,9 @@ class Projector:
         out.append(opened)
 
     def _request_resolved(self, out: Out, event: Event, told: ev.RequestResolved) -> None:
-        id, asker = ItemId(told.call_id), told.session_id
+        id, asker = r.ItemId(told.call_id), told.session_id
         if asker not in (None, self._session):
-            out.append(r.RequestResolved(TurnId(event.id), id, told.decision, told.who, asker))
+            out.append(r.RequestResolved(r.TurnId(event.id), id, told.decision, told.who, asker))
         elif told.decision != WITHDRAWN:
             self._resolved(out, id, told.decision, told.who, _at(event))
 
@@ -479,9 +454,11 @@ class Projector:
             return
         out.append(r.RequestResolved(request.turn, request.item, decision, who))
         found = self._running(request.item)
-        refused = isinstance(request.request, CommandRequest | PatchRequest) and _refuses(decision)
+        refused = isinstance(request.request, requests.CommandRequest | requests.PatchRequest) and _refuses(
+            decision
+        )
         if self._turn is not None and refused and isinstance(found, r.CommandExecution | r.FileChange):
-            self._turn.completes(out, replace(found, status=ItemStatus.DECLINED, completed_ms=at_ms))
+            self._turn.completes(out, replace(found, status=r.ItemStatus.DECLINED, completed_ms=at_ms))
         self._waits(out)
 
 
@@ -490,8 +467,8 @@ def _at(event: Event) -> int | None:
     return event.at_ms or None
 
 
-def _call_id(event: Event) -> ItemId:
-    return ItemId(text(event.msg.get("call_id")))
+def _call_id(event: Event) -> r.ItemId:
+    return r.ItemId(text(event.msg.get("call_id")))
 
 
 E = TypeVar("E", bound=ev.EventModel)
@@ -540,7 +517,7 @@ HANDLERS: Final[Mapping[EventKind, Handler]] = {
     ev.WebSearchEnd: Projector._web_search_end,
     ev.DynamicToolCallResponse: Projector._dynamic_tool_call_response,
     ev.RawResponseItem: Projector._raw_response_item,
-    **{ev.EVENTS[tag]: Projector._asks for tag in TYPES},
+    **{ev.EVENTS[tag]: Projector._asks for tag in requests.TYPES},
     **dict(
         (
             _read(ev.WarningEvent, Projector._warning),
@@ -622,18 +599,18 @@ class RunningCommands:
     """The commands of one session that run: those of its open turn, and those that went on behind theirs."""
 
     def __init__(self) -> None:
-        self._lasting: dict[ItemId, tuple[TurnId, CommandExecution]] = {}
+        self._lasting: dict[r.ItemId, tuple[r.TurnId, r.CommandExecution]] = {}
         """Commands whose turn is over."""
-        self._decoders: dict[tuple[ItemId, str], codecs.IncrementalDecoder] = {}
+        self._decoders: dict[tuple[r.ItemId, str], codecs.IncrementalDecoder] = {}
         """Of their output, by stream: a cut may fall inside a character."""
 
     def outlive(self, turn: OpenTurn) -> None:
         """Keeps what still runs of a turn that ends."""
         for item in turn.items.values():
-            if isinstance(item, CommandExecution) and item.status is ItemStatus.IN_PROGRESS:
+            if isinstance(item, r.CommandExecution) and item.status is r.ItemStatus.IN_PROGRESS:
                 self._lasting[item.id] = (turn.id, item)
 
-    def said(self, out: list[Change], turn: OpenTurn | None, id: ItemId, event: JsonMapping) -> None:
+    def said(self, out: list[r.Change], turn: OpenTurn | None, id: r.ItemId, event: JsonMapping) -> None:
         """Tells a piece of a command's output."""
         found = self._running(turn, id)
         if found is not None:
@@ -641,18 +618,23 @@ class RunningCommands:
             if key not in self._decoders:
                 self._decoders[key] = codecs.getincrementaldecoder("utf-8")("replace")
             if said := self._decoders[key].decode(chunk(event.get("chunk"))):
-                out.append(ItemDelta(found[0], found[1].id, DeltaKind.COMMAND_OUTPUT, said))
+                out.append(r.ItemDelta(found[0], found[1].id, r.DeltaKind.COMMAND_OUTPUT, said))
 
-    def typed(self, out: list[Change], turn: OpenTurn | None, id: ItemId, event: JsonMapping) -> None:
+    def typed(self, out: list[r.Change], turn: OpenTurn | None, id: r.ItemId, event: JsonMapping) -> None:
         """Tells of input that was written to a command's terminal."""
         found = self._running(turn, id)
         if found is not None:
             typed, process = text(event.get("stdin")), optional(event.get("process_id"))
-            kind = DeltaKind.TERMINAL_INPUT
-            out.append(ItemDelta(found[0], found[1].id, kind, typed, process_id=process))
+            kind = r.DeltaKind.TERMINAL_INPUT
+            out.append(r.ItemDelta(found[0], found[1].id, kind, typed, process_id=process))
 
     def ended(
-        self, out: list[Change], turn: OpenTurn | None, id: ItemId, event: JsonMapping, at_ms: int | None
+        self,
+        out: list[r.Change],
+        turn: OpenTurn | None,
+        id: r.ItemId,
+        event: JsonMapping,
+        at_ms: int | None,
     ) -> None:
         """Completes a command, in its turn or behind it."""
         found = self._running(turn, id)
@@ -665,12 +647,12 @@ class RunningCommands:
             turn.completes(out, ended)
         else:
             del self._lasting[ended.id]
-            out.append(ItemCompleted(found[0], ended))
+            out.append(r.ItemCompleted(found[0], ended))
 
-    def _running(self, turn: OpenTurn | None, id: ItemId) -> tuple[TurnId, CommandExecution] | None:
+    def _running(self, turn: OpenTurn | None, id: r.ItemId) -> tuple[r.TurnId, r.CommandExecution] | None:
         """A command that has begun and not ended, with its turn."""
         found = None if turn is None else turn.items.get(id)
-        if isinstance(found, CommandExecution) and found.status is ItemStatus.IN_PROGRESS:
+        if isinstance(found, r.CommandExecution) and found.status is r.ItemStatus.IN_PROGRESS:
             assert turn is not None
             return turn.id, found
         return self._lasting.get(id)
@@ -681,44 +663,48 @@ class RunningCommands:
 
 
 NAMESPACE: Final = "dendro"
-_COLLAB: Final[Mapping[str, CollabTool]] = {
-    "subagent_spawn": CollabTool.SPAWN,
-    "subagent_fork": CollabTool.SPAWN,
-    "subagent_send_message": CollabTool.SEND_INPUT,
-    "subagent_await": CollabTool.WAIT,
-    "subagent_cancel": CollabTool.CLOSE,
-    "subagent_list": CollabTool.LIST,
+_COLLAB: Final[Mapping[str, r.CollabTool]] = {
+    "subagent_spawn": r.CollabTool.SPAWN,
+    "subagent_fork": r.CollabTool.SPAWN,
+    "subagent_send_message": r.CollabTool.SEND_INPUT,
+    "subagent_await": r.CollabTool.WAIT,
+    "subagent_cancel": r.CollabTool.CLOSE,
+    "subagent_list": r.CollabTool.LIST,
 }
-_STATUSES: Final[Mapping[str, CollabStatus]] = {
-    "queued": CollabStatus.PENDING_INIT,
-    "running": CollabStatus.RUNNING,
-    "ready": CollabStatus.COMPLETED,
-    "idle": CollabStatus.COMPLETED,
-    "completed": CollabStatus.COMPLETED,
-    "failed": CollabStatus.ERRORED,
-    "canceled": CollabStatus.SHUTDOWN,
-    "pruned": CollabStatus.NOT_FOUND,
+_STATUSES: Final[Mapping[str, r.CollabStatus]] = {
+    "queued": r.CollabStatus.PENDING_INIT,
+    "running": r.CollabStatus.RUNNING,
+    "ready": r.CollabStatus.COMPLETED,
+    "idle": r.CollabStatus.COMPLETED,
+    "completed": r.CollabStatus.COMPLETED,
+    "failed": r.CollabStatus.ERRORED,
+    "canceled": r.CollabStatus.SHUTDOWN,
+    "pruned": r.CollabStatus.NOT_FOUND,
 }
 _ENDS: Final = (("Completed", "last_message"), ("Failed", "message"), ("Canceled", "reason"))
 
-AgentCall = CollabToolCall | DynamicToolCall
+AgentCall = r.CollabToolCall | r.DynamicToolCall
 
 
 def call_of(item: JsonMapping, sender: str, at_ms: int | None) -> AgentCall:
     """The call as it begins; `item` is a function call of a tool that is told of by its items."""
-    id, name, asked = ItemId(text(item.get("call_id"))), text(item.get("name")), parsed(item.get("arguments"))
+    id, name, asked = (
+        r.ItemId(text(item.get("call_id"))),
+        text(item.get("name")),
+        parsed(item.get("arguments")),
+    )
     tool = _COLLAB.get(name)
     if tool is None:
-        return DynamicToolCall(id, name, asked, NAMESPACE, started_ms=at_ms)
+        return r.DynamicToolCall(id, name, asked, NAMESPACE, started_ms=at_ms)
     given = mapping(asked)
-    if tool is CollabTool.SEND_INPUT and given.get("interrupt") is True:
-        tool = CollabTool.INTERRUPT
+    if tool is r.CollabTool.SEND_INPUT and given.get("interrupt") is True:
+        tool = r.CollabTool.INTERRUPT
     prompt, model = optional(given.get("prompt")), optional(given.get("model"))
-    return CollabToolCall(id, tool, sender, prompt=prompt, model=model, started_ms=at_ms)
+    return r.CollabToolCall(id, tool, sender, prompt=prompt, model=model, started_ms=at_ms)
 
 
 def answered(
-    call: AgentCall, item: JsonMapping, at_ms: int | None, before: Iterable[ThreadItem] = ()
+    call: AgentCall, item: JsonMapping, at_ms: int | None, before: Iterable[r.ThreadItem] = ()
 ) -> AgentCall:
     """The call with its output, by which a refusal is told from a result: results are JSON.
 
@@ -726,9 +712,9 @@ def answered(
     """
     output = output_text(item.get("output"))
     result = parsed(output)
-    status = ItemStatus.COMPLETED if isinstance(result, dict) else ItemStatus.FAILED
-    if isinstance(call, DynamicToolCall):
-        done = status is ItemStatus.COMPLETED
+    status = r.ItemStatus.COMPLETED if isinstance(result, dict) else r.ItemStatus.FAILED
+    if isinstance(call, r.DynamicToolCall):
+        done = status is r.ItemStatus.COMPLETED
         return replace(call, status=status, output=output, success=done, completed_ms=at_ms)
     states = _with_last_words(call.tool, states_of(call.tool, mapping(result)), before)
     model = optional(mapping(result).get("model")) or call.model
@@ -738,26 +724,26 @@ def answered(
 
 
 def _with_last_words(
-    tool: CollabTool, states: Mapping[str, CollabState], before: Iterable[ThreadItem]
-) -> dict[str, CollabState]:
+    tool: r.CollabTool, states: Mapping[str, r.CollabState], before: Iterable[r.ThreadItem]
+) -> dict[str, r.CollabState]:
     """An agent that is told something or closed stands there as its answer left it."""
-    if tool not in (CollabTool.SEND_INPUT, CollabTool.INTERRUPT, CollabTool.CLOSE):
+    if tool not in (r.CollabTool.SEND_INPUT, r.CollabTool.INTERRUPT, r.CollabTool.CLOSE):
         return dict(states)
-    earlier = [item for item in before if isinstance(item, CollabToolCall)]
+    earlier = [item for item in before if isinstance(item, r.CollabToolCall)]
     found = dict(states)
     for session, state in states.items():
         answer = _awaited_last(earlier, session)
         if answer is not None:
             closed = replace(state, message=answer.message)
-            found[session] = closed if tool is CollabTool.CLOSE else answer
+            found[session] = closed if tool is r.CollabTool.CLOSE else answer
     return found
 
 
-def _awaited_last(items: Sequence[CollabToolCall], session: str) -> CollabState | None:
+def _awaited_last(items: Sequence[r.CollabToolCall], session: str) -> r.CollabState | None:
     """The answer of an agent that was awaited; None if it has been told something since."""
     for item in reversed(items):
         if session in item.states:
-            return item.states[session] if item.tool is CollabTool.WAIT else None
+            return item.states[session] if item.tool is r.CollabTool.WAIT else None
     return None
 
 
@@ -770,25 +756,25 @@ def output_text(output: JsonValue) -> str:
     return "\n".join(text(part.get("text")) for part in mappings(output))
 
 
-def states_of(tool: CollabTool, result: JsonMapping) -> dict[str, CollabState]:
+def states_of(tool: r.CollabTool, result: JsonMapping) -> dict[str, r.CollabState]:
     """The agents that a result tells of, by their sessions."""
-    if tool is CollabTool.WAIT:
+    if tool is r.CollabTool.WAIT:
         told = [(one.get("session_id"), _awaited(one)) for one in mappings(result.get("ready"))]
-    elif tool is CollabTool.LIST:
+    elif tool is r.CollabTool.LIST:
         told = [
             (one.get("session_id"), _state(one.get("status"))) for one in mappings(result.get("sessions"))
         ]
     else:
-        made = tool is CollabTool.SPAWN
+        made = tool is r.CollabTool.SPAWN
         told = [(result.get("session_id"), _state("queued" if made else result.get("status")))]
     return {session: state for session, state in told if isinstance(session, str)}
 
 
-def _state(status: JsonValue) -> CollabState:
-    return CollabState(_STATUSES.get(text(status), CollabStatus.RUNNING))
+def _state(status: JsonValue) -> r.CollabState:
+    return r.CollabState(_STATUSES.get(text(status), r.CollabStatus.RUNNING))
 
 
-def _awaited(one: JsonMapping) -> CollabState:
+def _awaited(one: JsonMapping) -> r.CollabState:
     """An agent that has answered, with its last message; or one that has written without being done."""
     completion = mapping(one.get("completion"))
     messages = (optional(mapping(completion.get(kind)).get(field)) for kind, field in _ENDS)
@@ -804,7 +790,7 @@ def _awaited(one: JsonMapping) -> CollabState:
 # Items of calls, made of the events that tell of their begin and their end.
 
 
-Call = CommandExecution | FileChange | DynamicToolCall
+Call = r.CommandExecution | r.FileChange | r.DynamicToolCall
 
 _TEXT: Final = written(TextInput(text="", text_elements=()))
 _SOURCES = {source.value: source for source in ExecCommandSource}
@@ -813,9 +799,9 @@ _SOURCES = {source.value: source for source in ExecCommandSource}
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 
 
-def command_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> CommandExecution:
+def command_of(id: r.ItemId, event: JsonMapping, at_ms: int | None) -> r.CommandExecution:
     """A command that is asked about, or begins."""
-    return CommandExecution(
+    return r.CommandExecution(
         id,
         command=texts(event.get("command")),
         cwd=text(event.get("cwd")),
@@ -826,17 +812,17 @@ def command_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> CommandExec
     )
 
 
-def begun_command(item: CommandExecution, event: JsonMapping) -> CommandExecution:
+def begun_command(item: r.CommandExecution, event: JsonMapping) -> r.CommandExecution:
     """A command that was asked about, as it begins."""
     begun = command_of(item.id, event, item.started_ms)
     return replace(begun, actions=begun.actions or item.actions)
 
 
-def ended_command(item: CommandExecution, event: JsonMapping, at_ms: int | None) -> CommandExecution:
+def ended_command(item: r.CommandExecution, event: JsonMapping, at_ms: int | None) -> r.CommandExecution:
     code = whole(event.get("exit_code"))
     return replace(
         item,
-        status=ItemStatus.COMPLETED if code == 0 else ItemStatus.FAILED,
+        status=r.ItemStatus.COMPLETED if code == 0 else r.ItemStatus.FAILED,
         output=text(event.get("aggregated_output")) or _both(event) or None,
         exit_code=code,
         duration_ms=milliseconds(event.get("duration")),
@@ -859,10 +845,10 @@ def _both(event: JsonMapping) -> str:
 # ── patches ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def patch_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> FileChange:
+def patch_of(id: r.ItemId, event: JsonMapping, at_ms: int | None) -> r.FileChange:
     """A patch that is asked about, or begins."""
     changes = mapping(event.get("changes"))
-    return FileChange(
+    return r.FileChange(
         id,
         tuple(_file(path, changes[path]) for path in sorted(changes)),
         left_out=whole(event.get("changes_left_out")) or 0,
@@ -870,7 +856,7 @@ def patch_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> FileChange:
     )
 
 
-def _file(path: str, change: JsonValue) -> FileDiff:
+def _file(path: str, change: JsonValue) -> r.FileDiff:
     given = mapping(change)
     if "type" not in given and len(given) == 1:
         # The recorded Codex puts the kind outside.
@@ -880,30 +866,30 @@ def _file(path: str, change: JsonValue) -> FileDiff:
         kind = text(given.get("type"))
     match kind:
         case "add":
-            return FileDiff(path, ChangeKind.ADD, text(given.get("content")))
+            return r.FileDiff(path, r.ChangeKind.ADD, text(given.get("content")))
         case "delete":
-            return FileDiff(path, ChangeKind.DELETE, text(given.get("content")))
+            return r.FileDiff(path, r.ChangeKind.DELETE, text(given.get("content")))
         case _:
             diff = text(given.get("unified_diff"))
-            return FileDiff(path, ChangeKind.UPDATE, diff, optional(given.get("move_path")))
+            return r.FileDiff(path, r.ChangeKind.UPDATE, diff, optional(given.get("move_path")))
 
 
-def ended_patch(item: FileChange, event: JsonMapping, at_ms: int | None) -> FileChange:
-    status = ItemStatus.COMPLETED if event.get("success") is True else ItemStatus.FAILED
+def ended_patch(item: r.FileChange, event: JsonMapping, at_ms: int | None) -> r.FileChange:
+    status = r.ItemStatus.COMPLETED if event.get("success") is True else r.ItemStatus.FAILED
     return replace(item, status=status, completed_ms=at_ms, in_doubt=doubt_in(event.get("stderr")))
 
 
 # ── tools of servers, and helpers ─────────────────────────────────────────────────────────────────
 
 
-def tool_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> McpToolCall:
+def tool_of(id: r.ItemId, event: JsonMapping, at_ms: int | None) -> r.McpToolCall:
     """A call of an MCP server's tool, as it begins."""
     asked = mapping(event.get("invocation"))
     server, tool = text(asked.get("server")), text(asked.get("tool"))
-    return McpToolCall(id, server, tool, asked.get("arguments"), started_ms=at_ms)
+    return r.McpToolCall(id, server, tool, asked.get("arguments"), started_ms=at_ms)
 
 
-def ended_tool(item: McpToolCall, event: JsonMapping, at_ms: int | None) -> McpToolCall:
+def ended_tool(item: r.McpToolCall, event: JsonMapping, at_ms: int | None) -> r.McpToolCall:
     outcome = event.get("result")
     given = mapping(outcome)
     if given.keys() & {"Ok", "Err"} and len(given) == 1:
@@ -913,7 +899,7 @@ def ended_tool(item: McpToolCall, event: JsonMapping, at_ms: int | None) -> McpT
     failed = result is None or bool(result.get("isError"))
     return replace(
         item,
-        status=ItemStatus.FAILED if failed else ItemStatus.COMPLETED,
+        status=r.ItemStatus.FAILED if failed else r.ItemStatus.COMPLETED,
         result=result,
         error=error if result is not None or error is not None else "the call gave no result",
         duration_ms=milliseconds(event.get("duration")),
@@ -922,32 +908,32 @@ def ended_tool(item: McpToolCall, event: JsonMapping, at_ms: int | None) -> McpT
     )
 
 
-def helper_of(id: ItemId, event: JsonMapping, sender: str, at_ms: int | None) -> CollabToolCall:
+def helper_of(id: r.ItemId, event: JsonMapping, sender: str, at_ms: int | None) -> r.CollabToolCall:
     """A call that has a helper made, and waits for its answer."""
     asked = mapping(event.get("invocation"))
     prompt, model = optional(asked.get("prompt")), optional(asked.get("model"))
-    return CollabToolCall(id, CollabTool.SPAWN, sender, prompt=prompt, model=model, started_ms=at_ms)
+    return r.CollabToolCall(id, r.CollabTool.SPAWN, sender, prompt=prompt, model=model, started_ms=at_ms)
 
 
-def ended_helper(item: CollabToolCall, event: JsonMapping, at_ms: int | None) -> CollabToolCall:
+def ended_helper(item: r.CollabToolCall, event: JsonMapping, at_ms: int | None) -> r.CollabToolCall:
     failed = "Err" in mapping(event.get("result"))
-    return replace(item, status=ItemStatus.FAILED if failed else ItemStatus.COMPLETED, completed_ms=at_ms)
+    return replace(item, status=r.ItemStatus.FAILED if failed else r.ItemStatus.COMPLETED, completed_ms=at_ms)
 
 
 # ── tools of clients ──────────────────────────────────────────────────────────────────────────────
 
 
-def client_tool_of(id: ItemId, event: JsonMapping, at_ms: int | None) -> DynamicToolCall:
+def client_tool_of(id: r.ItemId, event: JsonMapping, at_ms: int | None) -> r.DynamicToolCall:
     """A call that a client is asked to carry out."""
     namespace = optional(event.get("namespace"))
-    return DynamicToolCall(id, text(event.get("tool")), event.get("arguments"), namespace, started_ms=at_ms)
+    return r.DynamicToolCall(id, text(event.get("tool")), event.get("arguments"), namespace, started_ms=at_ms)
 
 
-def ended_client_tool(item: DynamicToolCall, event: JsonMapping, at_ms: int | None) -> DynamicToolCall:
+def ended_client_tool(item: r.DynamicToolCall, event: JsonMapping, at_ms: int | None) -> r.DynamicToolCall:
     done = event.get("success") is True
     return replace(
         item,
-        status=ItemStatus.COMPLETED if done else ItemStatus.FAILED,
+        status=r.ItemStatus.COMPLETED if done else r.ItemStatus.FAILED,
         output=text(event.get("output")),
         success=done,
         completed_ms=at_ms,
@@ -955,16 +941,21 @@ def ended_client_tool(item: DynamicToolCall, event: JsonMapping, at_ms: int | No
     )
 
 
-def asked_about(id: ItemId, request: KnownRequest, at_ms: int | None) -> Call | None:
+def asked_about(id: r.ItemId, request: requests.KnownRequest, at_ms: int | None) -> Call | None:
     """The item of a call that begins when somebody is asked about it; None if it begins otherwise."""
     match request:
-        case CommandRequest():
+        case requests.CommandRequest():
             return command_of(id, request.event, at_ms)
-        case PatchRequest():
+        case requests.PatchRequest():
             return patch_of(id, request.event, at_ms)
-        case ClientToolRequest():
+        case requests.ClientToolRequest():
             return client_tool_of(id, request.event, at_ms)
-        case ChoicesRequest() | InputRequest() | PlanDecisionRequest() | ServerRequest():
+        case (
+            requests.ChoicesRequest()
+            | requests.InputRequest()
+            | requests.PlanDecisionRequest()
+            | requests.ServerRequest()
+        ):
             return None
         case _:
             assert_never(request)
