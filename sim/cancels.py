@@ -96,11 +96,11 @@ class Cancels:
             if left := self._rights.running(one.session):
                 told = f"agent {agent.agent_id} is canceled, {one.agent_id} runs {[r.call_id for r in left]}"
                 self._watch.broken("cancelled", told)
-        self._evidence(view, agent, message.get("cancel"))
+        self._evidence(agent, message.get("cancel"))
 
-    def _evidence(self, view: RegistryView, agent: Agent, told: str | None) -> None:
+    def _evidence(self, agent: Agent, told: str | None) -> None:
         silent_s = self._unseen.get(agent.session)
-        below = [one for one in _line(view, agent)[1:] if self._presumed(one)]
+        below = self._presumed_below(agent)
         if told == "presumed":
             self._watch.reach.saw("evidence")
         if told == "proved" and silent_s is not None:
@@ -113,9 +113,16 @@ class Cancels:
             told_of = f"agent {agent.agent_id}'s host was silent for {silent_s:.1f} s only"
             self._watch.broken("evidence", f"the end is presumed, and {told_of}")
 
-    def _presumed(self, agent: Agent) -> bool:
-        seen = self._watch.sessions.get(agent.session)
-        return seen is not None and seen.state.tree.evidence == "presumed"
+    def _presumed_below(self, agent: Agent) -> list[str]:
+        """Sessions below an agent whose ends are presumed, also of those that were taken off the list."""
+        tree = self._watch.sessions[agent.session].tree
+        return [
+            session
+            for session, seen in self._watch.sessions.items()
+            if seen.tree == tree
+            and agent.agent_id in seen.state.facts.ancestors
+            and seen.state.tree.evidence == "presumed"
+        ]
 
 
 def _are_lost(state: State, epoch: int) -> bool:

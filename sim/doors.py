@@ -142,6 +142,9 @@ class Doors:
         self.revoked_s: dict[str, float] = {}
         """When the tokens of principals were revoked, by name."""
         self._read: dict[str, tuple[int, Name]] = {}
+        self._logged: defaultdict[str, set[Told]] = defaultdict(set)
+        """The events that each log has ever told, on any branch."""
+        self._logged_to: dict[str, int] = {}
         self._rewinds = 0
         self.began_s: dict[str, float] = {}
         """When each session's last turn began."""
@@ -156,6 +159,7 @@ class Doors:
         if len(watch.rewinds) != self._rewinds:
             self._rewinds = len(watch.rewinds)
             self._read.clear()
+            self._logged_to.clear()
             for session in watch.sessions:
                 self._read_queue(session)
         for session in sessions_of(args):
@@ -177,6 +181,10 @@ class Doors:
                 self._before[session, name].add(last)
             n, last = event.n, name
         self._read[session] = n, last
+        seen = self._watch.sessions.get(session)
+        if seen is not None:
+            self._logged[session].update(self.entries(session, self._logged_to.get(session, 0), seen.seq))
+            self._logged_to[session] = seen.seq
 
     def follows(self, session: str, places: set[Name] | None, told: Told) -> set[Name]:
         """The events of the queue that a told one may be, behind those that the last one may have been."""
@@ -295,8 +303,11 @@ class Doors:
         return [told_of(one.id, one.payload) for one in told if one.type == EVENT_MSG]
 
     def is_of_queue(self, session: str, told: Told) -> bool:
-        """Whether the queue alone has an event: most deltas, and what other sessions tell, are in no log."""
-        return told not in self.entries(session, 0, 1 << 40)
+        """Whether the queue alone has an event: most deltas, and what other sessions tell, are in no log.
+
+        What a client reads late may have been told of a log that Redis has lost since.
+        """
+        return told not in self._logged[session]
 
     def broken(self, rule: str, seen: str) -> None:
         self._watch.broken(rule, seen)

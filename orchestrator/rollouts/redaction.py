@@ -111,6 +111,8 @@ WITH_WORDS: Final[frozenset[type[f.Fact]]] = frozenset(
 """Facts with words in them; others say what the log is, or what came of its session."""
 _CONVERSATIONS: Final[frozenset[Kind]] = frozenset({f.Forked, f.Rewound})
 """Facts that may hold a whole conversation."""
+_RESTS: Final = frozenset({"idle", "closed"})
+"""Statuses of sessions that have no task."""
 _NOTED: Final[frozenset[Kind]] = frozenset({f.TaskBegun, f.RequestBegun})
 
 
@@ -475,33 +477,55 @@ class Act:
 async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> int:
     """Takes the planned entries' text away; answers how many. Each session has to be at rest.
 
-    Raises `NotRedacted` for the first session that is not: those before it are done, and a second call does
-    the rest.
+    Raises `NotRedacted` for the first session that is not, and nothing was changed; but where it began to
+    work meanwhile, those before it are done, and a second call does the rest. Large texts go with the last
+    session of their tree: until then another one may need them.
     """
     done = 0
+    if len(plan.entries) > 1:
+        for session in plan.entries:
+            await _see_at_rest(found, session, act)
+    trees = {plan.heads[session].tree: session for session in plan.entries}
     for session, seqs in plan.entries.items():
-        done += await _redact_session(found, storage, plan, session, seqs, act)
-    trees = {plan.heads[session].tree for session in plan.entries}
+        texts = [digest for tree, digest in plan.texts if trees.get(tree) == session]
+        done += await _redact_session(found, storage, plan.heads[session], seqs, texts, act)
     await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
     for who in sorted(plan.people - {""}):
         await found.broker.requests.forget_prompts(who, plan.has)
     return done
 
 
-async def _redact_session(
-    found: LogSource, storage: Storage, plan: Plan, session: SessionId, seqs: Sequence[int], act: Act
-) -> int:
-    claimed = await found.broker.claims.claim_session(
-        session, act.worker.worker, uuid.uuid4().hex, parked=True
-    )
+async def _claimed(found: LogSource, session: SessionId, act: Act) -> Claimed:
+    claims = found.broker.claims
+    claimed = await claims.claim_session(session, act.worker.worker, uuid.uuid4().hex, parked=True)
     if claimed is None:
         raise NotRedacted(f"session {session} is at work, or archived: it is redacted at rest")
+    return claimed
+
+
+async def _see_at_rest(found: LogSource, session: SessionId, act: Act) -> None:
+    """Raises `NotRedacted` for a session that is at work, before anything of others is changed."""
+    claimed = await _claimed(found, session, act)
+    head = await found.broker.logs.head(session)
+    await found.broker.claims.release(claimed.claim, park_at=_At(claimed.seq, claimed.head))
+    if head is None or head.status not in _RESTS:
+        raise NotRedacted(_in_a_task(session))
+
+
+def _in_a_task(session: SessionId) -> str:
+    return f"session {session} is in the middle of a task: it is redacted at rest"
+
+
+async def _redact_session(
+    found: LogSource, storage: Storage, head: SessionHead, seqs: Sequence[int], texts: Sequence[str], act: Act
+) -> int:
+    session = head.session
+    claimed = await _claimed(found, session, act)
     claim, at = claimed.claim, _At(claimed.seq, claimed.head)
     try:
-        told = await _Fold(found, plan.heads[session], frozenset(seqs)).run(claimed.seq, claimed.head)
+        told = await _Fold(found, head, frozenset(seqs)).run(claimed.seq, claimed.head)
         if told.state.task is not None or told.state.queue:
-            raise NotRedacted(f"session {session} is in the middle of a task: it is redacted at rest")
-        texts = [digest for tree, digest in plan.texts if tree == claim.tree]
+            raise NotRedacted(_in_a_task(session))
         at = await _commit(found, claimed, told, texts, act)
         await _finish(storage, claimed, texts, told.stated)
     finally:

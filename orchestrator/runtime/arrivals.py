@@ -220,7 +220,9 @@ class Arrivals:
         )
         if open_now:
             return replace(command, below=below)
-        decided = await writing.insist(lambda: lookups.decided_below(reply.id, op.agent_id))
+        # An answer for the root itself is told apart from those that the root has sent on.
+        agent = op.agent_id or None
+        decided = await writing.insist(lambda: lookups.decided_below(reply.id, agent))
         return replace(command, below=below, decided=decided or ())
 
     async def _reap(self) -> bool:

@@ -189,3 +189,28 @@ def test_answer_for_another_agent_is_not_held_against_what_the_root_was_asked() 
     tree.root.submit(op("exec_approval", id="c1", decision="approved"), who="ann")
     seen = tree.root.submit(op("exec_approval", id="c1", decision="denied", agent_id=child.id))
     assert "no request is open under 'c1' of agent 1" in seen.one("error")["message"]
+
+
+def test_answer_that_was_sent_on_is_no_decision_about_a_call_of_the_root() -> None:
+    """Models of two agents gave their calls one id: one was answered at the root, the other at its agent."""
+    tree, (first, second) = a_family(2)
+    asking(first)
+    asking(second)
+    turns = (first.task.id, second.task.id)
+    abort = op("exec_approval", id="c1", decision="abort", agent_id=1)
+    tree.root.submit(abort, below=below(first, "c1"), who="ann")
+    tree.settle()
+    second.submit(op("exec_approval", id="c1", decision="approved"), who="bob")
+    decided = tuple(
+        c.DecidedBelow(agent.id, CallId("c1"), turn, decision, who)
+        for agent, turn, decision, who in zip(
+            (first, second), turns, ("abort", "approved"), ("ann", "bob"), strict=True
+        )
+    )
+    for agent_id, said in (
+        (None, "c1 of agent 2 was already decided: approved, by bob"),
+        (1, "c1 of agent 1 was already decided: abort, by ann"),
+        (0, "no request is open under 'c1' of agent 0: it has ended, or never was; nothing was done"),
+    ):
+        late = op("exec_approval", id="c1", decision="denied", agent_id=agent_id)
+        assert tree.root.submit(late, decided=decided).one("error")["message"] == said

@@ -20,6 +20,7 @@ from orchestrator.core.birth import opened
 from orchestrator.core.blobs import INLINE_BYTES
 from orchestrator.core.entries import Entry, decode_entry
 from orchestrator.core.evolve import fold
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Sender
 from orchestrator.core.snapshot import encode_snapshot
@@ -320,6 +321,71 @@ async def test_entries_that_name_the_session_and_sessions_at_work_are_refused(ke
     assert (await kept.head(busy)).holder is None
 
 
+async def a_fork(kept: Kept, source: SessionId) -> SessionId:
+    """A session that begins with all that another one has said."""
+    head = await kept.head(source)
+    content = orjson.dumps(list((await fold_session(kept, head, None)).state.history)).decode()
+    parent = f.ForkedAt(session=source, seq=head.seq, chain=head.head.hex())
+    fork = await kept.has(e.fact(f.Forked(parent, content)))
+    told = orjson.dumps({**(await kept.head(fork)).summary, "forked_from": source})
+    await kept.redis.hset(kept.broker.keys.session(fork), "meta", told)
+    return fork
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+async def test_redaction_of_several_sessions_changes_nothing_where_a_later_one_is_not_at_rest(
+    kept: Kept, at_work: bool
+) -> None:
+    session = await kept.has(*worked())
+    fork = await a_fork(kept, session)
+    plan = await planned(kept, session, find="ACME")
+    assert list(plan.entries) == [session, fork]
+    before, stored = await kept.head(session), await _stored(kept, plan)
+    assert stored
+    if at_work:
+        assert await kept.broker.claims.claim_session(fork, "w", "k", parked=True) is not None
+    else:
+        await kept.redis.hset(kept.broker.keys.session(fork), "status", "awaiting_answer")
+    with pytest.raises(NotRedacted, match="at rest"):
+        await redact(kept, kept.stored, plan, ACT)
+    after = await kept.head(session)
+    assert (after.seq, after.holder, await _stored(kept, plan)) == (before.seq, None, stored)
+
+
+async def _stored(kept: Kept, plan: Plan) -> list[str]:
+    """The large texts of a plan that are there."""
+    return [digest for tree, digest in plan.texts if await kept.stored.blobs.get(tree, digest) is not None]
+
+
+async def test_large_text_stays_until_the_last_session_of_its_tree_is_redacted(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second one begins to work when all were seen at rest."""
+    from orchestrator.rollouts import redaction
+
+    session = await kept.has(*worked())
+    other = await a_fork(kept, session)
+    plan = await planned(kept, session, find="ACME")
+    tree = TreeId(session)
+    plan.heads[other] = replace(plan.heads[other], tree=tree)
+    held = await kept.broker.claims.claim_session(other, "w", "k", parked=True)
+    assert held is not None
+
+    async def seen(*_: object) -> None:
+        pass
+
+    with monkeypatch.context() as patch, pytest.raises(NotRedacted, match=f"{other} is at work"):
+        patch.setattr(redaction, "_see_at_rest", seen)
+        await redact(kept, kept.stored, plan, ACT)
+    assert (await kept.head(session)).seq > plan.heads[session].seq, "the first one is done"
+    shared = [digest for of, digest in plan.texts if of == tree]
+    assert shared
+    assert all([await kept.stored.blobs.get(tree, digest) for digest in shared])
+    await kept.broker.claims.release(held.claim)
+    await redact(kept, kept.stored, await planned(kept, session, find="ACME"), ACT)
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
 async def test_rollout_file_loses_the_text_on_each_machine(kept: Kept, tmp_path: Path) -> None:
     session = await kept.has(*worked())
     path = rollout_path(tmp_path / "sessions", str(session), int(NOW_MS))
@@ -460,13 +526,8 @@ async def test_state_that_the_words_carry_is_not_changed(kept: Kept, monkeypatch
 
 async def test_forks_lose_what_they_had_inherited(kept: Kept, tmp_path: Path) -> None:
     session = await kept.has(*worked())
-    source = await kept.head(session)
-    items = list((await fold_session(kept, source, None)).state.history)
-    content = orjson.dumps(items).decode()
-    parent = f.ForkedAt(session=session, seq=source.seq, chain=source.head.hex())
-    fork = await kept.has(e.fact(f.Forked(parent, content)))
-    told = orjson.dumps({**(await kept.head(fork)).summary, "forked_from": session})
-    await kept.redis.hset(kept.broker.keys.session(fork), "meta", told)
+    items = list((await fold_session(kept, await kept.head(session), None)).state.history)
+    fork = await a_fork(kept, session)
     plan = await planned(kept, session, find="ACME")
     assert set(plan.entries) == {session, fork}
     await redact(kept, kept.stored, plan, ACT)

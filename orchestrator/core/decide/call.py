@@ -42,6 +42,7 @@ from orchestrator.core.commands import (
     AnswerOp,
     CallAssessed,
     CallFinished,
+    DecidedBelow,
     Immediate,
     MailArrived,
     PendingBelow,
@@ -450,11 +451,9 @@ def _publish_error_at_root(draft: Draft, id: str, text: str) -> None:
 
 def _hold_against_earlier(draft: Draft, command: Submitted, reply: Reply) -> None:
     """Answers with an error if no open request fits; the same answer again does no harm."""
-    mine = _for_me(draft, reply)
-    own = _answered(draft.state.answers, reply.id) if mine else None
-    there = next((one for one in reversed(command.decided) if reply.id in (one.call_id, one.turn)), None)
-    if there is not None and (own is None or own.turn == there.turn):
-        # A routed answer stands in this log, too; but what counts is what the agent did with it.
+    there = next((one for one in reversed(command.decided) if _is_of(one, reply)), None)
+    own = _decided_here(draft, command, reply)
+    if own is None and there is not None:
         earlier, name = (there.decision, there.digest), f"{there.call_id} of agent {there.agent_id}"
         text = _too_late(name, there.decision, there.who)
     elif own is not None:
@@ -521,8 +520,20 @@ def _open_here(draft: Draft) -> list[str]:
     return [*(call.call_id for call in _pending(draft)), *(one.id for one in _elicitations(draft))]
 
 
-def _answered(answers: tuple[Answer, ...], id: str) -> Answer | None:
-    return next((answer for answer in reversed(answers) if id in (answer.call_id, answer.turn)), None)
+def _is_of(decided: DecidedBelow, reply: Reply) -> bool:
+    return reply.id in (decided.call_id, decided.turn) and reply.agent_id in (None, decided.agent_id)
+
+
+def _decided_here(draft: Draft, command: Submitted, reply: Reply) -> Answer | None:
+    """The last request of this session that was settled under an answer's id.
+
+    An answer that was sent on stands in this log, too; but what counts is what its agent did with it.
+    """
+    if not _for_me(draft, reply):
+        return None
+    below = {(one.call_id, one.turn) for one in command.decided}
+    found = (one for one in reversed(draft.state.answers) if reply.id in (one.call_id, one.turn))
+    return next((one for one in found if (one.call_id, one.turn) not in below), None)
 
 
 # ── approval ──────────────────────────────────────────────────────────────────────────────────────
