@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: setup check test slices nightly costs cover demo bench peers crash soak chaos machines growth pictures walk scale sim stories mutation vendor clean
+.PHONY: setup check test slices nightly costs cover demo bench peers crash soak week chaos machines growth pictures walk scale sim stories mutation vendor clean
 
 # Without compiled modules each process that a test starts would compile what it imports.
 unexport PYTHONDONTWRITEBYTECODE
@@ -83,6 +83,10 @@ peers: setup
 # A deployment under load for ten minutes, and some minutes more until nothing is left of it; MINUTES and AGENTS change it.
 soak: setup
 	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --page docs/proof/soak.md
+
+# Ten thousand sessions wait for a week by a clock that is set, and are answered behind a restart of everything.
+week: setup
+	$(BIN)/python -m proof.week --sessions $(or $(SESSIONS),10000) --page docs/proof/week.md
 
 # A deployment under several faults at once: four runs of seven minutes, and a minute more at most for each to come to rest.
 # One worker is of an earlier version: the last tag, or the last commit of the day before, unless BESIDE names another.

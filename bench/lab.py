@@ -6,6 +6,7 @@ HOME is empty: a login profile would cost a command more than its sandbox does.
 
 from __future__ import annotations
 
+import os
 import secrets
 import subprocess
 import sys
@@ -63,10 +64,11 @@ class Lab:
 
 
 @contextmanager
-def lab(kept: Path | None = None) -> Iterator[Lab]:
+def lab(kept: Path | None = None, beside: Mapping[str, str] | None = None) -> Iterator[Lab]:
     """A new lab. Its Redis has AOF everysec and listens on a unix socket, as the embedded one does.
 
-    In the folder `kept`, which stays, it goes on with what an earlier one has left there.
+    In the folder `kept`, which stays, it goes on with what an earlier one has left there. Redis has the
+    variables `beside` besides.
     """
     with nullcontext(str(kept)) if kept else tempfile.TemporaryDirectory(prefix="dendro-bench-") as name:
         folder = Path(name)
@@ -77,7 +79,7 @@ def lab(kept: Path | None = None) -> Iterator[Lab]:
             ["git", "init", "-q", str(folder / "ws")], check=True, env={"PATH": PATH, "HOME": name}
         )
         server = choose_server(PATH)
-        redis = _start_redis(server, folder)
+        redis = _start_redis(server, folder, beside or {})
         try:
             yield Lab(folder, server, redis)
         finally:
@@ -85,12 +87,14 @@ def lab(kept: Path | None = None) -> Iterator[Lab]:
             redis.wait(_END_S)
 
 
-def _start_redis(server: ServerBinary, folder: Path) -> subprocess.Popen[bytes]:
+def _start_redis(server: ServerBinary, folder: Path, beside: Mapping[str, str]) -> subprocess.Popen[bytes]:
     socket = folder / "s"
     place = ["--port", "0", "--unixsocket", str(socket), "--dir", str(folder / "redis"), "--save", ""]
     durable = ["--appendonly", "yes", "--appendfsync", "everysec"]
     compact = ["--stream-node-max-bytes", "2048", "--hash-max-ziplist-value", "512"]
-    process = subprocess.Popen([server.path, *place, *durable, *compact], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [server.path, *place, *durable, *compact], stdout=subprocess.DEVNULL, env={**os.environ, **beside}
+    )
     while not socket.exists():
         if process.poll() is not None:
             raise RuntimeError(f"{server.path} ended with {process.returncode}")
@@ -110,11 +114,13 @@ class Fleet:
     workers: list[subprocess.Popen[bytes]] = field(default_factory=list)
     stub: subprocess.Popen[bytes] | None = None
     """None if it is somebody else's."""
+    environ: dict[str, str] = field(default_factory=dict)
+    """Variables that its processes have besides."""
 
     def hire(self, concurrency: int, profile: str = "") -> None:
         """Starts one more worker and waits until it claims."""
         argv = [str(concurrency), *([profile] if profile else [])]
-        environ = self.lab.environ(OPENAI_BASE_URL=self.base_url)
+        environ = self.lab.environ(OPENAI_BASE_URL=self.base_url, **self.environ)
         worker = _child(["bench.worker_process", *argv], environ, self.lab)
         self.workers.append(worker)
         _first_line(worker)
@@ -146,11 +152,18 @@ class Fleet:
 @asynccontextmanager
 async def fleet(lab: Lab, script: str, *overrides: str) -> AsyncIterator[Fleet]:
     """A stub that answers by `script`, and a client; workers are hired later."""
-    stub = _child(["bench.stub_process", script], lab.environ(), lab)
-    try:
-        async with attached(lab, _first_line(stub), *overrides) as running:
+    with stub_of(lab, script) as (stub, base_url):
+        async with attached(lab, base_url, *overrides) as running:
             running.stub = stub
             yield running
+
+
+@contextmanager
+def stub_of(lab: Lab, script: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """A stub that answers by `script`, with its address."""
+    stub = _child(["bench.stub_process", script], lab.environ(), lab)
+    try:
+        yield stub, _first_line(stub)
     finally:
         _dismiss(stub)
 

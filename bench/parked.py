@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -58,10 +58,10 @@ async def run(lab: Lab, quick: bool) -> list[Figure]:
         alone = await watch(running, watch_s)
         running.dismiss_workers()
         before = await used_kib(running)
-        crowd = await _park_by_commits(running, total - real)
+        crowd = await park_by_commits(running, total - real)
         running.hire(32)
         asked = [await running.session() for _ in range(real)]
-        await asyncio.gather(*(_park_by_work(running, session) for session in asked))
+        await asyncio.gather(*(park_by_work(running, session) for session in asked))
         grown_kib = (await used_kib(running) - before) / total
         with_them, claims = await watch(running, watch_s), await held(running)
         weights = await _weights(running, [*asked[: _SAMPLE // 2], *crowd[: _SAMPLE // 2]], total)
@@ -133,7 +133,7 @@ def _scenario(folder: Path) -> Path:
     return file
 
 
-async def _park_by_work(running: Fleet, session: SessionId) -> None:
+async def park_by_work(running: Fleet, session: SessionId) -> None:
     async with aclosing(cast(Any, running.client.follow(session))) as events:
         await submit_turn(running, session, "turn-0")
         async with asyncio.timeout(PATIENCE_S):
@@ -142,7 +142,7 @@ async def _park_by_work(running: Fleet, session: SessionId) -> None:
                     return
 
 
-async def _park_by_commits(running: Fleet, count: int) -> list[SessionId]:
+async def park_by_commits(running: Fleet, count: int) -> list[SessionId]:
     sessions: list[SessionId] = []
 
     async def make() -> None:
@@ -195,17 +195,18 @@ class _Lull:
 
 async def _lull(running: Fleet) -> _Lull:
     """Waits for one: a worker asks in bursts, and a watch that cuts one in two counts a burst too many."""
-    asked, since = await _commands(running), 0.0
+    asked, since = (await commands_of(running)).total(), 0.0
     while not since or time.monotonic() - since < _LULL_S:
         await asyncio.sleep(_GLANCE_S)
-        if (now := await _commands(running)) != asked:
+        if (now := (await commands_of(running)).total()) != asked:
             asked, since = now, time.monotonic()
     return _Lull(asked, since)
 
 
-async def _commands(running: Fleet) -> int:
+async def commands_of(running: Fleet) -> Counter[str]:
+    """Commands that Redis has served so far, those that scripts run too, by name."""
     info = cast(dict[str, Any], await running.opened.broker.command("INFO", "commandstats"))
-    return sum(stats["calls"] for name, stats in info.items() if name != "cmdstat_info")
+    return Counter({name[8:]: stats["calls"] for name, stats in info.items() if name != "cmdstat_info"})
 
 
 async def held(running: Fleet) -> float:

@@ -153,12 +153,18 @@ async def caught_up(crowd: Crowd, session: str, wanted: list[tuple[str, str]]) -
 class Wire:
     """A client of a gateway: its requests, and what it was told."""
 
-    def __init__(self, crowd: Crowd, wire: ClientConnection) -> None:
-        self._crowd = crowd
+    def __init__(self, wire: ClientConnection) -> None:
         self._wire = wire
         self._next = 0
         self.heard: deque[dict[str, Any]] = deque()
         """Messages that nobody has looked at."""
+
+    @classmethod
+    async def greets(cls, socket: ClientConnection) -> Wire:
+        wire = cls(socket)
+        client = {"name": "proof", "version": "1"}
+        await wire.call("initialize", clientInfo=client, capabilities={"experimentalApi": True})
+        return wire
 
     async def hears(self, patience_s: float) -> dict[str, Any]:
         async with asyncio.timeout(patience_s):
@@ -215,12 +221,7 @@ class Person:
                 async with connect(
                     self._address(), compression=None, max_size=None, open_timeout=5.0
                 ) as socket:
-                    wire = Wire(self.crowd, socket)
-                    await wire.call(
-                        "initialize",
-                        clientInfo={"name": "chaos", "version": "1"},
-                        capabilities={"experimentalApi": True},
-                    )
+                    wire = await Wire.greets(socket)
                     await self._comes(wire, turns)
                     while self.goes_on:
                         if not self.turn:

@@ -11,6 +11,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -24,9 +25,9 @@ PER_HOUR = 0.01
 SURE = 3.0
 """So many standard errors the growth has to be above its limit."""
 LEAST_POINTS = 8
-FLOORS: Mapping[str, float] = {"MiB": 2.0, "": 3.0, "keys": 8.0, "files": 8.0}
+FLOORS: Mapping[str, float] = {"MiB": 2.0, "": 3.0, "keys": 8.0, "files": 8.0, "entries": 200.0, "s": 0.2}
 """What a series may grow by in a run whatever its mean, by its unit: pages of an allocator, a connection that
-was opened for a moment, a tree more that is under way."""
+was opened for a moment, a tree more that is under way and its entries, a turn beside a worker's start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,3 +130,13 @@ def kinds(keys: Iterable[str]) -> Counter[str]:
 def files_below(folder: Path) -> int:
     """The files below a folder that may be written to at the same moment."""
     return sum(len(files) for _, _, files in os.walk(folder))
+
+
+def disk_mib(folder: Path) -> float:
+    """What the files below a folder take on its disk."""
+    blocks = 0
+    for place, _, files in os.walk(folder):
+        for name in files:
+            with suppress(FileNotFoundError):
+                blocks += (Path(place) / name).lstat().st_blocks
+    return blocks * 512 / 2**20

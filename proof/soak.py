@@ -2,8 +2,9 @@
 
 Trees of ten agents live and end all the time: they are closed, archived and deleted within minutes, as in
 another deployment within weeks. A tenth of them lives throughout, one in ten waits for a person before each
-command, people come, look on and go, and workers are drained and killed. Every few seconds memory,
-descriptors, threads, keys and files are counted; at the end all is closed, and nothing may be left.
+command, people come, look on and go, half of them at a gateway, and workers are drained and killed. Every few
+seconds memory, descriptors, threads, keys, entries of streams, files and disk are counted, and a turn is
+timed; at the end all is closed, and nothing may be left.
 
 Exit code 1 if something grew or was left, and what; the page has the figures.
 """
@@ -13,6 +14,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import os
+import re
 import signal
 import subprocess
 import sys
@@ -26,7 +29,9 @@ from random import Random
 from typing import Any, cast
 
 import uvloop
+from websockets.asyncio.client import connect
 
+from bench.accounts import cpu_of
 from bench.lab import Fleet, Lab, fleet, lab
 from bench.machine import conditions
 from bench.parked import used_kib, weight
@@ -38,7 +43,8 @@ from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
-from proof.growth import Series, files_below, growth, kind_of, kinds, of_process, verdict
+from proof.chaos_clients import Wire
+from proof.growth import Series, disk_mib, files_below, growth, kind_of, kinds, of_process, verdict
 from proof.soak_processes import LEAKS
 
 TREE = 10
@@ -51,7 +57,7 @@ AGES = (
     "upkeep.seal_after=64",
 )
 """A quarter of a minute until a closed tree is archived, and a minute until it is deleted."""
-SAMPLE_S, CHURN_S, PATIENCE_S, EMPTY_S = 5.0, 60.0, 120.0, 240.0
+SAMPLE_S, CHURN_S, PATIENCE_S, EMPTY_S = 5.0, 60.0, 600.0, 240.0
 EMPTY_MIB = 1.0
 """Redis may hold so much more at the end than at the begin."""
 KEPT = frozenset(
@@ -77,7 +83,12 @@ KEPT = frozenset(
 Notices for those who look on, the ids of what was deleted, for 30 days, usage by day, what is known of
 workers and who of them waits, and the version of the deployment.
 """
-WORKERS, FOLLOWERS = 2, 5
+BOUNDS = {"asked": 1_024, "changed": 1_024, "released": 256, "ready": 256, "near": 256, "jobs_ready": 256}
+"""Entries that streams of these kinds keep; one is cut by whole nodes of at most 100 of them."""
+NODE = 128
+WORKERS, FOLLOWERS, LEAST_PROBES = 2, 6, 10
+AOF_BYTES = 4 << 20
+"""From here on Redis writes its log anew whenever it has doubled, which shows within minutes."""
 
 
 @dataclass
@@ -88,13 +99,18 @@ class Soak:
     until: float
     random: Random
     began: float = field(default_factory=time.monotonic)
-    upkeep: subprocess.Popen[bytes] | None = None
+    beside: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+    """Upkeep and the gateway."""
+    gateway: str = ""
+    """Its address."""
     series: dict[tuple[str, str], list[tuple[float, float]]] = field(
         default_factory=lambda: defaultdict(list)
     )
     done: Counter[str] = field(default_factory=Counter)
     roots: set[SessionId] = field(default_factory=set)
     probes: list[tuple[float, float]] = field(default_factory=list)
+    costs: dict[str, float] = field(default_factory=dict)
+    """Seconds of processors by part, of the whole run."""
     findings: list[str] = field(default_factory=list)
     kept_kib: dict[str, float] = field(default_factory=dict)
     """What Redis keeps on purpose when all sessions are deleted, by kind of key."""
@@ -174,6 +190,23 @@ async def onlooker(soak: Soak) -> None:
                     soak.done["events shown"] += 1
 
 
+async def visitor(soak: Soak) -> None:
+    """A person who does the same at the gateway, and does not answer what is asked there."""
+    while not soak.over:
+        await asyncio.sleep(soak.random.uniform(0.2, 2.0))
+        if not soak.roots:
+            continue
+        root = soak.random.choice(sorted(soak.roots))
+        async with connect(soak.gateway, compression=None, max_size=None) as socket:
+            wire = await Wire.greets(socket)
+            with contextlib.suppress(LookupError, TimeoutError):
+                await wire.call("thread/resume", threadId=root)
+                async with asyncio.timeout(soak.random.uniform(1.0, 10.0)):
+                    while True:
+                        await wire.hears(10.0)
+                        soak.done["messages of the gateway"] += 1
+
+
 async def probe(soak: Soak) -> None:
     """One session whose turns are timed: what a person would wait for."""
     session, number = await soak.running.session(), 0
@@ -188,6 +221,7 @@ async def probe(soak: Soak) -> None:
                     if event.type == "task_complete" and event.id == f"turn-{number}":
                         break
             soak.probes.append((began - soak.began, time.monotonic() - began))
+            soak.put("a turn of the probe", time.monotonic() - began, "s")
             await asyncio.sleep(2.0)
 
 
@@ -221,23 +255,39 @@ async def observe(soak: Soak) -> None:
 
 async def _sample(soak: Soak) -> None:
     running = soak.running
-    assert soak.upkeep is not None
     processes = {f"worker {n}": worker.pid for n, worker in enumerate(running.workers[:WORKERS])}
-    processes |= {"upkeep": soak.upkeep.pid}
+    processes |= {name: process.pid for name, process in soak.beside.items()}
+    processes |= {"Redis": running.lab.redis.pid}
     for name, pid in processes.items():
         for what, (value, unit) in of_process(pid).items():
             soak.put(f"{what} of {name}", value, unit)
-    soak.put("memory of Redis", await used_kib(running) / 1024, "MiB")
-    for kind, count in kinds(await _keys(running)).items():
+    soak.put("data of Redis", await used_kib(running) / 1024, "MiB")
+    for kind, count in kinds(await keys_of(running)).items():
         soak.put(f"keys {kind}", count, "keys")
-    for part in ("home", "tmp"):
-        soak.put(f"files in {part}", files_below(running.lab.folder / part), "files")
+    for kind, entries in (await _entries(running)).items():
+        soak.put(f"entries {kind}{' beyond their bound' if kind in BOUNDS else ''}", entries, "entries")
+    for part in ("home", "tmp", "redis"):
+        folder = running.lab.folder / part
+        soak.put(f"files in {part}", files_below(folder), "files")
+        soak.put(f"disk of {part}", disk_mib(folder), "MiB")
 
 
-async def _keys(running: Fleet) -> list[str]:
+async def _entries(running: Fleet) -> Counter[str]:
+    """Entries of all streams, by kind of key; of those that have a bound, entries beyond it."""
+    broker, names, found = running.opened.broker, await keys_of(running, "TYPE", "stream"), Counter[str]()
+    for start in range(0, len(names), 500):
+        some = names[start : start + 500]
+        lengths = await asyncio.gather(*(broker.command("XLEN", name) for name in some))
+        for name, length in zip(some, lengths, strict=True):
+            bound = BOUNDS.get(kind_of(name), -NODE) + NODE
+            found[kind_of(name)] += max(0, cast(int, length) - bound)
+    return found
+
+
+async def keys_of(running: Fleet, *only: str) -> list[str]:
     found, cursor = [], 0
     while True:
-        cursor, names = cast(Any, await running.opened.broker.command("SCAN", cursor, "COUNT", 1000))
+        cursor, names = cast(Any, await running.opened.broker.command("SCAN", cursor, "COUNT", 1000, *only))
         found += [name.decode() for name in names]
         if not int(cursor):
             return found
@@ -262,7 +312,7 @@ async def emptied(soak: Soak, before_kib: float) -> None:
 async def _left(soak: Soak, before_kib: float) -> list[str]:
     """Lines for what is left of sessions: their keys, files, objects; and the memory of Redis."""
     found = []
-    names = await _keys(soak.running)
+    names = await keys_of(soak.running)
     for kind, count in sorted(kinds(name for name in names if kind_of(name) not in KEPT).items()):
         found.append(f"{counted(count, 'key')} of the kind {kind} are left of deleted sessions")
     for folder, what in _places(soak.running.lab):
@@ -285,7 +335,8 @@ async def _data_kib(running: Fleet) -> float:
 
 
 def _places(place: Lab) -> list[tuple[Path, str]]:
-    homes = [path for path in (place.folder / "home").rglob("*") if path.is_dir()]
+    """Folders of what is kept of sessions; others may vanish while they are looked for."""
+    homes = [Path(folder) for folder, _, _ in os.walk(place.folder / "home")]
     return [(path, f"the {path.name}") for path in homes if path.name in {"sessions", "archive", "copies"}]
 
 
@@ -293,51 +344,74 @@ def _places(place: Lab) -> list[tuple[Path, str]]:
 
 
 @contextlib.asynccontextmanager
-async def _upkeep(running: Fleet, leak: str) -> AsyncIterator[subprocess.Popen[bytes]]:
-    process = await asyncio.to_thread(_started, running, leak)
-    assert process.stdout is not None
-    assert process.stdin is not None
+async def _beside(soak: Soak, leaks: str) -> AsyncIterator[None]:
+    """Upkeep and a gateway, which end with it."""
+    words = {
+        "upkeep": ["proof.soak_processes", "upkeep", *([leaks] if leaks else []), *AGES],
+        "gateway": ["orchestrator.cli.main", "serve", "--listen", "ws://127.0.0.1:0"],
+    }
     try:
-        if not await asyncio.to_thread(process.stdout.readline):
-            raise RuntimeError("upkeep ended before it was ready")
-        yield process
+        for name, argv in words.items():
+            soak.beside[name] = await asyncio.to_thread(started, soak.running, name, argv)
+        await said(soak.running, "upkeep", "ready")
+        soak.gateway = (await said(soak.running, "gateway", r"listening on (ws://\S+)"))[1]
+        yield
     finally:
-        process.stdin.close()
-        await asyncio.to_thread(process.wait)
-        process.stdout.close()
+        for process in soak.beside.values():
+            assert process.stdin is not None
+            process.stdin.close()
+            process.terminate()
+            await asyncio.to_thread(process.wait)
 
 
-def _started(running: Fleet, leak: str) -> subprocess.Popen[bytes]:
-    argv = [sys.executable, "-m", "proof.soak_processes", "upkeep", *([leak] if leak else []), *AGES]
+def started(running: Fleet, name: str, words: list[str]) -> subprocess.Popen[bytes]:
     root = Path(__file__).resolve().parents[1]
-    return subprocess.Popen(
-        argv,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env=running.lab.environ(OPENAI_BASE_URL=running.base_url, PYTHONPATH=str(root)),
-        cwd=running.lab.workspace,
-    )
+    environ = running.lab.environ(OPENAI_BASE_URL=running.base_url, PYTHONPATH=str(root), **running.environ)
+    with (running.lab.folder / f"{name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-m", *words],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            env=environ,
+            cwd=running.lab.workspace,
+        )
 
 
-async def soaked(place: Lab, minutes: float, agents: int, seed: int, leak: str) -> Soak:
+async def said(running: Fleet, name: str, pattern: str) -> re.Match[str]:
+    log = running.lab.folder / f"{name}.log"
+    async with asyncio.timeout(PATIENCE_S):
+        while (found := re.search(pattern, log.read_text(errors="replace"))) is None:  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+    return found
+
+
+async def soaked(place: Lab, minutes: float, agents: int, seed: int, leaks: str) -> Soak:
     """Runs it to its end."""
     (place.folder / "tmp").mkdir()
     async with fleet(place, "soak", *WIDE) as running:
+        running.environ["TMPDIR"] = str(place.folder / "tmp")
+        await running.opened.broker.command("CONFIG", "SET", "auto-aof-rewrite-min-size", AOF_BYTES)
         before_kib = await _data_kib(running)
         soak = Soak(running, time.monotonic() + minutes * 60, Random(seed))
         for _ in range(WORKERS):
             running.hire(max(16, agents // WORKERS))
-        async with _upkeep(running, leak) as upkeep:
-            soak.upkeep = upkeep
+        async with _beside(soak, leaks):
             trees = max(2, agents // TREE)
             lives = [tree_life(soak, n % 10 == 1, n % 10 == 0) for n in range(trees)]
-            await _all(
-                *lives, *(onlooker(soak) for _ in range(FOLLOWERS)), probe(soak), churn(soak), observe(soak)
-            )
+            people = [(onlooker, visitor)[n % 2](soak) for n in range(FOLLOWERS)]
+            await _all(*lives, *people, probe(soak), churn(soak), observe(soak))
+            soak.costs = _costs(soak)
             soak.findings += [v for s in _series(soak) if (v := verdict(s))]
             soak.findings += _slower(soak)
             await emptied(soak, before_kib)
     return soak
+
+
+def _costs(soak: Soak) -> dict[str, float]:
+    found = {part: cpu.own_s for part, cpu in soak.running.costs().items() if part != "client"}
+    found |= {name: cpu_of(process.pid).own_s for name, process in soak.beside.items()}
+    return found | {"commands": soak.running.costs()["worker"].below_s}
 
 
 async def _all(*parts: Coroutine[Any, Any, None]) -> None:
@@ -355,8 +429,8 @@ def _slower(soak: Soak) -> list[str]:
     half = (soak.until - soak.began) / 2
     first = sorted(took for at, took in soak.probes if at < half)
     second = sorted(took for at, took in soak.probes if at >= half)
-    if len(first) < 20 or len(second) < 20:
-        return []
+    if len(first) < LEAST_PROBES or len(second) < LEAST_PROBES:
+        return [f"the probe had {len(first)} and {len(second)} turns: too few to say whether it got slower"]
     before, now = first[int(len(first) * 0.99)], second[int(len(second) * 0.99)]
     return [f"the probe's p99 went from {before:.2f} to {now:.2f} s"] if now > 1.5 * before + 0.2 else []
 
@@ -382,6 +456,9 @@ def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
             f"| {series.name} | {found.mean:,.1f} {series.unit} | {found.grown:+,.1f} | "
             f"{found.per_hour:+,.1f} ± {found.unsure:,.1f} | {word} |"
         )
+    agents = soak.done["trees"] * TREE
+    lines += ["", f"Seconds of processors, {agents:,} agents having come and gone:", ""]
+    lines += [f"- {part}: {spent:,.0f}" for part, spent in soak.costs.items()]
     kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
     lines += ["", f"Left in Redis on purpose when all was deleted, in KiB: {kept}."]
     lines += ["", "## Findings", "", *(f"- {one}" for one in soak.findings or ["none"]), ""]
@@ -395,11 +472,16 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--agents", type=int, default=100, help="at a time (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--page", type=Path, help="where the page is written")
-    parser.add_argument("--leak", choices=sorted(LEAKS), default="", help="plant a leak, which must be found")
+    parser.add_argument(
+        "--leak", default="", help=f"plant leaks, which must be found: {', '.join(LEAKS)}, or all"
+    )
     given = parser.parse_args(argv)
+    leaks = ",".join(LEAKS) if given.leak == "all" else given.leak
+    if unknown := set(filter(None, leaks.split(","))) - set(LEAKS):
+        parser.error(f"no such leak: {', '.join(sorted(unknown))}")
     with lab() as place:
         under = "; ".join(f"{name}: {value}" for name, value in conditions(place).items())
-        soak = uvloop.run(soaked(place, given.minutes, given.agents, given.seed, given.leak))
+        soak = uvloop.run(soaked(place, given.minutes, given.agents, given.seed, leaks))
     page = report(soak, given.minutes, given.agents, under)
     if given.page:
         given.page.parent.mkdir(parents=True, exist_ok=True)

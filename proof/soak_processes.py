@@ -1,4 +1,4 @@
-"""Processes of a soak: `python -m proof.soak_processes upkeep [LEAK] KEY=VALUE…`.
+"""Processes of a soak: `python -m proof.soak_processes upkeep [LEAK,…] KEY=VALUE…`.
 
 The upkeep of a deployment, by its own jobs, whose day is a minute: what they wait for is in the settings, and
 how often they look is here. A LEAK is what the soak has to find, planted beside the product. Ends with its
@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import sys
+import tempfile
+import threading
+import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -42,7 +45,7 @@ class AtOnce:
         await JOBS[job](self.ctx, subject)
 
 
-async def _upkeep(settings: Settings, url: str, leak: str) -> None:
+async def _upkeep(settings: Settings, url: str, leaks: Sequence[str]) -> None:
     key = chain_key(settings)
     secret = key.secret if key else b""
     async with deployment(settings, url, kind="upkeep") as opened:
@@ -51,7 +54,7 @@ async def _upkeep(settings: Settings, url: str, leak: str) -> None:
         )
         queue = AtOnce()
         queue.ctx["upkeep"] = upkeep_of(settings, storage, url)
-        leaking = asyncio.ensure_future(LEAKS[leak](settings, opened.broker)) if leak else None
+        leaking = [asyncio.ensure_future(LEAKS[leak](settings, opened.broker)) for leak in leaks]
         print("ready", flush=True)
         ended = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
         looks = 0
@@ -61,8 +64,8 @@ async def _upkeep(settings: Settings, url: str, leak: str) -> None:
             looks += 1
             with suppress(TimeoutError):
                 await asyncio.wait_for(asyncio.shield(ended), LOOK_S)
-        if leaking is not None:
-            leaking.cancel()
+        for leak in leaking:
+            leak.cancel()
 
 
 # ── leaks ─────────────────────────────────────────────────────────────────────────────────────────
@@ -89,6 +92,47 @@ async def _keys(settings: Settings, broker: Any) -> None:
         await asyncio.sleep(0.5)
 
 
+async def _streams(settings: Settings, broker: Any) -> None:
+    while True:
+        for _ in range(20):
+            await broker.command("XADD", broker.keys.of_shard(0, "queue"), "*", "leaked", 1)
+        await asyncio.sleep(1)
+
+
+async def _redis(settings: Settings, broker: Any) -> None:
+    while True:
+        await broker.command("APPEND", broker.keys.of_shard(0, "text"), os.urandom(1 << 18))
+        await asyncio.sleep(1)
+
+
+async def _latency(settings: Settings, broker: Any) -> None:
+    busy, began = "local ends = tonumber(ARGV[1]) for n = 1, ends do local x = n * n end", time.monotonic()
+    while True:
+        await broker.command("EVAL", busy, 0, int((time.monotonic() - began) * 200_000))
+        await asyncio.sleep(0.2)
+
+
+async def _threads(settings: Settings, broker: Any) -> None:
+    while True:
+        threading.Thread(target=threading.Event().wait, daemon=True).start()
+        await asyncio.sleep(2)
+
+
+async def _disk(settings: Settings, broker: Any) -> None:
+    with (Path(os.environ["HOME"]) / "leaked").open("ab") as file:
+        while True:
+            file.write(os.urandom(1 << 18))
+            file.flush()
+            await asyncio.sleep(1)
+
+
+async def _temporary(settings: Settings, broker: Any) -> None:
+    while True:
+        descriptor, _ = tempfile.mkstemp()
+        os.close(descriptor)
+        await asyncio.sleep(0.5)
+
+
 async def _files(settings: Settings, broker: Any) -> None:
     number = 0
     while True:
@@ -106,19 +150,25 @@ async def _processes(settings: Settings, broker: Any) -> None:
 LEAKS: dict[str, Callable[[Settings, Any], Awaitable[None]]] = {
     "memory": _memory,
     "descriptors": _descriptors,
-    "keys": _keys,
-    "files": _files,
+    "threads": _threads,
     "processes": _processes,
+    "keys": _keys,
+    "streams": _streams,
+    "redis": _redis,
+    "files": _files,
+    "temporary": _temporary,
+    "disk": _disk,
+    "latency": _latency,
 }
 
 
 def main(kind: str, given: Sequence[str]) -> None:
     """Runs the process of that kind."""
     assert kind == "upkeep", kind
-    leak = given[0] if given and given[0] in LEAKS else ""
+    leaks = given[0].split(",") if given and "=" not in given[0] else []
     settings = load_settings(SettingsSources.of_process(overrides=[one for one in given if "=" in one]))
     with redis_url(settings) as url:
-        uvloop.run(_upkeep(settings, url, leak))
+        uvloop.run(_upkeep(settings, url, leaks))
 
 
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ takes a free port, which is printed; a port that is taken is a warning, and the 
 Every label has few values: names of pools and models come from settings and sessions, and from the hundredth
 on they are `other`. A session's id, a person's name or a model's text is never one. Durations are measured
 within one worker: what was begun by a worker that is lost is counted, and its duration is not.
-On a worker all of it costs some 25 µs a turn, less than a hundredth of what a turn costs; without the
-setting, nothing. [ops/prometheus](../ops/prometheus) has a configuration and alerts, and
+Without the setting nothing is counted.
+[ops/prometheus](../ops/prometheus) has a configuration and alerts, and
 [ops/grafana](../ops/grafana/dendro.json) a dashboard; [tracing](tracing.md) is the view of single sessions.
 """
 SECTIONS: tuple[tuple[str, str, tuple[Metric, ...]], ...] = (
