@@ -58,7 +58,7 @@ AT_ONCE, WORKERS, CONCURRENCY = 48, 2, 24
 AGENTS = 3
 """Of a tree whose root awaits them."""
 MORE_MIB, MORE_SHARE, MORE_COMMANDS = 1.0, 0.02, 0.2
-"""Redis may hold and do so much more on the last day than on the first."""
+"""Redis may hold and do so much more on the last day than on the second."""
 
 
 # ── the clock ─────────────────────────────────────────────────────────────────────────────────────
@@ -324,8 +324,8 @@ def wrong_with(week: Week, day: int, seen: Seen) -> list[str]:
 
 
 def grown(days: Sequence[Day]) -> list[str]:
-    """A line for each cost of the last day that is more than the first one's."""
-    first, last = days[0], days[-1]
+    """A line for each cost of the last day that is more than that of the second, when all rest."""
+    first, last = days[1], days[-1]
     then, now = first.commands.total(), last.commands.total()
     costs = (
         ("MiB in Redis", first.mib, last.mib, first.mib * (1 + MORE_SHARE) + MORE_MIB),

@@ -74,8 +74,8 @@ def test_each_rule_refuses_a_spoiled_day(
 @pytest.mark.parametrize("more", [{"mib": 13.0}, {"keys": 101}, {"commands": Counter(get=1_300)}])
 def test_cost_that_grows_is_named(more: dict[str, Any]) -> None:
     first = Day(1, Counter(get=1_000), 10.0, 100, 1.0, 1.0, 1.0)
-    assert grown([first, replace(first, number=7)]) == []
-    assert len(grown([first, replace(first, number=7, **more)])) == 1
+    assert grown([first, first, replace(first, number=7)]) == []
+    assert len(grown([first, first, replace(first, number=7, **more)])) == 1
 
 
 @pytest.mark.night
