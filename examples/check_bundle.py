@@ -1,7 +1,6 @@
 """Checks a bundle of a Dendro run, by docs/protocol/bundle.md alone: nothing of Dendro's is imported.
 
     python check_bundle.py run.zip [trust.json]
-
 Each finding is a line: its code, its place, what is wrong. Exit code 0: the bundle holds; 1: it does not;
 2: it cannot be checked by this program, which reads no receipts.
 """
@@ -95,14 +94,17 @@ def read_note(data):
     sound = blank and lines == rest and all(len(value) > 4 for _, value in found) and len(data) <= 256 << 10
     require(sound and not re.search(r"[\x00-\x09\x0b-\x1f]", text + rest), "note", "it is no signed note")
     return text + "\n", found
+def signs(public, value, text):
+    try:
+        signature = value if isinstance(value, bytes) else base64.b64decode(str(value), validate=True)
+        return Ed25519PublicKey.from_public_bytes(public).verify(signature, text.encode()) is None
+    except (InvalidSignature, ValueError):
+        return False
 def signers(note, keys):  # a signature that names a key and is none of it is wrong
     found = set()
     for name, id, public in keys:
-        for signature in (value[4:] for who, value in note[1] if (who, value[:4]) == (name, id)):
-            try:
-                Ed25519PublicKey.from_public_bytes(public).verify(signature, note[0].encode())
-            except (InvalidSignature, ValueError):
-                raise Bad("note", f"the signature of {name} does not fit") from None
+        for value in (value[4:] for who, value in note[1] if (who, value[:4]) == (name, id)):
+            require(signs(public, value, note[0]), "note", f"the signature of {name} does not fit")
             found.add(name)
     return found
 def references(value, packs=False):  # the texts that a value names, or the packs: hash and bytes
@@ -116,11 +118,11 @@ def references(value, packs=False):  # the texts that a value names, or the pack
         elif type(one) in (dict, list):
             waiting += one.values() if type(one) is dict else one
 class Check:
-    def __init__(self, path, keys=None):
+    def __init__(self, path, keys=None, people=()):
         self.found, self.path, self.keys, self.zip, self.sizes = [], Path(path), keys, None, {}
-        self.files, self.unread, self.made, self.named_by_tree, self.forks = {}, set(), set(), set(), {}
+        self.files, self.people, self.forks = {}, dict(people), {}
+        self.unread, self.made, self.named_by_tree = set(), set(), set()
         self.bare, self.redacted, self.chains, self.named = {}, {}, {}, {"texts": {}, "packs": {}}
-
     def find(self, code, place="", why=""):
         self.found.append((code, place, why))
     def guarded(self, place, act, *given):
@@ -128,14 +130,12 @@ class Check:
             act(*given)
         except Bad as bad:
             self.find(bad.args[0], place, bad.args[1])
-
     def run(self):
         for step in (self.open, self.manifest, self.logs, self.tree, self.absent, self.contents):
             self.guarded("", step)
             if self.found and not self.files:
                 break
         return self.found
-
     def open(self):
         try:
             if self.path.is_dir():
@@ -159,7 +159,6 @@ class Check:
         self.sizes[name] = size
         self.unread.add(name)
         require(len(self.sizes) <= MOST_MEMBERS, "container", "too many members")
-
     def read(self, name, lines=False):  # in pieces, or in lines; held against the manifest at the end
         require(name in self.sizes, "member-missing", name)
         stated, digest, size = self.files.get(name), sha256(), 0
@@ -177,7 +176,6 @@ class Check:
             raise Bad("container", f"{name}: {error}") from None
         if stated and (size, digest.hexdigest()) != (stated["bytes"], stated["sha256"]):
             self.find("member-changed", name)
-
     def manifest(self):
         require(sum(self.sizes.values()) <= 64 << 30, "container", "it is too large")
         data = b"".join(itertools.islice(self.read("manifest.json"), 33))
@@ -205,7 +203,6 @@ class Check:
         text = f"dendro-bundle/1\n{(origin := self.told['origin'])}\n{sha256(data).hexdigest()}\n"
         require(note[0] == text, "note", "it is the note of another manifest")
         require(self.keys is None or origin in signers(note, self.keys), "signer", "no key that you trust")
-
     def logs(self):
         for log in sorted(self.told["logs"], key=lambda log: log["id"]):  # sessions before the tree
             if self.log_files[log["id"]] in self.sizes:
@@ -239,7 +236,6 @@ class Check:
         require(size == log["size"], "size", f"it has {size} entries")
         for code, hash in (("root", root(peaks)), ("head", head)):
             self.find(code, id) if hash.hex() != log[code] else None
-
     def chain_at(self, session, seq):
         chains, at = self.chains.get(f"session:{session}"), 32 * seq if fits(seq, 0) else -1
         return None if chains is None or at < 0 else (chains[at - 32 : at] if at else GENESIS).hex()
@@ -248,7 +244,6 @@ class Check:
             self.named_by_tree.add(line["by"])
         elif self.chain_at(line["by"], line["e"]) != line["c"]:
             self.find("cause", place, "no entry caused it")
-
     def entry(self, id, seq, text):
         value = read_json(text, "entry", float)
         require(type(value) is dict, "entry", "it is no object")
@@ -268,12 +263,21 @@ class Check:
             child = str((mapping(told.get("child")) or told).get("session"))
             known = f"session:{child}" in self.logs_told or child in self.left_out
             self.made.add(child) if known else self.find("child-absent", f"{id}:{seq}", child)
+        if fact == "answer" and told.get("agent_id") is None and "sig" in told:
+            self.answer(f"{id}:{seq}", session, told)
         if fact == "redacted":
             seq = told["seq"] if fits(told.get("seq"), 1) else -1
             self.redacted[str(told.get("log")), seq] = str(told.get("digest"))
         if fact == "forked":
             self.forks[f"{id}:{seq}"] = mapping(told.get("parent"))
             self.inherited(told.get("content"))
+    def answer(self, place, session, told):  # a person's signature under a decision
+        name, shown = str(told.get("key", "")).partition("+")[0], told.get("shown", "")
+        digest = shown.get("$blob") if type(shown) is dict else sha256(str(shown).encode()).hexdigest()
+        parts = map(told.get, ("turn", "call_id", "decision", "answered_ms"))
+        said = "\n".join(map(str, ["dendro-answer/1", session, *parts, digest, ""]))
+        if name in self.people and not signs(self.people[name], told["sig"], said):
+            self.find("answer", place, f"its signature is none of {name} under this answer")
     def inherited(self, content):  # a conversation names texts, too, and so does what it had inherited itself
         if type(content) is dict:
             name = f"texts/{content.get('$blob')}"
@@ -294,7 +298,6 @@ class Check:
             self.named[kind].setdefault(digest, set()).add(size)
         else:
             self.find(f"{kind[:-1]}-missing", place, f"{digest} is neither here nor declared")
-
     def tree(self):
         root, here, left_out = self.told["tree"], self.logs_told.keys(), self.left_out
         sessions = {id[8:] for id in here if id.startswith("session:")}
@@ -308,7 +311,6 @@ class Check:
         ):
             for name in names:
                 self.find(code, name)
-
     def absent(self):
         for at, digest in self.bare.items():
             if at in self.redacted and at in self.withheld and self.redacted[at] == digest:
@@ -317,7 +319,6 @@ class Check:
                 self.find("unexplained", at, "it has no text")
         for at in self.withheld | {at for at in self.redacted if at[1] <= self.logs_told.get(at[0], -2)}:
             self.find("explained", at, "it has a text") if at not in self.bare else None
-
     def contents(self):
         for kind, end in (("texts", ""), ("packs", ".pack")):
             for digest, one in self.told[kind].items():
@@ -332,12 +333,12 @@ class Check:
                     self.find(f"{kind[:-1]}-unnamed", name, "no entry names it")
         for name in self.unread - {"manifest.json", "manifest.note"}:
             self.guarded(name, lambda name=name: [None for _ in self.read(name)])
-
 def main(path, trust=None):
     told = json.loads(Path(trust).read_text()) if trust else {}
     if trust and (told.get("quorum", 1) or told.get("checkpoint")):
         cannot("the trust file asks for receipts, which this program does not read (say quorum 0)")
-    check = Check(path, [read_key(key) for key in told.get("log", [])] if trust else None)
+    people = {name: read_key(key)[2] for name, key in told.get("people", {}).items()}
+    check = Check(path, [read_key(key) for key in told.get("log", [])] if trust else None, people)
     for finding in check.run():
         print(*map(ascii, finding))
     if check.found:
@@ -345,6 +346,5 @@ def main(path, trust=None):
     if any(name.startswith("receipts/") for name in check.sizes):
         cannot("it holds but for its receipts, which this program does not read")
     print("agrees with itself;", "signed by a key you trust" if trust else "who made it is not shown")
-
 if __name__ == "__main__":
     main(*sys.argv[1:3])

@@ -1,4 +1,4 @@
-"""Checks a bundle of a Dendro run with receipts and people's answers, on top of check_bundle.py.
+"""Checks a bundle of a Dendro run with its receipts, on top of check_bundle.py.
 
 By docs/protocol/bundle.md:
 
@@ -81,32 +81,10 @@ def continued(old, size, old_root, proof, whole=True):  # the two roots to which
 
 class ReceiptCheck(Check):
     def __init__(self, path, trust=None):
-        super().__init__(path, trust and [(n, id, key) for n, id, kind, key in trust["log"] if kind == 1])
+        people = {name: read_key(text, 1)[3] for name, text in (trust or {}).get("people", {}).items()}
+        keys = trust and [(n, id, key) for n, id, kind, key in trust["log"] if kind == 1]
+        super().__init__(path, keys, people)
         self.trust, self.points, self.heads, self.register_read, self.chosen = trust, {}, {}, False, True
-        people = (trust or {}).get("people", {})
-        self.people = {name: read_key(text, 1)[3] for name, text in people.items()}
-
-    def entry(self, id, seq, text):
-        super().entry(id, seq, text)
-        value = json.loads(text)
-        told = value.get("payload") if type(value.get("payload")) is dict else {}
-        is_answer = (id[:8], value.get("type"), told.get("kind")) == ("session:", "dendro", "answer")
-        if is_answer and told.get("agent_id") is None and "sig" in told:
-            self.answer(f"{id}:{seq}", id[8:], told)
-
-    def answer(self, place, session, told):  # a person's signature under a decision
-        name, shown = str(told.get("key", "")).partition("+")[0], told.get("shown", "")
-        if name not in self.people:
-            return
-        digest = shown.get("$blob") if type(shown) is dict else sha256(str(shown).encode()).hexdigest()
-        parts = [told.get(part) for part in ("turn", "call_id", "decision", "answered_ms")]
-        said = "\n".join(map(str, ["dendro-answer/1", session, *parts, digest, ""]))
-        try:
-            signature, key = base64.b64decode(str(told["sig"]), validate=True), self.people[name]
-            Ed25519PublicKey.from_public_bytes(key).verify(signature, said.encode())
-        except (InvalidSignature, ValueError):
-            self.find("answer", place, f"its signature is none of {name} under this answer")
-
     def logs(self):
         self.guarded("receipts/", self.receipts)
         super().logs()

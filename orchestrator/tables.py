@@ -903,6 +903,25 @@ class UpkeepSettings(Table):
     is an error in the log of `dendro upkeep`."""
 
 
+class ApprovalsSettings(Table):
+    """Approvals: whether they have to be signed ([verifying](verifying.md#signed-answers))."""
+
+    signed: Literal["off", "wanted", "required"] = setting("off", "approvals.signed")
+    """Whether a decision on a command, a patch or a call of a tool has to bear a person's signature
+    (`dendro approvals --sign`): `required` refuses one without, and the request stays open; `wanted` warns.
+    Read by workers, for all sessions that they run."""
+
+    signers: tuple[str, ...] = setting((), "approvals.signers")
+    """Verifier keys of the people whose signatures count, as `dendro approvals --sign` prints them:
+    `ada+26a23f38+AdmMXYMQ…`. A signature that names one of them and is none of it is refused in any case."""
+
+    @model_validator(mode="after")
+    def _somebody_can_sign(self) -> Self:
+        if self.signed == "required" and not self.signers:
+            raise conflict("approvals.signed", "required", "approvals.signers has to name who may sign")
+        return self
+
+
 class ReceiptsSettings(Table):
     """Receipts: a notary states the heads of all logs in a register that it signs ([notary](notary.md))."""
 
@@ -1235,6 +1254,7 @@ __all__ = [
     "SESSION_KEYS",
     "AgentSettings",
     "ApprovalPolicy",
+    "ApprovalsSettings",
     "AuthSettings",
     "ChainSettings",
     "EnvironmentPolicy",

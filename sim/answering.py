@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from random import Random
 from typing import Any, cast
 
+from orchestrator.core.decide.call import decision_word
 from orchestrator.protocol import ops
 from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
@@ -26,6 +29,8 @@ from orchestrator.requests import (
     request_of,
 )
 from orchestrator.views.event import Event
+from sim.answers import KNOWN, signature_under
+from sim.double import EPOCH_S
 from sim.grammar_terms import PNG
 from sim.machines import Site
 from sim.secrets import SECRET
@@ -47,6 +52,10 @@ class Answering(ABC):
         # Drawn beside the rest, so that who does nothing of the kind does what it did.
         self._whims = Random(f"{name}:{rng.getstate()[1][:4]}")
         self._numbered = 0
+        self._named = "", "", ""
+        """The session, turn and call of the request that it answers."""
+        self._signatures: dict[tuple[str, str, str], ops.AnswerSignature] = {}
+        """The last one under each request."""
 
     @abstractmethod
     async def submits(self, session: str, op: Any, id: str = "") -> str:
@@ -76,6 +85,7 @@ class Answering(ABC):
             agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
             prefix = event.msg.get("proposed_execpolicy_amendment")
             decision = _amendment(prefix) if prefix and self._whims.random() < ALLOWS else ""
+            self._named = str(event.msg.get("session_id") or session), event.id, str(event.msg["call_id"])
             await self.decides(session, event.type, meant, decision, agent_id=agent)
 
     async def _answers_questions(self, session: str, event: Event) -> None:
@@ -175,6 +185,8 @@ class Answering(ABC):
             types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
             await self.replies(session, types[kind], call_id, None)
         else:
+            task = self._site.watch.sessions[session].state.task
+            self._named = session, task.id if task is not None else "", call_id
             await self.decides(
                 session, "apply_patch" if kind in ("patch", "merge") else "exec", call_id, "denied"
             )
@@ -209,7 +221,27 @@ class Answering(ABC):
         if not id.startswith("c"):
             reach.saw("answered_by_turn")
         shown = ops.Shown(text=f"sim {id}", surface="sim", opened_ms=1)
-        await self.submits(session, kind(id=id, decision=cast(Any, chosen), agent_id=agent_id, shown=shown))
+        op = kind(id=id, decision=cast(Any, chosen), agent_id=agent_id, shown=shown)
+        if self._site.signs and (signature := self._signature(op)) is not None:
+            op = op.model_copy(update={"signature": signature})
+        await self.submits(session, op)
+
+    def _signature(self, op: ops.ExecApproval | ops.PatchApproval) -> ops.AnswerSignature | None:
+        """A signature under a decision, mostly; else one of before, for another decision, or an old one."""
+        drawn, named = self._whims.random(), self._named
+        now_ms = int((EPOCH_S + self._site.loop.time()) * 1000)
+        if drawn < 0.1:
+            return None
+        if drawn < 0.25 and named in self._signatures:
+            return self._signatures[named]
+        at_ms = now_ms - 660_000 if drawn > 0.95 else now_ms
+        decision = decision_word(op.decision) if drawn < 0.85 else "denied"
+        assert op.shown
+        digest = sha256(op.shown.text.encode()).hexdigest()
+        text = "\n".join(("dendro-answer/1", *named, decision, str(at_ms), digest, ""))
+        sig = base64.b64encode(signature_under(text)).decode()
+        self._signatures[named] = ops.AnswerSignature(answered_ms=at_ms, sig=sig, key=KNOWN)
+        return self._signatures[named]
 
 
 def _amendment(prefix: Sequence[str]) -> dict[str, Any]:

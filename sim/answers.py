@@ -6,12 +6,27 @@ means the question that was there; so the queue's order is compared, and nothing
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Container, Mapping
+from hashlib import sha256
 from typing import Any
 
 from orchestrator.core.calls import ANSWERABLE
 from sim.observer import Observer
 from sim.seen import Seen
+
+KNOWN = "ada+00000000"
+"""The key that workers know; a signature of it is the digest of what it is under."""
+RECENT_MS = 600_000
+
+
+def signature_under(text: str) -> bytes:
+    return sha256(f"{KNOWN} signs {text}".encode()).digest()
+
+
+def is_signed(key: str, signature: bytes, message: bytes) -> bool | None:
+    """The check of workers; None for another key."""
+    return signature == signature_under(message.decode()) if key == KNOWN else None
 
 
 class Answers:
@@ -23,6 +38,10 @@ class Answers:
         """By session and call: the end of its queue when it was asked about last."""
         self.without: Container[str] = ()
         """Those whose clients do not say what they had before them."""
+        self.signed = False
+        """Whether approvals have to be signed."""
+        self._signatures: dict[str, tuple[str, str, int]] = {}
+        """By signature: the session, the call, and the entry that it has led to."""
 
     def went_back(self) -> None:
         """Forgets when questions were asked: that is unknown for logs that are read anew."""
@@ -38,6 +57,20 @@ class Answers:
         if fact.get("shown") not in (f"sim {fact['call_id']}", f"sim {fact['turn']}"):
             self._watch.broken("answer_shown", f"{session}: {fact} does not keep what was shown of it")
 
+    def _signed(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
+        """The rule `answer_signed`: a decision that counts bears a fresh signature under just that, once."""
+        if not self.signed or fact.get("digest") or fact.get("secret"):
+            return
+        self._watch.reach.saw("answer_signed")
+        digest = sha256(str(fact.get("shown", "")).encode()).hexdigest()
+        parts = ("dendro-answer/1", session, fact["turn"], fact["call_id"], fact["decision"])
+        text = "\n".join((*parts, str(fact["answered_ms"]), digest, ""))
+        given, place = str(fact.get("sig", "")), (session, fact["call_id"], seen.seq)
+        if fact.get("key") != KNOWN or base64.b64decode(given) != signature_under(text):
+            self._watch.broken("answer_signed", f"{session}: {fact} is under no signature that it needs")
+        elif self._signatures.setdefault(given, place) != place:
+            self._watch.broken("answer_signed", f"{session}: {fact} is decided by a signature of before")
+
     def entry(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """A fact of a session's log, whose queue was read to its end before that was written."""
         if self._watch.reads_anew:
@@ -49,6 +82,7 @@ class Answers:
             self._asked[place] = seen.tip
         elif fact["kind"] == "answer" and "agent_id" not in fact and fact["who"] != "timer":
             self._shown(session, fact)
+            self._signed(session, seen, fact)
             self._answered(session, seen, fact)
 
     def _answered(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:

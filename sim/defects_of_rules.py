@@ -10,7 +10,7 @@ from orchestrator.core.decide import agent, call, call_end, request, takeover, t
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.modes import Proposal
-from orchestrator.runtime import lookups, model_request, runner
+from orchestrator.runtime import intake, lookups, model_request, runner
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
 from sim.mutant import Mutant, lua, swapped, text
@@ -41,6 +41,25 @@ DEFECTS = (
         "what was approved for the session before runs in plan mode too",
         text(call, "_approved", " or plans(draft.task.settings)", ""),
         "approvals",
+    ),
+    Mutant(
+        "signature counts again",
+        "a signature under an answer decides a later request of the same call, too",
+        text(call, "counted_signature", "<= max(earlier, default=0)", "< 0"),
+        test="tests/core/test_core_approvals.py"
+        "::test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox",
+    ),
+    Mutant(
+        "signature under any decision",
+        "a worker takes a signature for an answer whatever decision it is under",
+        text(intake, "_checked", "if holds or (", "if given.key or ("),
+        "signed",
+    ),
+    Mutant(
+        "unsigned approvals count",
+        "where approvals have to be signed, one that nobody has signed counts",
+        text(call, "counted_signature", 'signed_answers == "required"', 'signed_answers == "none"'),
+        "signed",
     ),
     Mutant(
         "personality is forgotten",

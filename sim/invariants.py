@@ -333,6 +333,10 @@ RULES = {
         "An answer in the log has the words that the person had before them.",
         Case("somebody decided about a command or a patch"),
     ),
+    "answer_signed": Rule(
+        "Where approvals have to be signed, each decision of a person bears a signature of its own.",
+        Case("somebody decided about a command or a patch that has to be signed"),
+    ),
     "asked_first": Rule(
         "An answer counts only for a question that had been asked when it was given.",
         Case("a call was asked about again"),

@@ -38,6 +38,7 @@ from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
+from sim.answers import is_signed
 from sim.bench import SimBench
 from sim.files import SimFiles
 from sim.folders import PORTABLE, Folders
@@ -81,6 +82,8 @@ class Site:
     """Portable folders, as hosts and the store have them."""
     benches: bool
     """Whether workers do jobs of their pools."""
+    signs: bool
+    """Whether workers take signed approvals alone."""
     drawn: type[Random] = Random
     """The kind of generator that a process draws from."""
     clustered: bool = False
@@ -331,11 +334,13 @@ class Machine(Process):
             sleep=self.sleep,
             random_bytes=rng.randbytes,
             jitter=lambda: rng.uniform(0.9, 1.1),
+            signers=is_signed,
             canonical=CanonicalRequests(),
             about=partial(_about, name),
         )
+        rules = OWN_MODELS if site.knobs.own_models else RULES
         runner = RunnerConfig(
-            rules=OWN_MODELS if site.knobs.own_models else RULES,
+            rules=replace(rules, signed_answers="required") if site.signs else rules,
             chain_key=site.knobs.chain_key,
             accounting=ACCOUNTING,
             confirm_effects=None if site.knobs.confirmed is None else self._confirmed,

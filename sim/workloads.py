@@ -51,6 +51,8 @@ class Workload:
     """The share of its seeds under which replicas are asked, and promoted up to three times."""
     benches: bool = False
     """Whether workers do jobs of their pools."""
+    signs: bool = False
+    """Whether approvals have to be signed."""
     faults: int = 0
     """The least number of faults, and the least time for which there are any."""
     lasts_s: float = 0.0
@@ -80,6 +82,11 @@ async def approvals(fixture: Fixture) -> None:
     session = await new_session(fixture, person, policy, **facts)
     other.does(other.follows(session, partial(other.answers, session)), "follows")
     await used(fixture, person, session, rng.choice((2, 4)))
+
+
+async def signed(fixture: Fixture) -> None:
+    """The same where approvals have to be signed: some are not, or by a signature of before, or too old."""
+    await approvals(fixture)
 
 
 async def servers(fixture: Fixture) -> None:
@@ -572,6 +579,7 @@ LATER = (
     ((contents, folders, processes, left_running), 0.03),
     ((receipts,), 0.015),
     ((redactions,), 0.025),
+    ((signed,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -582,6 +590,7 @@ WORKLOADS = {
 }
 WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=1.0)}
 WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
+WORKLOADS |= {"signed": Workload("signed", signed, signs=True, faults=2, lasts_s=20.0)}
 WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts_s=20.0)}
 WORKLOADS |= {"texts": Workload("texts", texts, faults=5, lasts_s=20.0)}

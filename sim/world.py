@@ -169,12 +169,14 @@ class World:
             self.knobs,
             folders,
             self.workload.benches,
+            self.workload.signs,
             self.drawn,
             Random(f"dendro:{seed}:clustered").random() < CLUSTERED
             if self.clustered is None
             else self.clustered,
         )
         self.double = double
+        watch.answers.signed = self.workload.signs
         self._show_all(watch)
         self.diary = Diary()
         self._set_faults(master)

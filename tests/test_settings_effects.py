@@ -56,6 +56,7 @@ from tests.parts_of_settings import (
     said_of_model,
     setup,
 )
+from tests.rollouts.bundles import ADA
 from tests.settings_at_work import (
     Renewing,
     birth,
@@ -209,6 +210,8 @@ EFFECTS: Mapping[str, Effect] = {
     "upkeep.archive_after_days": Effect("1", lambda s: upkeep(s).mover.archive_after_ms, 86_400_000),
     "upkeep.archive_idle_days": Effect("1", lambda s: upkeep(s).mover.idle_after_ms, 86_400_000),
     "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),
+    "approvals.signed": Effect('"wanted"', lambda s: at_work.runner_config(s).rules.signed_answers, "wanted"),
+    "approvals.signers": Effect(f"""['{ADA.key}']""", lambda s: wired.signers(s)("ada", b"", b""), False),
     "receipts.url": Effect('"file:///r"', lambda s: broker_config(s).salted, True),
     "receipts.name": Effect('"fleet.example"', at_work.init_notary, "fleet.example", REGISTER),
     "receipts.state": Effect('"/srv/s"', lambda s: str(s.receipts.state), "/srv/s"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import field
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, assert_never
 
 import typer
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from orchestrator.core.ids import TreeId
     from orchestrator.protocol.policy import Decision
     from orchestrator.requests import Answers, PlanDecisionRequest, Question, Request
+    from orchestrator.rollouts.signed_notes import Signer
     from orchestrator.views.approvals import Asked, Needed, Wishes
     from orchestrator.wiring.open_deployment import Opened
 
@@ -64,6 +66,13 @@ def approvals(
     follow: Annotated[
         bool, typer.Option("--follow", help="Go on: each request as it is opened, and as it ends.")
     ] = False,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", metavar="FILE", help="Sign decisions by your Ed25519 key.")
+    ] = None,
+    name: Annotated[
+        str | None,
+        typer.Option("--name", metavar="NAME", help="What your key is called; else your user name."),
+    ] = None,
 ) -> None:
     """Lists the requests that wait for a person, and answers them.
 
@@ -80,11 +89,17 @@ def approvals(
     prefix of commands is allowed by the call that proposes it. A plan is approved
     or rejected by its call, or sent back with --revise.
 
+    With --sign each decision on a command, a patch or a tool bears your signature
+    over what is printed before it: nobody else can give it in your name. FILE is a
+    key of OpenSSH or OpenSSL without a passphrase. Your verifier key goes to
+    stderr, for `approvals.signers` of workers and an auditor's trust file.
+
     \b
     dendro approvals
     dendro approvals --follow --json
     dendro approvals 0199a2b4 --allow "git fetch*" --deny 3:call_7
     dendro approvals --all --for-session "npm test*"
+    dendro approvals 0199a2b4 --allow 0:call_2 --sign ~/.ssh/id_ed25519 --name ada
     dendro approvals 0199a2b4 --answer "0:call_9 Auth=OAuth" --answer "0:call_9 Store=Redis"
     """
     import asyncio
@@ -101,16 +116,44 @@ def approvals(
         raise Fault("name the tree to answer in, or say --all for the whole fleet", ExitCode.USAGE)
     if id is not None and all:
         raise Fault("either one tree's ID, or --all", ExitCode.USAGE)
+    if name is not None and sign is None:
+        raise Fault("--name is what a key is called: name it by --sign", ExitCode.USAGE)
+    signer = _signer(sign, name) if sign is not None else None
+    if signer is not None and not (any(wishes.values()) or words.amended):
+        raise Fault("--sign signs decisions: say --allow, --deny, --for-session or --amend", ExitCode.USAGE)
     if follow:
         if any(wishes.values()) or words:
             raise Fault("--follow answers nothing: answer beside it", ExitCode.USAGE)
         asyncio.run(_follow(Invocation.of(ctx), id, json=json))
         return
-    asyncio.run(_approvals(Invocation.of(ctx), id, wishes, words, json=json))
+    asyncio.run(_approvals(Invocation.of(ctx), id, wishes, words, signer, json=json))
+
+
+def _signer(file: Path, name: str | None) -> Signer:
+    """The person's key, which is named on stderr as others check it; raises `Fault`."""
+    import getpass
+
+    from orchestrator.rollouts.signed_notes import BadNote, Signer, is_name, read_private_key
+
+    called = name if name is not None else getpass.getuser()
+    if not is_name(called):
+        raise Fault(f"--name {called!r} is no name: one word, without +", ExitCode.USAGE)
+    try:
+        signer = Signer(called, read_private_key(file))
+    except (BadNote, OSError) as error:
+        raise Fault(f"--sign {file}: {error}", ExitCode.USAGE) from None
+    typer.echo(f"your key   {signer.key}", err=True)
+    return signer
 
 
 async def _approvals(
-    invocation: Invocation, id: str | None, wishes: Wishes, words: Words, *, json: bool
+    invocation: Invocation,
+    id: str | None,
+    wishes: Wishes,
+    words: Words,
+    signer: Signer | None,
+    *,
+    json: bool,
 ) -> None:
     from orchestrator.cli.invocation import opened
     from orchestrator.views.approvals import open_requests_of
@@ -119,13 +162,18 @@ async def _approvals(
         tree = await found.find_tree(id) if id is not None else None
         asked = await open_requests_of(found, tree)
         if any(wishes.values()) or words:
-            await _answer(found, tree, asked, wishes, words)
+            await _answer(found, tree, asked, wishes, words, signer)
         else:
             await _list(found, asked, json=json)
 
 
 async def _answer(
-    found: Opened, tree: TreeId | None, asked: Sequence[Asked], wishes: Wishes, words: Words
+    found: Opened,
+    tree: TreeId | None,
+    asked: Sequence[Asked],
+    wishes: Wishes,
+    words: Words,
+    signer: Signer | None,
 ) -> None:
     """Answers what is meant; a list needs nothing of what is imported here."""
     import asyncio
@@ -159,11 +207,34 @@ async def _answer(
     done = [await hand_in(client, found, one, op) for one, op in said]
     how = (*amendments, *choice.decisions)
     decided = [(one, one.request.in_own_session().decided(decision)) for one, decision in how]
+    if signer is not None:
+        decided = await _signed(found, decided, signer)
     done += await asyncio.gather(*(answered(*one) for one in decided))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):
         typer.echo(plain(line))
+
+
+async def _signed(
+    found: Opened, decided: Sequence[tuple[Asked, AnswerOp]], signer: Signer
+) -> list[tuple[Asked, AnswerOp]]:
+    """Prints each request, and signs its decision over just that text."""
+    from orchestrator.protocol.ops import Shown
+    from orchestrator.terminal.text import plain
+    from orchestrator.views.approvals import needed, signed
+
+    signed_ops = []
+    for asked, op in decided:
+        (one,) = await needed(found, [asked])
+        now_ms = time.time_ns() // 1_000_000
+        text = plain("\n".join(line for line, _ in needed_lines(one, now_ms)))
+        typer.echo(text)
+        answer = signed(asked, op, signer, Shown(text=text, surface="cli", opened_ms=now_ms), now_ms)
+        if answer is op:
+            typer.echo(f"dendro: the answer to {asked.call} is no approval, and is not signed", err=True)
+        signed_ops.append((asked, answer))
+    return signed_ops
 
 
 def _check(asked: Asked, decision: Decision) -> None:

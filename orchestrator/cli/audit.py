@@ -12,6 +12,7 @@ from orchestrator.cli.invocation import Invocation
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
+    from orchestrator.rollouts.signed_notes import Signers
     from orchestrator.views.audit_questions import Answer
     from orchestrator.views.audited import Cost, Decided, Source
 
@@ -42,26 +43,37 @@ def who(
     since: Annotated[
         str, typer.Option("--since", metavar="TIME", help="UTC, or its beginning: 2026-11-28T20.")
     ] = "",
+    trust: Annotated[
+        Path | None,
+        typer.Option("--trust", metavar="FILE", help="Whose `people` have signed; else `approvals.signers`."),
+    ] = None,
     json: JSON = False,
 ) -> None:
     """Tells who let a call run, or which policy did; where it ran, for whom, and what came of it.
 
     Each line ends with its entries, and with *proved* (they stand so in a log
-    whose chain holds) or *stated* (it is the word of a door or a worker).
+    whose chain holds, or a person's key has signed it) or *stated* (it is the word
+    of a door or a worker). A signature that is none is a finding.
 
     \b
     dendro audit who 0199a2b4 'make*'
+    dendro audit who run.zip call_2 --trust auditor.json
     dendro audit who run.zip call_2 --json
     """
     from orchestrator.views import audited
 
+    signers = _signers(ctx, trust)
+
     async def answer(logs: Source) -> None:
-        found = False
-        async for one in audited.who(logs, call, since):
+        found, wrong = False, []
+        async for one in audited.who(logs, call, since, signers):
             found = True
             _show(_as_json(one, logs) if json else _decided(one, logs))
+            wrong += [one.by_entry] if one.signed is False else []
         if not found:
             raise Fault(f"no call has the id {call}, or a command that fits it")
+        if wrong:
+            raise Fault(f"FINDING: a signature is none of the key that it names: {_entries(wrong)}")
 
     _ask(ctx, source, answer)
 
@@ -375,6 +387,16 @@ def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[N
     _end(logs)
 
 
+def _signers(ctx: typer.Context, trust: Path | None) -> Signers:
+    """The people whose signatures prove an answer: of the trust file, else of the person's settings."""
+    from orchestrator.cli.bundle import read_trust
+    from orchestrator.rollouts.signed_notes import Signers, VerifierKey
+
+    if (told := read_trust(trust)) is not None:
+        return Signers(told.people.values())
+    return Signers(map(VerifierKey.read, Invocation.of(ctx).settings().approvals.signers))
+
+
 def _decided(one: Decided, logs: Source) -> Iterator[str]:
     where = {True: "in the sandbox", False: "OUTSIDE THE SANDBOX", None: "no command"}[one.sandboxed]
     ran = f"{one.agent}/{one.call_id}  {one.command}  {one.cwd or ''} {where}"
@@ -383,8 +405,11 @@ def _decided(one: Decided, logs: Source) -> Iterator[str]:
         yield f"  worker     {one.worker}  {one.worker_entry} stated"
     if one.decision:
         yield f"  {one.decision:<10} by {one.by}  {one.by_entry} stated"
-        if one.key:
-            yield f"  signed     by {one.key}, if `dendro verify --trust` proves it  {one.by_entry} stated"
+        if one.signed:
+            yield f"  signed     by {one.key}, over this decision and what was shown  {one.by_entry} proved"
+        elif one.key:
+            why = "WHICH IT IS NOT" if one.signed is False else "whose key was not told (--trust)"
+            yield f"  signed     as {one.key}, {why}  {one.by_entry} stated"
         if one.shown:
             yield f"  shown      {one.shown}  {one.by_entry} stated"
     elif one.unasked:

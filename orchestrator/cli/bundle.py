@@ -314,7 +314,7 @@ def verify_bundle(
     """Prints what a bundle shows; exit code 1 with a finding, 2 where it cannot be checked here."""
     from orchestrator.terminal.text import plain
 
-    trust, own = _trust(trust_file), None
+    trust, own = read_trust(trust_file), None
     if receipt is not None:
         trust, own = _holding(trust, receipt)
     report = _checked(settings, path, trust)
@@ -326,7 +326,7 @@ def verify_bundle(
         raise typer.Exit(ExitCode.FAILED)
 
 
-def _trust(file: Path | None) -> Trust | None:
+def read_trust(file: Path | None) -> Trust | None:
     from orchestrator.cli.invocation import read_named
     from orchestrator.rollouts.bundle_receipts import MOST_TRUST_BYTES, BadTrust, Trust
 

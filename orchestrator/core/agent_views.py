@@ -377,6 +377,7 @@ class AnswerPayload(_Answer, total=False):
     response: JsonObject | None
     secret: str
     shown: JsonObject
+    signature: JsonObject
     by: JsonObject
     """The sender, as the root's door knew them."""
 

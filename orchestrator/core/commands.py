@@ -200,6 +200,29 @@ class DecidedBelow:
 
 
 @record
+class Signature:
+    """A person's signature under an answer, as the worker has checked it.
+
+    It is one for the request `call_id` of the turn `turn`; `fault` says why it is none, for a person.
+    """
+
+    answered_ms: int
+    sig: str = ""
+    key: str = ""
+    call_id: str = ""
+    turn: str = ""
+    fault: str = ""
+
+
+def signed_answer(*parts: object) -> str:
+    """The text under a person's signature, `dendro-answer/1`.
+
+    Of session, turn, call, decision, Unix milliseconds, and the hexadecimal SHA-256 of what was shown.
+    """
+    return "\n".join(map(str, ("dendro-answer/1", *parts, "")))
+
+
+@record
 class Submitted:
     """An op from the SQ."""
 
@@ -226,6 +249,8 @@ class Submitted:
     """For an answer: the name under which its texts stand beside the log."""
     in_clear: bool = False
     """The answer's texts came in the submission itself: an older client has sent it."""
+    signature: Signature | None = None
+    """For an answer to a request of this session's; None where it has none."""
 
 
 @record
@@ -576,6 +601,8 @@ class MailArrived:
     n: int
     """The message's number in the session's queue."""
     interrupt: bool = False
+    signature: Signature | None = None
+    """For an answer that the root has sent on."""
 
 
 @record

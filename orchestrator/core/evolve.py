@@ -234,7 +234,8 @@ def _configured(state: State, fact: f.Configured | f.SettingsChanged | f.Instruc
 
 
 def _answered(state: State, fact: f.Answered) -> State:
-    answer = Answer(fact.call_id, fact.turn, fact.decision, fact.who, fact.digest)
+    signed_ms = fact.answered_ms if fact.sig else 0
+    answer = Answer(fact.call_id, fact.turn, fact.decision, fact.who, fact.digest, signed_ms)
     if fact.decision == "revised" and fact.agent_id is None and state.task is not None:
         state = replace(state, task=replace(state.task, drafted=False))
     state = replace(state, answers=(*state.answers, answer)[-ANSWERS_KEPT:])

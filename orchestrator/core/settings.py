@@ -416,6 +416,8 @@ class Rules:
     """Tool names whose calls may run again after a crash (they only read)."""
     folder_free: frozenset[str] = frozenset()
     """Tool names whose calls need nothing of the session's folder."""
+    signed_answers: Literal["off", "wanted", "required"] = "off"
+    """Whether an approval is taken that nobody has signed."""
 
 
 # ── windows ───────────────────────────────────────────────────────────────────────────────────────

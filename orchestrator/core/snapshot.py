@@ -127,7 +127,7 @@ def _stored(state: State) -> State:
         queue=tuple(_waiting(queued) for queued in state.queue),
         task=_stored_task(state.task) if state.task is not None else None,
         tree=_PARTS.of(state.tree, _stored_tree),
-        answers=tuple(_stated(answer, {"digest": ""}) for answer in state.answers),
+        answers=tuple(_stated(answer, {"digest": "", "signed_ms": 0}) for answer in state.answers),
         workspace=_stored_workspace(state.workspace),
     )
 

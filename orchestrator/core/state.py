@@ -423,6 +423,8 @@ class Answer:
     who: str
     digest: str = ""
     """The identity of the response to questions; approvals have none."""
+    signed_ms: int = 0
+    """When its person signed it; an older signature, or the same, is none for another request of the name."""
 
 
 USUAL_TASK: Mapping[str, object] = {

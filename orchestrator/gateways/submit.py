@@ -18,7 +18,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.commands import AnswerOp
 from orchestrator.core.commit_parts import WITHDRAWN, TreeEvent
 from orchestrator.core.decide.call import reply_of
-from orchestrator.core.entries import DENDRO, encode_event, event, line_ms
+from orchestrator.core.entries import DENDRO, encode_event, event, line_ms, stored_kind
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
@@ -31,7 +31,7 @@ from orchestrator.protocol.policy import Decision
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views import ViewError
-from orchestrator.views.approvals import Asked, Decided, asked_of
+from orchestrator.views.approvals import NOT_TAKEN, Asked, Decided, asked_of
 from orchestrator.views.event import Event
 from orchestrator.views.sessions import no_worker
 from orchestrator.views.tree import LIMITS_RAISED, amount
@@ -253,21 +253,22 @@ async def hand_in_all(
     client: Client, found: LogSource, answers: Sequence[tuple[Asked, AnswerOp]]
 ) -> list[Decided]:
     """Hands each answer to the session that asked, and waits once for all decisions, in the same order."""
-    gate = asyncio.Semaphore(AT_ONCE)
+    gate, ids = asyncio.Semaphore(AT_ONCE), [SubmissionId(new_submission_id()) for _ in answers]
 
-    async def submit(asked: Asked, op: AnswerOp) -> None:
+    async def submit(asked: Asked, op: AnswerOp, id: SubmissionId) -> None:
         async with gate:
-            await client.submit(asked.session, Submission(SubmissionId(new_submission_id()), op))
+            await client.submit(asked.session, Submission(id, op))
 
     # None is left on its way where another one fails.
-    done = await asyncio.gather(*(submit(asked, op) for asked, op in answers), return_exceptions=True)
+    handing = (submit(*answer, id) for answer, id in zip(answers, ids, strict=True))
+    done = await asyncio.gather(*handing, return_exceptions=True)
     if failed := next((error for error in done if error is not None), None):
         raise failed
     told: dict[int, tuple[str, str, int]] = {}
 
     async def all_told() -> bool:
         for place, (asked, _) in enumerate(answers):
-            if place not in told and (answer := await _answer(found, asked)) is not None:
+            if place not in told and (answer := await _answer(found, asked, ids[place])) is not None:
                 told[place] = answer
         return len(told) == len(answers)
 
@@ -283,12 +284,17 @@ def _decided(client: Client, asked: Asked, op: AnswerOp, told: tuple[str, str, i
     return Decided(asked, decision, who, who == client.who and decision == reply_of(op).decision, at_ms)
 
 
-async def _answer(found: LogSource, asked: Asked) -> tuple[str, str, int] | None:
-    """The decision in the session's log, its author and time: the first for this call since it was listed."""
+async def _answer(found: LogSource, asked: Asked, id: SubmissionId) -> tuple[str, str, int] | None:
+    """The decision in the session's log, its author and time: the first for this call since it was listed.
+
+    An answer that was refused has the reason for an author.
+    """
     after = asked.seq
     while page := await found.broker.logs.read_rollout(asked.session, after):
         for stored in page:
             line = orjson.loads(stored.payload)
+            if line.get("id") == id and stored_kind(stored.payload) is Error:
+                return NOT_TAKEN, str(line["payload"]["message"]), line_ms(stored.payload)
             if line["type"] != DENDRO:
                 continue
             match f.decode(line["payload"]):

@@ -203,24 +203,38 @@ class Shown(WireModel):
     """Since when it was shown there, in Unix milliseconds."""
 
 
+class AnswerSignature(WireModel):
+    """A person's signature under a decision: Ed25519 over `dendro-answer/1` (docs/protocol/bundle.md)."""
+
+    stated_in = Source.DENDRO
+    answered_ms: Uint
+    """When it was signed, in Unix milliseconds."""
+    sig: str
+    """64 bytes in base64."""
+    key: str
+    """The verifier key, or the beginning of it: `name+hex key id`."""
+
+
 class ExecApproval(OpModel):
-    """Decides about a command; `id` is the call's id or the turn's. `shown` is Dendro's own."""
+    """Decides about a command; `id` is the call's id or the turn's. `shown`, `signature` are Dendro's own."""
 
     type: Literal["exec_approval"] = "exec_approval"
     id: str
     decision: DecisionField
     agent_id: Maybe[Uint] = None
     shown: Maybe[Shown] = None
+    signature: Maybe[AnswerSignature] = None
 
 
 class PatchApproval(OpModel):
-    """Decides about a patch; `id` is the call's id or the turn's. `shown` is Dendro's own."""
+    """Decides about a patch; `id` is the call's id or the turn's. `shown`, `signature` are Dendro's own."""
 
     type: Literal["patch_approval"] = "patch_approval"
     id: str
     decision: DecisionField
     agent_id: Maybe[Uint] = None
     shown: Maybe[Shown] = None
+    signature: Maybe[AnswerSignature] = None
 
 
 class ResolveElicitation(OpModel):

@@ -19,6 +19,7 @@ from typing import Any, Final
 import orjson
 
 from orchestrator.core.chain import GENESIS, NAMING_ENTRIES, ChainKey, next_chain
+from orchestrator.core.commands import signed_answer
 from orchestrator.core.entries import DENDRO, EVENT_MSG, SESSION_META
 from orchestrator.core.frozen import record
 from orchestrator.core.merkle import EMPTY_ROOT, Frontier
@@ -749,18 +750,10 @@ def _proves(public: bytes, session: str, answer: Mapping[str, Any]) -> bool:
     """Whether the signature in a fact is one of the key under this decision."""
     shown = answer.get("shown", "")
     digest = shown.get("$blob") if isinstance(shown, dict) else sha256(str(shown).encode()).hexdigest()
-    said = "\n".join(
-        str(part)
-        for part in (
-            "dendro-answer/1",
-            session,
-            answer.get("turn"),
-            answer.get("call_id"),
-            answer.get("decision"),
-            answer.get("answered_ms"),
-            digest,
-            "",
-        )
+    said = signed_answer(
+        session,
+        *(answer.get(part) for part in ("turn", "call_id", "decision", "answered_ms")),
+        digest,
     )
     try:
         signature = base64.b64decode(str(answer.get("sig")), validate=True)

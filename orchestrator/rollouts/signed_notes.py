@@ -181,6 +181,29 @@ def verifies(public: bytes, signature: bytes, message: bytes) -> bool:
     return True
 
 
+def signature_of(encoded: str) -> bytes:
+    """The bytes of a signature in base64; none for what is no base64."""
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except ValueError:
+        return b""
+
+
+class Signers:
+    """People's verifier keys, by which signatures under their answers are checked."""
+
+    def __init__(self, keys: Iterable[VerifierKey]) -> None:
+        self._keys = tuple(keys)
+
+    def __call__(self, key: str, signature: bytes, message: bytes) -> bool | None:
+        """Whether it is a signature of the message by a key that `key` names: whole, or its beginning.
+
+        None: it names none of them.
+        """
+        named = [one for one in self._keys if f"{one}+".startswith(f"{key}+")]
+        return any(verifies(one.public, signature, message) for one in named) if named else None
+
+
 # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────
 
 

@@ -51,7 +51,7 @@ from orchestrator.protocol.ops import (
 from orchestrator.protocol.wire import written
 from orchestrator.runtime import log
 from orchestrator.runtime.committing import Delta
-from orchestrator.runtime.intake import Unreadable, with_texts
+from orchestrator.runtime.intake import Unreadable, with_signature, with_texts
 from orchestrator.runtime.library import PATIENCE_S, Library
 from orchestrator.runtime.lookups import NOISE_BYTES, TreeLookups
 from orchestrator.runtime.reaper import taken_at_once
@@ -140,7 +140,8 @@ class Arrivals:
 
     async def _command(self, entry: SqEntry) -> c.Command | Note | Unreadable:
         try:
-            command = await self._with_lookups(await with_texts(self._context, entry), entry)
+            command = with_signature(self._context, await with_texts(self._context, entry))
+            command = await self._with_lookups(command, entry)
             if not isinstance(command, c.Submitted):
                 return command
             ports, state = self._context.ports, self._context.journal.state

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import TypeVar
 
 import orjson
+from pydantic import ValidationError
 
 from orchestrator.broker.blobs import ArchivedText, Blobs, Texts
 from orchestrator.broker.errors import Corrupt, DamagedEntry, SecretsFull, Unavailable
@@ -23,6 +25,7 @@ from orchestrator.core.calls import (
     work_of,
 )
 from orchestrator.core.calls.exec import Shown
+from orchestrator.core.decide.call import reply_of
 from orchestrator.core.decide.call_end import lost_processes, unknown_end
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries import published_event, published_kind
@@ -32,10 +35,12 @@ from orchestrator.core.secrets import SET_APART, put_back, secret_name
 from orchestrator.core.sender import decoded
 from orchestrator.core.state import Process, State
 from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission, parse_submission, short_id
-from orchestrator.protocol.ops import UserInputAnswer
+from orchestrator.protocol.ops import AnswerSignature, ExecApproval, PatchApproval, UserInputAnswer
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject
+from orchestrator.rollouts.signed_notes import signature_of
 from orchestrator.runtime import log
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
@@ -249,6 +254,58 @@ class PatientTexts(Texts):
     async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:
         wanted, fetch = tuple(digests), super().fetch
         await patiently(lambda: fetch(tree, wanted), self._sleep, f"tree {tree}: {len(wanted)} texts")
+
+
+# ── signatures ────────────────────────────────────────────────────────────────────────────────────
+# Signatures of people under their answers: checked here by the keys that the worker's own settings name.
+
+
+NOT_OPEN = "its signature is for no request that is open"
+UNKNOWN_SIGNER = "approvals.signers names no key {key!r}, by which it is signed"
+NOT_ITS_OWN = "its signature is none of {key!r} under this decision, this request, and what was shown"
+
+
+def with_signature(context: RunnerContext, command: c.Command | Note) -> c.Command | Note:
+    """The command with the signature under its answer, as this worker has found it."""
+    match command:
+        case c.Submitted(op=ExecApproval() | PatchApproval() as op) if op.signature:
+            reply = reply_of(op)
+            found = _checked(context, reply.id, reply.decision, op.signature, reply.shown)
+            return replace(command, signature=found)
+        case c.MailArrived(kind="answer", payload={"signature": dict(told)}):
+            payload = command.payload
+            try:
+                given, shown = AnswerSignature.model_validate(told), payload.get("shown")
+                seen = None if shown is None else ops.Shown.model_validate(shown)
+            except ValidationError:
+                return replace(command, signature=c.Signature(0, fault="its signature is none"))
+            found = _checked(context, str(payload["call_id"]), str(payload["decision"]), given, seen)
+            return replace(command, signature=found)
+        case _:
+            return command
+
+
+def _checked(
+    context: RunnerContext, meant: str, decision: str, given: AnswerSignature, shown: ops.Shown | None
+) -> c.Signature:
+    """The signature under an answer by a call's id or a turn's, held against the requests that are open."""
+    state, task = context.journal.state, context.journal.state.task
+    asked = [call.call_id for call in task.requests if meant in (call.call_id, task.id)] if task else []
+    digest = sha256((shown.text if shown is not None else "").encode("utf-8", "surrogatepass")).hexdigest()
+    fault = NOT_OPEN
+    for call_id in asked:
+        names = (state.facts.session_id, task.id if task else "", call_id)
+        if any(char < " " for name in names for char in name):
+            continue  # With a line feed in a name two texts would be one.
+        said = c.signed_answer(*names, decision, given.answered_ms, digest)
+        holds = context.ports.signers(
+            given.key, signature_of(given.sig), said.encode("utf-8", "surrogatepass")
+        )
+        if holds or (holds is None and context.config.rules.signed_answers != "required"):
+            # That of a stranger is kept as it is: an auditor may know the key.
+            return c.Signature(given.answered_ms, given.sig, given.key, call_id, names[1])
+        fault = (UNKNOWN_SIGNER if holds is None else NOT_ITS_OWN).format(key=given.key[:80])
+    return c.Signature(given.answered_ms, fault=fault)
 
 
 # ── secrets ───────────────────────────────────────────────────────────────────────────────────────

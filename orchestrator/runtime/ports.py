@@ -276,6 +276,14 @@ class AboutWorker:
     texts: Mapping[str, str] = field(default_factory=dict)
 
 
+Signers = Callable[[str, bytes, bytes], bool | None]
+"""Tells whether a signature is one of a message by the key that is named; None: that key is not known."""
+
+
+def _nobody(key: str, signature: bytes, message: bytes) -> bool | None:
+    return None
+
+
 Spawn = Callable[[Coroutine[Any, Any, None], str], "asyncio.Task[None]"]
 
 
@@ -318,6 +326,8 @@ class Ports:
     """Hears of every step; None where nobody listens."""
     version: str = "0"
     """The program's version: the first line of a new session's rollout names it."""
+    signers: Signers = _nobody
+    """Checks people's signatures under their answers."""
     canonical: CanonicalRequests | None = None
     """The digests of requests; None: no entry says what was sent."""
     about: Callable[[State, str], AboutWorker] | None = None

@@ -101,6 +101,7 @@ class Settings:
     workspace: tables.WorkspaceSettings = field(default_factory=tables.WorkspaceSettings)
     webhook: tables.WebhookSettings = field(default_factory=tables.WebhookSettings)
     receipts: tables.ReceiptsSettings = field(default_factory=tables.ReceiptsSettings)
+    approvals: tables.ApprovalsSettings = field(default_factory=tables.ApprovalsSettings)
     mcp_servers: Mapping[str, tables.McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""
@@ -205,6 +206,7 @@ def load_settings(sources: SettingsSources) -> Settings:
         log=reader.table(tables.LogSettings),
         upkeep=reader.table(tables.UpkeepSettings),
         receipts=reader.table(tables.ReceiptsSettings),
+        approvals=reader.table(tables.ApprovalsSettings),
         webhook=reader.table(tables.WebhookSettings),
         tools=reader.table(tables.ToolSettings),
         sandbox=reader.table(tables.SandboxSettings, environment=reader.table(tables.EnvironmentPolicy)),
@@ -219,7 +221,20 @@ def load_settings(sources: SettingsSources) -> Settings:
     )
     if settings.redis.cluster and settings.upkeep.url is None:
         raise SettingsError("settings", "upkeep.url", "none", "a cluster needs a single server for upkeep")
+    for key in settings.approvals.signers:
+        _check_signer(key)
     return _complete(settings, (*reader.warnings, *_unknown_keys(layers), *_unknown_variables(host)))
+
+
+def _check_signer(key: str) -> None:
+    # Few name any: whoever does not is not to wait for the import.
+    from orchestrator.rollouts.signed_notes import ED25519, BadNote, VerifierKey
+
+    try:
+        if VerifierKey.read(key).type != ED25519:
+            raise BadNote("it is a witness's key, and not one that signs answers")
+    except BadNote as error:
+        raise SettingsError("settings", "approvals.signers", repr(key[:120]), str(error)) from None
 
 
 def keys_that_loosen(sources: SettingsSources, wanted: Mapping[str, object]) -> tuple[str, ...]:

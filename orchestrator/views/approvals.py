@@ -7,8 +7,10 @@ have come first.
 
 from __future__ import annotations
 
+import base64
 import shlex
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -25,9 +27,14 @@ from orchestrator.views.find import short_ids
 from orchestrator.views.sessions import no_worker
 
 if TYPE_CHECKING:
+    from orchestrator.core.commands import AnswerOp
+    from orchestrator.protocol.ops import Shown
     from orchestrator.requests import Request
+    from orchestrator.rollouts.signed_notes import Signer
     from orchestrator.rollouts.source import LogSource
 
+NOT_TAKEN = "not taken"
+"""In the place of a decision: the session has refused the answer, and the request stays open."""
 WORDS: Mapping[str, str] = {
     "approved": "allowed",
     "approved_for_session": "allowed for the session",
@@ -67,6 +74,8 @@ class Asked:
     """The end of the session's log when the request was listed: the decision comes after that entry."""
     pool: str = ""
     """The pool whose workers may take the answer."""
+    turn: str = ""
+    """The turn that it belongs to; empty where an older version has asked."""
 
     @property
     def subject(self) -> str:
@@ -160,7 +169,23 @@ async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) ->
         request=request_of(open_request.event, open_request.sandboxed),
         seq=head.seq,
         pool=head.pool,
+        turn=open_request.turn,
     )
+
+
+def signed(asked: Asked, op: AnswerOp, signer: Signer, shown: Shown, now_ms: int) -> AnswerOp:
+    """The approval with what was shown, and a person's signature under both; other answers as they are."""
+    from orchestrator.core.commands import signed_answer
+    from orchestrator.core.decide.call import decision_word
+    from orchestrator.protocol.ops import AnswerSignature, ExecApproval, PatchApproval
+
+    if not isinstance(op, ExecApproval | PatchApproval):
+        return op
+    digest = sha256(shown.text.encode("utf-8", "surrogatepass")).hexdigest()
+    said = signed_answer(asked.session, asked.turn, asked.call_id, decision_word(op.decision), now_ms, digest)
+    sig = base64.b64encode(signer.private.sign(said.encode("utf-8", "surrogatepass"))).decode()
+    signature = AnswerSignature(answered_ms=now_ms, sig=sig, key=str(signer.key))
+    return op.model_copy(update={"shown": shown, "signature": signature})
 
 
 # ── choosing ──────────────────────────────────────────────────────────────────────────────────────
@@ -223,6 +248,8 @@ class Decided:
         about = f"{self.asked.call}  {self.asked.subject}"
         if not self.decision:
             return f"{about}: handed in, and kept; {no_worker(self.asked.pool)}"
+        if self.decision == NOT_TAKEN:
+            return f"{about}: {NOT_TAKEN}: {self.who}"
         if self.decision == WITHDRAWN:
             return f"{about}: withdrawn, since its turn ended first"
         words = decision_text(self.decision)

@@ -23,6 +23,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference, may_refer, references
 from orchestrator.core.calls import CallWork, CustomWork, ExecWork, McpWork, MergeWork, PatchWork, Phase
 from orchestrator.core.chain import ChainKey, ChainWalk
+from orchestrator.core.commands import signed_answer
 from orchestrator.core.entries import (
     DENDRO,
     RESPONSE_ITEM,
@@ -47,6 +48,7 @@ from orchestrator.rollouts.file_format import BadLine, Header, lines_in, read_ro
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.replay import instead_in, instead_of
 from orchestrator.rollouts.segments import links_of
+from orchestrator.rollouts.signed_notes import Signers, signature_of
 from orchestrator.rollouts.verify import unchecked_for
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ MOST_SHOWN: Final = 300
 """Characters of a command, of words of a person or of a model."""
 MOST_ENTRIES: Final = 1_000
 """Entries that one answer names; more are counted."""
+NOBODY: Final = Signers(())
 _NO_TEXTS: Final[Mapping[str, str]] = {}
 
 
@@ -452,6 +455,8 @@ class Decided:
     by_entry: str = ""
     key: str = ""
     """The key that the answer names as the one that signed it."""
+    signed: bool | None = None
+    """Whether its signature is one of that key under this very decision; None: nobody told the key."""
     unasked: str = ""
     behalf: str = ""
     behalf_entry: str = ""
@@ -461,10 +466,13 @@ class Decided:
     entries: list[str] = field(default_factory=list)
 
 
-async def who(logs: Source, wanted: str, since: str = "") -> AsyncIterator[Decided]:
+async def who(
+    logs: Source, wanted: str, since: str = "", signers: Signers = NOBODY
+) -> AsyncIterator[Decided]:
     """The calls of this id, or whose command or tool fits the pattern, in their order.
 
     `since` is the beginning of a time in UTC, as entries have it; calls that were made before are left out.
+    `signers` are people whose signatures prove an answer.
     """
     log, session = _Log(), ""
     calls: dict[str, Decided] = {}
@@ -478,7 +486,7 @@ async def who(logs: Source, wanted: str, since: str = "") -> AsyncIterator[Decid
         if told.session != session:
             log, session = _Log(), told.session
         log.take(told)
-        _call(log, told, calls)
+        _call(log, told, calls, signers)
     for call in calls.values():
         if _fits(call, wanted, since):
             yield call
@@ -492,7 +500,7 @@ def _fits(call: Decided, wanted: str, since: str) -> bool:
     )
 
 
-def _call(log: _Log, told: Told, calls: dict[str, Decided]) -> None:
+def _call(log: _Log, told: Told, calls: dict[str, Decided], signers: Signers) -> None:
     payload = told.payload
     key = str(payload.get("call_id", ""))
     if told.item in CALLS:
@@ -507,10 +515,10 @@ def _call(log: _Log, told: Told, calls: dict[str, Decided]) -> None:
             call.result = f"exit {ended.exit_code}"
             call.entries.append(told.place)
     else:
-        _stated(log, told, call)
+        _stated(log, told, call, signers)
 
 
-def _stated(log: _Log, told: Told, call: Decided) -> None:
+def _stated(log: _Log, told: Told, call: Decided, signers: Signers) -> None:
     match told.fact:
         case f.CallMoved() as moved:
             _moved(log, told, moved, call)
@@ -519,6 +527,7 @@ def _stated(log: _Log, told: Told, call: Decided) -> None:
             older = f"{answer.who} (older entry: no door is named)"
             call.by = older if answer.by is None else name_of(answer.by)
             call.key = answer.key
+            call.signed = _is_signed(told.session, answer, signers) if answer.sig else None
             call.shown = _shown(answer)
             call.entries.append(told.place)
         case _:
@@ -530,6 +539,12 @@ def digest_of(value: Any) -> str:
     if is_reference(value):
         return str(value["$blob"])
     return sha256(value.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(value, str) else ""
+
+
+def _is_signed(session: str, answer: f.Answered, signers: Signers) -> bool | None:
+    shown = digest_of(stated_text(answer.shown))
+    said = signed_answer(session, answer.turn, answer.call_id, answer.decision, answer.answered_ms, shown)
+    return signers(answer.key, signature_of(answer.sig), said.encode("utf-8", "surrogatepass"))
 
 
 def _shown(answer: f.Answered) -> str:

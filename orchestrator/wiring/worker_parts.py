@@ -43,6 +43,7 @@ from orchestrator.private_files import make_folder
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.deletion import DeletedFiles, removing
+from orchestrator.rollouts.signed_notes import Signers, VerifierKey
 from orchestrator.runtime import OutageFilter, log
 from orchestrator.runtime.burial import Burial
 from orchestrator.runtime.intake import PatientTexts
@@ -125,6 +126,11 @@ def _secret(settings: Settings) -> bytes:
     return key.secret if key else b""
 
 
+def signers(settings: Settings) -> Signers:
+    """The people whose signatures count."""
+    return Signers(map(VerifierKey.read, settings.approvals.signers))
+
+
 @asynccontextmanager
 async def running_worker(
     settings: Settings,
@@ -183,6 +189,7 @@ async def running_worker(
                 restore=partial(restore_session, storage),
                 version=VERSION,
                 canonical=CanonicalRequests(),
+                signers=signers(settings),
                 about=About(settings, tools, toolbox).of,
             )
             served = worker_pools(settings) if pools is None else pools
@@ -256,6 +263,7 @@ def _worker_config(
                 parallel_safe=toolbox.parallel_safe,
                 repeatable=toolbox.repeatable,
                 folder_free=toolbox.folder_free,
+                signed_answers=settings.approvals.signed,
             ),
             chain_key=chain_key(settings),
             accounting=Accounting(settings.model),

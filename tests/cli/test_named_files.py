@@ -46,7 +46,7 @@ def tsa(file: Path, roots: Path | None = None) -> None:
 
 
 READERS: dict[str, tuple[int, Callable[[Path], object]]] = {
-    "verify --trust": (MOST_TRUST_BYTES, bundles._trust),
+    "verify --trust": (MOST_TRUST_BYTES, bundles.read_trust),
     "verify --receipt": (MOST_TRUST_BYTES, lambda file: bundles._holding(cast(Trust, object()), file)),
     "bundle --since": (MOST_NOTE_BYTES, lambda file: receipts(since=file)),
     "bundle --checkpoint": (MOST_NOTE_BYTES, lambda file: receipts(at=file)),

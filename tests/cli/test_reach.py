@@ -5,8 +5,12 @@ from __future__ import annotations
 import json
 import re
 import socket
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from tests.cli.machine import Machine, says
+from tests.rollouts.bundles import ADA
 
 QUESTION = r"\[q\]uit the turn: "
 WORDS = {
@@ -69,3 +73,35 @@ def test_command_that_stays_in_the_sandbox_says_what_that_permits(machine: Machi
         assert "Outside the sandbox" not in screen
         person.type("n\n")
         person.wait_for("then not")
+
+
+def test_signed_answer_counts_where_others_are_refused_and_an_auditor_sees_it_proved(
+    machine: Machine, tmp_path: Path
+) -> None:
+    (tmp_path / "key").write_bytes(
+        ADA.private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    )
+    (tmp_path / "key").chmod(0o600)
+    (tmp_path / "trust.json").write_text(json.dumps({"people": {"ada": str(ADA.key)}, "quorum": 0}))
+    signers = f"approvals.signers=['{ADA.key}']"
+    words = ("run", "go", "-c", "approvals.signed=required", "-c", signers)
+    with machine.model(ESCALATED, says("done")) as user, user.terminal(*words) as person:
+        person.wait_for(QUESTION)
+        (session,) = user.session_ids()
+        (asked,) = json.loads(user.run("approvals", session, "--json").stdout)
+        call = f"0:{asked['call_id']}"
+        refused = user.run("approvals", session, "--deny", call)
+        assert (
+            f"not taken: {asked['call_id']} was not answered: approvals have to be signed here"
+            in refused.stdout
+        )
+        signing = ("--sign", str(tmp_path / "key"), "--name", "ada")
+        done = user.run("approvals", session, "--deny", call, *signing)
+        assert says_where_first(done.stdout), "what is signed is shown"
+        assert str(ADA.key) in done.stderr
+        person.wait_for("done")
+        assert person.exit_code() == 0
+        trusting = ("--trust", str(tmp_path / "trust.json"))
+        told = user.run("audit", "who", session, asked["call_id"], *trusting).stdout
+        assert f"signed     by {ADA.key}, over this decision and what was shown" in told
+        assert next(line for line in told.splitlines() if "signed " in line).endswith(" proved")

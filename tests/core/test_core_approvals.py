@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from orchestrator.core.calls.exec import UNSANDBOXED_REASON, unconfined_key
+from orchestrator.core.commands import Signature
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.settings import Rules
@@ -521,3 +522,41 @@ def test_run_without_the_sandbox_names_the_program_that_the_first_run_may_have_p
     assert "what it runs is /repo/.venv/bin/make, which commands of the session" in request["reach"]["why"]
     session.decides("c1", "approved_for_session")
     assert session.state.approved == {unconfined_key("make", planted)}
+
+
+# ── signatures ────────────────────────────────────────────────────────────────────────────────────
+
+
+def signed_at(ms: int, turn: str = "s1") -> Signature:
+    """A signature under an answer to `c1` that the worker has found to hold."""
+    return Signature(ms, "c2ln", "ada", call_id="c1", turn=turn)
+
+
+def test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox() -> None:
+    session = Session(settings={"approval_policy": "untrusted"}, rules=Rules(signed_answers="required"))
+    session.say("go", "s1")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make"))
+    given = signed_at(session.now_ms)
+    session.decides("c1", "approved", signature=given)
+    session.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
+    seen = session.decides("c1", "approved", signature=given)
+    assert "its signature has decided an earlier request of that name" in seen.one("error")["message"]
+    assert session.call("c1").phase == "awaiting_approval"
+    assert session.replayed() == session.state
+    session.decides("c1", "approved", signature=signed_at(session.now_ms + 1))
+    assert sandboxed(session.call("c1")) is False
+
+
+def test_signature_for_a_request_of_another_turn_decides_nothing() -> None:
+    session = asked()
+    seen = session.decides("c1", "approved", signature=signed_at(session.now_ms, "u0"))
+    assert "its signature is for another request; it stays open" in seen.one("error")["message"]
+
+
+def test_timer_decides_what_nobody_has_signed_in_time() -> None:
+    session = asked(facts={"approval_timeout_ms": 60_000}, rules=Rules(signed_answers="required"))
+    assert "approvals have to be signed here" in session.decides("c1", "denied").one("error")["message"]
+    session.now_ms += 60_000
+    session.fires("approval:c1")
+    assert session.state.answers[-1].who == "timer"

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 import json
+from hashlib import sha256
 from pathlib import Path
 
+from orchestrator.core.commands import signed_answer
 from orchestrator.core.merkle import leaf_hash
 from orchestrator.rollouts.bundle_form import leaf, read_line
 from orchestrator.rollouts.bundle_receipts import read_statement
-from orchestrator.rollouts.signed_notes import COSIGNATURE, Checkpoint, Note, Signer, VerifierKey
+from orchestrator.rollouts.signed_notes import (
+    COSIGNATURE,
+    Checkpoint,
+    Note,
+    Signer,
+    Signers,
+    VerifierKey,
+    signature_of,
+)
 from tests.rollouts.bundles import private
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "bundle.md"
@@ -48,3 +58,13 @@ def test_checkpoint_of_the_page_is_signed_by_its_log_and_its_witness() -> None:
     assert Signer(log.name, private("log")).key == log
     assert VerifierKey.of(witness.name, Signer("w", private("witness")).key.public, COSIGNATURE) == witness
     assert Signer(log.name, private("log")).signed(note.text).signatures == note.signatures[:1]
+
+
+def test_answer_of_the_page_is_signed_by_its_person() -> None:
+    text, shown = json.loads(vector("an answer, as JSON")), json.loads(vector("shown with it"))
+    ada, signature = VerifierKey.read(vector("key of ada")), signature_of(vector("its signature"))
+    fields = text.split("\n")
+    assert fields[6:] == [sha256(shown.encode()).hexdigest(), ""]
+    assert signed_answer(*fields[1:7]) == text
+    assert Signers([ada])("ada", signature, text.encode())
+    assert Signer("ada", private("ada")).key == ada

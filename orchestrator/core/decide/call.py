@@ -46,6 +46,7 @@ from orchestrator.core.commands import (
     Immediate,
     MailArrived,
     PendingBelow,
+    Signature,
     Submitted,
 )
 from orchestrator.core.commit_parts import WITHDRAWN, approval_timer
@@ -215,6 +216,7 @@ class Reply:
     decision: str
     response: JsonObject | None = None
     shown: ops.Shown | None = None
+    signature: ops.AnswerSignature | None = None
 
     @property
     def said(self) -> tuple[str, str]:
@@ -235,7 +237,8 @@ def reply_of(op: AnswerOp) -> Reply:
     agent_id = None if op.agent_id is None else AgentId(op.agent_id)
     match op:
         case ops.ExecApproval() | ops.PatchApproval():
-            return Reply(op.id, agent_id, op.type, decision_word(op.decision), shown=op.shown or None)
+            decision, shown = decision_word(op.decision), op.shown or None
+            return Reply(op.id, agent_id, op.type, decision, shown=shown, signature=op.signature or None)
         case ops.ResolveAskUserQuestion() | ops.ResolvePlanApproval():
             return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
         case ops.UserInputAnswer():
@@ -306,7 +309,11 @@ def _carry_out_answer(draft: Draft, command: Submitted, reply: Reply, call: Call
     who = command.who or command.client
     try:
         if reply.response is None:
-            resolve(draft, call, reply.decision, who, command.client, reply.shown)
+            signature = counted_signature(draft, call, command.signature)
+            resolve(draft, call, reply.decision, who, command.client, reply.shown, signature)
+            if signature is None and draft.moment.rules.signed_answers == "wanted":
+                told = f"{call.call_id} was decided without a signature: `dendro approvals --sign` gives one"
+                draft.add(e.event(command.id, ev.WarningEvent(message=told)))
             return False
         needed = settle(draft, call, reply.response, who, command.client, command.secret)
     except DoesNotAnswer as error:
@@ -374,6 +381,8 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
         payload["response"] = reply.response
     if reply.shown is not None:
         payload["shown"] = written(reply.shown)
+    if reply.signature is not None:
+        payload["signature"] = written(reply.signature)
     key = f"answer:{command.client}:{command.id}"
     draft.tree.send(asked.session, "answer", payload, key)
     at_ms, (decision, digest) = draft.moment.at_ms, reply.said
@@ -402,7 +411,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
         if call.call_id != answer["call_id"] or asks != of_words:
             continue
         if asks or answer.get("sandboxed") in (None, call.sandboxed):
-            needed = _answer_sent_on(draft, call, answer)
+            needed = _answer_sent_on(draft, call, command)
             break
     else:
         needed = False
@@ -411,8 +420,9 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
         draft.drop_secret(answer.get("secret", ""))
 
 
-def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -> bool:
+def _answer_sent_on(draft: Draft, call: Call, command: MailArrived) -> bool:
     """Carries out an answer of the root's client; whether its texts beside the log are still needed."""
+    answer = command.payload
     try:
         if call.is_question:
             if answer["response"] is None:
@@ -420,7 +430,8 @@ def _answer_sent_on(draft: Draft, call: Call, answer: Mapping[str, JsonValue]) -
             return settle(draft, call, answer["response"], answer["who"], secret=answer.get("secret", ""))
         shown = answer.get("shown")
         seen = None if shown is None else ops.Shown.model_validate(shown)
-        resolve(draft, call, answer["decision"], answer["who"], shown=seen)
+        signature = counted_signature(draft, call, command.signature)
+        resolve(draft, call, answer["decision"], answer["who"], shown=seen, signature=signature)
     except DoesNotAnswer as error:
         name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
         if "id" in answer:
@@ -540,10 +551,47 @@ def _decided_here(draft: Draft, command: Submitted, reply: Reply) -> Answer | No
 # Approvals: what a decision does to the call that it is about.
 
 
+MOST_SIGNED_MS: Final = 600_000
+"""The age at which a signature counts no more: it was meant for what was asked when it was made."""
+MOST_AHEAD_MS: Final = 300_000
+"""By as much the clock of the person's machine may be ahead."""
+
+
+def counted_signature(draft: Draft, call: Call, signature: Signature | None) -> Signature | None:
+    """The signature, if it is one for this request; None where the answer has none and needs none.
+
+    Raises `DoesNotAnswer` for one that was made for another request, or too long ago, or has counted before.
+    """
+    if signature is None:
+        if draft.moment.rules.signed_answers == "required":
+            raise DoesNotAnswer("approvals have to be signed here: `dendro approvals --sign KEYFILE`")
+        return None
+    if signature.fault:
+        raise DoesNotAnswer(signature.fault)
+    about, at_ms = (call.call_id, draft.task.id), draft.moment.at_ms
+    if (signature.call_id, signature.turn) != about:
+        raise DoesNotAnswer("its signature is for another request")
+    if not at_ms - MOST_SIGNED_MS <= signature.answered_ms <= at_ms + MOST_AHEAD_MS:
+        raise DoesNotAnswer(
+            "its signature is older than ten minutes, or of a time that is still to come: sign it now, and "
+            "look at the clocks"
+        )
+    earlier = [one.signed_ms for one in draft.state.answers if (one.call_id, one.turn) == about]
+    if signature.answered_ms <= max(earlier, default=0):
+        raise DoesNotAnswer("its signature has decided an earlier request of that name: sign it anew")
+    return signature
+
+
 def resolve(
-    draft: Draft, call: Call, decision: str, who: str, client: str = "", shown: Shown | None = None
+    draft: Draft,
+    call: Call,
+    decision: str,
+    who: str,
+    client: str = "",
+    shown: Shown | None = None,
+    signature: Signature | None = None,
 ) -> None:
-    """Carries a decision out; it is recorded with who and when, and what they had before them.
+    """Carries a decision out; it is recorded with who and when, what they had before them, their signature.
 
     No `client`: it was not given here.
 
@@ -554,6 +602,8 @@ def resolve(
     if shown is not None:
         text, surface, since_ms = shown.text, shown.surface, shown.opened_ms
         answer = replace(answer, shown=text, surface=surface, opened_ms=since_ms)
+    if signature is not None:
+        answer = replace(answer, answered_ms=signature.answered_ms, sig=signature.sig, key=signature.key)
     draft.add(answer)
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))

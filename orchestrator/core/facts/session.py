@@ -159,9 +159,9 @@ class Answered:
     by: Sender | None = field(default=None, metadata=SENDER)
     """The door's word for `who`; None where a timer decided, or an older version wrote."""
     sig: str = ""
-    """A person's signature under it, in base64, as docs/protocol/bundle.md has it; none here makes it."""
+    """A person's signature under it, in base64, as docs/protocol/bundle.md has it."""
     key: str = ""
-    """The name of the key that signed it."""
+    """The verifier key that it names, or the beginning of it."""
 
 
 @record

@@ -41,6 +41,7 @@ from orchestrator.requests import (
 )
 from orchestrator.requests.approvals import shown_as
 from orchestrator.views.approvals import (
+    NOT_TAKEN,
     Asked,
     Decided,
     Needed,
@@ -333,6 +334,9 @@ def _outcome(decided: Decided, ours: bool) -> JsonObject:
     if not decided.decision:
         text = f"handed in, and kept: no worker of {decided.asked.pool} has taken it yet"
         return {**named, "outcome": "kept", "decision": None, "text": text, "who": None, "atMs": None}
+    if decided.decision == NOT_TAKEN:
+        text = f"{NOT_TAKEN}: {decided.who}"
+        return {**named, "outcome": "refused", "decision": None, "text": text, "who": None, "atMs": None}
     outcome = "withdrawn" if decided.decision == WITHDRAWN else "decided" if ours else "already"
     return {**named, "outcome": outcome, **ended_json(decided.decision, decided.who, decided.at_ms)}
 

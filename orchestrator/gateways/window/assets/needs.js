@@ -226,7 +226,7 @@ async function send(given, more = {}) {
     taken.delete(one.key);
     if (end.outcome === "already") notice(`${quoted(one.request)}: already ${endWords(end)}`);
     else if (end.outcome === "withdrawn") notice(`${quoted(one.request)}: ${plain(end.text ?? "withdrawn", 120)}`);
-    else if (end.outcome === "kept") notice(`${quoted(one.request)}: ${plain(end.text ?? "kept", 160)}`);
+    else if (end.outcome === "kept" || end.outcome === "refused") notice(`${quoted(one.request)}: ${plain(end.text ?? "kept", 160)}`);
     if (one.then && end.outcome !== "already") tell(one.request, one.then);
   }
   readHistory();
