@@ -25,8 +25,9 @@ log = logging.getLogger("dendro.upkeep")
 
 SOON_MS = 60_000
 """A tree that somebody uses is looked at again after so long."""
-LATER_MS = 600_000
-"""A tree that waits for people, timers or processes, after so long: whether it does, its logs tell."""
+LATER_MS, WAITED_PARTS, LATEST_MS = 600_000, 8, 86_400_000
+"""A tree that waits for people, timers or processes, after an eighth of the time that it has waited, between
+ten minutes and a day: its logs tell whether it waits still, and they are long to read."""
 TEXTS_AT_ONCE = 100
 """Large texts that one script takes out of Redis."""
 MOST_TREES = 10_000
@@ -98,7 +99,8 @@ async def archive_tree(mover: Mover, tree: TreeId, now_ms: int) -> Moved:
     if moved <= {Moved.DONE}:
         return await _rests(mover, seen, len(left))
     waits = moved <= {Moved.DONE, Moved.WAITS} or any(head.quarantined for head in left)
-    return await _later(mover, seen, Moved.BUSY, now_ms + (LATER_MS if waits else SOON_MS))
+    later_ms = max(LATER_MS, min((now_ms - last_ms) // WAITED_PARTS, LATEST_MS))
+    return await _later(mover, seen, Moved.BUSY, now_ms + (later_ms if waits else SOON_MS))
 
 
 async def _rests(mover: Mover, seen: RestingTree, archived: int) -> Moved:

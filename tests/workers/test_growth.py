@@ -207,12 +207,30 @@ async def test_agent_that_rests_for_less_than_its_root_keeps_the_tree(mover: Mov
 @pytest.mark.parametrize("waits", ["awaiting_approval", "awaiting_answer", "waiting", "paused"])
 async def test_agent_that_waits_stays_in_redis(mover: Mover, storage: Storage, waits: str) -> None:
     root, agent = await _tree(storage, 1)
-    await agent.writes(some_entries(1), status=waits, ended_ms=0)
-    now_ms = await storage.broker.server_ms() + DAY_MS
+    begun_ms = await storage.broker.server_ms()
+    await agent.writes(some_entries(1), status=waits, ended_ms=begun_ms)
+    now_ms = begun_ms + DAY_MS
     assert await archive_tree(mover, TreeId(root.session), now_ms) is Moved.BUSY
     assert await _archived(storage, [root, agent]) == [True, False]
     assert await _due(mover, now_ms) == [], "it is not looked at again at once"
-    assert await _due(mover, now_ms + upkeep_resting.LATER_MS) == [TreeId(root.session)]
+    assert await _due(mover, now_ms + upkeep_resting.LATER_MS) == []
+    assert await _due(mover, now_ms + DAY_MS // 7) == [TreeId(root.session)]
+
+
+async def test_what_waits_is_looked_at_less_often_the_longer_it_waits(mover: Mover, storage: Storage) -> None:
+    root, agent = await _tree(storage, 1)
+    tree, now_ms = TreeId(root.session), await storage.broker.server_ms() + DAY_MS
+    await agent.writes(some_entries(1), status="awaiting_approval", ended_ms=now_ms - DAY_MS)
+    looks = []
+    for hour in range(7 * 24):
+        at_ms = now_ms + hour * DAY_MS // 24
+        if tree in await _due(mover, at_ms):
+            looks.append(hour)
+            assert await archive_tree(mover, tree, at_ms) is Moved.BUSY
+    assert len(looks) < 40
+    assert await _archived(storage, [root, agent]) == [True, False]
+    await agent.writes([], status="idle", ended_ms=now_ms)
+    assert await archive_tree(mover, tree, now_ms + 9 * DAY_MS) is Moved.DONE
 
 
 async def test_session_with_a_timer_stays_in_redis(mover: Mover, storage: Storage) -> None:
