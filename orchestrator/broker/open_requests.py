@@ -18,7 +18,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.replies import KeepSecretSecrets, NoteFull, NoteWas
+    from orchestrator.broker.replies import ForgetPromptsOk, KeepSecretSecrets, NoteFull, NoteWas
     from orchestrator.core.settings import HistoryHead
 
 # ── notes ─────────────────────────────────────────────────────────────────────────────────────────
@@ -192,6 +192,8 @@ MOST_TEXT = 32 << 10
 _ID_BYTES = 6
 """Any program that reads JSON keeps a number of this size."""
 _MOST_OFFSET = 1 << 53
+_FORGOTTEN_AT_ONCE = 500
+"""Prompts that one script removes: Redis serves nobody else meanwhile."""
 
 
 @record
@@ -240,11 +242,17 @@ class History(Port):
 
     async def forget_prompts(self, who: str, is_meant: Callable[[str], bool]) -> int:
         """Removes prompts of a person from their history; answers how many. Others keep their places."""
-        log, _ = self.keys.history(person_of(who))
-        ids = _forgotten(await self._connection.command("XRANGE", log, "-", "+"), is_meant)
-        if ids:
-            await self._connection.command("XDEL", log, *ids)
-        return len(ids)
+        keys, gone = list(self.keys.history(person_of(who))), 0
+        places = _forgotten(await self._connection.command("XRANGE", keys[0], "-", "+"), is_meant)
+        for start in range(0, len(places), _FORGOTTEN_AT_ONCE):
+            some = places[start : start + _FORGOTTEN_AT_ONCE]
+            reply = await self._run(call("forget_prompts", keys, places=some))
+            if reply.code != "OK":
+                raise reply.unexpected()
+            self._clock.note(reply.now)
+            told: ForgetPromptsOk = reply.fields
+            gone += told["gone"]
+        return gone
 
     async def history_entry(self, who: str, log_id: int, offset: int) -> KeptPrompt | None:
         """The entry at a place of the log; None if the log has another id, or nothing there (any more)."""
@@ -256,8 +264,10 @@ class History(Port):
         return _kept(found[0][1]) if found else None
 
 
-def _forgotten(found: list[tuple[bytes, dict[bytes, bytes]]], is_meant: Callable[[str], bool]) -> list[bytes]:
-    return [id for id, fields in found if is_meant(fields[b"x"].decode("utf-8", "replace"))]
+def _forgotten(found: list[tuple[bytes, dict[bytes, bytes]]], is_meant: Callable[[str], bool]) -> list[int]:
+    """The numbers of the prompts that are meant."""
+    meant = (id for id, fields in found if is_meant(fields[b"x"].decode("utf-8", "replace")))
+    return [int(id.partition(b"-")[0]) for id in meant]
 
 
 def person_of(who: str) -> str:

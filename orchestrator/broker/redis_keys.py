@@ -73,8 +73,9 @@ a tree live in one slot and a script may touch them together.
     {s0}:provider:<name>    hash    admit settle                 admit settle      the deployment
     {s0}:waiting:<name>     zset    admit                        admit             its members
     {h…}:history:<person>   stream  add_to_history               history look-ups  the newest 10,000
+                                    forget_prompts               redactions
     {h…}:history_keys:<person>      add_to_history history_head  the same          the deployment
-                            hash
+                            hash    forget_prompts
 
 `wakes` are the scripts that may make a session due: submit fire create commit release bury revoke. What
 `delete` removes is not repeated; `archive` removes rollout, eq, sq and snapshot.

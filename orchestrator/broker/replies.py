@@ -148,6 +148,11 @@ class FireOk(TypedDict):
     now: int
 
 
+class ForgetPromptsOk(TypedDict):
+    gone: int
+    now: int
+
+
 class GiveUpOk(TypedDict):
     now: int
     known: int

@@ -20,6 +20,7 @@ STATEMENTS: Mapping[str, Statement] = {
     "note": notes.note,
     "recount": states.recount,
     "add_to_history": histories.add_to_history,
+    "forget_prompts": histories.forget_prompts,
     **{f.__name__: f for f in (providers.admit, providers.settle)},
     **{
         f.__name__: f

@@ -23,7 +23,7 @@ def add_to_history(sight: Sight, keys: Sequence[bytes], given: Given) -> list[An
     kept.append((written(n) + b"-0", row))
     log.add(n, row)
     head |= {b"k:" + key: written(n), b"id": head.get(b"id", fresh_id)}
-    held = number(head, b"bytes") + len(entry)
+    held = len(entry) + (number(head, b"bytes") if len(kept) > 1 else 0)
     for _ in range(AT_ONCE):
         if len(kept) <= most and held <= most_bytes:
             break
@@ -33,3 +33,17 @@ def add_to_history(sight: Sight, keys: Sequence[bytes], given: Given) -> list[An
         log.begins_at(int(identity.partition(b"-")[0]) + 1)
     head |= {b"count": written(n), b"bytes": written(held)}
     return [b"OK", n, sight.now]
+
+
+def forget_prompts(sight: Sight, keys: Sequence[bytes], given: Given) -> list[Any]:
+    there, gone, held = dict(sight.entries(keys[0], -1)), 0, number(sight.hash(keys[1]), b"bytes")
+    for (n,) in given.rows(1):
+        row = there.pop(n + b"-0", None)
+        if row is None:
+            continue
+        sight.stream(keys[0]).loses()
+        del sight.hash(keys[1])[b"k:" + row[b"k"]]
+        gone, held = gone + 1, held - len(row[b"x"])
+    if gone:
+        sight.hash(keys[1])[b"bytes"] = written(max(held, 0))
+    return [b"OK", gone, sight.now]

@@ -65,7 +65,7 @@ from tests.broker.actors import (
 from tests.broker.conftest import ALL
 
 READ_ONLY = {"look", "peek", "timers_due", "registry", "serving", "rights", "tree_heads"}
-SHRINKING = {"drop_texts", "delete", "settle_job", "turn_away", "pass_on"}
+SHRINKING = {"drop_texts", "delete", "forget_prompts", "settle_job", "turn_away", "pass_on"}
 """Scripts that only free memory: they run whole although the server is full."""
 
 DELETED_ANYHOW = {"rollout", "eq", "sq", "seen", "seen_at", "snapshot", "redacted", "tree", "blob", "secrets"}
@@ -124,6 +124,7 @@ async def _life_of_a_tree(broker: Broker, connection: Connection) -> None:
         await broker.claims.admit("openai", ticket, 10, ProviderLimits(1, 10))
     await broker.claims.settle("openai", 10, 5, ProviderLimits(1, 10))
     await broker.requests.add_to_history("anna@host", "k", (session, "typed"), b"12345678")
+    assert await broker.requests.forget_prompts("anna@host", bool) == 1
     await broker.requests.add_code("digest", b"rights", 60_000)
     assert await broker.requests.sign_in("t1", b"record", ("digest", b"rights"), ["t0"]) == "OK"
     await broker.jobs.offer_job("default", "j1", b"look", 60_000)

@@ -93,6 +93,33 @@ async def test_prompts_take_no_more_bytes_than_a_history_may(
     assert await texts(broker) == [None] * 5 + ["5" * 100]
 
 
+async def test_forgotten_prompts_leave_their_room_and_keys_and_others_their_places(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_requests, "MOST_BYTES", 100)
+    monkeypatch.setattr(open_requests, "_FORGOTTEN_AT_ONCE", 2)
+    for number in range(1, 6):
+        await add(broker, f"{number}" * 20)
+    assert await broker.requests.forget_prompts("anna@one", lambda text: "3" not in text) == 4
+    assert await texts(broker) == [None, None, "3" * 20, None, None]
+    assert await broker.requests.forget_prompts("anna@two", lambda text: "3" not in text) == 0
+    assert await add(broker, "1" * 20)
+    assert await add(broker, "6" * 60)
+    assert await texts(broker) == [None, None, "3" * 20, None, None, "1" * 20, "6" * 60]
+
+
+async def test_history_that_an_earlier_version_forgot_whole_takes_prompts_again(
+    backend: Backend, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_requests, "MOST_BYTES", 100)
+    await add(broker, "1" * 100)
+    connection = backend.connect()
+    await connection.command("XDEL", broker.keys.history("anna")[0], "1-0")
+    await connection.aclose()
+    assert await add(broker, "2" * 20)
+    assert await texts(broker) == [None, "2" * 20]
+
+
 async def test_history_under_a_key_of_another_type_is_damaged(backend: Backend, broker: Broker) -> None:
     log, _ = broker.keys.history("anna")
     connection = backend.connect()

@@ -68,6 +68,11 @@ async def _buries(broker: Broker) -> None:
     await broker.claims.bury([(await working(broker)).claim])
 
 
+async def _forgets(broker: Broker) -> None:
+    await broker.requests.add_to_history("ann", "k", (session_id(), "hi"), b"12345678")
+    await broker.requests.forget_prompts("ann", bool)
+
+
 async def _seals(broker: Broker) -> None:
     await broker.commits.seal((await working(broker)).claim, 1, b"{}")
 
@@ -104,6 +109,7 @@ ACTS: dict[str, Act] = {
     "add_to_history": lambda broker: broker.requests.add_to_history(
         "ann", "k", (session_id(), "hi"), b"12345678"
     ),
+    "forget_prompts": _forgets,
     "reserve": lambda broker: _of_tree(broker, lambda tree: broker.trees.reserve(tree, 1)),
     "revoke": lambda broker: _of_session(broker, broker.trees.revoke),
     "delete": lambda broker: _of_session(broker, broker.trees.delete_session),

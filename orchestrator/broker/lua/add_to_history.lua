@@ -15,7 +15,8 @@ if bad then return bad end
 local now = now_ms()
 local s = fields_of(KEYS[2], {'count', 'bytes', 'k:' .. key})
 if s['k:' .. key] then return {'DUP', num(s['k:' .. key]), now} end
-local n, bytes = num(s.count) + 1, num(s.bytes) + #entry
+-- An earlier version forgot prompts and not their bytes: where none is left there are none.
+local n, bytes = num(s.count) + 1, #entry + (redis.call('XLEN', KEYS[1]) > 0 and num(s.bytes) or 0)
 if ahead(KEYS[1], n - 1) then return ahead_reply(KEYS[1], n - 1) end
 
 redis.call('XADD', KEYS[1], text(n) .. '-0', 's', session, 't', text(now), 'x', entry, 'k', key)
