@@ -88,10 +88,12 @@ soak: setup
 week: setup
 	$(BIN)/python -m proof.week --sessions $(or $(SESSIONS),10000) --page docs/proof/week.md
 
-# A deployment under several faults at once: four runs of seven minutes, and a minute more at most for each to come to rest.
-# One worker is of an earlier version: the last tag, or the last commit of the day before, unless BESIDE names another.
+# A deployment under several faults at once, with each way to deploy Redis: six runs of five minutes, and two minutes more
+# at most for each to start and to come to rest.
+# Workers change between this and an earlier version: the last tag, or the last commit of the day before, unless BESIDE names another.
 chaos: setup
-	$(BIN)/python -m proof.chaos --runs $(or $(RUNS),4) --seconds $(or $(SECONDS_EACH),420) --page docs/proof/chaos.md \
+	$(BIN)/python -m proof.chaos --runs $(or $(RUNS),2) --seconds $(or $(SECONDS_EACH),300) --page docs/proof/chaos.md \
+	  --servers $(or $(SERVERS),single sentinel cluster) \
 	  --beside "$(or $(BESIDE),$(shell git describe --tags --abbrev=0 2>/dev/null || git rev-list -1 --before=1.day.ago HEAD))"
 
 crash: setup

@@ -1,10 +1,11 @@
 """`python -m proof.chaos`: a deployment under several faults at once, held against what it promised.
 
-One server, two workers (one of them of an earlier version), two gateways, upkeep, and clients: some by the
-library, which submit, resubmit and follow, some over WebSockets, which approve, and leave for the other
-gateway in the middle of that. A driver draws faults from a seed, so that they overlap. It ends by itself: so
-many seconds of faults, then at most a minute to come to rest. Exit code 1 if a rule of `proof.chaos_rules` is
-broken, if one judged nothing, or if a run that was spoiled by hand is not refused.
+Redis as users deploy it (one server, three Sentinels over three, or a cluster of 3 + 3), two workers (one of
+them of an earlier version), two gateways, upkeep, and clients: some by the library, which submit, resubmit
+and follow, some over WebSockets, which approve, and leave for the other gateway in the middle. A driver
+draws faults from a seed, so that they overlap. It ends by itself: so many seconds of faults, then at most a
+minute to come to rest. Exit code 1 if a rule of `proof.chaos_rules` is broken, if one judged nothing, or if a
+run that was spoiled by hand is not refused.
 """
 
 from __future__ import annotations
@@ -12,40 +13,63 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import json
 import re
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import uvloop
 
 from bench.lab import Lab, fleet, lab
 from bench.machine import conditions
-from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.records import StoredEntry
+from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.core.entries import EVENT_MSG, decode_entry
 from orchestrator.core.ids import SessionId
+from orchestrator.rollouts.archive import Archive
+from orchestrator.rollouts.full_log import full_log
 from proof.chaos_clients import Crowd, Person, caught_up, client
-from proof.chaos_faults import COMMON, KINDS, NEVER_HERE, Nemesis, absent, pairs, schedule
+from proof.chaos_faults import (
+    COMMON,
+    KINDS,
+    LENGTHS_S,
+    MORE,
+    NEVER_HERE,
+    Due,
+    Nemesis,
+    absent,
+    pairs,
+    schedule,
+)
 from proof.chaos_rules import LOGGED, REST_S, RULES, Entry, Log, Mark, Record, Verdict, deaf, judge
 from proof.chaos_script import LEDGER, PROGRAM
-from proof.chaos_stage import Stage, disks, now, prepare, staged, start_redis
+from proof.chaos_servers import TOPOLOGIES, now, served
+from proof.chaos_stage import Stage, disks, prepare, staged
 
+T = TypeVar("T")
 SESSIONS, PEOPLE, CONCURRENCY = 4, 2, 8
-SAMPLE_S, UP_S = 0.2, 60.0
+SAMPLE_S, UP_S = 0.2, 180.0
 """How often the size of Redis's log is noted; how long the deployment may take to serve at first."""
 ABOUT = """\
-One server (even seeds: `appendfsync always`; odd ones: `everysec`, and it forgets its last second), two
-workers, two gateways, upkeep; four clients by the library, which submit, resubmit and follow; two over
+Redis as users deploy it. *single*: one server (even seeds: `appendfsync always`; odd ones: `everysec`, and
+it forgets its last second). *sentinel*: a primary and two replicas, `min-replicas-to-write 1`, and three
+Sentinels; *cluster*: three primaries with a replica each. Of these two, even seeds have `effects = "none"`
+(Sentinels: `down-after-milliseconds 8000`), odd ones `"wait"` (2000). What a failover may lose is as
+[operations](../operations.md#durability-what-each-choice-loses) says.
+Two workers, two gateways, upkeep; four clients by the library, which submit, resubmit and follow; two over
 WebSockets, which approve each command, and leave for the other gateway in the middle of every second one.
-*Forgotten*: acknowledged, and gone with the last second of Redis's log. *Given up*: commands without an end.
+*Forgotten*: acknowledged, and gone with what Redis lost. *Given up*: commands without an end.
 *Away*: how long clients asked in vain, in seconds, where it was more than half a second. *Rest*: seconds
-until all were at rest. *Returns*: approvals in which a client came to the other gateway."""
+until all were at rest. *Returns*: approvals in which a client came to the other gateway.
+*Failovers*: how often a fault ended with another primary, and the longest until all servers were whole."""
 COLUMNS = (
+    "servers",
     "seed",
     "faults",
     "promised",
@@ -57,8 +81,11 @@ COLUMNS = (
     "rest",
     "returns",
     "drains, max s",
+    "failovers, max s",
 )
-LONG_S, SLICE_S = 120.0, 20.0
+LONG_S, SLICE_S, AFTER_S = 120.0, 20.0, 10.0
+TIMES, OFTEN = 5, 2
+"""Of so many runs of a schedule so many fail where it is said to fail."""
 SELDOM = ("asked_again", "leaves_in_time", "killed_is_dead")
 """Rules that may have nothing to judge in a run that is shorter; in a mere slice of one, any may."""
 _RUNS = re.compile(rf"{re.escape(PROGRAM)}', '(\S+)'")
@@ -117,11 +144,9 @@ async def _read(chaos: Chaos, session: str) -> Log | None:
     head = await broker.logs.head(SessionId(session))
     if head is None:
         return None
-    stored: list[StoredEntry] = []
-    after = 0
-    while page := await broker.logs.read_rollout(SessionId(session), after):
-        stored += page
-        after = page[-1].seq
+    # What a living session's log has behind a snapshot, upkeep moves into the archive.
+    archive = Archive.at(chaos.stage.running.settings.upkeep.archive_url)
+    stored = [one async for one in full_log(broker.logs, archive, SessionId(session))]
     told: list[tuple[str, str]] = []
     well: set[str] = set()
     asked: dict[str, str] = {}
@@ -157,46 +182,54 @@ def _alive(pid: int, id: str) -> bool:
 # ── the run ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def chaotic(place: Lab, seed: int, seconds: float, revision: str = "") -> tuple[Chaos, Record]:
+async def chaotic(place: Lab, run: Run) -> tuple[Chaos, Record]:
     """Runs a schedule to its end, and reads everything at rest."""
-    always = seed % 2 == 0
+    several, even = run.servers != "single", run.seed % 2 == 0
+    always, waits = several or even, several and not even
     place.redis.terminate()
     await asyncio.to_thread(place.redis.wait)
-    with disks(place) as mounted:
-        first = start_redis(place, always=always)
-        overrides = "approval_policy=never", "sandbox_mode=danger-full-access"
-        async with fleet(place, "chaos", *overrides) as running:
-            prepare(running)
-            try:
-                async with staged(
-                    running, always=always, revision=revision, concurrency=CONCURRENCY
-                ) as stage:
-                    stage.redis, stage.disks = first, mounted
-                    stage.absent |= absent(mounted)
-                    crowd = Crowd(stage, now() + UP_S + seconds)
-                    chaos = Chaos(stage, crowd, Nemesis(stage, crowd.writes))
-                    with (place.folder / "ledger.log").open("a") as crowd.ledger:
-                        record = await _driven(chaos, seed, seconds)
-            finally:
-                first.kill()
-                stage.redis.kill()
-                await asyncio.to_thread(stage.redis.wait)
+    async with AsyncExitStack() as stack:
+        mounted = stack.enter_context(disks(place, run.servers))
+        servers = await stack.enter_async_context(served(place, run.servers, always=always, waits=waits))
+        overrides = "approval_policy=never", "sandbox_mode=danger-full-access", *servers.settings()
+        running = await _entered(stack, lambda: fleet(place, "chaos", *overrides))
+        prepare(running)
+        staging = staged(running, servers, always=always, revision=run.beside, concurrency=CONCURRENCY)
+        async with staging as stage:
+            stage.disks = mounted
+            stage.absent |= absent(mounted)
+            crowd = Crowd(stage, now() + UP_S + run.seconds)
+            chaos = Chaos(stage, crowd, Nemesis(stage, crowd.writes))
+            with (place.folder / "ledger.log").open("a") as crowd.ledger:
+                record = await _driven(chaos, run)
     # What left late is known when all have left.
     return chaos, replace(record, died=(*stage.died,))
 
 
-async def _driven(chaos: Chaos, seed: int, seconds: float) -> Record:
+async def _entered(stack: AsyncExitStack, make: Callable[[], AbstractAsyncContextManager[T]]) -> T:
+    """Enters it when Redis serves: on a busy machine a primary misses its replicas for moments."""
+    until = now() + UP_S
+    while True:
+        try:
+            return await stack.enter_async_context(make())
+        except Unavailable:
+            if now() > until:
+                raise
+            await asyncio.sleep(0.5)
+
+
+async def _driven(chaos: Chaos, run: Run) -> Record:
     crowd = chaos.crowd
     # No fault before the deployment serves: a start is no promise.
     await asyncio.wait_for(_serves(chaos), UP_S)
-    crowd.until = now() + seconds
+    crowd.until = now() + run.seconds
     async with asyncio.TaskGroup() as group:
         for number in range(SESSIONS):
             group.create_task(client(crowd, number))
         for number in range(PEOPLE):
             group.create_task(Person(crowd, number).lives())
         group.create_task(_notes_sizes(chaos))
-        group.create_task(chaos.nemesis.inject(schedule(seed, seconds)))
+        group.create_task(chaos.nemesis.inject(run.faults))
     chaos.stage.watch()
     return await _record(chaos, await _rested(chaos))
 
@@ -236,14 +269,16 @@ async def _record(chaos: Chaos, rested_s: float) -> Record:
     )
 
 
-def _row(seed: int, chaos: Chaos, record: Record) -> str:
+def _row(run: Run, chaos: Chaos, record: Record) -> str:
     told = {id for log in record.logs.values() for type, id in log.told if type != "task_started"}
     promised = {promise.id for promise in record.promised}
     begun = Counter(mark.id for mark in record.done if mark.what == "begin")
     ended = sum(mark.what == "end" for mark in record.done)
     away = sorted(chaos.crowd.away_s) or [0.0]
+    longest = max(chaos.nemesis.longest_s.values(), default=0.0)
     cells = (
-        seed,
+        run.servers,
+        run.seed,
         len(record.injected),
         len(promised),
         len(promised - told),
@@ -254,17 +289,23 @@ def _row(seed: int, chaos: Chaos, record: Record) -> str:
         f"{record.rested_s:.1f}",
         len(record.returns),
         f"{max((took or 0.0 for took in record.drained), default=0.0):.1f}",
+        f"{chaos.nemesis.counts['failovers']} / {longest:.1f}",
     )
     return f"| {' | '.join(map(str, cells))} |"
 
 
-def report(runs: Sequence[tuple[int, Chaos, Record, Verdict]], seconds: float, under: str) -> str:
+def report(runs: Sequence[Ran], seconds: float, under: str) -> str:
     """The page, as Markdown."""
     kinds = Counter(fault.kind for _, chaos, _, _ in runs for fault in chaos.nemesis.injected)
     both = Counter(pair for _, chaos, _, _ in runs for pair in pairs(chaos.nemesis.injected))
-    lines = ["# Chaos", "", f"{len(runs)} runs of {seconds:g} s of faults each. {under}", ""]
+    lines = [
+        "# Chaos",
+        "",
+        f"{len(runs)} run{'s' * (len(runs) > 1)} of {seconds:g} s of faults each. {under}",
+        "",
+    ]
     lines += [ABOUT, "", f"| {' | '.join(COLUMNS)} |", f"|{'---:|' * len(COLUMNS)}"]
-    lines += [_row(seed, chaos, record) for seed, chaos, record, _ in runs]
+    lines += [_row(run, chaos, record) for run, chaos, record, _ in runs]
     lines += ["", "Faults: " + ", ".join(f"{kind} {n}" for kind, n in kinds.most_common()) + "."]
     common = set(combinations(sorted(COMMON), 2))
     met = f"{len(common & set(both))} of {len(common)}"
@@ -294,9 +335,14 @@ def report(runs: Sequence[tuple[int, Chaos, Record, Verdict]], seconds: float, u
     for _, chaos, _, _ in runs:
         left_out |= chaos.stage.absent
     lines += [f"- {what}: {why}" for what, why in left_out.items()]
-    never = sorted(set(KINDS) - set(kinds) - set(left_out))
+    topologies = {run.servers for run, _, _, _ in runs}
+    drawable = set(KINDS).union(*(MORE[one] for one in topologies))
+    never = sorted(drawable - set(kinds) - set(left_out))
+    left_out |= {one: "not asked for in these runs" for one in TOPOLOGIES if one not in topologies}
     lines += [f"- {kind}: these seeds do not draw it" for kind in never]
-    found = [f"seed {seed}: {line}" for seed, _, _, verdict in runs for line in verdict.broken]
+    found = [
+        f"{run.servers}, seed {run.seed}: {line}" for run, _, _, verdict in runs for line in verdict.broken
+    ]
     return "\n".join([*lines, "", "## Findings", "", *(f"- {one}" for one in found or ["none"]), ""])
 
 
@@ -306,6 +352,127 @@ def _unmet(missing: set[tuple[str, str]]) -> list[str]:
     return ["Not together: " + "; ".join(" and ".join(pair) for pair in sorted(missing)) + ".", ""]
 
 
+# ── one run, and a run that is made small ─────────────────────────────────────────────────────────
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that a run follows from, as far as it is not chance: kept for a run that a rule refused."""
+
+    servers: str
+    seed: int
+    seconds: float
+    beside: str
+    faults: list[Due]
+
+    @classmethod
+    def of_seed(cls, servers: str, seed: int, seconds: float, beside: str) -> Run:
+        return cls(servers, seed, seconds, beside, schedule(seed, seconds, servers))
+
+    @classmethod
+    def read(cls, file: Path) -> Run:
+        said = json.loads(file.read_text())
+        return cls(**{**said, "faults": [Due(**due) for due in said["faults"]]})
+
+    def write(self, file: Path) -> None:
+        file.write_text(json.dumps(asdict(self), indent=1) + "\n")
+
+    def only(self, faults: Sequence[Due]) -> Run:
+        """With these faults alone, and over soon behind the last one."""
+        last = max((due.at for due in faults), default=0.0)
+        return replace(self, faults=list(faults), seconds=min(self.seconds, last + AFTER_S))
+
+
+Ran = tuple[Run, Chaos, Record, Verdict]
+
+
+def _conditions(place: Lab) -> dict[str, str]:
+    """Those of the machine; commands run unconfined, so that ledgers may be written by them."""
+    said = {**conditions(place), "Redis": str(place.server.version)}
+    del said["commands"]
+    return said
+
+
+def judged(run: Run, kept: Path | None = None) -> tuple[Ran, str]:
+    """Runs it, and holds it against the rules; with the conditions that it had.
+
+    Of a run that is refused its schedule, the ledgers and what processes said are in the folder `kept`.
+    """
+    with lab() as place:
+        under = "; ".join(f"{name}: {value}" for name, value in _conditions(place).items())
+        try:
+            chaos, record = uvloop.run(chaotic(place, run))
+        except BaseException:
+            if kept:
+                _keep(place, run, kept / f"{run.servers}-{run.seed}")
+            raise
+        every = [rule.__name__ for rule in RULES]
+        seldom = every if run.seconds < SLICE_S else SELDOM if run.seconds < LONG_S else ()
+        verdict = judge(record, seldom=frozenset(seldom))
+        unheard = [name for name in deaf(record, seldom) if verdict.judged[name]]
+        verdict.broken += [f"{name}: its spoiled run is not refused" for name in unheard]
+        if verdict.broken and kept:
+            _keep(place, run, kept / f"{run.servers}-{run.seed}")
+    about = f"{run.servers}, seed {run.seed}: {len(record.injected)} faults, {len(verdict.broken)} findings"
+    print("\n".join((about, *verdict.broken)), file=sys.stderr, flush=True)
+    return (run, chaos, record, verdict), under
+
+
+def _keep(place: Lab, run: Run, folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    run.write(folder / "schedule.json")
+    for log in (*place.folder.glob("*.log"), place.workspace / LEDGER):
+        if log.exists():
+            shutil.copy(log, folder)
+
+
+def shrunk(faults: Sequence[Due], fails: Callable[[Sequence[Due]], bool]) -> list[Due]:
+    """Few and short faults of a schedule that `fails` with them: halves are left out, then single ones."""
+    found, step = list(faults), len(faults)
+    while step > 1:
+        step, at = (step + 1) // 2, 0
+        while at < len(found):
+            fewer = found[:at] + found[at + step :]
+            if fewer and fails(fewer):
+                found = fewer
+            else:
+                at += step
+    for number, due in enumerate(found):
+        for shorter in (length for length in LENGTHS_S if length < due.lasts):
+            shortened = [*found[:number], replace(due, lasts=shorter), *found[number + 1 :]]
+            if fails(shortened):
+                found = shortened
+                break
+    return found
+
+
+def fails_often(run: Run) -> bool:
+    """Whether a rule refuses `OFTEN` of `TIMES` runs; a run is no calculation, so one alone says little."""
+    found = 0
+    for number in range(TIMES):
+        found += bool(judged(run)[0][3].broken)
+        if found >= OFTEN or found + TIMES - number - 1 < OFTEN:
+            break
+    return found >= OFTEN
+
+
+def _shrink(file: Path) -> int:
+    run = Run.read(file)
+    if not fails_often(run):
+        print(f"{file}: fewer than {OFTEN} of {TIMES} runs fail", file=sys.stderr)
+        return 0
+    small = run.only(shrunk(run.faults, lambda faults: fails_often(run.only(faults))))
+    small.write(file.with_suffix(".small.json"))
+    print(f"{len(small.faults)} of {len(run.faults)} faults: {file.with_suffix('.small.json')}")
+    return 1
+
+
+def _replay(file: Path) -> int:
+    refused = sum(bool(judged(Run.read(file))[0][3].broken) for _ in range(TIMES))
+    print(f"{file}: {refused} of {TIMES} runs are refused")
+    return 1 if refused else 0
+
+
 def main(argv: Sequence[str]) -> int:
     """Runs the seeds that were asked for; answers the exit code."""
     parser = argparse.ArgumentParser(prog="python -m proof.chaos", description=__doc__)
@@ -313,26 +480,42 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument("--seed", type=int, default=0, help="the first seed (default: %(default)s)")
     parser.add_argument("--runs", type=int, default=2, help="how many, a seed each (default: %(default)s)")
     parser.add_argument(
+        "--servers",
+        nargs="+",
+        choices=TOPOLOGIES,
+        default=["single"],
+        help="how Redis is deployed: so many runs each (default: single)",
+    )
+    parser.add_argument(
         "--beside", default="", metavar="REVISION", help="of one of the workers (default: none)"
     )
     parser.add_argument("--page", type=Path, help="where the page is written")
+    parser.add_argument(
+        "--kept",
+        type=Path,
+        default=Path(".chaos"),
+        help="folder for what is known of refused runs (%(default)s)",
+    )
+    parser.add_argument("--replay", type=Path, metavar="FILE", help=f"repeats such a schedule {TIMES} times")
+    parser.add_argument("--shrink", type=Path, metavar="FILE", help="makes one small: fewer, shorter faults")
     given = parser.parse_args(argv)
-    runs = []
-    for seed in range(given.seed, given.seed + given.runs):
-        with lab() as place:
-            under = "; ".join(f"{name}: {value}" for name, value in conditions(place).items())
-            chaos, record = uvloop.run(chaotic(place, seed, given.seconds, given.beside))
-        every = [rule.__name__ for rule in RULES]
-        seldom = every if given.seconds < SLICE_S else SELDOM if given.seconds < LONG_S else ()
-        verdict = judge(record, seldom=frozenset(seldom))
-        unheard = [name for name in deaf(record, seldom) if verdict.judged[name]]
-        verdict.broken += [f"{name}: its spoiled run is not refused" for name in unheard]
-        runs.append((seed, chaos, record, verdict))
-    page = report(runs, given.seconds, under)
-    if given.page:
-        given.page.parent.mkdir(parents=True, exist_ok=True)
-        given.page.write_text(page, encoding="utf-8")
-    print(page)
+    if given.replay:
+        return _replay(given.replay)
+    if given.shrink:
+        return _shrink(given.shrink)
+    runs: list[Ran] = []
+    under = ""
+    seeds = range(given.seed, given.seed + given.runs)
+    for topology, seed in product(given.servers, seeds):
+        run = Run.of_seed(topology, seed, given.seconds, given.beside)
+        ran, conditions_then = judged(run, given.kept)
+        under = under or conditions_then
+        runs.append(ran)
+        if given.page:
+            # Half an hour is long: what is known so far is kept.
+            given.page.parent.mkdir(parents=True, exist_ok=True)
+            given.page.write_text(report(runs, given.seconds, under), encoding="utf-8")
+    print(report(runs, given.seconds, under))
     return 1 if any(verdict.broken for _, _, _, verdict in runs) else 0
 
 

@@ -30,7 +30,8 @@ from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.submission import Submission
 from proof.chaos_rules import ENDS, Promise, Return, Shown
 from proof.chaos_script import order
-from proof.chaos_stage import GATEWAYS, Stage, now
+from proof.chaos_servers import now
+from proof.chaos_stage import GATEWAYS, Stage
 
 AGAIN_S, TURN_S, ANSWER_S, ASKED_S, LAST_S = 10.0, 60.0, 10.0, 45.0, 60.0
 """How long a client waits until it submits again, until it gives up a turn that nobody knows, for an answer

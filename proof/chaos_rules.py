@@ -25,6 +25,8 @@ LOGGED = frozenset(
     ("task_started", "task_complete", "turn_aborted", "exec_command_begin", "exec_command_end")
 )
 """Events that both a log and its follower are asked about."""
+LOSSES = ("promises", "begins", "claims")
+"""What Redis may forget: what it acknowledged, that a command has begun, who holds a session."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Promise:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """A fault that was injected, from its begin to its end; `loses` if Redis may forget what it was told.
+    """A fault that was injected, from its begin to its end; `loses`: what of `LOSSES` Redis may forget.
 
     Times are CLOCK_BOOTTIME, as in all ledgers.
     """
@@ -47,7 +49,7 @@ class Fault:
     target: str
     began: float
     ended: float
-    loses: bool = False
+    loses: Collection[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,15 @@ class Record:
     died: tuple[str, ...] = ()
     """Those of them that ended by themselves."""
 
-    def forgotten(self, at: float) -> bool:
+    def forgotten(self, at: float, what: str = "promises") -> bool:
         """Whether Redis may have forgotten what it was told then."""
-        return any(fault.loses and fault.began - 3.0 <= at <= fault.ended for fault in self.injected)
+        return any(what in fault.loses and fault.began - 3.0 <= at <= fault.ended for fault in self.injected)
 
     def forgot_claims(self, at: float) -> bool:
         """Whether a session's holder may have been forgotten just before, and go on."""
-        return any(fault.loses and fault.began <= at <= fault.ended + TRUST_S for fault in self.injected)
+        return any(
+            "claims" in fault.loses and fault.began <= at <= fault.ended + TRUST_S for fault in self.injected
+        )
 
 
 @dataclass
@@ -186,8 +190,8 @@ def begun_once(record: Record, judged: Counter[str]) -> Iterator[str]:
             begun[mark.id].append(mark)
     for id, marks in begun.items():
         judged["begun_once"] += 1
-        if len(marks) > 1 and not any(record.forgotten(mark.at) for mark in marks):
-            yield f"command {id} was begun {len(marks)} times"
+        if len(marks) > 1 and not any(record.forgotten(mark.at, "begins") for mark in marks):
+            yield f"command {id} was begun {len(marks)} times, at {', '.join(f'{m.at:.1f}' for m in marks)}"
 
 
 def ended_as_told(record: Record, judged: Counter[str]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The stage of a chaos run: one server, workers, upkeep and gateways, each behind a network of its own.
+"""The stage of a chaos run: servers, workers, upkeep and gateways, each behind a network of its own.
 
 Everything lives in the folder of a lab, listens on loopback alone, and is stopped at the end. What the
 machine does not permit is in `absent`, with the reason.
@@ -10,83 +10,40 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
+import struct
 import subprocess
 import sys
-import time
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.lab import PATH, Fleet, Lab
 from proof.chaos_script import LEDGER, PROGRAM, SERVER, SERVER_SOURCE, SOURCE
+from proof.chaos_servers import Link, Servers, folders, now
 
 ROOT = Path(__file__).resolve().parents[1]
 WORKERS, GATEWAYS = 2, 2
-DISK_MIB = {"redis": 768, "home": 256}
-CHUNK = 1 << 16
+DISK_MIB = {"single": 768, "sentinel": 512, "cluster": 256}
+HOME_MIB = 256
+SEAL_AFTER = 256
+"""Entries that upkeep moves into the archive at once: few, so that runs have sealed logs."""
+CLOCK = "clock"
+"""The folder of a module by which a process has a clock that may be set, and of files that say by what."""
+CLOCK_SOURCE = '''"""Sets the time of day of this process by the seconds that a file says; no other clock."""
+import mmap, os, struct, time
+
+with open(os.environ["CHAOS_CLOCK"], "rb") as _file:
+    _set = mmap.mmap(_file.fileno(), 8, access=mmap.ACCESS_READ)
+_time, _time_ns = time.time, time.time_ns
+time.time = lambda: _time() + struct.unpack("d", _set)[0]
+time.time_ns = lambda: _time_ns() + int(1e9 * struct.unpack("d", _set)[0])
+'''
 REFUSED = 2
 """The exit code of a start that said why it cannot be."""
 NO_MOUNT = "needs the right to mount a small file system"
-
-
-def now() -> float:
-    """CLOCK_BOOTTIME, on which all ledgers are."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
-
-
-class Link:
-    """The network between one process and Redis: TCP on loopback, late, cut or silent as it is told to be."""
-
-    def __init__(self, target: Path) -> None:
-        self._target = target
-        self.delay_s = 0.0
-        self.held: set[str] = set()
-        """Ways on which nothing arrives: `up` to Redis, `down` from it."""
-        self.eats_answers = False
-        """Each connection ends when Redis has answered on it, before that arrives."""
-        self.port = 0
-
-    @asynccontextmanager
-    async def open(self) -> AsyncIterator[Link]:
-        server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.port = server.sockets[0].getsockname()[1]
-        try:
-            yield self
-        finally:
-            server.close()
-
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        try:
-            answers, redis = await asyncio.open_unix_connection(self._target)
-        except OSError:
-            writer.close()
-            return
-        ways = [
-            asyncio.create_task(self._pump(reader, redis, "up")),
-            asyncio.create_task(self._pump(answers, writer, "down")),
-        ]
-        try:
-            await asyncio.wait(ways, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for way in ways:
-                way.cancel()
-            redis.close()
-            writer.close()
-
-    async def _pump(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter, way: str) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(CHUNK):
-                if self.delay_s:
-                    await asyncio.sleep(self.delay_s)
-                while way in self.held:  # noqa: ASYNC110  many wait, and it is over within seconds
-                    await asyncio.sleep(0.05)
-                if way == "down" and self.eats_answers:
-                    return
-                sink.write(data)
-                await sink.drain()
+NO_RATE = "needs a server whose disk is a device of its own, and control groups of version 1 with blkio"
 
 
 @dataclass
@@ -95,10 +52,12 @@ class Part:
 
     name: str
     argv: list[str]
-    environ: Mapping[str, str]
+    environ: dict[str, str]
     cwd: Path
     log: Path
     link: Link
+    clock: Path
+    source: Path
     process: subprocess.Popen[bytes] | None = None
     addresses: list[str] = field(default_factory=list)
     """Those that a gateway listens on."""
@@ -107,11 +66,18 @@ class Part:
     told_before: int = 0
     """Bytes of its log from before it was started last."""
 
+    def sets_clock(self, by_s: float) -> None:
+        """Sets its time of day; 0 is the true one."""
+        # In place: who looks meanwhile has mapped the file.
+        with self.clock.open("r+b" if self.clock.exists() else "wb") as file:
+            file.write(struct.pack("d", by_s))
+
     def start(self) -> None:
         with self.log.open("ab") as log:
             self.told_before = log.tell()
+            environ = {**self.environ, "PYTHONPATH": f"{self.clock.parent}:{self.source}"}
             self.process = subprocess.Popen(
-                self.argv, env=self.environ, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log
+                self.argv, env=environ, cwd=self.cwd, stdin=subprocess.DEVNULL, stdout=log, stderr=log
             )
         self.wanted = True
 
@@ -154,11 +120,13 @@ class Stage:
     """The deployment."""
 
     running: Fleet
+    servers: Servers
     always: bool
     """Whether Redis syncs each write: a killed one forgets nothing then."""
-    redis: subprocess.Popen[bytes]
     parts: dict[str, Part] = field(default_factory=dict)
     disks: dict[str, Path] = field(default_factory=dict)
+    earlier: Path | None = None
+    """The product as it was, if git knows that."""
     absent: dict[str, str] = field(default_factory=dict)
     """Faults that the machine does not permit, each with the reason."""
     died: list[str] = field(default_factory=list)
@@ -169,9 +137,6 @@ class Stage:
     @property
     def place(self) -> Lab:
         return self.running.lab
-
-    def start_redis(self) -> None:
-        self.redis = start_redis(self.place, always=self.always)
 
     def watch(self) -> None:
         """Notes what ended by itself, and starts it again."""
@@ -186,36 +151,79 @@ class Stage:
             part.start()
 
 
-def start_redis(place: Lab, *, always: bool) -> subprocess.Popen[bytes]:
-    """Redis with an append-only file, which may be told to sleep."""
-    socket = place.folder / "s"
-    socket.unlink(missing_ok=True)
-    where = ["--port", "0", "--unixsocket", str(socket), "--dir", str(place.folder / "redis"), "--save", ""]
-    durable = ["--appendonly", "yes", "--appendfsync", "always" if always else "everysec"]
-    process = subprocess.Popen(
-        [place.server.path, *where, *durable, "--enable-debug-command", "local"], stdout=subprocess.DEVNULL
-    )
-    while not socket.exists():
-        if process.poll() is not None:
-            raise RuntimeError(f"{place.server.path} ended with {process.returncode}")
-        time.sleep(0.01)
-    return process
-
-
 @contextmanager
-def disks(place: Lab) -> Iterator[dict[str, Path]]:
-    """Small file systems for Redis's log and for the home folder; none where nobody may mount them."""
+def disks(place: Lab, topology: str) -> Iterator[dict[str, Path]]:
+    """Small file systems for each server's log and for the home folder; none where nobody may mount them.
+
+    That of a single server is on a device of its own, if the machine permits one, for it can be slow.
+    """
     mounted: dict[str, Path] = {}
+    sizes = {"home": HOME_MIB, **dict.fromkeys(folders(topology), DISK_MIB[topology])}
     try:
-        for name, mib in DISK_MIB.items():
+        for name, mib in sizes.items():
             folder = place.folder / name
-            words = ["mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "dendro-chaos", str(folder)]
-            if subprocess.run(words, check=False, capture_output=True, env={"PATH": PATH}).returncode == 0:
+            folder.mkdir(exist_ok=True)
+            memory = "mount", "-t", "tmpfs", "-o", f"size={mib}m,mode=700", "dendro-chaos", str(folder)
+            if (name == "redis" and _has_device(folder, mib)) or _runs(*memory):
                 mounted[name] = folder
         yield mounted
     finally:
         for folder in mounted.values():
-            subprocess.run(["umount", "-l", str(folder)], check=False, env={"PATH": PATH})
+            _runs("umount", "-l", str(folder))
+
+
+def _runs(*words: str) -> bool:
+    """Whether a command of the system is there and ends well."""
+    try:
+        return subprocess.run(words, check=False, capture_output=True, env={"PATH": PATH}).returncode == 0
+    except FileNotFoundError:
+        return False
+
+
+def _has_device(folder: Path, mib: int) -> bool:
+    """Whether a file could be mounted there as a device."""
+    image = folder.with_suffix(".img")
+    with image.open("wb") as file:
+        file.truncate(mib << 20)
+    made = _runs("mkfs.ext4", "-q", "-F", "-O", "^has_journal", str(image))
+    return made and _runs("mount", "-o", "loop", str(image), str(folder))
+
+
+BLKIO = Path("/sys/fs/cgroup/blkio")
+SLOW_BPS = 200_000
+
+
+@contextmanager
+def slow(disk: Path, pid: int) -> Iterator[None]:
+    """A disk that takes few bytes a second of a process. Raises OSError where the machine forbids it.
+
+    By the first version of control groups, of which a process may be a member beside any other's.
+    """
+    number = disk.stat().st_dev
+    group = BLKIO / f"dendro-chaos-{pid}"
+    group.mkdir()
+    try:
+        limit = f"{os.major(number)}:{os.minor(number)} {SLOW_BPS}"
+        (group / "blkio.throttle.write_bps_device").write_text(limit)
+        (group / "cgroup.procs").write_text(str(pid))
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            (BLKIO / "cgroup.procs").write_text(str(pid))
+        group.rmdir()
+
+
+def may_be_slow(disk: Path) -> bool:
+    """Whether the machine permits a slow disk there."""
+    own = subprocess.Popen(["sleep", "60"])
+    try:
+        with slow(disk, own.pid):
+            return True
+    except OSError:
+        return False
+    finally:
+        own.kill()
+        own.wait()
 
 
 def prepare(running: Fleet) -> None:
@@ -224,6 +232,8 @@ def prepare(running: Fleet) -> None:
     (place.workspace / PROGRAM).write_text(SOURCE)
     server = place.folder / SERVER
     server.write_text(SERVER_SOURCE)
+    (place.folder / CLOCK).mkdir()
+    (place.folder / CLOCK / "sitecustomize.py").write_text(CLOCK_SOURCE)
     home = running.settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     arguments = json.dumps(["-I", str(server), str(place.workspace / LEDGER)])
@@ -247,21 +257,25 @@ def earlier(place: Lab, revision: str) -> Path | None:
 
 
 @asynccontextmanager
-async def staged(running: Fleet, *, always: bool, revision: str, concurrency: int) -> AsyncIterator[Stage]:
+async def staged(
+    running: Fleet, servers: Servers, *, always: bool, revision: str, concurrency: int
+) -> AsyncIterator[Stage]:
     """A deployment that serves: its last worker is of an earlier `revision`, if there is one."""
     place = running.lab
-    stage = Stage(running, always, place.redis)
+    stage = Stage(running, servers, always)
     old = earlier(place, revision) if revision else None
+    stage.earlier = old
     if old is None:
-        stage.absent["a worker of an earlier version"] = f"git knows no revision {revision!r} here"
+        why = f"git knows no revision {revision!r} here" if revision else "no revision was named"
+        stage.absent |= dict.fromkeys(("a worker of an earlier version", "worker's version changed"), why)
     serve = ["serve", "--listen", "ws://127.0.0.1:0"]
     words = {f"worker {n}": ["worker", "--concurrency", str(concurrency)] for n in range(WORKERS)}
     words |= {"upkeep": ["upkeep"]} | {f"gateway {n}": serve for n in range(GATEWAYS)}
     async with contextlib.AsyncExitStack() as stack:
         for name, said in words.items():
-            link = await stack.enter_async_context(Link(place.folder / "s").open())
+            link = await stack.enter_async_context(servers.link().open())
             source = old if old is not None and name == f"worker {WORKERS - 1}" else ROOT
-            stage.parts[name] = _part(running, name, said, link, source)
+            stage.parts[name] = _part(stage, name, said, link, source)
         try:
             for part in stage.parts.values():
                 part.start()
@@ -270,17 +284,22 @@ async def staged(running: Fleet, *, always: bool, revision: str, concurrency: in
             await asyncio.to_thread(_end, stage)
 
 
-def _part(running: Fleet, name: str, words: list[str], link: Link, source: Path) -> Part:
-    place = running.lab
+def _part(stage: Stage, name: str, words: list[str], link: Link, source: Path) -> Part:
+    place, clock = stage.place, stage.place.folder / CLOCK
+    file = name.replace(" ", "-")
     environ = place.environ(
-        OPENAI_BASE_URL=running.base_url,
-        PYTHONPATH=str(source),
-        DENDRO_REDIS_URL=f"redis://127.0.0.1:{link.port}",
+        OPENAI_BASE_URL=stage.running.base_url,
+        CHAOS_CLOCK=str(clock / file),
+        DENDRO_UPKEEP_SEAL_AFTER=str(SEAL_AFTER),
         DENDRO_DEBUG="1",
     )
+    environ |= stage.servers.environ(link)
     argv = [sys.executable, "-P", "-m", "orchestrator.cli.main", *words]
-    log = place.folder / f"{name.replace(' ', '-')}.log"
-    return Part(name, argv, environ, place.workspace, log, link)
+    part = Part(
+        name, argv, environ, place.workspace, place.folder / f"{file}.log", link, clock / file, source
+    )
+    part.sets_clock(0.0)
+    return part
 
 
 def _end(stage: Stage) -> None:
@@ -290,6 +309,3 @@ def _end(stage: Stage) -> None:
             if part.left(20.0) is None:
                 stage.died.append(f"{part.name} did not leave within 20 s")
                 part.kill()
-    if keep := os.environ.get("CHAOS_LOGS"):
-        for part in stage.parts.values():
-            shutil.copy(part.log, keep)

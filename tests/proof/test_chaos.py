@@ -2,18 +2,34 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
 import pytest
 
+from bench.lab import lab
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from proof.chaos_faults import COMMON, FORGETS, KINDS, pairs, schedule
+from proof.chaos import Run, shrunk
+from proof.chaos_faults import (
+    COMMON,
+    FAULTS,
+    FORGETS,
+    KINDS,
+    LENGTHS_S,
+    MORE,
+    Due,
+    lost_by_failover,
+    pairs,
+    schedule,
+)
 from proof.chaos_rules import (
+    LOSSES,
     RULES,
     SPOILED,
     Entry,
@@ -27,6 +43,7 @@ from proof.chaos_rules import (
     deaf,
     judge,
 )
+from proof.chaos_servers import TOPOLOGIES, Link, served, until_true
 from tests.commit_seed import chosen
 
 ROOT = Path(__file__).parents[2]
@@ -87,7 +104,7 @@ def test_what_redis_was_made_to_forget_may_be_lost_and_begun_again() -> None:
     again = replace(spoiled, seen={}, done=(*record.done, Mark("s/3", "begin", 9, 5.0)))
     seldom = frozenset(("live_as_replayed",))
     assert len(judge(again, seldom=seldom).broken) == 2
-    forgets = Fault(FORGETS, "0", 3.5, 4.0, loses=True)
+    forgets = Fault(FORGETS, "0", 3.5, 4.0, loses=LOSSES)
     assert judge(replace(again, injected=(forgets,)), seldom=seldom).broken == []
 
 
@@ -100,7 +117,7 @@ def test_two_commands_may_be_there_at_once_right_behind_a_server_that_forgot_the
     ]
     record = replace(fine(), done=(*fine().done, *(Mark(*mark) for mark in marks)))
     assert any(line.startswith("none_beside") for line in judge(record).broken)
-    forgets = replace(record, injected=(Fault(FORGETS, "0", 20.5, 20.9, loses=True),))
+    forgets = replace(record, injected=(Fault(FORGETS, "0", 20.5, 20.9, loses=LOSSES),))
     assert not any(line.startswith(("none_beside", "begun_once")) for line in judge(forgets).broken)
 
 
@@ -130,6 +147,93 @@ def test_follower_that_missed_an_event_or_was_told_one_twice_is_refused() -> Non
         )
 
 
+def test_failover_may_lose_what_the_docs_say_of_its_servers_and_no_more() -> None:
+    assert lost_by_failover("cluster", asked=True, waits=False) == ()
+    assert lost_by_failover("sentinel", asked=True, waits=True) == LOSSES
+    for topology in ("sentinel", "cluster"):
+        assert lost_by_failover(topology, asked=False, waits=True) == ("promises",)
+    assert set(lost_by_failover("sentinel", asked=False, waits=False)) == {"promises", "begins"}
+    assert set(lost_by_failover("cluster", asked=False, waits=False)) == set(LOSSES)
+
+
+def test_what_a_failover_forgot_under_wait_was_never_begun() -> None:
+    again = replace(fine(), done=(*fine().done, Mark("s/3", "begin", 9, 5.0)))
+    failover = Fault(
+        "primary killed", "0", 2.5, 6.0, loses=lost_by_failover("sentinel", asked=False, waits=True)
+    )
+    told = [line.partition(":")[0] for line in judge(replace(again, injected=(failover,))).broken]
+    assert told == ["begun_once"]
+
+
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_schedule_of_several_servers_has_their_faults_as_well(topology: str) -> None:
+    plan = schedule(2, 480.0, topology)
+    assert {due.kind for due in plan} == {*KINDS, *MORE[topology]} <= set(FAULTS)
+    assert schedule(3, 480.0, topology) != plan
+
+
+def test_schedule_that_fails_is_made_small() -> None:
+    plan = schedule(5, 120.0)
+    first, then = plan[10], plan[70]
+    tried = []
+
+    def fails(faults: Sequence[Due]) -> bool:
+        tried.append(len(faults))
+        kinds = [(due.kind, due.at) for due in faults]
+        return (first.kind, first.at) in kinds and (then.kind, then.at) in kinds
+
+    assert shrunk(plan, fails) == [replace(first, lasts=LENGTHS_S[0]), replace(then, lasts=LENGTHS_S[0])]
+    assert len(tried) < len(plan)
+    assert shrunk(plan[:1], lambda faults: False) == plan[:1]
+
+
+def test_schedule_of_a_refused_run_is_kept_to_be_repeated(tmp_path: Path) -> None:
+    run = Run.of_seed("sentinel", 7, 60.0, "HEAD")
+    run.write(tmp_path / "run.json")
+    assert Run.read(tmp_path / "run.json") == run
+    assert run.only(run.faults[:2]).seconds < 20.0
+
+
+async def test_link_leads_to_the_port_that_a_server_tells_by_a_way_of_its_own() -> None:
+    said = (
+        b"*2\r\n$9\r\n127.0.0.1\r\n$5\r\n%d\r\n",
+        b"*2\r\n$9\r\n127.0.0.1\r\n:%d\r\n",
+        b"-MOVED 5 127.0.0.1:%d\r\n",
+    )
+
+    async def tells(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readline()
+        writer.write(b"".join(line % 45678 for line in said) + b"45678\r\n")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(tells, "127.0.0.1", 0)
+    async with server, Link(server.sockets[0].getsockname(), told={45678: 0}).open() as link:
+        reader, writer = await asyncio.open_connection("127.0.0.1", link.port)
+        writer.write(b"PING\r\n")
+        assert await reader.read() == b"".join(line % link.port for line in said) + b"45678\r\n"
+        writer.close()
+
+
+@pytest.mark.realredis
+@pytest.mark.slow
+@pytest.mark.parametrize("topology", TOPOLOGIES[1:])
+async def test_primary_that_is_cut_off_is_replaced_and_follows_when_it_is_back(topology: str) -> None:
+    with lab() as place:
+        async with served(place, topology, always=True, waits=True) as servers:
+            first = await servers.primary(0)
+            servers.cut_off(first)
+            assert await first.says("PING")
+
+            async def replaced() -> bool:
+                return first not in await servers.primaries()
+
+            assert await until_true(30.0, replaced)
+            servers.heal()
+            await servers.whole()
+            assert first not in await servers.primaries()
+
+
 def test_schedule_is_the_seeds_alone_and_has_every_pair_of_the_commonest_kinds() -> None:
     assert schedule(4, 60.0) == schedule(4, 60.0) != schedule(5, 60.0)
     for seed in range(6):
@@ -145,15 +249,17 @@ def test_schedule_is_the_seeds_alone_and_has_every_pair_of_the_commonest_kinds()
 @pytest.mark.timeout(200)
 def test_deployment_keeps_its_promises_under_faults_that_the_commit_draws() -> None:
     """Real processes: they are what is tried."""
-    run_is_fine("--seconds", "6", "--runs", "1", "--seed", str(chosen("chaos", 4)))
+    servers = TOPOLOGIES[chosen("servers of chaos", len(TOPOLOGIES))]
+    seed = str(chosen("chaos", 4))
+    run_is_fine("--seconds", "6", "--runs", "1", "--seed", seed, "--servers", servers)
 
 
 @pytest.mark.night
 @pytest.mark.slow
-@pytest.mark.timeout(400)
+@pytest.mark.timeout(900)
 def test_deployment_keeps_its_promises_under_faults() -> None:
     """Real processes: they are what is tried."""
-    run_is_fine("--seconds", "60", "--runs", "2")
+    run_is_fine("--seconds", "60", "--runs", "2", "--servers", *TOPOLOGIES)
 
 
 def run_is_fine(*words: str) -> None:
