@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -119,6 +120,54 @@ def key(ctx: typer.Context, namespace: Namespace = "") -> None:
         raise Fault("receipts.name is not set", ExitCode.USAGE)
     with faults():
         print(_vkey(settings, settings.receipts.name, namespace))
+
+
+@notary.command()
+def rotate(
+    ctx: typer.Context,
+    to: Annotated[
+        Path, typer.Option("--to", metavar="FILE", help="The next key; one is made where there is none.")
+    ],
+) -> None:
+    """Gives the registers another key: signs their newest checkpoints by both, and prints these.
+
+    For a notary that does not run. Set receipts.key_file to FILE then, and keep
+    the printed checkpoints: who trusts the key of before checks by them that the
+    next one is yours, and names both in the trust file's `log`. They are
+    published beside each register, too (`rotated/SIZE`).
+
+    \b
+    dendro notary rotate --to ~/.local/share/dendro/notary-2027.key > rotated.note
+    """
+    import sys
+
+    from orchestrator.rollouts.notary_state import NotaryState
+    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.register import rotate as rotated
+    from orchestrator.rollouts.signed_notes import Signer, own_private_key, read_private_key
+
+    told = Invocation.of(ctx).settings().receipts
+    assert told.state is not None
+    assert told.key_file is not None
+    if told.url is None:
+        raise Fault("no receipts.url is set: where the notary publishes its registers", ExitCode.USAGE)
+    with faults(), closing(NotaryState.open(told.state)) as state:
+        former, following = read_private_key(told.key_file), own_private_key(to)
+        public = following.public_key().public_bytes_raw().hex()
+        if former.public_key().public_bytes_raw().hex() not in (state.key, public):
+            raise Fault(f"{told.key_file} is not the key that {told.state} was made for", ExitCode.USAGE)
+        if former.public_key().public_bytes_raw().hex() == public:
+            raise Fault(f"{to} is the key that signs already: name another file", ExitCode.USAGE)
+        notes = []
+        for name in sorted(state.registers):
+            origin = state.origin(name)
+            note = rotated(Objects(told.url), name, Signer(origin, former), Signer(origin, following))
+            notes += [(str(Signer(origin, following).key), note)] if note is not None else []
+        state.rotated(public)
+        for vkey, note in notes:
+            sys.stdout.buffer.write(note.encode())
+            print(f"next key   {vkey}", file=sys.stderr)
+    print(f"dendro: set receipts.key_file = '{to.absolute()}' where the notary runs", file=sys.stderr)
 
 
 @notary.command()

@@ -109,7 +109,9 @@ class Notary:
         """Sessions that were seen to change, and whose ends could not be read yet."""
         self._trees: dict[str, set[SessionId]] = {}
         for known in state.logs.values():
-            if (session := _session_of(known)) is not None and known.state != "deleted":
+            if (session := _session_of(known)) is not None and (
+                known.state != "deleted" or known.log in state.alarms
+            ):
                 self._trees.setdefault(known.tree, set()).add(session)
         self._growing: dict[SessionId, str] = {}
         """Sessions whose logs go on behind their last statements, with their trees."""
@@ -190,7 +192,10 @@ class Notary:
 
     def _tell(self, round: _Round) -> None:
         for name, alarm in round.alarms.items():
-            if alarm is None:
+            known = self._state.logs.get(name)
+            if alarm is None and known is not None and known.state == "deleted":
+                log.info("%s was deleted, and that is recorded: its alarm is over", name)
+            elif alarm is None:
                 log.info("%s agrees with its last statement again", name)
             else:
                 log.error("ALARM %s: %s: %s; nothing is stated about it", alarm.kind, name, alarm.text)
@@ -275,7 +280,7 @@ class Notary:
             await self._state_log(f"session:{session}", (root or tip).namespace, tree, end, tip, round)
         if root is not None:
             await self._state_log(f"tree:{tree}", root.namespace, tree, (tree_seq, b""), root, round)
-        elif f"tree:{tree}" in self._state.logs:
+        elif f"tree:{tree}" in self._state.logs or f"tree:{tree}" in self._state.alarms:
             await self._gone(SessionId(tree), tree, round, f"tree:{tree}")
         if not known:
             self._trees.pop(tree, None)
@@ -284,15 +289,21 @@ class Notary:
         """A log that is not there any more: it was deleted, or somebody took it away."""
         name = name or f"session:{session}"
         known = self._state.logs.get(name)
-        if known is None or known.state == "deleted":
+        stated = known if known is not None and known.state != "deleted" else None
+        if stated is None and name not in self._state.alarms:
             self._trees[tree].discard(session)
             return
         if await self._broker.trees.deleted_at(session) is None:
-            text = f"its {known.size} entries are gone, and no deletion of it is recorded"
-            self._refuse(name, _Refused("vanished", text), round)
+            if stated is not None:
+                text = f"its {stated.size} entries are gone, and no deletion of it is recorded"
+                self._refuse(name, _Refused("vanished", text), round)
             return
         self._trees[tree].discard(session)
-        self._add(replace(known, state="deleted"), Frontier(known.size, known.peaks), round)
+        if name in self._state.alarms:
+            # What was wrong with it stays in the notary's log; nothing more will be stated of it.
+            round.alarms[name] = None
+        if stated is not None:
+            self._add(replace(stated, state="deleted"), Frontier(stated.size, stated.peaks), round)
 
     async def _state_log(
         self, name: str, namespace: str, tree: str, end: tuple[int, bytes], tip: Tip, round: _Round

@@ -173,6 +173,13 @@ class NotaryState:
         """The public key that signs, in hexadecimal."""
         return self._meta["key"]
 
+    def rotated(self, key: str) -> None:
+        """Signs by another public key from now on."""
+        self._db.execute("BEGIN")
+        self._db.execute("UPDATE meta SET value = ? WHERE name = 'key'", (key,))
+        self._db.execute("COMMIT")
+        self._meta["key"] = key
+
     def origin(self, register: str) -> str:
         return f"{self.name}/{register}"
 

@@ -27,7 +27,7 @@ from orchestrator.core.merkle import (
 )
 from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
 from orchestrator.rollouts.objects import Objects
-from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES, BadNote, Checkpoint, Note
+from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES, BadNote, Checkpoint, Note, Signer
 
 WIDTH: Final = 256
 """Leaves, or hashes, of a full tile."""
@@ -210,6 +210,24 @@ def publish(objects: Objects, folder: str, step: Step, sign: Callable[[str], Not
                 bundle = encode_bundle(step.statements(first, end))
                 _put(objects, folder, None, number, bundle, end - first)
     note = sign(step.point.text)
+    objects.put(f"{folder}/{CHECKPOINT_NAME}", note.encode())
+    return note
+
+
+def rotate(objects: Objects, folder: str, former: Signer, signer: Signer) -> Note | None:
+    """Publishes the newest checkpoint under both keys, also beside the register; None where there is none.
+
+    Raises `BadRegister` where the key of before has not signed it.
+    """
+    newest = Register(objects, folder).newest()
+    if newest is None:
+        return None
+    if not newest.note.signed_by([former.key]):
+        raise BadRegister(
+            f"{former.name}: its newest checkpoint is signed by another key than the one of before"
+        )
+    note = newest.note.with_signatures(signer.signed(newest.point.text).signatures)
+    objects.put(f"{folder}/rotated/{newest.point.size}", note.encode())
     objects.put(f"{folder}/{CHECKPOINT_NAME}", note.encode())
     return note
 

@@ -7,11 +7,14 @@ import zipfile
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from orchestrator.broker.errors import Unavailable
+from orchestrator.cli import notary as command
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import leaf_hash, root_of
@@ -20,10 +23,11 @@ from orchestrator.rollouts.bundle_check import check_bundle
 from orchestrator.rollouts.bundle_receipts import BadTrust, Head, Receipt, Trust, read_statement
 from orchestrator.rollouts.bundle_writer import Made, Order, WantedReceipts, write_bundle
 from orchestrator.rollouts.notary import Notary
-from orchestrator.rollouts.notary_state import BadState, KnownLog, NotaryState
+from orchestrator.rollouts.notary_state import Alarm, BadState, KnownLog, NotaryState
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed
-from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer
+from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed, rotate
+from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer, read_private_key
+from orchestrator.terminal.faults import Fault
 from tests.rollouts import bundles as b
 from tests.rollouts.deployments import NOW_MS, Kept, said
 from tests.rollouts.test_bundle_check import _by_receipts
@@ -449,6 +453,37 @@ async def test_session_that_somebody_took_away_is_an_alarm_and_one_that_was_dele
     assert await office.looks(MINUTE) == []
 
 
+async def test_alarm_ends_where_the_log_was_deleted_and_that_is_recorded(kept: Kept, office: Office) -> None:
+    root = await kept.has(said("go"))
+    await tell(kept, root, 1, "as it was")
+    await office.looks()
+    await kept.redis.hset(kept.broker.keys.session(root), "head", bytes(32))
+    await kept.redis.delete(kept.broker.keys.tree(TreeId(root)))
+    await tell(kept, root, 1, "as it is told now")
+    await tell(kept, root, 2)
+    await office.looks(MINUTE)
+    assert office.alarms() == {f"session:{root}": "head", f"tree:{root}": "changed"}
+    await kept.broker.trees.delete_tree([await kept.head(root)])
+    assert {(head.log, head.state) for head in await office.looks(MINUTE)} == {
+        (f"session:{root}", "deleted"),
+        (f"tree:{root}", "deleted"),
+    }
+    assert office.alarms() == {}
+
+
+async def test_alarm_of_before_ends_also_in_a_notary_that_has_stated_the_deletion_already(
+    kept: Kept, office: Office
+) -> None:
+    session = await kept.has(said("go"))
+    await office.looks()
+    await kept.broker.trees.delete_tree([await kept.head(session)])
+    await office.looks(MINUTE)
+    office.state.add([], {f"session:{session}": Alarm("changed", "of an earlier version", 1)})
+    office.again()
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {}
+
+
 async def test_trees_log_that_was_made_anew_is_an_alarm(kept: Kept, office: Office) -> None:
     root = await kept.has(said("go"))
     await tell(kept, root, 1, "as it was")
@@ -624,6 +659,26 @@ async def test_root_that_was_kept_and_not_told_is_the_one_that_is_told(kept: Kep
     assert [head.size for head in office.heads()] == [5, 6]
 
 
+async def test_register_goes_on_under_another_key_behind_a_checkpoint_of_both(
+    kept: Kept, office: Office
+) -> None:
+    session = await kept.has(said("go"))
+    await office.looks()
+    former = Signer(office.state.origin("home"), b.private("log"))
+    following = Signer(office.state.origin("home"), b.private("next"))
+    note = rotate(office.objects, "home", former, following)
+    assert note is not None
+    assert note.signed_by([former.key, following.key]).keys() == {former.key, following.key}
+    assert office.objects.get("home/rotated/1") == office.objects.get("home/checkpoint") == note.encode()
+    office.state.rotated(following.key.public.hex())
+    office.again()
+    assert office.state.key == following.key.public.hex()
+    await grow(kept, session, "on", "idle")
+    assert len(await office.looks()) == 1
+    with pytest.raises(BadRegister, match="another key than the one of before"):
+        rotate(office.objects, "home", following, former)
+
+
 async def test_state_of_a_backup_does_not_start(kept: Kept, office: Office, tmp_path: Path) -> None:
     await kept.has(said("go"))
     await office.looks()
@@ -703,3 +758,28 @@ async def test_figures_of_a_notary_tell_of_alarms_and_of_their_end(kept: Kept, o
         figures.looked(await office.notary.look(), 6.0)
         assert f'dendro_notary_logs_refused{{kind="head"}} {alarms}' in figures.page()
     assert figures.fault == ""
+
+
+async def test_key_is_rotated_by_the_command_and_the_former_one_signs_no_more(
+    kept: Kept,
+    office: Office,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    await kept.has(said("go"))
+    await office.looks()
+    office.state.close()
+    pem = b.private("log").private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    (tmp_path / "former").write_bytes(pem)
+    told: Any = SimpleNamespace(
+        url=(office.folder / "register").as_uri(), state=office.state.folder, key_file=tmp_path / "former"
+    )
+    given: Any = SimpleNamespace(settings=lambda: SimpleNamespace(receipts=told))
+    monkeypatch.setattr("orchestrator.cli.invocation.Invocation.of", lambda ctx: given)
+    command.rotate(given, tmp_path / "next")
+    note, origin = Note.read(capsys.readouterr().out.encode()), office.state.origin("home")
+    keys = {Signer(origin, key).key for key in (b.private("log"), read_private_key(tmp_path / "next"))}
+    assert note.signed_by(keys).keys() == keys
+    with pytest.raises(Fault, match="is not the key that"):
+        command.rotate(given, tmp_path / "third")
