@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.broker.records import Claim
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import LogPart
-from orchestrator.runtime.loader import load
-from orchestrator.runtime.runner import Copies, Runner
+from orchestrator.runtime.loader import Loaded, load
+from orchestrator.runtime.runner import Copies, LateFiles, Runner
 from sim.mutant import Mutant, swapped
 
 
 def _at_rest_only_in_the_log(real: Any) -> Any:
-    async def nothing(self: Copies) -> None:
+    def nothing(self: LateFiles, claim: Claim, left: Loaded) -> None:
         return None
 
     return nothing
@@ -74,7 +75,7 @@ DEFECTS = (
     Mutant(
         "file is left behind",
         "a session that comes to rest does not bring its file up to date",
-        swapped(Copies, "export", _at_rest_only_in_the_log),
+        swapped(LateFiles, "owe", _at_rest_only_in_the_log),
         "files",
     ),
     Mutant(

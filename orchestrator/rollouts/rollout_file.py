@@ -1,6 +1,6 @@
 """The rollout's file: an export of the stream that Codex's `resume` opens.
 
-The stream is the truth. The file is brought up to date when the session comes to rest,
+The stream is the truth. The file is brought up to date when the session has rested a moment,
 before `shutdown_complete` and before `conversation_path` is answered. It holds Codex's line
 shapes with our own fields beside them; facts of the one own type are left out, but for
 their place in the chain (`omitted`), so that the file can be verified without Redis. What a

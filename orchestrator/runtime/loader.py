@@ -104,6 +104,16 @@ class Cache:
         self._bytes -= weight
         return left
 
+    def written(self, session: SessionId, at: Position, through: int) -> None:
+        """Notes that a session's file has all up to `through`, if the session was not claimed since."""
+        left, weight = self._left.get(session, (None, 0))
+        if left is None or left.position is not at:
+            return
+        behind = tuple(entry for entry in left.unexported if entry.seq > through)
+        lighter = weight - sum(len(entry.payload) for entry in left.unexported if entry.seq <= through)
+        self._left[session] = (replace(left, unexported=behind), lighter)
+        self._bytes += lighter - weight
+
 
 def text_bytes(value: object) -> int:
     """The size of all texts in a value, which is nearly all that it takes; a character counts as one byte."""

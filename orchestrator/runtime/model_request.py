@@ -31,6 +31,7 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.core.tokens import Price, Usage
 from orchestrator.core.user_turns import begun_item, publishes_items
+from orchestrator.model.canonical import Sent, same
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import (
     Completed,
@@ -133,7 +134,32 @@ class _News:
             self._push(sent)
 
 
-async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSink) -> None:
+@record
+class Prepared:
+    """A request of a turn that was made while the commit that begins it was on its way: nothing has left."""
+
+    state: State
+    prompt: Prompt
+    sent: Sent | None
+
+
+def prepare_request(ports: Ports, state: State) -> Prepared | None:
+    """The request that `state` has begun; None if something has to be waited for before it can be made."""
+    task, request = _task(state), _task(state).request
+    table = ports.model_settings.providers.get(task.settings.model_provider, _DEFAULTS)
+    if request is None or request.purpose != "turn" or task.secrets or table.previous_response_id:
+        return None
+    if not (whole(list(state.conversation)) and whole(beside(state))):
+        return None
+    specs = ports.tools.specs(state)
+    prompt = _of_provider(build_prompt(state, request, specs, ports.texts.get, stands=True), table, state)
+    sent = ports.canonical.of(prompt, request.purpose) if ports.canonical is not None else None
+    return Prepared(state, prompt, sent)
+
+
+async def follow_request(
+    ports: Ports, state: State, push: Push, delta: DeltaSink, prepared: Prepared | None = None
+) -> None:
     """Sends the request that `state` has begun once its provider has room, and reports it to its end."""
     assert state.task is not None
     most = ports.models.retries(state.task.settings.model_provider)[0]
@@ -145,13 +171,13 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
     n, asking, usage = following.request.n, None, None
     try:
         known = known_response(state, following.request) if following.table.previous_response_id else None
-        prompt = await _prompt(following, known)
+        prompt = await _prompt(following, known, prepared)
         asking = _asking(following, prompt)
         wait_ms = await admitted(ports, asking) if asking else 0
         if wait_ms:
             push(c.ResponseBroken(n, "unsent", "the fleet's limit for the provider is used up", wait_ms))
             return
-        await _tells(following, prompt, news)
+        await _tells(following, prompt, news, prepared)
         usage = await _exchange(following, prompt)
     except (FatalModelError, RetryableModelError, RateLimited) as error:
         usage = error.usage
@@ -163,7 +189,7 @@ async def follow_request(ports: Ports, state: State, push: Push, delta: DeltaSin
         await settle(ports, asking, usage)
 
 
-async def _tells(following: _Following, prompt: Prompt, news: _News) -> None:
+async def _tells(following: _Following, prompt: Prompt, news: _News, prepared: Prepared | None) -> None:
     """Has the log told what is sent: all that the model is shown, but for secret answers."""
     ports, state, request = following.ports, following.state, following.request
     if ports.canonical is None:
@@ -172,13 +198,19 @@ async def _tells(following: _Following, prompt: Prompt, news: _News) -> None:
         said = list(state.conversation)
         await fetch_texts(ports.texts, TreeId(state.facts.tree_id), said)
         prompt = build_prompt(state, request, prompt.tools, ports.texts.get)
-    sent = ports.canonical.of(prompt, request.purpose)
+    made = prepared is not None and prepared.prompt is prompt
+    sent = prepared.sent if prepared is not None and made else ports.canonical.of(prompt, request.purpose)
     if sent is not None:
         news.sends(c.RequestSent(request.n, sent.sha256, sent.instructions, sent.tools, sent.texts))
 
 
-async def _prompt(following: _Following, known: Response | None) -> Prompt:
+async def _prompt(following: _Following, known: Response | None, prepared: Prepared | None = None) -> Prompt:
     ports, state, request = following.ports, following.state, following.request
+    if prepared is not None:
+        await ports.tools.prepare(state, following.delta)
+        specs = ports.tools.specs(state)
+        if len(specs) == len(prepared.prompt.tools) and same(specs, prepared.prompt.tools):
+            return prepared.prompt
     said = conversation(state, known) if known else list(state.conversation)
     tree = TreeId(state.facts.tree_id)
     stands = await fetch_texts(ports.texts, tree, said)
@@ -187,10 +219,15 @@ async def _prompt(following: _Following, known: Response | None) -> Prompt:
         await ports.tools.prepare(state, following.delta)
     table, told, specs = following.table, following.told, ports.tools.specs(state)
     prompt = build_prompt(state, request, specs, ports.texts.get, known, told, stands)
+    return _of_provider(prompt, table, state)
+
+
+def _of_provider(prompt: Prompt, table: ProviderSettings, state: State) -> Prompt:
     if table.wire_api == "chat":
         # The other format has items of their own for calls, in which nothing is said of their responses.
         prompt = replace(prompt, together=made_together(state.conversation))
-    if request.purpose != "turn":
+    request = _task(state).request
+    if request is None or request.purpose != "turn":
         return prompt
     return replace(prompt, store=table.previous_response_id, parallel_tool_calls=table.parallel_tool_calls)
 

@@ -10,17 +10,29 @@ drains (the worker is leaving), or loses its claim.
 
 from __future__ import annotations
 
+import asyncio
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
 from orchestrator.broker.errors import BrokerError, CommitTooLarge
-from orchestrator.broker.records import Claimed, Committed, Fenced, Refused, Release, Stored, StoredEntry
+from orchestrator.broker.records import (
+    Claim,
+    Claimed,
+    Committed,
+    Fenced,
+    Refused,
+    Release,
+    Stored,
+    StoredEntry,
+)
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries import encode_event
+from orchestrator.core.ids import SessionId
 from orchestrator.core.outstanding import (
     AssessCall,
     BeginSetup,
@@ -37,7 +49,7 @@ from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.summary import session_meta, shown_anew
+from orchestrator.rollouts.summary import Position, session_meta, shown_anew
 from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.intake import judged_running, shown_by_lost
@@ -60,6 +72,10 @@ __all__ = ["Ended", "Runner", "RunnerConfig"]
 
 _BEGUN_LATER = (OweRequest, AssessCall, ReadInstructions, LookUp, MakeFolder, BeginSetup, RunSetup)
 """Work that is owed and runs nowhere: the session's next holder decides it as well."""
+FILE_S = 0.1
+"""Seconds for which a session has rested when its rollout's file is written: many go on at once."""
+FILE_BYTES = 64 << 10
+"""Bytes of entries that are not kept for that."""
 ARCHIVE_S = 2.0
 """Seconds until an archive that could not be read is tried again."""
 
@@ -246,6 +262,7 @@ class Runner:
             keep: Release = "keep" if snapshot_due else release
             meta = self._meta(step, release)
             began = self._ports.monotonic()
+            self._side_work.prepare(self._decisions.owed(step.position.state), step.position.state)
             answer = await self._writing.commit(step, self._arrivals.cursor, keep, meta)
             if isinstance(answer, Refused):
                 if answer.reason == "cursor":
@@ -264,10 +281,14 @@ class Runner:
         if not released and release != "keep" and not self._arrivals.unread:
             released = await self._give_back(release)
         if released:
-            # Whom the commit woke is asked for first, and answered while the file is written.
-            await self._ports.sleep(0)
-            await self._copies.export()
-            self._cache.keep(self.claim.session, self._copies.left())
+            if self._config.files is None or self._copies.heavy:
+                # Whom the commit woke is asked for first, and answered while the file is written.
+                await self._ports.sleep(0)
+                await self._copies.export()
+            left = self._copies.left()
+            self._cache.keep(self.claim.session, left)
+            if self._config.files is not None:
+                self._config.files.owe(self.claim, left)
             return Ended.PARKED if release == "park" else Ended.YIELDED
         await self._start_owed()
         return None
@@ -385,6 +406,11 @@ class Copies:
         """The position that the session's next runner may begin with, if it runs in this process."""
         return Loaded(self._context.journal.position, tuple(self._unexported), weight=self._weight)
 
+    @property
+    def heavy(self) -> bool:
+        """Whether so much is in no file that it is not kept for later."""
+        return sum(len(entry.payload) for entry in self._unexported) >= FILE_BYTES
+
     def snapshot_due(self, seq: int) -> bool:
         return seq - self._snapshot_seq >= self._context.config.log.snapshot_every
 
@@ -409,12 +435,11 @@ class Copies:
         The session goes on without its file: the log has everything, and the next attempt writes the rest.
         """
         position, claim = self._context.journal.position, self._context.claim
-        path = position.state.facts.rollout_path
-        if not path or not position.state.native:
+        key = self._context.config.chain_key
+        file = _file(claim, position, key.secret if key else b"")
+        if file is None:
             self._unexported.clear()
             return None
-        key = self._context.config.chain_key
-        file = RolloutFile(Path(path), claim.session, claim.tree, key.secret if key else b"")
         try:
             through = await file.bring_up_to(self._context.ports, position, self._unexported)
         except (OSError, BrokenArchive, ArchiveUnavailable) as error:
@@ -424,3 +449,81 @@ class Copies:
             return str(error)
         self._unexported = [entry for entry in self._unexported if entry.seq > through]
         return None
+
+
+def _file(claim: Claim, position: Position, secret: bytes) -> RolloutFile | None:
+    """The rollout's file of a session; None if it has none."""
+    path = position.state.facts.rollout_path
+    if not path or not position.state.native:
+        return None
+    return RolloutFile(Path(path), claim.session, claim.tree, secret)
+
+
+class LateFiles:
+    """The files of a worker's sessions that have just come to rest: written when they have rested a moment.
+
+    A session that goes on before has its file written by its next rest. Nothing is lost with the worker:
+    what a file lacks is read from the log.
+    """
+
+    def __init__(self, ports: Ports, cache: Cache, key: ChainKey | None) -> None:
+        self._ports = ports
+        self._cache = cache
+        self._secret = key.secret if key else b""
+        self._owed: dict[SessionId, tuple[float, Claim, Loaded]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self._sleeps = False
+
+    def owe(self, claim: Claim, left: Loaded) -> None:
+        """Has the file written to where the session's runner left it, in a moment."""
+        self._owed.pop(claim.session, None)
+        if _file(claim, left.position, self._secret) is None:
+            return
+        self._owed[claim.session] = (self._ports.monotonic() + FILE_S, claim, left)
+        if self._task is None or self._task.done():
+            self._task = self._ports.spawn(self._write_due(), "worker:rests")
+
+    def goes_on(self, session: SessionId) -> None:
+        """Leaves the file to the session's next rest."""
+        self._owed.pop(session, None)
+
+    async def write_all(self) -> None:
+        """Writes at once what is owed: the worker leaves."""
+        if self._sleeps:
+            self.stop()
+        elif self._task is not None:
+            await asyncio.wait((self._task,))
+        while self._owed:
+            await self._write()
+
+    def stop(self) -> None:
+        self._sleeps = False
+        if self._task is not None:
+            self._task.cancel()
+
+    async def _write_due(self) -> None:
+        while self._owed:
+            due_s = next(iter(self._owed.values()))[0] - self._ports.monotonic()
+            if due_s > 0:
+                self._sleeps = True
+                await self._ports.sleep(due_s)
+                self._sleeps = False
+            else:
+                await self._write()
+
+    async def _write(self) -> None:
+        """Writes the file that is owed longest, unless its session was gone on with, or removed."""
+        session = next(iter(self._owed))
+        _, claim, left = self._owed.pop(session)
+        position = left.position
+        file = _file(claim, position, self._secret)
+        try:
+            head = await self._ports.broker.logs.head(session)
+            if file is None or head is None or (head.seq, head.head) != (position.seq, position.head):
+                return
+            through = await file.bring_up_to(self._ports, position, left.unexported)
+        except (OSError, BrokerError, BrokenArchive, ArchiveUnavailable) as error:
+            log.warning("session %s: its file was not brought up to date: %s", session, error)
+            # It may be long until it can be; what it lacks is read from the log then.
+            through = position.seq
+        self._cache.written(session, position, through)

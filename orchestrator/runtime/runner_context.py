@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
+from typing import Protocol
 
 from orchestrator.broker.records import Claim, Claimed, Settlement
 from orchestrator.core.chain import ChainKey
@@ -15,10 +16,19 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.runtime.committing import Writing
 from orchestrator.runtime.journal import Journal
+from orchestrator.runtime.loader import Loaded
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import Accounting
 from orchestrator.runtime.same_folder import FolderFaults
 from orchestrator.tables import LogSettings, WorkerSettings
+
+
+class RestedFiles(Protocol):
+    """The files of sessions that have just come to rest."""
+
+    def owe(self, claim: Claim, left: Loaded) -> None:
+        """Has the file of a session written to where its runner left it."""
+        ...
 
 
 @record
@@ -39,6 +49,8 @@ class RunnerConfig:
     """Asks the worker to end cancelled sessions that are due in pools which no worker may serve."""
     settled: Callable[[str, Sequence[Settlement]], None] = lambda pool, settlements: None
     """Hears of the model requests of a pool's session that a commit has settled."""
+    files: RestedFiles | None = None
+    """Writes the rollouts' files of sessions that rest, later; None: a runner writes its own at once."""
     confirm_effects: Callable[[Claim, int], Awaitable[bool]] | None = None
     """Under `effects = wait`: whether replicas have the log of a claim's session up to an entry."""
 

@@ -58,7 +58,7 @@ from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.committing import Delta, event_id
 from orchestrator.runtime.intake import drained_call, failed_call, failed_process, refused_call
 from orchestrator.runtime.lookups import TreeLookups, look_up
-from orchestrator.runtime.model_request import follow_request
+from orchestrator.runtime.model_request import Prepared, follow_request, prepare_request
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.tools.site import CallSite, DeltaSink
@@ -94,6 +94,7 @@ class SideWork:
         """Whether a drain's grace is over: what is owed is answered, and not started."""
         self._delay: asyncio.Task[None] | None = None
         self._grace: asyncio.Task[None] | None = None
+        self._prepared: Prepared | None = None
 
     @property
     def unsettled(self) -> bool:
@@ -109,6 +110,22 @@ class SideWork:
         return self._processes.unsettled and not at_work
 
     # ── starting ──────────────────────────────────────────────────────────────────────────────
+
+    def prepare(self, owed: Collection[Work], state: State) -> None:
+        """Makes the request that a step begins, while its commit is on its way: nothing of it is sent."""
+        self._prepared = None
+        for work in owed:
+            if isinstance(work, FollowRequest) and ("request", str(work.n)) not in self._effects:
+                self._ports.spawn(self._prepare(state), f"{self._claim.session}:prepare")
+
+    async def _prepare(self, state: State) -> None:
+        # The commit goes first.
+        await self._ports.sleep(0)
+        try:
+            self._prepared = prepare_request(self._ports, state)
+        except Exception as error:
+            # It is made again behind the commit, and fails there.
+            log.info("session %s: its request was not prepared: %s", self._claim.session, error)
 
     async def start(self, owed: Collection[Work]) -> None:
         """Starts what the log owes and what does not run yet."""
@@ -168,7 +185,9 @@ class SideWork:
         if self._overdue:
             self._arrivals.push(c.ResponseBroken(n, "stream", SHUTTING_DOWN, delay_ms=0))
         else:
-            following = follow_request(self._ports, state, self._arrivals.push, self._delta)
+            ahead, self._prepared = self._prepared, None
+            prepared = ahead if ahead is not None and ahead.state is state else None
+            following = follow_request(self._ports, state, self._arrivals.push, self._delta, prepared)
             self._effects.start(("request", str(n)), following)
 
     async def _stop_all(self) -> None:

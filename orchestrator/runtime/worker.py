@@ -25,7 +25,7 @@ from orchestrator.runtime.loader import BrokenLog, Cache
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.reaper import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report
-from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
+from orchestrator.runtime.runner import Ended, LateFiles, Runner, RunnerConfig
 
 POLL_S = 1.0
 TICK_S = 0.5
@@ -59,6 +59,7 @@ class Worker:
         self._config = config
         self._renewal = renewal(self._renewed)
         self._cache = Cache()
+        self._files = LateFiles(ports, self._cache, config.runner.chain_key)
         self._runners: dict[str, Runner] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._poll_due = asyncio.Event()
@@ -85,6 +86,7 @@ class Worker:
             others_wait=lambda: self._backlog,
             adopt=self.adopt,
             settled=self._paces.settled,
+            files=self._files,
         )
 
     async def run(self) -> None:
@@ -111,7 +113,9 @@ class Worker:
                 async with asyncio.timeout(GOODBYE_S):
                     await self._tell_others()
             await self._emptied()
+            await self._files.write_all()
         finally:
+            self._files.stop()
             chores += self._returning.values()
             for chore in chores:
                 chore.cancel()
@@ -270,6 +274,7 @@ class Worker:
         self._paces.claimed(claimed.claim.pool)
         if self._ports.observer is not None:
             self._ports.observer.claimed(claimed)
+        self._files.goes_on(claimed.claim.session)
         runner = Runner(self._ports, self._runner_config, claimed, self._cache)
         self._renewal.hold(claimed.claim, sent_at, lambda: runner.reached)
         self._runners[claimed.claim.claim_id] = runner
