@@ -40,6 +40,7 @@ class Failover:
         self.mans: Callable[[], object] = lambda: None
         """Told where no worker reaches the new primary."""
         self.gives_up = GIVES_UP
+        self.lasts_s = LASTS_S
         self._lane = Lane("failover")
         self._left = times
         self._waits_for_a_begin = False
@@ -105,7 +106,9 @@ class Failover:
         site.watch.parts(to_s, replicas.stays)
         if all(stay.values()):
             self.mans()
-        site.loop.on(self._lane, self.heals, after=self._rng.choice(LASTS_S) * self._rng.uniform(0.5, 1.0))
+        site.loop.on(
+            self._lane, self.heals, after=self._rng.choice(self.lasts_s) * self._rng.uniform(0.5, 1.0)
+        )
 
     def heals(self) -> None:
         """Everybody reaches the new primary."""

@@ -260,9 +260,10 @@ class Nemesis(Degradations, Rewinds):
             counts, lefts = self._rng.choice(((acts, (1, 1, 2, 3, 5, 8, 13)), (starts_a_call, (1, 1, 2))))
             self._trigger = Trigger(victim, self._stop, self._rng.choice(lefts), counts)
 
-    async def _end_at(self) -> None:
+    async def _end_at(self, *, stops: bool = False) -> None:
         """Ends or stops the next process that stops a task or ends an agent, in the middle of that."""
-        self._trigger = Trigger(None, self._rng.choice((self._end, self._stop)), 1, ends)
+        strikes = self._stop if stops else self._rng.choice((self._end, self._stop))
+        self._trigger = Trigger(None, strikes, 1, ends)
 
     async def _lose_processes(self) -> None:
         """Ends or stops the next process that kills processes of a session, before it has seen their end."""

@@ -32,6 +32,7 @@ from orchestrator.requests import TO_PEOPLE, call_id_of
 from orchestrator.views.approvals import needed, open_requests_of
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import GIVEN
+from orchestrator.views.fleet import FleetFilter
 from orchestrator.views.past import MAIL, everything, page_before
 from orchestrator.views.sessions import Filter, sessions_listed, trees_listed
 from orchestrator.views.thread_list import ListAsked, ListCursor, ThreadFilter, loaded, threads_page
@@ -47,6 +48,7 @@ from sim.objects import SimObjects
 from sim.redactions import as_stored
 from sim.seen import Seen
 from sim.told_turns import Told, TurnReader, as_told, whole
+from sim.viewed_fleet import Trees, awaited_of, moved_ms
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import BrokerConfig
@@ -153,6 +155,7 @@ class Viewed:
         self._broker = Broker(_Looks(double), config, lambda: 0.0)
         self._found = _Found(self._broker, watch, double, objects)
         self._keys: Keys = watch.keys
+        self._shown = Trees(self._broker, double, rng, self._same)
 
     def look(self) -> None:
         """At any moment: nothing is shown that the logs do not say."""
@@ -173,6 +176,7 @@ class Viewed:
             self._stands(row, heads[str(row.id)], self._watch.sessions[row.id])
         self._requests(heads)
         self._trees(heads)
+        self._rows(heads, rests=False)
 
     def at_rest(self) -> None:
         """When nothing goes on any more, lists have everything, too."""
@@ -186,6 +190,11 @@ class Viewed:
             self._settled(tree)
         self._threads(heads)
         self._sessions(heads)
+        self._rows(heads, rests=True)
+        for tree in dict.fromkeys(str(head.tree) for head in heads.values()):
+            view = self._watch.trees[tree][0] if tree in self._watch.trees else None
+            if tree in heads and not self._unread(tree, view):
+                self._tree_at_rest(heads[tree])
 
     def _settled(self, tree: str) -> None:
         """Requests of agents are told at the root, and their ends: at rest none is left open."""
@@ -453,6 +462,15 @@ class Viewed:
             elif fact["kind"] == "agent" and fact["changes"].get("paused"):
                 waits = "room in the tree's budget"
         self._same(drawn.session, "what it waits for", drawn.doing.waits_for, waits)
+        awaits = last[-1].payload if waits in ("agents", "its helper") else {"phase": ""}
+        told = (tuple(drawn.doing.awaited), drawn.doing.until_ms)
+        self._same(drawn.session, "whom it waits for, and until when", told, awaited_of(awaits))
+        moved = moved_ms(seen, _moves)
+        if moved is not None and drawn.lost_ms is None and not drawn_from.sealed_seq:
+            self._same(drawn.session, "since when it is at that", drawn.since_ms, moved)
+        marks = self._watch.marks(seen.tree)
+        marked = bool(facts.agent_id) and b"cancel:%d" % facts.agent_id in marks
+        self._same(drawn.session, "whether it is being cancelled", drawn.canceling, marked)
         counts = [
             entry.payload["info"]["total_token_usage"]["total_tokens"]
             for entry in seen.readable[-80:]
@@ -461,7 +479,41 @@ class Viewed:
         if counts and counts[-1] and not drawn_from.sealed_seq:
             self._same(drawn.session, "its tokens", drawn.doing.tokens, counts[-1])
 
+    def _tree_at_rest(self, root: SessionHead) -> None:
+        """The decisions and the past of a tree."""
+        tree = str(root.tree)
+        decided = done(self._shown.decisions(self._found, root))
+        self._shown.decided(tree, decided, self._watch.sessions[tree])
+        lines = self._shown.log(tree)
+        at = self._rng.randint(1, len(lines)) if lines else 0
+        self._shown.went(tree, together(self._shown.past(tree, at)), lines)
+
     # ── lists ─────────────────────────────────────────────────────────────────────────────────
+
+    def _rows(self, heads: Mapping[str, SessionHead], *, rests: bool) -> None:
+        """Rows of the fleet, a namespace and an order at a time."""
+        namespace = self._rng.choice(sorted({head.labels.namespace for head in heads.values()} or {""}))
+        sort, limit = (
+            cast(Any, self._rng.choice(("activity", "created", "cost"))),
+            self._rng.choice((1, 2, 50)),
+        )
+        told = together(self._shown.pages(namespace, FleetFilter(), sort, limit))
+        for row in told[0]:
+            of_tree = {s: self._watch.sessions[s] for s, head in heads.items() if head.tree == row.tree}
+            self._shown.row(row, of_tree, rests=rests)
+        if rests:
+            roots = [
+                session
+                for session, head in heads.items()
+                if not head.agent_id
+                and head.labels.namespace == namespace
+                and not head.labels.ephemeral
+                and not head.shelved
+                and self._begun(session)
+                and not self._compacts(session)
+            ]
+            silent = {s for s in heads if self._perhaps(s) or self._compacts(s)}
+            self._shown.rows(namespace, told, sort, heads, roots, silent)
 
     def _threads(self, heads: Mapping[str, SessionHead]) -> None:
         """Lists of threads by every filter, in either order, some at a time."""
@@ -507,6 +559,12 @@ class Viewed:
         seen = self._watch.sessions[session]
         added = any(e.type == EVENT_MSG and e.payload["type"] == "items_injected" for e in seen.readable)
         return added and not self._begun(session)
+
+    def _compacts(self, session: str) -> bool:
+        """Whether it was compacted, and had nothing to compact."""
+        facts = [e.payload for e in self._watch.sessions[session].readable if e.type == DENDRO]
+        tasks = {fact["task"] for fact in facts if fact["kind"] == "task"}
+        return tasks == {"compact"} and not {"named", "forked"} & {fact["kind"] for fact in facts}
 
     def _filters(self, heads: Mapping[str, SessionHead]) -> Iterable[tuple[ThreadFilter, Any]]:
         agent_of = {session: self._watch.sessions[session].state.facts for session in heads}

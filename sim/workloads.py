@@ -423,6 +423,9 @@ async def primaries(fixture: Fixture) -> None:
     """Two sessions with commands, whose Redis fails over while the old primary still serves some."""
     plays, odds = [], fixture.site.model.odds
     odds.calls, odds.asks = 0.9, 0.0
+    if fixture.nemesis.failover is not None:
+        # Longer than a lease: others claim what is held at the old primary.
+        fixture.nemesis.failover.lasts_s = (5.0, 9.0, 14.0, 14.0)
     for _ in range(2):
         person = fixture.person()
         session = await new_session(
@@ -462,7 +465,8 @@ async def ends(fixture: Fixture) -> None:
     for _ in range(rng.choice((2, 3))):
         await asyncio.sleep(rng.choice((1.0, 3.0, 6.0)) * rng.uniform(0.5, 1.5))
         if not fixture.nemesis.calm.is_set():
-            await fixture.nemesis._end_at()
+            # A worker that stands still keeps its lease: somebody else has to take over.
+            await fixture.nemesis._end_at(stops=rng.random() < 0.6)
         await person.cancels(session, rng.choice((1, 1, 2, 3)))
     await person.works(session, 1)
 

@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core.agent_views import one_line
-from orchestrator.core.compaction import is_bridge_text, nothing_said
+from orchestrator.core.compaction import is_bridge_text, nothing_said, was_compacted
 from orchestrator.core.frozen import record
 from orchestrator.core.history import message_text
 from orchestrator.core.lines import given
@@ -108,7 +108,8 @@ def _titled_anew(before: State, after: State) -> bool:
 
 def _unspoken(state: State) -> bool:
     """Whether nobody has said or begun anything yet: a client has opened the session, and that is all."""
-    return state.task is None and not state.queue and not state.name and nothing_said(state.history)
+    began = state.task is not None or bool(state.queue or state.name)
+    return not began and nothing_said(state.history) and not was_compacted(state.history)
 
 
 def _change(change: FolderChange | None) -> dict[str, Any]:

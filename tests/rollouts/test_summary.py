@@ -79,3 +79,12 @@ def test_summary_of_a_session_that_does_not_rest_has_no_digest_of_its_state() ->
     resting, busy = (orjson.loads(session_meta(place, 1_000, rests=rests)) for rests in (True, False))
     assert resting.pop("state_sha256") == digest(session.state)
     assert resting == busy
+
+
+def test_session_whose_words_a_compaction_has_taken_in_is_not_unspoken() -> None:
+    session = Session()
+    session.say("mend the parser")
+    session.answers("done")
+    session.compact()
+    session.answers("All is mended.")
+    assert "unspoken" not in meta(session)
