@@ -25,7 +25,7 @@ from orchestrator.core.calls import (
     work_of,
 )
 from orchestrator.core.calls.exec import Shown
-from orchestrator.core.decide.call import reply_of
+from orchestrator.core.decide.call import needs_signature, reply_of
 from orchestrator.core.decide.call_end import lost_processes, unknown_end
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.entries import published_event, published_kind
@@ -290,20 +290,20 @@ def _checked(
 ) -> c.Signature:
     """The signature under an answer by a call's id or a turn's, held against the requests that are open."""
     state, task = context.journal.state, context.journal.state.task
-    asked = [call.call_id for call in task.requests if meant in (call.call_id, task.id)] if task else []
+    asked = [call for call in task.requests if meant in (call.call_id, task.id)] if task else []
     digest = sha256((shown.text if shown is not None else "").encode("utf-8", "surrogatepass")).hexdigest()
     fault = NOT_OPEN
-    for call_id in asked:
-        names = (state.facts.session_id, task.id if task else "", call_id)
+    for call in asked:
+        names = (state.facts.session_id, task.id if task else "", call.call_id)
         if any(char < " " for name in names for char in name):
             continue  # With a line feed in a name two texts would be one.
         said = c.signed_answer(*names, decision, given.answered_ms, digest)
         holds = context.ports.signers(
             given.key, signature_of(given.sig), said.encode("utf-8", "surrogatepass")
         )
-        if holds or (holds is None and context.config.rules.signed_answers != "required"):
+        if holds or (holds is None and not needs_signature(call, context.config.rules)):
             # That of a stranger is kept as it is: an auditor may know the key.
-            return c.Signature(given.answered_ms, given.sig, given.key, call_id, names[1])
+            return c.Signature(given.answered_ms, given.sig, given.key, call.call_id, names[1])
         fault = (UNKNOWN_SIGNER if holds is None else NOT_ITS_OWN).format(key=given.key[:80])
     return c.Signature(given.answered_ms, fault=fault)
 

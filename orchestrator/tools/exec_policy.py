@@ -47,13 +47,15 @@ Decision = Literal["allow", "prompt", "forbidden"]
 class PrefixRule:
     """A rule; each place of its pattern has the words that fit there.
 
-    `confined`: a command that it allows is not asked about, and stays in its sandbox.
+    `confined`: a command that it allows is not asked about, and stays in its sandbox. `sign`: an approval of
+    a command that it asks about has to be signed.
     """
 
     pattern: tuple[frozenset[str], ...]
     decision: Decision = "allow"
     justification: str = ""
     confined: bool = False
+    sign: bool = False
 
     def means(self, words: Sequence[str]) -> bool:
         """Whether a command begins with the pattern."""
@@ -74,7 +76,7 @@ MOST_CHARS: Final = 1_000
 SHOWN: Final = 80
 """Characters of a text that an error repeats."""
 _DECISIONS: Final = get_args(Decision)
-_NAMES: Final = ("pattern", "decision", "justification", "match", "not_match", "confined")
+_NAMES: Final = ("pattern", "decision", "justification", "match", "not_match", "confined", "sign")
 
 
 class RuleError(ValueError):
@@ -105,8 +107,11 @@ def _rule(statement: ast.stmt, may_allow: bool) -> PrefixRule:
         _pattern(given.get("pattern"), line),
         _decision(given.get("decision"), line),
         _text(given["justification"], line, "justification") if "justification" in given else "",
-        _flag(given["confined"], line) if "confined" in given else False,
+        _flag(given, line, "confined"),
+        _flag(given, line, "sign"),
     )
+    if rule.sign and rule.decision != "prompt":
+        raise RuleError(line, 'sign: only what is asked about is signed: decision="prompt"')
     if rule.decision == "allow" and not may_allow:
         raise RuleError(line, "a project's rules may prompt and forbid; what is allowed, its owner says")
     for name, wanted in (("match", True), ("not_match", False)):
@@ -196,10 +201,11 @@ def _text(given: ast.expr, line: int, name: str) -> str:
     return given.value
 
 
-def _flag(given: ast.expr, line: int) -> bool:
-    if not isinstance(given, ast.Constant) or not isinstance(given.value, bool):
-        raise RuleError(line, "confined: True or False is needed")
-    return given.value
+def _flag(given: dict[str, ast.expr], line: int, name: str) -> bool:
+    said = given.get(name, ast.Constant(False))
+    if not isinstance(said, ast.Constant) or not isinstance(said.value, bool):
+        raise RuleError(line, f"{name}: True or False is needed")
+    return said.value
 
 
 # ── library ───────────────────────────────────────────────────────────────────────────────────────
@@ -237,6 +243,7 @@ class RuleSet:
                 "decision": rule.decision,
                 "justification": rule.justification,
                 "confined": rule.confined,
+                **({"sign": True} if rule.sign else {}),
             }
             for rule in self.rules
         ]
@@ -439,12 +446,13 @@ def strict_rule(argv: Sequence[str], rules: Iterable[PrefixRule]) -> StrictRule 
         return None
     commands = all_commands(argv)
     if commands is None:
-        return StrictRule("prompt", TOO_INVOLVED)
+        return StrictRule("prompt", TOO_INVOLVED, any(rule.sign for rule in strict))
     met = [rule for rule in strict if any(_meets(rule, words) for words in commands)]
-    for decision in ("forbidden", "prompt"):
+    strictest: tuple[Literal["forbidden"], Literal["prompt"]] = ("forbidden", "prompt")
+    for decision in strictest:
         for rule in met:
             if rule.decision == decision:
-                return StrictRule(rule.decision, rule.justification)
+                return StrictRule(decision, rule.justification, any(each.sign for each in met))
     return None
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.core.calls.exec import UNSANDBOXED_REASON, unconfined_key
+from orchestrator.core.calls.exec import UNSANDBOXED_REASON, StrictRule, unconfined_key
 from orchestrator.core.commands import Signature
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
@@ -560,3 +560,17 @@ def test_timer_decides_what_nobody_has_signed_in_time() -> None:
     session.now_ms += 60_000
     session.fires("approval:c1")
     assert session.state.answers[-1].who == "timer"
+
+
+@pytest.mark.parametrize("escalated", [False, True])
+def test_rule_asks_for_a_signature_whatever_the_settings_are(escalated: bool) -> None:
+    session = Session()
+    session.say("go", "s1")
+    session.asks_for("c1")
+    rule = StrictRule("prompt", "deploys are signed", sign=True)
+    session.assessed("c1", a_command("make", "deploy", strict_rule=rule, escalated=escalated))
+    seen = session.decides("c1", "approved")
+    assert "approvals have to be signed here" in seen.one("error")["message"]
+    assert session.replayed() == session.state
+    session.decides("c1", "approved", signature=signed_at(session.now_ms))
+    assert session.call("c1").phase == "running"

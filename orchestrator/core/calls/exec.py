@@ -166,6 +166,8 @@ class StrictRule:
 
     decision: Literal["prompt", "forbidden"]
     justification: str = ""
+    sign: bool = False
+    """Whether an approval has to be signed."""
 
 
 @record
@@ -338,6 +340,7 @@ class Exec:
             by_person=self.by_person,
             lasting=self.lasting,
             planted=self.planted,
+            sign=self.strict_rule is not None and self.strict_rule.sign,
         )
 
 
@@ -367,6 +370,8 @@ class ExecWork(Runs):
     planted: Words = field(default=(), metadata=LIST)
     """Paths of programs that it names without one, and that confined commands may have written: an approval
     to run it without its sandbox is for these alone."""
+    sign: bool = False
+    """Whether an approval has to be signed, whatever the settings are."""
 
     @property
     def source(self) -> ExecCommandSource | None:

@@ -71,6 +71,7 @@ from orchestrator.core.decide.task import decided, stop
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId
 from orchestrator.core.modes import plans
+from orchestrator.core.settings import Rules
 from orchestrator.core.state import Answer, Elicitation, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -557,13 +558,18 @@ MOST_AHEAD_MS: Final = 300_000
 """By as much the clock of the person's machine may be ahead."""
 
 
+def needs_signature(call: Call, rules: Rules) -> bool:
+    """Whether an approval of the call counts only if a person has signed it."""
+    return rules.signed_answers == "required" or (isinstance(call.work, ExecWork) and call.work.sign)
+
+
 def counted_signature(draft: Draft, call: Call, signature: Signature | None) -> Signature | None:
     """The signature, if it is one for this request; None where the answer has none and needs none.
 
     Raises `DoesNotAnswer` for one that was made for another request, or too long ago, or has counted before.
     """
     if signature is None:
-        if draft.moment.rules.signed_answers == "required":
+        if needs_signature(call, draft.moment.rules):
             raise DoesNotAnswer("approvals have to be signed here: `dendro approvals --sign KEYFILE`")
         return None
     if signature.fault:

@@ -145,6 +145,8 @@ async def test_commands_of_the_page_get_the_verdicts_that_it_says(home: Path, re
         ("prefix_rule(pattern=['\\ud800'])", "half a character"),
         ("prefix_rule(pattern=['a'], decision='yes')", "decision: 'yes' is none of"),
         ("prefix_rule(pattern=['a'], confined=1)", "confined: True or False"),
+        ("prefix_rule(pattern=['a'], decision='prompt', sign=1)", "sign: True or False"),
+        ("prefix_rule(pattern=['a'], sign=True)", "sign: only what is asked about is signed"),
         ("prefix_rule(pattern=['a', 'b'], match=['a c'])", "match: the rule does not mean 'a c'"),
         ("prefix_rule(pattern=['a'], not_match=['a c'])", "not_match: the rule means 'a c'"),
         ("prefix_rule(pattern=['a'], match=['a \"'])", "match: No closing quotation"),
@@ -490,3 +492,24 @@ def test_session_hears_of_each_file_that_is_left_out_up_to_a_bound(
     heard: list[Any] = []
     RuleWarnings(CommandRules(home)).show(state(repo), heard.append)
     assert len(heard) == min(count, MOST_SHOWN)
+
+
+@pytest.mark.parametrize(
+    ("command", "signed"),
+    [
+        (("make", "deploy"), True),
+        (("make", "test"), False),
+        (("bash", "-lc", "cd x && make deploy"), True),
+    ],
+)
+def test_approval_is_to_be_signed_where_a_rule_that_the_command_meets_says_so(
+    command: tuple[str, ...], signed: bool
+) -> None:
+    rules = parsed_rules(
+        "prefix_rule(pattern=['make'], decision='prompt')\n"
+        "prefix_rule(pattern=['make', 'deploy'], decision='prompt', sign=True)",
+        may_allow=False,
+    )
+    found = strict_rule(command, rules)
+    assert found is not None
+    assert found.sign is signed
