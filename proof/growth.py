@@ -89,6 +89,25 @@ def verdict(series: Series) -> str:
     ).replace("  ", " ")
 
 
+LEAST_TURNS, SLOWER, SLOWER_S = 10, 1.5, 0.2
+"""A turn is slower if it takes half as long again, and so many seconds more."""
+
+
+def slower(first: Sequence[float], second: Sequence[float]) -> list[str]:
+    """A line for the median and for the p99 if turns of the second half take longer than those of the first.
+
+    The p99 of few turns is the slowest one, beside which a worker was killed; the median shows a drift.
+    """
+    if len(first) < LEAST_TURNS or len(second) < LEAST_TURNS:
+        return [f"the probe had {len(first)} and {len(second)} turns: too few to say whether it got slower"]
+    found = []
+    for name, share in (("median", 0.5), ("p99", 0.99)):
+        before, now = (sorted(turns)[int(len(turns) * share)] for turns in (first, second))
+        if now > SLOWER * before + SLOWER_S:
+            found.append(f"the probe's {name} went from {before:.2f} to {now:.2f} s")
+    return found
+
+
 # ── samples ───────────────────────────────────────────────────────────────────────────────────────
 
 

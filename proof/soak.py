@@ -26,6 +26,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from random import Random
+from textwrap import wrap
 from typing import Any, cast
 
 import uvloop
@@ -44,7 +45,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from proof.chaos_clients import Wire
-from proof.growth import Series, disk_mib, files_below, growth, kind_of, kinds, of_process, verdict
+from proof.growth import Series, disk_mib, files_below, growth, kind_of, kinds, of_process, slower, verdict
 from proof.soak_processes import LEAKS
 
 TREE = 10
@@ -86,7 +87,7 @@ workers and who of them waits, and the version of the deployment.
 BOUNDS = {"asked": 1_024, "changed": 1_024, "released": 256, "ready": 256, "near": 256, "jobs_ready": 256}
 """Entries that streams of these kinds keep; one is cut by whole nodes of at most 100 of them."""
 NODE = 128
-WORKERS, FOLLOWERS, LEAST_PROBES = 2, 6, 10
+WORKERS, FOLLOWERS = 2, 6
 AOF_BYTES = 4 << 20
 """From here on Redis writes its log anew whenever it has doubled, which shows within minutes."""
 
@@ -425,14 +426,9 @@ def _series(soak: Soak) -> list[Series]:
 
 
 def _slower(soak: Soak) -> list[str]:
-    """A line if the probe's slowest turns of the second half are half again as slow as those of the first."""
     half = (soak.until - soak.began) / 2
-    first = sorted(took for at, took in soak.probes if at < half)
-    second = sorted(took for at, took in soak.probes if at >= half)
-    if len(first) < LEAST_PROBES or len(second) < LEAST_PROBES:
-        return [f"the probe had {len(first)} and {len(second)} turns: too few to say whether it got slower"]
-    before, now = first[int(len(first) * 0.99)], second[int(len(second) * 0.99)]
-    return [f"the probe's p99 went from {before:.2f} to {now:.2f} s"] if now > 1.5 * before + 0.2 else []
+    first = [took for at, took in soak.probes if at < half]
+    return slower(first, [took for at, took in soak.probes if at >= half])
 
 
 def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
@@ -440,9 +436,12 @@ def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
     lines = [
         "# Soak",
         "",
-        f"{minutes:g} minutes with {agents} agents at a time. {under}",
+        "`make soak` writes this page; [testing](../testing.md#beyond-the-suites) says what it does. Memory",
+        "of a process is its share of it (Pss). *Grows*: more than 1 % an hour, and surely so.",
         "",
-        f"Done: {', '.join(f'{count:,} {what}' for what, count in sorted(soak.done.items()))}.",
+        *wrap(f"{minutes:g} minutes with {agents} agents at a time. {under}.", 120),
+        "",
+        *wrap(f"Done: {', '.join(f'{count:,} {what}' for what, count in sorted(soak.done.items()))}.", 120),
         "",
         "| what | mean of the second half | growth in it | an hour | |",
         "|---|---:|---:|---:|---|",
@@ -460,7 +459,7 @@ def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
     lines += ["", f"Seconds of processors, {agents:,} agents having come and gone:", ""]
     lines += [f"- {part}: {spent:,.0f}" for part, spent in soak.costs.items()]
     kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
-    lines += ["", f"Left in Redis on purpose when all was deleted, in KiB: {kept}."]
+    lines += ["", *wrap(f"Left in Redis on purpose when all was deleted, in KiB: {kept}.", 120)]
     lines += ["", "## Findings", "", *(f"- {one}" for one in soak.findings or ["none"]), ""]
     return "\n".join(lines)
 

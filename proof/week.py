@@ -24,6 +24,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequenc
 from contextlib import ExitStack, aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from textwrap import wrap
 from typing import Any, cast
 
 import uvloop
@@ -266,11 +267,7 @@ async def passes(week: Week, running: Fleet) -> None:
         spent = now_redis_s - redis_s, now_workers_s - workers_s
         week.days.append(Day(day, commands, mib, len(keys), *spent, time.monotonic() - began))
         week.findings += wrong_with(week, day, await _seen(week, running))
-        print(
-            f"day {day} has passed in {week.days[-1].took_s:.0f} s: {commands.most_common(12)}",
-            file=sys.stderr,
-            flush=True,
-        )
+        print(f"day {day} has passed in {week.days[-1].took_s:.0f} s", file=sys.stderr, flush=True)
 
 
 def _storage(running: Fleet) -> Storage:
@@ -491,7 +488,7 @@ def report(week: Week, sessions: int, under: str) -> str:
         f"- {len(week.idle)} that nobody closes, and {len(week.ended)} that are closed",
         f"- {len(week.roots)} trees whose roots await {AGENTS} agents each, which wait for approvals",
         "",
-        under + ".",
+        *wrap(under + ".", 120),
         "",
         "| day | commands of Redis | data of Redis, MiB | keys | Redis, CPU s | workers, CPU s | took, s |",
         "|---:|---:|---:|---:|---:|---:|---:|",

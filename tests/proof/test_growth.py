@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from proof.growth import FLOORS, Series, files_below, growth, kind_of, kinds, of_process, verdict
+from proof.growth import FLOORS, Series, files_below, growth, kind_of, kinds, of_process, slower, verdict
 
 TEN_MINUTES = [float(at) for at in range(0, 600, 5)]
 
@@ -53,6 +53,20 @@ def test_growth_below_noise_is_found(seed: int) -> None:
 def test_few_descriptors_more_are_no_growth_and_many_are() -> None:
     assert verdict(series([30.0] * 100 + [32.0] * 20, "")) == ""
     assert verdict(series([30 + at / 20 for at in TEN_MINUTES], ""))
+
+
+def test_turns_that_get_slower_are_named_and_one_beside_a_killed_worker_is_not() -> None:
+    random = Random(1)
+    calm = [2 + random.random() for _ in range(200)]
+    assert slower(calm[:100], calm[100:]) == []
+    assert slower([*calm[:20], 9.0], [*calm[20:40], 9.5]) == []
+    drifted = [took * 2 for took in calm[100:]]
+    assert [line.partition(" went")[0] for line in slower(calm[:100], drifted)] == [
+        "the probe's median",
+        "the probe's p99",
+    ]
+    assert "the probe's p99" in slower(calm[:100], [*calm[100:198], 9.0, 9.0])[0]
+    assert "too few" in slower(calm[:9], calm)[0]
 
 
 @pytest.mark.parametrize("points", [0, 1, 10, 14])

@@ -22,7 +22,7 @@ NAMED = {
     "files": "files in home grows",
     "temporary": "files in tmp grows",
     "disk": "disk of home grows",
-    "latency": "the probe's p99 went from",
+    "latency": "the probe's median went from",
 }
 """Findings by the leak that they are about."""
 
