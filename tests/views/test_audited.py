@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import base64
+from hashlib import sha256
+
 import pytest
 
 from orchestrator.broker.records import Spend
@@ -14,8 +17,10 @@ from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts.signed_notes import Signers
 from orchestrator.views.audited import Logs, Total, cost, who
 from tests.core.driver import USAGE, Session, a_command, op, text
+from tests.rollouts.bundles import ADA, OPERATOR
 
 ANN = Sender("ann@host", "", "admin", "terminal", "machine")
 BEN = Sender("ben", "", "approve", "app-server", "ab12")
@@ -56,6 +61,23 @@ async def test_auditor_is_told_who_allowed_a_command_for_whom_and_where_it_ran()
     assert [one async for one in who(logs_of(session), "call_1")] == [found]
     assert [one async for one in who(logs_of(session), "rm*")] == []
     assert [one async for one in who(logs_of(session), "make*", "2100")] == []
+
+
+@pytest.mark.parametrize(("session_id", "signed"), [("s1", True), ("another", False)])
+async def test_signature_under_an_answer_is_held_against_the_persons_key(
+    session_id: str, signed: bool
+) -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    asked(session)
+    nothing = sha256(b"").hexdigest()
+    said = c.signed_answer(session_id, "u1", "call_1", "approved", session.now_ms, nothing)
+    sig = base64.b64encode(ADA.private.sign(said.encode())).decode()
+    given = c.Signature(session.now_ms, sig, str(ADA.key), "call_1", "u1")
+    session.decides("call_1", "approved", by=BEN, who="ben", signature=given)
+    [found] = [one async for one in who(logs_of(session), "call_1", "", Signers([ADA.key]))]
+    assert (found.key, found.signed) == (str(ADA.key), signed)
+    [unknown] = [one async for one in who(logs_of(session), "call_1", "", Signers([OPERATOR.key]))]
+    assert unknown.signed is None
 
 
 async def test_answer_for_an_agent_whose_call_has_the_same_id_is_none_about_the_roots_call() -> None:
