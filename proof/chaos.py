@@ -387,7 +387,7 @@ Ran = tuple[Run, Chaos, Record, Verdict]
 
 
 def _conditions(place: Lab) -> dict[str, str]:
-    """Those of the machine; commands run unconfined, so that ledgers may be written by them."""
+    """Conditions of the machine. Commands run unconfined, for they write a ledger."""
     said = {**conditions(place), "Redis": str(place.server.version)}
     del said["commands"]
     return said

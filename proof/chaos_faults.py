@@ -84,7 +84,7 @@ CLOCKS_S = dict(zip(LENGTHS_S, (5.0, -5.0, 3600.0, -3600.0), strict=True))
 COMMON = tuple(KINDS)[:8]
 NEVER_HERE = {
     "Redis's clock set": "libfaketime does not start in a Redis with jemalloc; the simulator sets it",
-    "store away or slow": "upkeep puts nothing into the store within minutes",
+    "store away or slow": "the store is a folder of the home disk, which is full at times",
     "tokens revoked": "gateways on loopback ask for none",
     "two machines": "one machine; portable folders are in `make machines`",
 }

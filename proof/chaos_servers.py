@@ -189,7 +189,7 @@ class Server:
         return self.at[0] if isinstance(self.at, tuple) else ""
 
     async def says(self, *words: str | int, patience_s: float = 10.0) -> Any:
-        """What it answers, or None: it does not within seconds, or refuses."""
+        """Its answer, or None: it refuses, or does not answer within seconds."""
         where: Any = (
             {"unix_socket_path": str(self.at)}
             if isinstance(self.at, Path)
@@ -230,14 +230,14 @@ class Servers:
         return Link(*(s.at for s in (*self.redis, *self.sentinels, *self.queue)), told=told)
 
     def environ(self, link: Link) -> dict[str, str]:
-        """What a process behind a link is told."""
+        """Variables for a process that reaches the servers by a link."""
         ours = zip(self.everyone, link.ports, strict=True)
         said = self._settings({server.name: ("127.0.0.1", port) for server, port in ours})
         named = (line.partition("=") for line in said)
         return {f"DENDRO_{name.replace('.', '_').upper()}": value for name, _, value in named}
 
     def _settings(self, at: Mapping[str, Place]) -> list[str]:
-        """Those of a process that reaches the servers there."""
+        """Settings of a process that reaches the servers at these places."""
         first = _url(at[self.redis[0].name])
         if self.kind == "single":
             return [f"redis.url={first}"]
@@ -251,7 +251,7 @@ class Servers:
     # ── roles ─────────────────────────────────────────────────────────────────────────────────
 
     async def primaries(self) -> list[Server]:
-        """Those that serve, as the deployment has agreed."""
+        """The servers that serve, as the deployment has agreed."""
         if self.kind == "single":
             return self.redis
         fronts = await (self._named() if self.kind == "sentinel" else self._with_slots())
@@ -263,13 +263,13 @@ class Servers:
         return {int(one[1]) for one in said if one}
 
     async def _with_slots(self) -> set[int]:
-        """Those that most nodes say have slots."""
+        """Ports of those that have slots, as most nodes say."""
         said = await asyncio.gather(*(one.says("CLUSTER", "SLOTS", patience_s=1.0) for one in self.redis))
         views = Counter(frozenset(int(row[2][1]) for row in one) for one in said if one)
         return set(views.most_common(1)[0][0]) if views else set()
 
     async def primary(self, number: int) -> Server:
-        """One of the primaries, while there may be none."""
+        """A primary, awaited while there is none."""
         found: list[Server] = []
 
         async def are_there() -> bool:
@@ -280,13 +280,13 @@ class Servers:
         return found[number % len(found)]
 
     async def replica(self, number: int) -> Server:
-        """One that is none."""
+        """A server that is no primary."""
         primaries = await self.primaries()
         found = [server for server in self.redis if server not in primaries]
         return found[number % len(found)]
 
     async def whole(self) -> None:
-        """Returns when all serve, agree, and every replica has read what its primary has written."""
+        """Returns when all serve, agree, and every replica follows its primary."""
         if not await until_true(WHOLE_S, self._is_whole):
             raise RuntimeError(f"the servers are not whole again within {WHOLE_S:.0f} s")
 
@@ -347,13 +347,14 @@ class Servers:
         ids = {one.name: _raw(await one.says("CLUSTER", "MYID")).decode() for one in (source, target)}
         await target.says("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source.name])
         await source.says("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target.name])
-        host, to = target.host, PORT
-        moved = 0
-        while keys := await source.says("CLUSTER", "GETKEYSINSLOT", slot, 20):
-            done = await source.says("MIGRATE", host, to, "", 0, 5000, "KEYS", *(_raw(key) for key in keys))
-            moved += len(keys)
-            if done is None:
+        moved, until = 0, now() + WHOLE_S
+        while (keys := await source.says("CLUSTER", "GETKEYSINSLOT", slot, 20)) and now() < until:
+            words = "MIGRATE", target.host, PORT, "", 0, 5000, "KEYS"
+            if await source.says(*words, *(_raw(key) for key in keys)) is None:
+                # Its connection was cut, or the other one cannot take them now.
                 await asyncio.sleep(0.2)
+            else:
+                moved += len(keys)
         for one in (target, source, *(other for other in primaries if other not in (source, target))):
             await one.says("CLUSTER", "SETSLOT", slot, "NODE", ids[target.name])
         return moved
@@ -374,7 +375,7 @@ def _raw(said: Any) -> Any:
 
 
 def folders(kind: str) -> list[str]:
-    """Those of the lab in which its servers keep their data."""
+    """Folders of the lab in which servers keep their data."""
     return ["redis"] if kind == "single" else [f"redis{n}" for n in range(3 if kind == "sentinel" else 6)]
 
 

@@ -246,7 +246,7 @@ def test_schedule_is_the_seeds_alone_and_has_every_pair_of_the_commonest_kinds()
 
 
 @pytest.mark.slice
-@pytest.mark.timeout(200)
+@pytest.mark.timeout(400)
 def test_deployment_keeps_its_promises_under_faults_that_the_commit_draws() -> None:
     """Real processes: they are what is tried."""
     servers = TOPOLOGIES[chosen("servers of chaos", len(TOPOLOGIES))]
