@@ -20,7 +20,11 @@ from bench.tree_script import merged, order
 from bench.turns import PATIENCE_S, submit_turn
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
+from orchestrator.rollouts.archive import Archive, Storage
+from orchestrator.rollouts.full_log import head_of
+from orchestrator.runtime.loader import end_of, folded
 from orchestrator.wiring.deployment import session_pool
+from workers.upkeep_sealing import Moved, Mover, seal_session
 
 WIDE = ("max_active_subagents=2000", "agents.max_spawned=2000", "model_context_window=100000000")
 """Limits raised, and a window that a thousand results fit in: nothing is compacted."""
@@ -171,8 +175,10 @@ async def _parked(running: Fleet, trees: int) -> list[Figure]:
     grown = (await used_kib(running) - before) / total
     running.hire(32)
     with_them, claims = await watch(running, _WATCH_S), await held(running)
-    weights = await _weights(running, [root for root, _ in made], children)
+    roots = [root for root, _ in made]
+    weights = await _weights(running, roots, children)
     running.dismiss_workers()
+    sealed = await _sealed(running, roots, children)
     note = (
         f"{total:,} agents in {trees} trees: roots that await, agents that wait for an approval; one worker"
     )
@@ -181,7 +187,34 @@ async def _parked(running: Fleet, trees: int) -> list[Figure]:
         *_looks(alone, with_them),
         Figure("Redis memory per parked agent", grown, "KiB", note="growth of used_memory"),
         *(Figure(f"  of it: {kind}", kib, "KiB", note="MEMORY USAGE") for kind, kib in weights.items()),
+        *sealed,
     ]
+
+
+async def _sealed(running: Fleet, roots: Sequence[SessionId], children: Sequence[SessionId]) -> list[Figure]:
+    """The memory of agents whose logs upkeep has sealed to their ends, and the time of a load from there."""
+    archive = Archive.at(running.settings.upkeep.archive_url)
+    storage = Storage(running.opened.broker, running.opened.blobs, archive)
+    mover = Mover(storage, "bench", 1_024, archive_after_ms=0, seal_idle_ms=0)
+    took: list[float] = []
+    for session in _sample_of(children):
+        assert await seal_session(mover, session) is Moved.DONE
+        head = await head_of(running.opened.broker.logs, session)
+        began = time.monotonic()
+        await folded(storage, end_of(head))
+        took.append(time.monotonic() - began)
+    left = await _weights(running, roots, children)
+    del left["events"]
+    note = "MEMORY USAGE; its log was sealed to its end, and its events are gone, as after an hour"
+    return [
+        Figure("Redis memory per parked agent, sealed", sum(left.values()), "KiB", at_most(4), note=note),
+        *(Figure(f"  of it: {kind}", kib, "KiB", note="MEMORY USAGE") for kind, kib in left.items()),
+        spread("  a load of it from the archive", took, at_most(20), "a local folder"),
+    ]
+
+
+def _sample_of(children: Sequence[SessionId]) -> Sequence[SessionId]:
+    return children[:: max(1, len(children) // _SAMPLE)]
 
 
 def _looks(alone: Watched, with_them: Watched) -> list[Figure]:
@@ -196,7 +229,7 @@ async def _weights(
     """KiB per agent: of its own keys, and of its tree's, which all of the tree share."""
     keys = running.opened.broker.keys
     own: dict[str, float] = {}
-    sample = children[:: max(1, len(children) // _SAMPLE)]
+    sample = _sample_of(children)
     for kind, build in (
         ("log", keys.rollout),
         ("events", keys.eq),

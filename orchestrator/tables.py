@@ -881,6 +881,13 @@ class UpkeepSettings(Table):
     """Entries behind a snapshot that call for a new segment: what a living session's log keeps in Redis
     for nothing. Longer logs are sealed in larger stretches, so that their segments stay few."""
 
+    seal_idle_s: float | None = setting(
+        None, "upkeep.seal_idle_s", at_least=60, at_most=604_800, shown_default="never"
+    )
+    """Seconds for which a session has waited, for a person, for agents or for nothing, when its whole log
+    goes to the archive. The session stays what it is, and the next claim of it reads the archive: name one
+    that every worker and every door can read."""
+
     archive_after_days: float = setting(7.0, "upkeep.archive_after_days", at_least=0)
     """Days after its end for which a closed session and its agents stay in Redis. Later they are in the
     archive alone, and come back when somebody speaks to them."""

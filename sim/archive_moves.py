@@ -50,6 +50,8 @@ class UpkeepRules:
     idle_after_s: float | None = None
     """None: what nobody closed is not archived."""
     verify_sessions: int = 20
+    seal_idle_s: float | None = None
+    """None: what waits is sealed behind its snapshot alone."""
     packs: bool = False
     """Whether it looks after the packs of portable folders."""
 
@@ -139,6 +141,21 @@ class ArchiveMoves:
             )
         if self._double.stream_after(self._keys.rollout(session), 0)[:1] == entries[:1]:
             self._watch.broken("sealed", f"{session}: what was sealed is still in the stream")
+        if self._sealed_whole(session):
+            self._watch.reach.saw("sealed_whole")
+            if seen.state.task is not None:
+                self._watch.reach.saw("sealed_waiting")
+            least_s = self.rules.seal_idle_s if self.rules is not None else None
+            if least_s is None:
+                self._watch.broken("sealed", f"{session} is sealed to its end, and nobody asked for that")
+            else:
+                self._ended_for(session, least_s, "sealed")
+
+    def _sealed_whole(self, session: str) -> bool:
+        """Whether the log has left Redis to its end, the snapshot too."""
+        own = self._hash(session)
+        sealed = int(own.get(b"sealed_seq") or b"0")
+        return sealed == int(own.get(b"seq") or b"0") > int(own.get(b"snapshot_seq") or b"0")
 
     def _is_archived(self, session: str, seen: Seen) -> None:
         """Whether it owed nothing and waited for nothing, and had ended long enough ago."""

@@ -75,6 +75,31 @@ DEFECTS = (
         "archives",
     ),
     Mutant(
+        "sealed to its end at once",
+        "a log leaves Redis to its end as soon as its session waits, however short a time ago",
+        text(upkeep_sealing, "due_to_seal_whole", "now_ms - rested_ms(head) >= mover.seal_idle_ms", "True"),
+        "resting",
+    ),
+    Mutant(
+        "whole seal leaves the snapshot",
+        "`seal` drops a log to its end and leaves the snapshot, which nobody reads any more",
+        lua("seal", "redis.call('DEL', KEYS[2], KEYS[3])", "redis.call('DEL', KEYS[2])"),
+        "resting",
+    ),
+    Mutant(
+        "segments of before go first",
+        "what is written anew takes away the segments that Redis still names",
+        text(
+            upkeep_sealing,
+            "_seal_whole",
+            "    async with _claimed_untouched",
+            "    for old in Manifest.decode(head.manifest).segments:\n"
+            "        await storage.archive.remove_segment(old.name)\n"
+            "    async with _claimed_untouched",
+        ),
+        "resting",
+    ),
+    Mutant(
         "archive does not look at the queue",
         "`archive` drops a queue that has grown since the session was looked at",
         lua("archive", "if num(s.sq) ~= num(s.cursor) then", "if false then"),

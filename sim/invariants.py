@@ -420,7 +420,7 @@ RULES = {
     "sealed": Rule(
         (
             "What leaves Redis is in the archive: segments and stream together are the log as it grew, "
-            "entry by entry."
+            "entry by entry. To its end a log leaves when its session has waited for as long as it must."
         ),
         Case("a log was sealed", ("reply seal OK",)),
     ),

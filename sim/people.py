@@ -45,6 +45,7 @@ from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.runtime.loader import restore_session
 from orchestrator.views import ViewError
 from orchestrator.views.event import Event
+from orchestrator.wiring.open_deployment import SealedLogs
 from sim.answering import Answering
 from sim.double import EPOCH_S
 from sim.grammar_terms import BOTH, BRINGS, BROUGHT, MEANT, PNG
@@ -140,6 +141,7 @@ class Person(Answering):
         """Where it attached."""
         storage = storage_on(site, name, Clock(site.loop, rng.uniform(0, 1e6), 1.0))
         self._broker = storage.broker
+        self._broker.logs.sealed = SealedLogs(lambda: storage.archive).read
         texts = Texts(storage.blobs, archived=storage.archive.text)
         self._source = StoredLogs(storage, texts)
         ports = ClientPorts(

@@ -130,6 +130,7 @@ class UpkeepProcess(Process):
             int(rules.archive_after_s * 1000),
             None if rules.idle_after_s is None else int(rules.idle_after_s * 1000),
             lambda n: rng.randbytes(n).hex(),
+            None if rules.seal_idle_s is None else int(rules.seal_idle_s * 1000),
         )
         retention_ms = None if rules.retention_s is None else int(rules.retention_s * 1000)
         packs = Packs(site.objects.opened()) if rules.packs else None

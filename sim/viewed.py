@@ -29,6 +29,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.requests import TO_PEOPLE, call_id_of
+from orchestrator.rollouts.segments import Manifest, decode_segment
 from orchestrator.views.approvals import needed, open_requests_of
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import GIVEN
@@ -136,6 +137,14 @@ class _Found:
         entries += [as_stored(*one) for one in seen.stored[len(entries) :]]
         return entries
 
+    async def sealed(self, data: bytes, after: int, count: int) -> tuple[StoredEntry, ...]:
+        """Entries of a short log in the archive, also while that is away."""
+        found: list[StoredEntry] = []
+        for segment in Manifest.decode(data).segments:
+            if (packed := self._objects.get(segment.name)) is not None:
+                found += decode_segment(segment, packed, self.secret)
+        return tuple([entry for entry in found if entry.seq > after][:count])
+
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         return {digest: text for digest in digests if (text := self.text(tree, digest)) is not None}
 
@@ -154,6 +163,7 @@ class Viewed:
         self._watch, self._double, self._rng = watch, double, rng
         self._broker = Broker(_Looks(double), config, lambda: 0.0)
         self._found = _Found(self._broker, watch, double, objects)
+        self._broker.logs.sealed = self._found.sealed
         self._keys: Keys = watch.keys
         self._shown = Trees(self._broker, double, rng, self._same)
 

@@ -30,7 +30,7 @@ from sim.workloads_contents import contents
 from sim.workloads_doors import crowds, doors
 from sim.workloads_fleet import followed
 from sim.workloads_forks import heirs
-from sim.workloads_kept import archives, files, folders, outages, texts
+from sim.workloads_kept import archives, files, folders, outages, resting, texts
 from sim.workloads_noted import receipts
 from sim.workloads_odd import oddities
 from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed, types_under_others
@@ -584,6 +584,7 @@ LATER = (
     ((receipts,), 0.015),
     ((redactions,), 0.025),
     ((signed,), 0.02),
+    ((resting,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -607,6 +608,7 @@ WORKLOADS |= {"left_running": Workload("left_running", left_running, faults=2, l
 WORKLOADS |= {"thawed": Workload("thawed", thawed, faults=10, lasts_s=60.0)}
 WORKLOADS |= {"receipts": Workload("receipts", receipts, faults=5, lasts_s=40.0)}
 WORKLOADS |= {"redactions": Workload("redactions", redactions, faults=4, lasts_s=60.0)}
+WORKLOADS |= {"resting": Workload("resting", resting, faults=4, lasts_s=120.0)}
 WORKLOADS |= {"poison": Workload("poison", poison, {"max_tries": 5})}
 WORKLOADS |= {
     play.__name__: Workload(play.__name__, play, FEW_EVENTS) for play in (archives, latecomers, doors, crowds)

@@ -7,7 +7,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
-from sim.archive_moves import UpkeepRules
+from sim.archive_moves import NEVER, UpkeepRules
 from sim.fixture import Fixture, kept_busy, new_session, perhaps_agents, used, visits
 from sim.folders import PORTABLE, SCRIPTED
 from sim.held_messages import LateWord
@@ -72,6 +72,40 @@ async def _comes_back(fixture: Fixture, person: Person, session: str) -> None:
             # Shortly before upkeep looks for what is to be deleted, once an hour.
             awhile_s = (DELETES_AT_S - fixture.site.loop.time()) % 3_600.0 - fixture.rng.uniform(0.0, 30.0)
         await asyncio.sleep(awhile_s)
+
+
+async def resting(fixture: Fixture) -> None:
+    """Sessions that wait for so long that their logs leave Redis, and go on with an answer or with words."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.asks, odds.calls, odds.questions, odds.large = 0.6, 0.8, 0.3, 0.2
+    person.habits |= {"compact": 2}
+    fixture.nemesis.weights |= {"kill_at": 12, "archive_away": 4}
+    fixture.nemesis.keep_up(
+        UpkeepRules(
+            processes=rng.choice((1, 1, 2)),
+            seal_after=rng.choice((5, 1_000)),
+            archive_after_s=NEVER,
+            seal_idle_s=20.0,
+        )
+    )
+    facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **perhaps_agents(rng, 0.6)}
+    plays = [person.does(_rests(fixture, person, facts), "rests") for _ in range(rng.choice((1, 2)))]
+    await asyncio.wait(plays)
+
+
+async def _rests(fixture: Fixture, person: Person, facts: dict[str, Any]) -> None:
+    """Leaves what was asked open until upkeep has looked, and answers some of it."""
+    rng = fixture.rng
+    # Nobody follows it: a follower answers within seconds.
+    creation = person.does(person.creates(rng.choice(("never", "untrusted")), **facts), "creates")
+    await asyncio.wait([creation])
+    session: str = creation.result()
+    for _ in range(rng.choice((2, 3))):
+        await person.works(session, rng.choice((1, 2)))
+        await asyncio.sleep(rng.uniform(60.0, 130.0))
+        for open_in, call, kind in fixture.open_requests():
+            if rng.random() < 0.8:
+                await person.settles(open_in, call, kind)
 
 
 async def files(fixture: Fixture) -> None:

@@ -87,7 +87,7 @@ class Outcome:
 
 STATED, STATED_OFTEN = 6, 2
 """Every so many-th seed compares each script's run with its statement: it costs a tenth."""
-ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs", "burials"))
+ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs", "burials", "resting"))
 """Workloads that do so more often: nobody else comes to their scripts."""
 
 
@@ -99,7 +99,7 @@ TURNED = frozenset(("turns", "queues", "doors", "crowds", "asks", "reviews", "re
 """Workloads that do so more often: turns of many kinds are theirs, and cost little."""
 READ, READ_OFTEN = 10, 2
 """Every so many-th seed reads every log back from an export of it."""
-KEPT = frozenset(("files", "archives", "outages", "forks"))
+KEPT = frozenset(("files", "archives", "outages", "forks", "resting"))
 """Workloads that do so more often: large texts, inherited conversations and sealed logs are theirs."""
 
 

@@ -207,6 +207,7 @@ EFFECTS: Mapping[str, Effect] = {
         '"memory://kept"', lambda s: wired.archive(s)._objects._root, "/kept"
     ),
     "upkeep.seal_after": Effect("3", lambda s: upkeep(s).mover.seal_after, 3),
+    "upkeep.seal_idle_s": Effect("60", lambda s: upkeep(s).mover.seal_idle_ms, 60_000),
     "upkeep.archive_after_days": Effect("1", lambda s: upkeep(s).mover.archive_after_ms, 86_400_000),
     "upkeep.archive_idle_days": Effect("1", lambda s: upkeep(s).mover.idle_after_ms, 86_400_000),
     "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),

@@ -58,7 +58,7 @@ from workers.upkeep_retention import (
     finish_deletions,
     old_imports,
 )
-from workers.upkeep_sealing import Mover, due_to_seal, seal_session
+from workers.upkeep_sealing import Mover, due_to_seal, due_to_seal_whole, seal_session
 from workers.webhook import Webhook, webhook_of
 
 log = logging.getLogger("dendro.upkeep")
@@ -129,6 +129,7 @@ def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
             seal_after=rules.seal_after,
             archive_after_ms=int(rules.archive_after_days * DAY_MS),
             idle_after_ms=None if rules.archive_idle_days is None else int(rules.archive_idle_days * DAY_MS),
+            seal_idle_ms=None if rules.seal_idle_s is None else int(rules.seal_idle_s * 1000),
         ),
         retention_ms=None if rules.retention_days is None else int(rules.retention_days * DAY_MS),
         verify_sessions=rules.verify_sessions,
@@ -173,7 +174,8 @@ async def look(ctx: Context) -> None:
     concerned: dict[SessionId, SessionHead] = {}
     async for heads in upkeep.heads():
         for head in heads:
-            if due_to_seal(head, upkeep.mover.seal_after):
+            mover = upkeep.mover
+            if due_to_seal(head, mover.seal_after) or due_to_seal_whole(mover, head, now_ms):
                 await _defer(queue, broker.config.prefix, seal.__name__, head.session)
         if enlisted := await broker.trees.enlist_missing(heads):
             log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
@@ -203,7 +205,7 @@ async def _defer(
 
 
 async def seal(ctx: Context, session: str) -> str:
-    """Seals one session's log behind its snapshot."""
+    """Seals one session's log, behind its snapshot or to its end."""
     return await seal_session(_upkeep(ctx).mover, SessionId(session))
 
 

@@ -1,4 +1,7 @@
-"""Moving logs from Redis to the archive: sealing behind snapshots, archiving sessions of trees that rest.
+"""Moving logs from Redis to the archive: sealing, and archiving sessions of trees that rest.
+
+A log is sealed behind its snapshot as it grows, and to its end when its session has waited for long: for a
+person, for agents, for a timer. What waits is then as before, and the next claim of it folds the segments.
 
 Everything slow happens without the session: entries behind a snapshot never change, so the
 segment is written first, and only then is the session claimed, for as long as four round trips
@@ -26,6 +29,7 @@ from enum import StrEnum
 import orjson
 
 from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.logs import SHORT
 from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot
@@ -40,6 +44,9 @@ log = logging.getLogger("dendro.upkeep")
 
 _AT_REST = ("idle", "closed")
 """Every other status says that the session waits for something."""
+FOLDED_AT_MOST = SHORT
+"""Entries of a log that is sealed to its end without a snapshot: to fold it takes some 20 ms. It is one
+segment, which is written anew when the session has rested again: the manifest in Redis stays short."""
 _GROWTH = 16
 """A stretch is at least this share of what is sealed: a log of a million entries has some 80 segments."""
 
@@ -66,6 +73,8 @@ class Mover:
     """None: what nobody closed stays in Redis."""
     token: Callable[[int], str] = secrets.token_hex
     """Names its claims."""
+    seal_idle_ms: int | None = None
+    """None: what waits is sealed behind its snapshot alone."""
 
 
 # ── when ──────────────────────────────────────────────────────────────────────────────────────────
@@ -81,6 +90,14 @@ def due_to_seal(head: SessionHead, seal_after: int) -> bool:
     """Whether enough of the log lies behind the snapshot."""
     stretch = max(seal_after, min(head.sealed_seq // _GROWTH, SEGMENT_ENTRIES))
     return at_rest(head) and head.snapshot_seq - head.sealed_seq >= stretch
+
+
+def due_to_seal_whole(mover: Mover, head: SessionHead, now_ms: int) -> bool:
+    """Whether the session has rested for so long that its log is to leave Redis to its end."""
+    if mover.seal_idle_ms is None or head.status == IMPORTING or not at_rest(head):
+        return False
+    least = 1 if head.seq <= FOLDED_AT_MOST else max(1, head.sealed_seq // _GROWTH)
+    return head.seq - head.sealed_seq >= least and now_ms - rested_ms(head) >= mover.seal_idle_ms
 
 
 def ended_ms(head: SessionHead) -> int | None:
@@ -117,8 +134,10 @@ def _waits(state: State) -> bool:
 
 
 async def seal_session(mover: Mover, session: SessionId) -> Moved:
-    """Moves what lies behind the snapshot into the archive, if it is worth a segment."""
+    """Moves the log of a session that waits, or what lies behind its snapshot, if it is worth a segment."""
     head = await mover.storage.broker.logs.head(session)
+    if head is not None and due_to_seal_whole(mover, head, mover.storage.broker.now_ms()):
+        return await _seal_whole(mover, head)
     if head is None or not due_to_seal(head, mover.seal_after):
         return Moved.NOT_DUE
     manifest = await _sealed_through(mover.storage, head, head.snapshot_seq)
@@ -129,6 +148,27 @@ async def seal_session(mover: Mover, session: SessionId) -> Moved:
             return Moved.BUSY
         answer = await mover.storage.broker.commits.seal(claimed.claim, manifest.last, manifest.encode())
     return _moved(head, answer, f"sealed through {manifest.last}")
+
+
+async def _seal_whole(mover: Mover, head: SessionHead) -> Moved:
+    storage, short = mover.storage, head.seq <= FOLDED_AT_MOST
+    snapshot = b"" if short else await _snapshot_of(storage, head)
+    manifest = await _sealed_through(storage, head, head.seq, anew=short)
+    if manifest is None:
+        return Moved.BUSY
+    async with _claimed_untouched(mover, head) as claimed:
+        if claimed is None:
+            return Moved.BUSY
+        claim, commits = claimed.claim, storage.broker.commits
+        if not short and not isinstance(answer := await commits.snapshot(claim, head.seq, snapshot), Stored):
+            return _moved(head, answer, "sealed to its end")
+        answer = await commits.seal(claim, manifest.last, manifest.encode(), whole=short)
+    return _moved(head, answer, "sealed to its end")
+
+
+async def _snapshot_of(storage: Storage, head: SessionHead) -> bytes:
+    position = await folded(storage, end_of(head), storage.secret)
+    return encode_snapshot(position.state, position.seq, position.head, storage.secret)
 
 
 async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Moved:
@@ -168,10 +208,15 @@ def _moved(head: SessionHead, answer: Stored | Fenced | Refused, what: str) -> M
     return Moved.BUSY
 
 
-async def _sealed_through(storage: Storage, head: SessionHead, through: int) -> Manifest | None:
-    """The manifest with which the entries up to `through` are in the archive; None if others move them."""
+async def _sealed_through(
+    storage: Storage, head: SessionHead, through: int, *, anew: bool = False
+) -> Manifest | None:
+    """The manifest with which the entries up to `through` are in the archive; None if others move them.
+
+    `anew`: from the first one on, in the place of the segments that there are.
+    """
     try:
-        return await _with_segments(storage, head, through)
+        return await _with_segments(storage, head, through, anew)
     except BrokenArchive:
         now = await head_of(storage.broker.logs, head.session)
         if now.manifest != head.manifest:
@@ -179,13 +224,16 @@ async def _sealed_through(storage: Storage, head: SessionHead, through: int) -> 
         raise
 
 
-async def _with_segments(storage: Storage, head: SessionHead, through: int) -> Manifest:
+async def _with_segments(storage: Storage, head: SessionHead, through: int, anew: bool) -> Manifest:
     manifest = Manifest.decode(head.manifest)
     if manifest.last != head.sealed_seq:
         raise BrokenArchive(
             f"session {head.session}: its manifest ends at {manifest.last}, not at {head.sealed_seq}"
         )
-    entries = full_log(storage.broker.logs, None, head.session, manifest.last, through)
+    source = None
+    if anew:
+        manifest, source = Manifest(), storage.archive
+    entries = full_log(storage.broker.logs, source, head.session, manifest.last, through)
     async for stretch in stretches(entries):
         segment = await storage.archive.write_segment(head.tree, head.session, manifest.head, stretch)
         manifest = manifest.with_segment(segment)

@@ -139,10 +139,17 @@ class Storage(Port):
         keys = [self.keys.session(claim.session), self.keys.snapshot(claim.session)]
         return await self._store(claim, call("snapshot", keys, **holder(claim), seq=seq, state=state))
 
-    async def seal(self, claim: Claim, seq: int, manifest: bytes) -> Stored | Fenced | Refused:
-        """Drops the log through `seq`, which archive segments named in `manifest` hold now."""
-        keys = [self.keys.session(claim.session), self.keys.rollout(claim.session)]
-        return await self._store(claim, call("seal", keys, **holder(claim), seq=seq, manifest=manifest))
+    async def seal(
+        self, claim: Claim, seq: int, manifest: bytes, *, whole: bool = False
+    ) -> Stored | Fenced | Refused:
+        """Drops the log through `seq`, which archive segments named in `manifest` hold now.
+
+        `whole`: `seq` is the log's end, and the snapshot goes as well, so that a load folds the segments.
+        """
+        session = claim.session
+        keys = [self.keys.session(session), self.keys.rollout(session), self.keys.snapshot(session)]
+        sealing = call("seal", keys, **holder(claim), seq=seq, manifest=manifest, whole=int(whole))
+        return await self._store(claim, sealing)
 
     async def rewrite(self, claim: Claim, seen: bytes, manifest: bytes) -> Stored | Fenced | Refused:
         """Names other segments of the same entries, in which redacted ones have no text; all copies are gone.

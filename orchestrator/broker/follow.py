@@ -101,7 +101,7 @@ class Gap:
 
     `trimmed`: the events in between are no longer kept. `rewound`: Redis does not hold the entry that
     the cursor names, so what the client saw after some earlier point never happened.
-    Entries up to `sealed_seq` are in the archive and not replayed here.
+    Entries of a long log up to `sealed_seq` are in the archive and not replayed here.
     """
 
     reason: Literal["trimmed", "rewound"]

@@ -6,7 +6,16 @@ Reads are plain commands and may be repeated at will. Knows no claims and no pay
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Coroutine,
+    Hashable,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -41,6 +50,10 @@ from orchestrator.broker.scripts import Argument
 from orchestrator.broker.worker_state import Serving, serving
 from orchestrator.core.ids import SessionId, TreeId
 
+Sealed = Callable[[bytes, int, int], Awaitable[tuple[StoredEntry, ...]]]
+"""The entries that a manifest names, after one of them, at most so many; none where they cannot be had."""
+SHORT = 1_024
+"""Entries of a log that is read out of the archive by the way. A longer one is told of by its hole."""
 _HEADS = 250
 _SCANNED = 100_000
 """Ids of one shard that are read at once: some ten milliseconds of Redis."""
@@ -52,6 +65,9 @@ Decoded = TypeVar("Decoded")
 
 class Logs(Port):
     """The port to sessions, their queues, logs and events, and to the logs of trees."""
+
+    sealed: Sealed | None = None
+    """Reads short logs that have left Redis, for doors. Without it such a log has a hole at its beginning."""
 
     async def place(self, session: SessionId) -> Place:
         """Tree and pool of a session; asked once, kept afterwards."""
@@ -147,13 +163,32 @@ class Logs(Port):
     async def read_rollout(
         self, session: SessionId, after_seq: int = 0, count: int = 1_000
     ) -> tuple[StoredEntry, ...]:
-        """Log entries after `after_seq`; those sealed into the archive are not here.
+        """Log entries after `after_seq`; those of a long log that are sealed into the archive are not here.
 
         Of one that was redacted what stands instead, in its place.
         """
         found = await self._page(self.keys.rollout(session), f"{after_seq}-0", count)
         entries = _decoded(self.keys.rollout(session), found, stored_entry)
-        return await self._with_redacted(session, after_seq, entries, count)
+        return await self._whole(session, after_seq, entries, count)
+
+    async def _whole(
+        self, session: SessionId, after: int, entries: tuple[StoredEntry, ...], count: int
+    ) -> tuple[StoredEntry, ...]:
+        """The entries with those that are redacted, and before them those of a short log that are sealed."""
+        entries = await self._with_redacted(session, after, entries, count)
+        if self.sealed is None or (entries and entries[0].seq == after + 1):
+            return entries
+        key = self.keys.session(session)
+        last, manifest = await self._connection.command("HMGET", key, "sealed_seq", "manifest")
+        if not manifest or not after < int(last or 0) <= SHORT:
+            return entries
+        before = await self.sealed(manifest, after, count)
+        if not before:
+            return entries
+        # Segments have the words until they are written anew.
+        instead = await self.instead_of(session)
+        behind = (entry for entry in entries if entry.seq > before[-1].seq)
+        return (*(instead.get(entry.seq, entry) for entry in before), *behind)[:count]
 
     async def _with_redacted(
         self, session: SessionId, after: int, entries: tuple[StoredEntry, ...], count: int
@@ -217,7 +252,7 @@ class Logs(Port):
         for (session, after, count), one in zip(asks, found, strict=True):
             entries = _if_whole(self.keys.rollout(session), one)
             if entries is not None:
-                entries = await self._with_redacted(session, after, entries, count)
+                entries = await self._whole(session, after, entries, count)
             read.append(entries)
         return read
 

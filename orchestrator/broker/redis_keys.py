@@ -12,7 +12,8 @@ a tree live in one slot and a script may touch them together.
                                     raise_limits; commits of others of its tree
     {s}:rollout:<session>   stream  commit create; seal trims    worker, replay    sealed behind a snapshot
     {s}:snapshot:<session>  string  snapshot restore; a commit   worker            the session
-                                    that redacts deletes it
+                                    that redacts, and seal of a
+                                    whole log, delete it
     {s}:redacted:<session>  hash    commit                       readers of logs   the session's log in Redis
     {s}:seen:<session>      hash    submit create commit         submit            1,024 ids and 24 h
     {s}:seen_at:<session>   zset    submit create commit         submit            as seen

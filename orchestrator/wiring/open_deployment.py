@@ -5,9 +5,11 @@ What a use of it needs is imported at that use: a command that lists sessions lo
 
 from __future__ import annotations
 
+import logging
 import os
 import time
 import uuid
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -33,8 +35,10 @@ if TYPE_CHECKING:
     from orchestrator.gateways.permissions import Permits
     from orchestrator.protocol.ops import WorkspaceSource
     from orchestrator.rollouts.archive import Archive, Storage
-    from orchestrator.rollouts.segments import Manifest
+    from orchestrator.rollouts.segments import Manifest, Segment
     from orchestrator.workspaces.stored_packs import Packs
+
+log = logging.getLogger("dendro.archive")
 
 PATIENCE_S = 10.0
 """The wait of a command for a Redis that does not answer: a server loads, or fails over, in seconds."""
@@ -48,6 +52,44 @@ class _WhenSealed:
 
     def read_entries(self, manifest: Manifest, after: int, through: int) -> AsyncIterator[StoredEntry]:
         return self.archive().read_entries(manifest, after, through)
+
+
+class SealedLogs:
+    """Short logs in the archive, for lists, pictures and followers; those that were read last are kept."""
+
+    MOST_BYTES = 16 << 20
+
+    def __init__(self, archive: Callable[[], Archive]) -> None:
+        self._archive = archive
+        self._kept: OrderedDict[str, tuple[StoredEntry, ...]] = OrderedDict()
+        self._bytes: dict[str, int] = {}
+
+    async def read(self, data: bytes, after: int, count: int) -> tuple[StoredEntry, ...]:
+        """Entries that the manifest names; none where the archive is away or damaged."""
+        from orchestrator.rollouts.objects import ArchiveUnavailable
+        from orchestrator.rollouts.segments import BrokenArchive, Manifest
+
+        found: list[StoredEntry] = []
+        try:
+            for segment in Manifest.decode(data).segments:
+                if segment.last > after and len(found) < count:
+                    found += [entry for entry in await self._entries(segment) if entry.seq > after]
+        except (ArchiveUnavailable, BrokenArchive) as error:
+            log.warning("a log that was sealed cannot be read: %s", error)
+            return ()
+        return tuple(found[:count])
+
+    async def _entries(self, segment: Segment) -> tuple[StoredEntry, ...]:
+        kept = self._kept.get(segment.name)
+        if kept is None:
+            kept = await self._archive().read_segment(segment)
+            if segment.bytes > self.MOST_BYTES:
+                return kept
+            self._kept[segment.name], self._bytes[segment.name] = kept, segment.bytes
+            while sum(self._bytes.values()) > self.MOST_BYTES:
+                del self._bytes[self._kept.popitem(last=False)[0]]
+        self._kept.move_to_end(segment.name)
+        return kept
 
 
 @record
@@ -213,7 +255,9 @@ async def opened(
     outage = Outage(say, time.monotonic, until)
     with redis_url(settings, say) as url:
         async with deployment(settings, url, outage, PATIENCE_S, kind) as found:
-            yield Opened(settings, found, insists)
+            own = Opened(settings, found, insists)
+            found.broker.logs.sealed = SealedLogs(own.archive).read
+            yield own
 
 
 async def forked_session(found: Opened, client: Client, text: str, at: str | None) -> SessionHead:

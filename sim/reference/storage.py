@@ -11,16 +11,23 @@ DELETED_KEPT_MS = 30 * 86_400_000
 
 
 def seal(sight: Sight, keys: Keys, given: Given) -> Reply:
-    who, seq, manifest = given.words(3), given.number(), given.word()
+    who, seq, manifest, whole = given.words(3), given.number(), given.word(), given.number() == 1
     session = sight.hash(keys[0])
     if not holds(session, *who):
         return fenced(session)
-    if seq > number(session, b"snapshot_seq"):
+    if whole and seq != number(session, b"seq"):
+        return [b"REFUSED", b"the log has another end"]
+    if not whole and seq > number(session, b"snapshot_seq"):
         return [b"REFUSED", b"no snapshot covers it"]
     if seq < number(session, b"sealed_seq"):
         return [b"REFUSED", b"sealed further already"]
     session |= {b"sealed_seq": written(seq), b"manifest": manifest}
-    sight.stream(keys[1]).begins_at(seq + 1)
+    if whole:
+        session[b"snapshot_seq"] = b"0"
+        sight.delete(keys[1])
+        sight.delete(keys[2])
+    else:
+        sight.stream(keys[1]).begins_at(seq + 1)
     return [b"OK", sight.now]
 
 
