@@ -6,6 +6,7 @@ import asyncio
 import socket
 import time
 from collections.abc import AsyncIterator
+from itertools import pairwise
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -86,15 +87,13 @@ async def test_topic_of_state_begins_with_all_and_goes_on_with_changes(site: Sit
         assert second.cursor != first.cursor
 
 
-async def test_changes_within_a_quarter_of_a_second_are_merged_into_the_last_state(
-    site: Site, board: Board
-) -> None:
+async def test_changes_of_one_moment_are_merged_into_the_last_state(site: Site, board: Board) -> None:
     browser = await site.signed_in()
+    # The door's clock stands still: no second event may come before it goes on.
+    site.now.append(time.monotonic())
     board.put("a1", "b1", whole=True)
     async with browser.stream("board") as told:
         await next_of(told)
-        # The door's clock stands still: no second event may come before it goes on.
-        site.now.append(time.monotonic())
         board.put("a2")
         board.put("a3", "c1")
         board.put("c2", gone="b")
@@ -103,6 +102,30 @@ async def test_changes_within_a_quarter_of_a_second_are_merged_into_the_last_sta
             await asyncio.sleep(0)
         site.now[0] += 1
         assert values(await next_of(told)) == ("changed", ["a3"], ["b", "c"])
+
+
+def sent(board: Any, *moments: float) -> list[float]:
+    """The moments at which a row that is another each time is told of."""
+    channel = stream.StateChannel("board", Topic(board.feed), cast(Any, None), lambda: None)
+    found = []
+    for now in moments:
+        channel.take(Update({"a": {"value": now}}))
+        if list(channel.taken(now)):
+            found.append(now)
+    return found
+
+
+def test_change_is_told_at_once_and_few_changes_are_never_held_for_the_pace(board: Board) -> None:
+    apart = [one * 0.05 for one in range(1, 31)]
+    assert sent(board, *apart) == apart
+
+
+def test_changes_that_do_not_end_are_told_four_times_a_second(board: Board) -> None:
+    told = sent(board, *(one * 0.01 for one in range(1, 3_001)))
+    in_time = {s: sum(s <= one < s + 1 for one in told) for s in range(30)}
+    assert in_time[0] >= 20
+    assert [in_time[s] for s in range(3, 30)] == [4] * 27
+    assert min(b - a for a, b in pairwise(told)) >= stream.GAP_S - 1e-9
 
 
 async def test_windows_of_one_namespace_share_a_feed_and_the_last_one_ends_it(

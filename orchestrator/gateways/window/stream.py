@@ -1,8 +1,8 @@
 """The stream of one window: server-sent events of the topics that it asked for.
 
-Topics of state begin with all of it and go on with what changes, at most four times a second, merged;
-topics of a log tell each notification, with pieces of one text merged while they wait. A window that does
-not read is dropped, and comes back with its cursors.
+Topics of state begin with all of it and go on with what changes, merged: at once, and four times a second
+while much changes for long. Topics of a log tell each notification, with pieces of one text merged while they
+wait. A window that does not read is dropped, and comes back with its cursors.
 """
 
 from __future__ import annotations
@@ -32,7 +32,10 @@ from orchestrator.views.threads import Thread
 BEAT_S: Final = 10.0
 """Between two comments of a stream that tells nothing."""
 PACE_S: Final = 0.25
-"""Between two events of one topic of state."""
+"""Between two events of one topic of state, on an average of `AHEAD` events."""
+GAP_S: Final = 0.04
+AHEAD: Final = 40
+"""Events of it that may come with `GAP_S` between them, before those behind them wait for the pace."""
 BURST_BYTES: Final = 64 << 10
 BEAT: Final = b": \n\n"
 THREAD: Final = "thread"
@@ -78,6 +81,8 @@ class StateChannel:
     _ended: JsonObject | None = None
     _waits: bool = False
     _not_before: float = 0.0
+    _paced: float = 0.0
+    """The time at which the events that were sent would be over, each `PACE_S` behind the one before it."""
     _told: int = 0
 
     def take(self, update: Update) -> None:
@@ -105,7 +110,8 @@ class StateChannel:
     def taken(self, now: float) -> Iterator[bytes]:
         if not self._waits or now < self._not_before:
             return
-        self._waits, self._not_before = False, now + PACE_S
+        self._paced = max(self._paced, now) + PACE_S
+        self._waits, self._not_before = False, max(now + GAP_S, self._paced - AHEAD * PACE_S)
         self._told += 1
         if self._ended is not None:
             yield event(self.topic, str(self._told), {"type": "gone", **self._ended})
