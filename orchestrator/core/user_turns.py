@@ -13,6 +13,7 @@ from typing import Final, Literal, TypeAlias
 
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item, searched
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import TurnSettings, readable_setting
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -246,10 +247,13 @@ def _server(item: Item) -> Message:
     return Message(role="developer", content=(InputText(text=text),))
 
 
-def user_message_event(items: Sequence[Item], client_id: str | None = None) -> JsonObject:
+def user_message_event(
+    items: Sequence[Item], client_id: str | None = None, by: Sender | None = None
+) -> JsonObject:
     """The event that tells clients what the person said; `client_id` is the sender's name for it."""
+    who = (by.who or None) if by is not None else None
     if (plain := _plain(items)) is not None:
-        return ev.user_message("\n".join(plain), client_id)
+        return ev.user_message("\n".join(plain), client_id, who)
     images = tuple(item["image_url"] for item in items if item["type"] == "image" and "path" not in item)
     paths = tuple(item["path"] for item in items if item["type"] == "image" and "path" in item)
     texts = [text for item in items if (text := _text(item)) is not None]
@@ -260,6 +264,7 @@ def user_message_event(items: Sequence[Item], client_id: str | None = None) -> J
         local_images=paths or None,
         text_elements=_elements(items) or None,
         client_id=client_id,
+        who=who,
     )
     return written(told)
 

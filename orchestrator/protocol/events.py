@@ -1008,6 +1008,10 @@ class UserMessage(EventModel):
     text_elements: Maybe[tuple[TextElement, ...]] = None
     client_id: Maybe[str] = None
     """Dendro's own: the `client_user_message_id` of the op."""
+    who: Maybe[str] = None
+    """Dendro's own: the person who wrote it, as the door knows them."""
+    from_session: Maybe[str] = None
+    """Dendro's own: the session of the agent that wrote it."""
 
 
 class AgentReasoning(EventModel):
@@ -1111,10 +1115,14 @@ def agent_message(message: str, phase: MessagePhase | None = None) -> JsonObject
     return told if phase is None else {**told, "phase": phase}
 
 
-def user_message(message: str, client_id: str | None) -> JsonObject:
+def user_message(message: str, client_id: str | None, who: str | None = None) -> JsonObject:
     """The payload of the `UserMessage` of a text alone, unchecked: a turn begins with one, as a rule."""
     told: JsonObject = {"type": _USER_MESSAGE, "message": message, "kind": _PLAIN}
-    return told if client_id is None else {**told, "client_id": client_id}
+    if client_id is not None:
+        told["client_id"] = client_id
+    if who is not None:
+        told["who"] = who
+    return told
 
 
 _AGENT_MESSAGE, _USER_MESSAGE = tag_of(AgentMessage), tag_of(UserMessage)

@@ -336,6 +336,10 @@ class TreeLine:
     agent_id: int | None = None
     who: str = ""
     """The person whose act it tells."""
+    call_id: str = ""
+    """Of a request that was decided or withdrawn: its call."""
+    decision: str = ""
+    """The word of the log for that."""
 
 
 def tree_line(entry: TreeEntry, told: e.EventMsg | None = None) -> TreeLine:
@@ -354,9 +358,12 @@ def tree_line(entry: TreeEntry, told: e.EventMsg | None = None) -> TreeLine:
             return TreeLine(kind, lifecycle_text(told), named)
         case e.RequestResolved():
             agent = f"agent {agent_id}" if agent_id else ""
-            return TreeLine(kind, resolved_text(told, agent), agent_id, told.who or "")
+            text, who = resolved_text(told, agent), told.who or ""
+            return TreeLine(kind, text, agent_id, who, told.call_id, told.decision)
         case e.BackgroundEvent(message=text) | e.WarningEvent(message=text):
-            return TreeLine(kind, whole_or_note(text), agent_id)
+            text = whole_or_note(text)
+            who, raised, _ = text.partition(LIMITS_RAISED)
+            return TreeLine(kind, text, agent_id, who if raised else "")
         case _:
             return TreeLine(kind, message_summary(message), agent_id)
 

@@ -480,7 +480,15 @@ class TreePast:
         return own, tree_seq == seq
 
 
-_TELLS: Final = frozenset[Kind]({f.TaskBegun, f.Steered, f.MailReceived, f.WorkspaceSaved})
+_ACTS: Final[Mapping[Kind, str]] = {
+    f.Stopping: "the turn of {} was stopped",
+    f.Named: "{} was named",
+    f.SettingsChanged: "settings of {} were changed",
+    f.Rewound: "turns of {} were taken back",
+    f.Redacted: "words of {} were redacted",
+}
+"""Acts of people that are no words for an agent."""
+_TELLS: Final = frozenset[Kind]({f.TaskBegun, f.Steered, f.MailReceived, f.WorkspaceSaved, *_ACTS})
 _TELLS_OF_LOSS: Final = frozenset[Kind]({ev.WarningEvent, ev.StreamError})
 _LOSS: Final = re.compile(rf"call \S+ is {DOUBT}|stream error: the worker was lost ")
 
@@ -503,6 +511,10 @@ def told_of(entry: StoredEntry, agent_id: int) -> tuple[int, TreeLine] | None:
             line = TreeLine("person", f"words for {of}", agent_id, by.who)
         case f.MailReceived(mail=mail) if person := mail.content.get("person"):
             line = TreeLine("person", f"words for {of}", agent_id, str(person))
+        case f.Stopping(sender=by) | f.Named(by=by) | f.SettingsChanged(by=by) | f.Rewound(by=by) if by:
+            line = TreeLine("person", _ACTS[kind].format(of), agent_id, by.who)
+        case f.Redacted(who=who):
+            line = TreeLine("person", _ACTS[kind].format(of), agent_id, who)
         case f.WorkspaceSaved(files=files):
             line = TreeLine(
                 "snapshot", f"the folder of {of}: {counted(files.total, 'file')} changed", agent_id

@@ -1,6 +1,6 @@
 """Parts of the window keep the names by which programs and tests find them.
 
-That the chosen request is `aria-selected` is tested in a browser.
+That the chosen request is `aria-selected`, and that each part is there in a page, is tested in a browser.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ def named() -> set[str]:
     """The names that the pages' elements have: as they are written, of the main pages, and of answers."""
     text = "\n".join(ASSETS.values())
     pages = re.findall(r'\["/[a-z]*", "[a-z]+", "([A-Z][a-z ]+)", "g [a-z]"\]', ASSETS["parts.js"])
-    answers = re.findall(r'<\$\{Button\} id="([a-z-]+)"', ASSETS["needs.js"])
+    answers = re.findall(r'act\("([a-z-]+)", "[a-z]", ', ASSETS["needs.js"])
     return {
         *re.findall(r'data-testid="([a-z-]+)"', text),
         *(f"nav-{words.lower().replace(' ', '-')}" for words in pages),

@@ -271,7 +271,15 @@ def deliver(draft: Draft) -> None:
         if is_instruction(facts, mail):
             text = mail.content["prompt"]
             draft.add(e.item(user_message(text)))
-            draft.event(ev.UserMessage(message=text, kind=UserMessageKind.PLAIN))
+            person = mail.content.get("person")
+            draft.event(
+                ev.UserMessage(
+                    message=text,
+                    kind=UserMessageKind.PLAIN,
+                    who=str(person) if person else None,
+                    from_session=None if person else str(mail.sender["session_id"]),
+                )
+            )
     reported = [mail for mail in mails if not is_instruction(facts, mail)]
     for group in by_sender(reported):
         for item in _synthetic(draft.state, group):

@@ -382,7 +382,7 @@ def _steer(draft: Draft, command: Submitted, turn: UserTurn) -> None:
     _accepted(draft, command, turn, Delivered.STEERED)
     for message in input_messages(turn.items):
         draft.add(f.Steered(command.id, message, draft.sender))
-    draft.event(user_message_event(turn.items, turn.client_id))
+    draft.event(user_message_event(turn.items, turn.client_id, draft.sender))
     publish_input(draft, turn.items)
 
 

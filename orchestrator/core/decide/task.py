@@ -182,7 +182,7 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
         _task_begins(draft, replace(begun, takes_plan=kind == "user" and _takes_plan(draft.state, waiting)))
     if kind == "user":
         draft.add(*map(e.item, input_messages(turn.items)))
-        draft.add(e.event(waiting.id, user_message_event(turn.items, turn.client_id)))
+        draft.add(e.event(waiting.id, user_message_event(turn.items, turn.client_id, waiting.by)))
         publish_input(draft, turn.items)
     if kind == "compact" and nothing_said(draft.state.history) and not draft.state.queue:
         draft.event(ev.WarningEvent(message=NOTHING_TO_COMPACT))

@@ -150,7 +150,13 @@ def _body(item: r.ThreadItem) -> JsonObject:
     match item:
         case r.UserMessage():
             content = [input_json(one) for one in item.content]
-            return {"type": "userMessage", "clientId": item.client_id, "content": content}
+            return {
+                "type": "userMessage",
+                "clientId": item.client_id,
+                "content": content,
+                **({"sentBy": item.who} if item.who else {}),
+                **({"sentByThreadId": item.from_session} if item.from_session else {}),
+            }
         case r.AgentMessage():
             return {"type": "agentMessage", "text": item.text, "phase": _phase(item.phase)}
         case r.Reasoning():

@@ -255,7 +255,9 @@ class Projector:
         turn.inputs += 1
         id = r.ItemId(f"{turn.id}-in-{turn.inputs}")
         client_id = optional(event.msg.get("client_id"))
-        turn.hears(out, r.UserMessage(id, content_of(event.msg), client_id, _at(event), _at(event)))
+        who, session = optional(event.msg.get("who")), optional(event.msg.get("from_session"))
+        said = r.UserMessage(id, content_of(event.msg), client_id, who, session, _at(event), _at(event))
+        turn.hears(out, said)
 
     def _agent_message(self, out: Out, event: Event) -> None:
         said = text(event.msg.get("message"))

@@ -133,6 +133,10 @@ class UserMessage:
     id: ItemId
     content: tuple[JsonMapping, ...]
     client_id: str | None = None
+    who: str | None = None
+    """The person who wrote it, where the log says so."""
+    from_session: str | None = None
+    """The agent's session that wrote it."""
     started_ms: int | None = None
     completed_ms: int | None = None
 

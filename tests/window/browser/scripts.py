@@ -49,6 +49,13 @@ LATER = """*** Begin Patch
 +of later
 *** End Patch"""
 
+DROPPED = """*** Begin Patch
+*** Update File: notes.txt
+@@
+-first line
++another line
+*** End Patch"""
+
 POEM = "roses are red\nviolets are blue\nsame\n" + "x " * 300 + "\nlast\n"
 REWORD = f"""{PATCH.removesuffix("*** End Patch")}*** Update File: poem.txt
 @@
@@ -121,6 +128,14 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         {"items": [{"call": "apply_patch", "args": {"input": LATER}}]},
         {"items": [{"text": "More is written."}]},
     ],
+    "many changes": [
+        {"items": [{"call": "apply_patch", "args": {"input": PATCH}}]},
+        {"items": [{"text": "It is written."}]},
+        {"items": [{"call": "apply_patch", "args": {"input": LATER}}]},
+        {"items": [{"text": "More is written."}]},
+        {"items": [{"call": "apply_patch", "args": {"input": DROPPED}}]},
+        {"items": [{"text": "It is dropped."}]},
+    ],
     "question": [
         {
             "items": [
@@ -174,6 +189,13 @@ SCRIPTS: dict[str, list[dict[str, Any]]] = {
         },
         {"items": [{"call": "subagent_await", "args": {}}]},
         {"items": [{"text": "The scout is back."}]},
+    ],
+    "writer of letters": [
+        {"items": [{"call": "subagent_spawn", "args": {"label": "reader", "prompt": "echo, and read"}}]},
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"call": "subagent_send_message", "args": {"agent_id": 1, "prompt": "echo once more"}}]},
+        {"items": [{"call": "subagent_await", "args": {}}]},
+        {"items": [{"text": "It was read."}]},
     ],
     "evil brood": [
         {"items": [{"call": "subagent_spawn", "args": {"label": EVIL, "prompt": "evil riddle"}}]},

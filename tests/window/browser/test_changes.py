@@ -39,6 +39,30 @@ def test_file_is_read_by_lines_and_a_remark_on_one_reaches_the_agent(
     expect(talk).to_contain_text("+first line")
 
 
+def test_a_remark_that_is_being_written_outlives_what_its_agent_changes_meanwhile(
+    visitor: Visitor, deployment: Deployment
+) -> None:
+    tree = portable(deployment, "many changes")
+    page = visitor.signed_in(f"/tree/{tree}/0/changes?file=notes.txt")
+    page.get_by_test_id("file").filter(has_text="notes.txt").click()
+    page.get_by_role("button", name="Remark on line 1").click()
+    page.get_by_test_id("remark-text").fill("Half of a")
+    deployment.say(tree, "go on")
+    expect(page.get_by_test_id("file").filter(has_text="later.md")).to_be_visible()
+    expect(page.get_by_test_id("remark-text")).to_have_value("Half of a")
+    page.get_by_test_id("tab-agents").click()
+    page.get_by_test_id("tab-changes").click()
+    page.get_by_test_id("file").filter(has_text="notes.txt").click()
+    expect(page.get_by_test_id("remark-text")).to_have_value("Half of a")
+    page.get_by_test_id("remark-add").click()
+    expect(page.get_by_test_id("remark")).to_contain_text("Half of a")
+    # The line goes: the remark stays, below the lines.
+    deployment.say(tree, "go on")
+    expect(page.get_by_test_id("adrift")).to_contain_text("Half of a")
+    expect(page.get_by_test_id("adrift")).to_contain_text("first line")
+    expect(page.get_by_test_id("remarks")).to_contain_text("1 remark for root")
+
+
 def test_reader_sees_the_lines_and_writes_no_remark_and_a_plain_folder_says_what_it_is(
     visitor: Visitor, deployment: Deployment
 ) -> None:

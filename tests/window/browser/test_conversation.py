@@ -57,9 +57,68 @@ def test_a_request_is_answered_in_the_conversation_that_it_stands_in(visitor: Vi
         ask.get_by_test_id("allow").click()
     expect(ask).to_have_count(0)
     talk = page.get_by_test_id("conversation")
-    expect(talk.locator("[data-type=commandExecution]")).to_contain_text("exit 0")
+    ran = talk.locator("[data-type=commandExecution]")
+    expect(ran).to_contain_text("exit 0")
     expect(talk).to_contain_text("It is done.")
     assert decision(visitor.deployment, thread) == "accept"
+    # Settled it stays, with who and when; also for who comes later.
+    expect(ran.get_by_test_id("settled")).to_have_text(re.compile(r"^Allowed by you at \d+:\d+"))
+    page.reload()
+    expect(ran.get_by_test_id("settled")).to_have_text(re.compile(r"^Allowed by you at \d+:\d+.*Entry 1$"))
+    assert found(page) == []
+
+
+@pytest.mark.usefixtures("queue")
+def test_requests_that_were_answered_stay_in_the_conversation_with_who_and_when(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("question", "Which colour it was")
+    page = visitor.signed_in(f"/tree/{thread}")
+    expect(page.locator("[data-testid=item][data-type=request]")).to_contain_text("Which colour?")
+    (asked,) = visitor.deployment.call("approval/list", {"treeId": thread})["data"]
+    answers = {asked["questions"][0]["id"]: ["green"]}
+    said = {"threadId": thread, "callId": asked["callId"], "answer": {"answers": answers}}
+    visitor.deployment.call("approval/answer", {"requests": [said]})
+    kept = page.locator("[data-testid=item][data-type=decision]")
+    expect(kept).to_contain_text("Which colour?")
+    expect(kept.get_by_test_id("settled")).to_have_text(re.compile(r"^Answered by program at \d+:\d+"))
+    expect(page.locator("[data-testid=item][data-type=request]")).to_have_count(0)
+    page.reload()
+    types = "all => all.map((one) => one.dataset.type)"
+    expect(kept).to_contain_text("Which colour?")
+    items = page.get_by_test_id("conversation").get_by_test_id("item")
+    expect(items).to_have_count(3)
+    assert items.evaluate_all(types) == ["userMessage", "decision", "agentMessage"]
+    # As it was before its first entry there is nothing of it.
+    kept.get_by_role("link", name="Entry 1").click()
+    expect(page.get_by_test_id("past-banner")).to_have_attribute("data-drawn", "1")
+    expect(kept.get_by_test_id("settled")).to_contain_text("Answered by program")
+
+
+def test_what_was_begun_meanwhile_stays_when_words_are_taken_back(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("echo", "Two letters")
+    page = visitor.signed_in(f"/tree/{thread}")
+    box = page.get_by_test_id("composer").locator("textarea")
+    box.fill("first")
+    box.press("Enter")
+    box.fill("second")
+    page.get_by_role("button", name="Take back").click()
+    expect(box).to_have_value("first\nsecond")
+
+
+@pytest.mark.usefixtures("queue")
+def test_words_that_wait_are_sent_before_a_person_signs_out(visitor: Visitor) -> None:
+    thread = visitor.deployment.asks("echo", "Last words")
+    page = visitor.page()
+    page.goto(f"{visitor.deployment.url}/#c={visitor.deployment.served.new_code('--scope', 'approve')}")
+    expect(page.get_by_test_id("connection")).to_be_visible()
+    page.goto(f"{visitor.deployment.url}/tree/{thread}")
+    expect(page.locator("[data-type=agentMessage]")).to_have_count(1)
+    page.get_by_test_id("composer").locator("textarea").fill("echo before I go")
+    page.keyboard.press("Enter")
+    page.get_by_test_id("settings-open").click()
+    page.get_by_test_id("sign-out").click()
+    expect(page.get_by_test_id("sign-in")).to_be_visible()
+    said = visitor.deployment.call("thread/items/list", {"threadId": thread, "limit": 50})["data"]
+    assert "echo before I go" in str(said)
 
 
 def test_a_title_is_changed_in_place(visitor: Visitor) -> None:
@@ -168,6 +227,24 @@ def test_reasoning_is_folded_to_its_heading_and_stays_as_a_person_left_it(visito
     expect(heading).to_have_attribute("aria-expanded", "true")
     heading.click()
     expect(thought).not_to_contain_text("the other")
+
+
+def test_letters_of_agents_say_who_wrote_them_however_long_ago(visitor: Visitor) -> None:
+    tree = visitor.deployment.asks("writer of letters", "Mail")
+    visitor.deployment.until_at_rest(tree)
+    page = visitor.signed_in(f"/tree/{tree}/1")
+    letters = page.locator("[data-type=userMessage]")
+    expect(letters).to_have_count(2)
+    expect(letters.last).to_contain_text("echo once more")
+    expect(letters.get_by_test_id("sender")).to_have_text(["root", "root"])
+    # No mark is needed for it, as the timeline has them of the newest entries alone.
+    (one,) = [
+        row for row in visitor.deployment.call("tree/read", {"treeId": tree})["agents"] if row["agentId"]
+    ]
+    items = visitor.deployment.call("thread/items/list", {"threadId": one["threadId"]})["data"]
+    assert [row["item"]["sentByThreadId"] for row in items if "once more" in str(row)] == [tree]
+    items = visitor.deployment.call("thread/items/list", {"threadId": tree})["data"]
+    assert [row["item"]["sentBy"] for row in items if row["item"]["type"] == "userMessage"] == ["program"]
 
 
 @pytest.mark.usefixtures("queue")

@@ -6,7 +6,7 @@ import re
 import uuid
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from tests.window.browser.conftest import PHONE, Deployment, Visitor
 from tests.window.browser.test_accessibility import found
@@ -90,6 +90,29 @@ def test_a_new_tree_is_begun_for_a_pool_that_has_workers(visitor: Visitor) -> No
     tree = page.url.rpartition("/")[2]
     assert visitor.deployment.call("fleet/list", {"pool": "default"})["data"][0]["treeId"] == tree
     expect(page.get_by_test_id("conversation")).to_contain_text("Words for you.")
+
+
+def test_a_new_tree_keeps_still_and_keeps_its_words(visitor: Visitor) -> None:
+    page, asked = visitor.signed_in("/fleet"), list[Route]()
+    page.route("**/api/worker/list", lambda route: asked.append(route))
+    page.get_by_role("button", name="New tree").click()
+    words, check = page.get_by_label("What is to be done"), page.get_by_test_id("portable")
+    words.fill("echo at leisure")
+    # A press that has begun ends on what it began on, whatever comes meanwhile.
+    box = check.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + 6, box["y"] + 6)
+    page.mouse.down()
+    while not asked:
+        page.evaluate("0")
+    asked[0].continue_()
+    expect(page.get_by_test_id("new-tree-pool").locator("option[value='default']")).to_have_count(1)
+    page.mouse.up()
+    expect(check).to_be_checked()
+    page.keyboard.press("Escape")
+    expect(page.get_by_test_id("new-tree")).to_have_count(0)
+    page.keyboard.press("n")
+    expect(words).to_have_value("echo at leisure")
 
 
 def test_a_pool_whose_workers_have_gone_is_refused_in_words(visitor: Visitor) -> None:

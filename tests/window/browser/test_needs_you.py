@@ -288,6 +288,63 @@ def test_a_key_does_not_answer_what_has_just_moved_under_the_selection(visitor: 
 
 
 @pytest.mark.usefixtures("queue")
+def test_a_button_stays_the_same_while_the_queue_moves_and_keys_go_on_from_a_row_that_folds(
+    visitor: Visitor,
+) -> None:
+    deployment = visitor.deployment
+    first, second, third = (
+        deployment.asks("touch one"),
+        deployment.asks("fetch a"),
+        deployment.asks("fetch b"),
+    )
+    page = visitor.signed_in("/")
+    expect(row(page, third)).to_be_visible()
+    ready(page, second)
+    button = page.get_by_test_id("allow").element_handle()
+    _declined(deployment, first)
+    expect(row(page, first)).to_contain_text("denied by program")
+    expect(row(page, first)).to_have_count(0)
+    expect(page.get_by_test_id("allow")).to_be_enabled()
+    assert button.evaluate("one => one.isConnected"), "a click that had begun on it would be lost"
+    _declined(deployment, second)
+    expect(row(page, second)).to_contain_text("denied by program")
+    page.keyboard.press("j")
+    expect(row(page, third)).to_have_attribute("aria-selected", "true")
+
+
+def _declined(deployment: Deployment, thread: str) -> None:
+    (asked,) = deployment.call("approval/list", {"treeId": thread})["data"]
+    said = {"threadId": thread, "callId": asked["callId"], "answer": {"decision": "decline"}}
+    deployment.call("approval/answer", {"requests": [said]})
+
+
+@pytest.mark.usefixtures("queue")
+def test_what_is_being_answered_is_there_when_a_person_comes_back_to_it(visitor: Visitor) -> None:
+    question, command = visitor.deployment.asks("question"), visitor.deployment.asks("touch one")
+    page = visitor.signed_in("/")
+    row(page, question).click()
+    page.get_by_label("green").check()
+    ready(page, command)
+    page.keyboard.press("r")
+    page.keyboard.type("not like this")
+    row(page, question).click()
+    expect(page.get_by_label("green")).to_be_checked()
+    page.get_by_test_id("nav-fleet").click()
+    page.get_by_test_id("nav-needs-you").click()
+    row(page, command).click()
+    page.get_by_test_id("request-detail").get_by_test_id("reply").or_(
+        page.get_by_role("textbox")
+    ).first.click()
+    expect(page.get_by_role("textbox")).to_have_value("not like this")
+    # Sent and taken back, the words are there again.
+    page.get_by_test_id("answer").click()
+    expect(page.get_by_test_id("notice")).to_contain_text("Denied, with your words")
+    page.keyboard.press("z")
+    page.get_by_test_id("reply").click()
+    expect(page.get_by_role("textbox")).to_have_value("not like this")
+
+
+@pytest.mark.usefixtures("queue")
 def test_commands_that_begin_alike_are_allowed_together_from_then_on(visitor: Visitor) -> None:
     thread = visitor.deployment.asks("folders")
     page = visitor.signed_in("/")

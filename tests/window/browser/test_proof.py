@@ -28,11 +28,25 @@ def test_logs_of_a_tree_are_verified_and_decisions_are_told_with_who(visitor: Vi
     thread = decided(visitor, "Proved")
     page = visitor.signed_in(f"/tree/{thread}/0/proof")
     expect(page.get_by_test_id("proof-verdict")).to_have_attribute("data-ok", "true")
-    act = page.get_by_test_id("proof-act")
+    expect(page.get_by_test_id("proof-verdict")).to_contain_text(", by chains that have no key.")
+    acts = page.get_by_test_id("proof-act")
+    act = acts.filter(has_text="denied")
     expect(act).to_have_count(1)
     expect(act).to_contain_text("program")
-    expect(act).to_contain_text("denied")
     expect(act).to_contain_text("touch")
+
+
+def test_all_that_people_did_in_a_tree_stands_under_its_proof(visitor: Visitor) -> None:
+    thread = decided(visitor, "Much was done")
+    added = {"treeId": thread, "requestId": "once", "add": {"tokens": 5000}}
+    visitor.deployment.call("budget/add", added)
+    visitor.deployment.call("thread/name/set", {"threadId": thread, "name": "Named anew"})
+    page = visitor.signed_in(f"/tree/{thread}/0/proof")
+    acts = page.get_by_test_id("proof-act")
+    for words in ("words for the root", "denied", "5,000 tokens", "the root was named"):
+        row = acts.filter(has_text=words).first
+        expect(row).to_contain_text("program")
+    assert found(page) == []
 
 
 def forged(deployment: Deployment, thread: str, word: bytes, other: bytes) -> int:

@@ -1,13 +1,15 @@
 """A walk through the whole window, as a person makes it: `make walk` keeps its pictures.
 
 Ten requests of four kinds are answered, with the mouse, at a phone and with keys alone; a tree is followed,
-its past visited, a remark sent, a budget raised, a tree ended. `DENDRO_WALK` names a folder for pictures.
+its past visited, a remark sent, a budget raised, a tree ended, the line lost. Each part that has a name for
+programs is seen on the way. `DENDRO_WALK` names a folder for pictures.
 """
 
 from __future__ import annotations
 
 import os
 import re
+import signal
 from itertools import count
 from pathlib import Path
 
@@ -16,6 +18,7 @@ from playwright.sync_api import Page, expect
 
 from tests.window.browser.conftest import PHONE, Deployment, Visitor, portable
 from tests.window.browser.test_needs_you import decision, press, queue, ready, row
+from tests.window.test_names_of_parts import ATTRIBUTES, NAMES
 
 __all__ = ["queue"]
 FOLDER = os.environ.get("DENDRO_WALK")
@@ -32,6 +35,7 @@ WORK = (
     ("question", "Choose the colour of the roof"),
 )
 """Ten requests: the script that asks, and the title of its tree."""
+PARTS = "[...document.querySelectorAll('[data-testid]')].map((one) => one.dataset.testid)"
 
 
 class Walk:
@@ -40,10 +44,16 @@ class Walk:
     def __init__(self, visitor: Visitor) -> None:
         self.visitor = visitor
         self._number = count(1)
+        self.parts: set[str] = set()
+        """The names of the parts that were seen."""
 
     def seen(self, page: Page, name: str) -> None:
         """Keeps what is seen, light and dark; nothing may stand beyond the page's edge."""
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), name
+        self.parts |= set(page.evaluate(PARTS))
+        for part, attributes in ATTRIBUTES.items():
+            lacks = "(all, names) => all.flatMap((one) => names.filter((name) => !one.hasAttribute(name)))"
+            assert page.get_by_test_id(part).evaluate_all(lacks, list(attributes)) == [], part
         number = next(self._number)
         for scheme in ("light", "dark") if FOLDER else ():
             page.emulate_media(color_scheme="dark" if scheme == "dark" else "light")
@@ -52,6 +62,7 @@ class Walk:
 
 
 @pytest.mark.night
+@pytest.mark.timeout(400)
 @pytest.mark.usefixtures("queue")
 def test_a_day_in_the_window_is_walked_through(visitor: Visitor, deployment: Deployment) -> None:
     walk = Walk(visitor)
@@ -59,7 +70,7 @@ def test_a_day_in_the_window_is_walked_through(visitor: Visitor, deployment: Dep
     asked = [deployment.asks(script, name) for script, name in WORK]
     page = visitor.signed_in("/")
     expect(page.get_by_test_id("request")).to_have_count(len(WORK))
-    _with_the_mouse(walk, page, asked[:4])
+    _with_the_mouse(walk, page, asked[:4], asked[7])
     _at_a_phone(walk, asked[4:7])
     _with_keys_alone(walk, page, asked[7:])
     expect(page.get_by_test_id("needs-empty")).to_be_visible()
@@ -71,10 +82,18 @@ def test_a_day_in_the_window_is_walked_through(visitor: Visitor, deployment: Dep
     _remark(walk, page, changed)
     _raised_and_ended(walk, page, tree)
     _elsewhere(walk, page)
+    _lost(walk, page)
+    assert sorted({*NAMES} - walk.parts) == []
 
 
-def _with_the_mouse(walk: Walk, page: Page, asked: list[str]) -> None:
+def _with_the_mouse(walk: Walk, page: Page, asked: list[str], alike: str) -> None:
     command, patch, question, plan = asked
+    ready(page, alike)
+    page.keyboard.press("x")
+    expect(page.get_by_test_id("selection")).to_contain_text("2 requests")
+    walk.seen(page, "selection")
+    page.keyboard.press("x")
+    expect(page.get_by_test_id("selection")).to_have_count(0)
     ready(page, command)
     expect(page.get_by_test_id("request-detail")).to_contain_text("What led here")
     walk.seen(page, "command")
@@ -136,6 +155,8 @@ def _with_keys_alone(walk: Walk, page: Page, asked: list[str]) -> None:
     command, plan, question = asked
     page.keyboard.press("g")
     page.keyboard.press("n")
+    # What was answered at the phone has folded away.
+    expect(page.get_by_test_id("request")).to_have_count(len(asked))
     _chosen(page, command)
     press(page, "a")
     _chosen(page, plan)
@@ -268,3 +289,22 @@ def _elsewhere(walk: Walk, page: Page) -> None:
     page.keyboard.press("Escape")
     page.get_by_test_id("settings-open").click()
     walk.seen(page, "settings")
+    page.keyboard.press("Escape")
+
+
+def _lost(walk: Walk, page: Page) -> None:
+    """The line is lost, and comes back; somebody else finds the sign-in."""
+    walk.visitor.allowed |= {"ERR_", "Failed to load resource", "401"}
+    gateway = walk.visitor.deployment.served.gateway.pid
+    os.kill(gateway, signal.SIGSTOP)
+    try:
+        expect(page.get_by_test_id("lost-connection")).to_contain_text("No word from the server for 1")
+        walk.seen(page, "lost")
+    finally:
+        os.kill(gateway, signal.SIGCONT)
+    expect(page.get_by_test_id("connection")).to_have_text("live")
+    expect(page.get_by_test_id("lost-connection")).to_have_count(0)
+    stranger = walk.visitor.page()
+    stranger.goto(walk.visitor.deployment.url)
+    expect(stranger.get_by_test_id("sign-in")).to_be_visible()
+    walk.seen(stranger, "sign-in")

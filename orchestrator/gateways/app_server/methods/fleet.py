@@ -19,6 +19,7 @@ from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import CursorText, Method, NoParams, Params, Result
+from orchestrator.gateways.app_server.methods.approvals import ended_json
 from orchestrator.gateways.app_server.methods.threads import head_to_read
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import new_submission_id, raise_limits, require_limits, require_prices
@@ -30,7 +31,7 @@ from orchestrator.rollouts.tree_log import tree_log
 from orchestrator.views import ViewError
 from orchestrator.views.fleet import Fleet, FleetFilter, Sort, State, TreeRow, state_of_status
 from orchestrator.views.spend import USUAL_DAYS, SpendRow, spend_of
-from orchestrator.views.tree import AgentPicture, Doing, TreePicture, TreeReader, tree_line
+from orchestrator.views.tree import AgentPicture, Doing, TreeLine, TreePicture, TreeReader, tree_line
 from orchestrator.views.tree_past import Mark, PastAgent, Pasts, PastTree, TreePast
 from orchestrator.views.workers import SeenWorker, workers_of
 
@@ -482,7 +483,16 @@ def _mark(mark: Mark) -> JsonObject:
         "agentId": mark.line.agent_id,
         "text": mark.line.text[:MOST_SHOWN],
         **({"who": mark.line.who} if mark.line.who else {}),
+        **_decision(mark.line),
     }
+
+
+def _decision(line: TreeLine) -> JsonObject:
+    """The request that a mark tells the end of, and how it ended, as `approval/history` says it."""
+    if not line.call_id:
+        return {}
+    ended = ended_json(line.decision, line.who, 0)
+    return {"callId": line.call_id, "decision": ended["decision"], "outcome": ended["text"]}
 
 
 class TreeLog(Params):

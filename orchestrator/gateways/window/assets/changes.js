@@ -12,7 +12,9 @@ import { here, picture } from "./past.js";
 
 // Remarks that were not sent yet, by thread: they outlive a look at another page.
 const drafts = new Map(), viewed = signal(new Set());
-onSignedOut(() => { drafts.clear(); viewed.value = new Set(); });
+onSignedOut(() => { drafts.clear(); begun.clear(); viewed.value = new Set(); });
+// The remark that is being written, by thread and file: where it stands, and its words.
+const begun = new Map();
 const remarksOf = (thread) => { if (!drafts.has(thread)) drafts.set(thread, signal([])); return drafts.get(thread); };
 
 // The words that an agent gets: each remark with its file, its line, and the hunk that it is about.
@@ -87,7 +89,7 @@ export function Changes({ id, tree, agent, at, seq }) {
       ${found.more ? html`<p class="faint">and ${quantity(found.more, "file")} more</p>` : null}${found.moreAgents ? html`<p class="faint">and the changes of ${quantity(found.moreAgents, "agent")} more</p>` : null}<p class="faint keysline"><${Key} k="]" /> <${Key} k="[" /> file · <${Key} k="v" /> viewed</p></aside>
     <div class="lines">${file?.conflict ? html`<p class="odds" data-testid="conflict"><b>Conflict.</b> <${Words} text=${name(file.conflict.agents[0])} most=${60} /> and <${Words} text=${name(file.conflict.agents[1])} most=${60} /> are at odds: ${plain(file.conflict.reason)}.</p>` : null}
       ${all && file && file.agents.length > 1 ? html`<div class="switch whose" role="group" aria-label="Whose lines">${file.agents.map((one) => html`<button key=${one.agentId} class="chip ${one === share ? "on" : ""}" aria-pressed=${one === share} data-testid="share" data-agent-id=${one.agentId} onClick=${() => setShares({ ...shares, [file.path]: one.agentId })}><${Words} text=${name(one.agentId)} most=${60} /> <${Stat} added=${one.added} removed=${one.removed} /></button>`)}${file.of > file.agents.length ? html`<span class="faint">and ${file.of - file.agents.length} more</span>` : null}</div>` : all && file ? html`<p class="whose faint">by <${Words} text=${name(share.agentId)} most=${60} />, entries ${its.from.toLocaleString("en")} to ${its.to.toLocaleString("en")}</p>` : null}
-      ${lines ? html`<${Lines} key=${`${lines.thread} ${file.path} ${lines.from} ${lines.to}`} thread=${lines.thread} file=${{ ...file, kind: lines.kind }} from=${lines.from} to=${lines.to} remarks=${remarks} seen=${viewed.value.has(key(file.path))} onSeen=${() => view(file.path)} />` : null}
+      ${lines ? html`<${Lines} key=${`${lines.thread} ${file.path} ${lines.from} ${lines.to}`} thread=${lines.thread} file=${{ ...file, kind: lines.kind }} from=${lines.from} to=${lines.to} remarks=${remarks} begun=${begun} seen=${viewed.value.has(key(file.path))} onSeen=${() => view(file.path)} />` : null}
     ${may("submit") ? writers.map((one) => html`<${Send} key=${one.thread} ...${one} />`) : null}</div></section>`;
 }
 

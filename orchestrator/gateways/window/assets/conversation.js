@@ -1,15 +1,15 @@
 // The conversation of one agent: its items, what waits for a person in it, and the composer.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
-import { api, hear, line, may, notice, onOpened, onSignedOut } from "./store.js";
+import { api, hear, line, may, notice, onLeaving, onOpened, onSignedOut } from "./store.js";
 import { plain, visible } from "./text.js";
 import { Item } from "./items.js";
 import { Glyph, html, Key, place, quantity } from "./parts.js";
-import { requestsOf, InPlace } from "./needs.js";
+import { endsOf, InPlace, requestsOf } from "./needs.js";
 import { Find } from "./find.js";
 import { bind } from "./keys.js";
 import { Rows } from "./rows.js";
-import { fromOf, isTakeover, TakenOver, useBeside, withTakeovers } from "./past.js";
+import { endOf, fromOf, isMark, Marked, Settled, useBeside, withMarks } from "./past.js";
 
 const PAGE = 60, MOST_PAGE = 200, MOST_ITEMS = 5000, HELD_MS = 5000, NEAR = 80, AHEAD = 1200;
 const ASK = "ask"; // in place of a cursor: what came before is looked for from the newest page
@@ -200,17 +200,18 @@ class Talk {
 }
 
 const talks = new Map();
-onSignedOut(() => { talks.forEach((talk) => talk.end()); talks.clear(); mine.value = []; });
+onSignedOut(() => { talks.forEach((talk) => talk.end()); talks.clear(); for (const one of mine.peek()) clearTimeout(one.timer); mine.value = []; drafts.clear(); });
+onLeaving(() => Promise.all(mine.peek().filter((one) => one.timer).map((one) => sendWords(one))));
 
 // The number of items is unknown to screen readers (-1) while there are older ones.
 function Row({ id, index, count, at, ...more }) {
-  if (isTakeover(id)) return html`<${TakenOver} row=${id} beside=${more.beside} index=${index} of=${more.talk.older ? -1 : count} at=${at} />`;
+  if (isMark(id)) return html`<${Marked} row=${id} beside=${more.beside} index=${index} of=${more.talk.older ? -1 : count} at=${at} tree=${more.tree} thread=${more.talk.thread} />`;
   return html`<${Said} id=${id} index=${index} count=${count} at=${at} ...${more} />`;
 }
 function Said({ talk, id, index, count, at, to, link, parent, beside, asks }) {
-  const item = talk.items.get(id)?.value, from = fromOf(item, beside, !index && !talk.older ? parent : null), asked = item?.status === "inProgress" && asks.includes(`${talk.thread} ${id}`), drawn = useMemo(() => item && html`<${Item} item=${asked ? { ...item, status: "asked" } : item} to=${to} link=${link} from=${from} />`, [item, asked, to, link, from]);
+  const item = talk.items.get(id)?.value, from = fromOf(item, !index && !talk.older ? parent : null), ended = endOf(beside, id), asked = item?.status === "inProgress" && asks.includes(`${talk.thread} ${id}`), drawn = useMemo(() => item && html`<${Item} item=${asked ? { ...item, status: "asked" } : item} to=${to} link=${link} from=${from} />`, [item, asked, to, link, from]);
   if (!item) return null;
-  return html`<article class="item ${item.type} ${chosenItem.value === id ? "at" : ""}" data-testid="item" data-item-id=${item.id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${talk.older ? -1 : count} ...${at}>${drawn}</article>`;
+  return html`<article class="item ${item.type} ${chosenItem.value === id ? "at" : ""}" data-testid="item" data-item-id=${item.id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${talk.older ? -1 : count} ...${at}>${drawn}${ended && !asked ? html`<${Settled} mark=${ended} />` : null}</article>`;
 }
 const chosenItem = computed(() => place.value.query.get("item")); // `?item=ID`: the item that a link leads to
 
@@ -222,7 +223,8 @@ export function takeBackWords() {
   if (!last) return false;
   clearTimeout(last.timer);
   mine.value = mine.peek().filter((one) => one !== last);
-  drafts.set(last.thread, signal(last.text));
+  // What was begun meanwhile stays behind it.
+  drafts.set(last.thread, signal([last.text, drafts.get(last.thread)?.peek()].filter(Boolean).join("\n")));
   drafted.value += 1;
   return true;
 }
@@ -294,8 +296,10 @@ export function Conversation({ agent, name, facts, link, back, tree, parent }) {
     return () => { talk.end(); if (talks.size > 8) { talks.delete(talks.keys().next().value); } };
   }, [thread]);
   const order = talk.order.value, asks = requestsOf(thread), own = mine.value.filter((one) => one.thread === thread), after = useRef();
-  const beside = useBeside(tree, agent.agentId), asking = asks.join(), row = useMemo(() => ({ talk, to: name, link, parent, beside, asks }), [talk, name, link, parent, beside, asking]);
-  const keys = useMemo(() => withTakeovers(order, beside, (id) => talk.items.get(id)?.peek().startedAtMs, { first: !talk.older, last: !talk.behind.peek() }), [order, beside]);
+  // How a request ended is told here before the tree's log is read again.
+  const logged = useBeside(tree, agent.agentId), told = endsOf(thread), beside = useMemo(() => { const known = new Set(logged.map((mark) => mark.callId)), news = told.filter((mark) => !known.has(mark.callId)); return news.length ? [...logged, ...news] : logged; }, [logged, told]);
+  const asking = asks.join(), row = useMemo(() => ({ talk, to: name, link, parent, beside, asks, tree }), [talk, name, link, parent, beside, asking, tree]);
+  const keys = useMemo(() => withMarks(order, beside, (id) => talk.items.get(id)?.peek().startedAtMs, { first: !talk.older, last: !talk.behind.peek() }), [order, beside]);
   // Newest below, anchored there; who reads above is not moved.
   useLayoutEffect(() => {
     const box = root.current;

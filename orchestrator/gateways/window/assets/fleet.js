@@ -101,8 +101,11 @@ const First = () => html`<div class="empty"><div>${canopy([[0, null], [1, 0], [2
 
 // A pool of one machine has an id for a name: its machine says more.
 const poolWords = (name, its) => { const [one] = its, machine = name.startsWith("host:") && one.machine ? `${plain(one.machine, 30)} · ` : ""; return `${machine}${plain(name, machine ? 22 : 40)} · ${quantity(its.length, "worker")}`; };
+// What was written for a new tree stays until it is begun.
+const draft = { words: "", folder: null };
+onSignedOut(() => { draft.words = ""; draft.folder = null; });
 export function NewTree({ close }) {
-  const newest = rowsNow()[0], [words, setWords] = useState(""), [folder, setFolder] = useState(newest?.cwd ?? ""), [model, setModel] = useState(""), [models, setModels] = useState([]), [why, setWhy] = useState(""), [busyNow, setBusy] = useState(false), [portable, setPortable] = useState(false), [pool, setPool] = useState(""), [workers, setWorkers] = useState([]), box = useRef();
+  const newest = rowsNow()[0], [words, setWords] = useState(draft.words), [folder, setFolder] = useState(draft.folder ?? newest?.cwd ?? ""), [model, setModel] = useState(""), [models, setModels] = useState([]), [why, setWhy] = useState(""), [busyNow, setBusy] = useState(false), [portable, setPortable] = useState(false), [pool, setPool] = useState(""), [workers, setWorkers] = useState([]), box = useRef();
   useEffect(() => { api("model/list").then(({ data }) => setModels(data), () => {}); }, []);
   useEffect(() => { if (may("approve")) api("worker/list").then(({ data }) => setWorkers(data.filter((one) => one.status === "serving")), () => {}); }, []);
   // A portable session is for any machine.
@@ -118,12 +121,14 @@ export function NewTree({ close }) {
       const place = folder.trim(), where = portable ? { workspace: place ? { folder: place } : { empty: true } } : place ? { cwd: place } : {};
       const { thread } = await api("thread/start", { ...where, ...(model ? { model } : {}), ...(chosen ? { config: { pool: chosen } } : {}) });
       await api("turn/start", { threadId: thread.id, input: [{ type: "text", text: said }], clientUserMessageId: crypto.randomUUID() });
+      draft.words = "";
+      draft.folder = null;
       close();
       go(`/tree/${thread.id}`);
     } catch (error) { setWhy(error.message); setBusy(false); }
   };
-  return html`<form onSubmit=${submit} data-testid="new-tree"><label>What is to be done<textarea ref=${box} rows="4" maxlength="400000" value=${words} onInput=${(event) => setWords(event.target.value)} onKeyDown=${(event) => { if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) submit(event); }} /></label>
-    <div class="fields"><label>Folder<input value=${folder} placeholder="as the server has it" onInput=${(event) => setFolder(event.target.value)} /></label><label>Model<select value=${model} onChange=${(event) => setModel(event.target.value)}><option value="">default</option>${models.map((one) => html`<option key=${one.id} value=${one.model ?? one.id}>${plain(one.displayName ?? one.id, 60)}</option>`)}</select></label>${pools.size ? html`<label>Pool<select value=${chosen} data-testid="new-tree-pool" onChange=${(event) => setPool(event.target.value)}><option value="">${portable ? "any worker" : "this server’s"}</option>${[...pools].sort(([one], [other]) => one.localeCompare(other)).map(([name, its]) => html`<option key=${name} value=${name}>${poolWords(name, its)}</option>`)}</select></label>` : null}</div>
+  return html`<form onSubmit=${submit} data-testid="new-tree"><label>What is to be done<textarea ref=${box} rows="4" maxlength="400000" value=${words} onInput=${(event) => { draft.words = event.target.value; setWords(event.target.value); }} onKeyDown=${(event) => { if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) submit(event); }} /></label>
+    <div class="fields"><label>Folder<input value=${folder} placeholder="as the server has it" onInput=${(event) => { draft.folder = event.target.value; setFolder(event.target.value); }} /></label><label>Model<select value=${model} onChange=${(event) => setModel(event.target.value)}><option value="">default</option>${models.map((one) => html`<option key=${one.id} value=${one.model ?? one.id}>${plain(one.displayName ?? one.id, 60)}</option>`)}</select></label>${may("approve") ? html`<label>Pool<select value=${chosen} data-testid="new-tree-pool" onChange=${(event) => setPool(event.target.value)}><option value="">${portable ? "any worker" : "this server’s"}</option>${[...pools].sort(([one], [other]) => one.localeCompare(other)).map(([name, its]) => html`<option key=${name} value=${name}>${poolWords(name, its)}</option>`)}</select></label>` : null}</div>
     <label class="row check"><input type="checkbox" data-testid="portable" checked=${portable} onChange=${(event) => setPortable(event.target.checked)} /> Portable: a copy of the folder, or an empty one, that any worker can make</label>
     ${why ? html`<p class="error" role="alert">${why}</p>` : null}<footer><button class="primary" disabled=${busyNow || !words.trim()}>Begin <${Key} k="⌘⏎" /></button><span class="grow" /><button type="button" onClick=${close}>Not now</button></footer></form>`;
 }

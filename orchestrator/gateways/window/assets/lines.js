@@ -75,21 +75,26 @@ function Line({ text, parts }) {
 
 const SIGNS = { "+": ["+", "added", "add"], "-": ["−", "removed", "del"], " ": ["", undefined, ""] };
 
-export function Lines({ thread, file, from, to, remarks, seen, onSeen }) {
-  const [diff, setDiff] = useState(null), [why, setWhy] = useState(""), [at, setAt] = useState(null), table = useRef();
+export function Lines({ thread, file, from, to, remarks, begun, seen, onSeen }) {
+  const mine = `${thread} ${file.path}`, [diff, setDiff] = useState(null), [why, setWhy] = useState(""), [open, setOpen] = useState(begun.get(mine) ?? null), table = useRef();
+  const setAt = (next) => { if (next) begun.set(mine, next); else begun.delete(mine); setOpen(next); };
   const read = () => api("workspace/diff", { threadId: thread, path: file.path, from, to }).then((told) => { setWhy(""); setDiff(told); }, (error) => setWhy(error.message));
   useEffect(() => { read(); loadDiffer(); }, []);
   const parts = useMemo(() => marked(diff?.hunks ?? [], differ.value), [diff, differ.value]);
   if (why) return html`<p class="error">This file cannot be compared: ${why}. <button class="quiet" onClick=${read}>Try again</button></p>`;
   if (!diff) return null;
-  const mine = remarks.value.filter((one) => one.path === file.path), writes = may("submit"), two = wide.value && !oneColumn.value, columns = two ? 6 : 4;
-  const number = (shown, key, before = false) => (writes && shown ? html`<button class="quiet" aria-label="Remark on ${before ? "old line" : "line"} ${shown}" data-n=${shown} onClick=${() => setAt(at === key ? null : key)} />` : html`<span data-n=${shown} />`);
+  const said = remarks.value.filter((one) => one.path === file.path), places = new Map([...said, ...(open ? [open] : [])].map((one) => [one, placeOf(diff.hunks, one)])), writes = may("submit"), two = wide.value && !oneColumn.value, columns = two ? 6 : 4;
+  const begin = (key) => { const [n, m] = key.split(".").map(Number), { lines, oldStart, newStart } = diff.hunks[n], gone = lines[m][0] === "-", line = (gone ? oldStart : newStart) + lines.slice(0, m).filter(([sign]) => sign !== (gone ? "+" : "-")).length; setAt(places.get(open) === key ? null : { line, said: lines[m], hunk: lines.slice(Math.max(0, m - 3), m + 1), text: "" }); };
+  const number = (shown, key, before = false) => (writes && shown ? html`<button class="quiet" aria-label="Remark on ${before ? "old line" : "line"} ${shown}" data-n=${shown} onClick=${() => begin(key)} />` : html`<span data-n=${shown} />`);
+  const kept = (one) => html`<p>${visible(one.text)} <button class="quiet" onClick=${() => { remarks.value = remarks.peek().filter((each) => each !== one); }}>Take back</button></p>`;
+  const box = () => html`<${Remark} draft=${open} close=${() => setAt(null)} add=${(text) => { remarks.value = [...remarks.peek(), { ...open, id: crypto.randomUUID(), path: file.path, text }]; setAt(null); }} />`;
   // What stands below a line: the remarks on it, and the box for another one.
-  const below = (hunk, n, m, line) => {
-    const key = `${n}.${m}`, quoted = hunk.lines.slice(Math.max(0, m - 3), m + 1);
-    return [...mine.filter((one) => one.key === key).map((one) => html`<tr key=${one.id} class="remark" data-testid="remark"><td colspan=${columns}><p>${visible(one.text)} <button class="quiet" onClick=${() => { remarks.value = remarks.peek().filter((each) => each !== one); }}>Take back</button></p></td></tr>`),
-      at === key ? html`<tr key=${`${key}r`} class="remark"><td colspan=${columns}><${Remark} close=${() => setAt(null)} add=${(said) => { remarks.value = [...remarks.peek(), { id: crypto.randomUUID(), key, path: file.path, line, hunk: quoted, text: said }]; setAt(null); }} /></td></tr>` : null];
+  const below = (n, m) => {
+    const key = `${n}.${m}`;
+    return [...said.filter((one) => places.get(one) === key).map((one) => html`<tr key=${one.id} class="remark" data-testid="remark"><td colspan=${columns}>${kept(one)}</td></tr>`),
+      open && places.get(open) === key ? html`<tr key=${`${key}r`} class="remark"><td colspan=${columns}>${box()}</td></tr>` : null];
   };
+  const lost = [...places].filter(([, place]) => place === null).map(([one]) => one);
   const signed = (sign) => html`<td class="sign ${SIGNS[sign][2]}" aria-label=${SIGNS[sign][1]}>${SIGNS[sign][0]}</td>`;
   const rows = diff.hunks.flatMap((hunk, n) => {
     let before = hunk.oldStart, after = hunk.newStart;
@@ -98,7 +103,7 @@ export function Lines({ thread, file, from, to, remarks, seen, onSeen }) {
     if (!two) {
       return [first, ...hunk.lines.flatMap(([sign, text], m) => {
         const [old, now] = numbers[m], key = `${n}.${m}`;
-        return [html`<tr key=${key} class=${SIGNS[sign][2]}><td class="no">${number(old, key)}</td><td class="no">${number(now, key)}</td>${signed(sign)}<td class="code"><${Line} text=${text} parts=${parts.get(key)} /></td></tr>`, ...below(hunk, n, m, now || old)];
+        return [html`<tr key=${key} class=${SIGNS[sign][2]}><td class="no">${number(old, key)}</td><td class="no">${number(now, key)}</td>${signed(sign)}<td class="code"><${Line} text=${text} parts=${parts.get(key)} /></td></tr>`, ...below(n, m)];
       })];
     }
     const side = (m, which) => {
@@ -108,19 +113,34 @@ export function Lines({ thread, file, from, to, remarks, seen, onSeen }) {
     };
     return [first, ...pairs(hunk.lines).flatMap(([left, right]) => [
       html`<tr key=${`${n}.${left}.${right}`}>${side(left, 0)}${side(right, 1)}</tr>`,
-      ...[...new Set([left, right])].filter((m) => m !== null).flatMap((m) => below(hunk, n, m, numbers[m][1] || numbers[m][0]))])];
+      ...[...new Set([left, right])].filter((m) => m !== null).flatMap((m) => below(n, m))])];
   });
   // What is selected begins and stays on one side.
   const pick = (event) => { const cell = event.target.closest?.(".code"); if (two && cell) table.current.dataset.picks = cell.classList.contains("right") ? "right" : "left"; };
   return html`<header class="path"><code class="grow">${visible(fileName(file.path), { breaks: false })}</code><small>${KINDS[file.kind] ?? ""}</small>
       ${wide.value ? html`<span class="switch" role="group" aria-label="Columns"><button class="chip ${two ? "on" : ""}" aria-pressed=${two} data-testid="two-columns" onClick=${() => setOneColumn(false)}>Side by side</button><button class="chip ${two ? "" : "on"}" aria-pressed=${!two} data-testid="one-column" onClick=${() => setOneColumn(true)}>One column</button></span>` : null}
       <button class="chip ${seen ? "on" : ""}" aria-pressed=${seen} data-testid="viewed" onClick=${onSeen}>Viewed <${Key} k="v" /></button></header>
-    ${diff.hunks.length ? html`<div class="wide" tabindex="0"><table ref=${table} class="diff ${two ? "two" : ""}" aria-label="Lines" onMouseDown=${pick}>${two ? html`<colgroup><col class="n" /><col class="s" /><col /><col class="n" /><col class="s" /><col /></colgroup>` : null}<tbody>${rows}</tbody></table></div>` : html`<p class="nothing">${file.tooLarge ? "This file is too large to be compared by lines." : file.binary ? "This file is binary." : "Only its mode differs."}</p>`}${diff.truncated ? html`<p class="faint">The text is cut here: it is too long.</p>` : null}`;
+    ${diff.hunks.length ? html`<div class="wide" tabindex="0"><table ref=${table} class="diff ${two ? "two" : ""}" aria-label="Lines" onMouseDown=${pick}>${two ? html`<colgroup><col class="n" /><col class="s" /><col /><col class="n" /><col class="s" /><col /></colgroup>` : null}<tbody>${rows}</tbody></table></div>` : html`<p class="nothing">${file.tooLarge ? "This file is too large to be compared by lines." : file.binary ? "This file is binary." : "Only its mode differs."}</p>`}${lost.length ? html`<div class="adrift" data-testid="adrift"><p class="faint">The agent has changed these lines since:</p>${lost.map((one) => html`<div key=${one.id ?? "box"}><code>${visible(one.said[1])}</code>${one === open ? box() : kept(one)}</div>`)}</div>` : null}${diff.truncated ? html`<p class="faint">The text is cut here: it is too long.</p>` : null}`;
 }
 
-function Remark({ add, close }) {
+// Where the line of a remark stands: the one of the same words that is nearest to where it was; null where there is none.
+function placeOf(hunks, { said: [sign, words], line }) {
+  let found = null, far = Infinity;
+  hunks.forEach((hunk, n) => {
+    let before = hunk.oldStart, after = hunk.newStart;
+    hunk.lines.forEach(([its, text], m) => {
+      const number = its === "-" ? before : after, off = Math.abs(number - line);
+      if (its !== "+") before += 1;
+      if (its !== "-") after += 1;
+      if (its === sign && text === words && off < far) { found = `${n}.${m}`; far = off; }
+    });
+  });
+  return found;
+}
+
+function Remark({ draft, add, close }) {
   const box = useRef();
-  useLayoutEffect(() => box.current.focus(), []);
+  useLayoutEffect(() => { box.current.value = draft.text; box.current.focus(); }, [draft]);
   const save = (event) => { event.preventDefault(); const said = box.current.value.trim(); if (said) add(said); };
-  return html`<form onSubmit=${save}><textarea ref=${box} rows="2" maxlength=${MOST_REMARK} aria-label="Remark" data-testid="remark-text" onKeyDown=${(event) => { if (event.key === "Escape") { event.stopPropagation(); close(); } else if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) save(event); }} /><button class="mini" data-testid="remark-add">Add remark</button> <button type="button" class="quiet" onClick=${close}>Not now</button></form>`;
+  return html`<form onSubmit=${save}><textarea ref=${box} rows="2" maxlength=${MOST_REMARK} aria-label="Remark" data-testid="remark-text" onInput=${(event) => { draft.text = event.target.value; }} onKeyDown=${(event) => { if (event.key === "Escape") { event.stopPropagation(); close(); } else if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) save(event); }} /><button class="mini" data-testid="remark-add">Add remark</button> <button type="button" class="quiet" onClick=${close}>Not now</button></form>`;
 }

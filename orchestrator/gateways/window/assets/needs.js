@@ -1,7 +1,7 @@
 // Needs you: everything that waits for a person, over all trees, oldest first; answered in place.
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { computed, signal } from "@preact/signals";
-import { api, hear, line, may, notice, onOpened, onSignedOut, Refused, session } from "./store.js";
+import { api, hear, line, may, notice, onLeaving, onOpened, onSignedOut, Refused, session } from "./store.js";
 import { counted, plain, visible } from "./text.js";
 import { File, linesOf, Prose, Ran } from "./items.js";
 import { Age, agentName, canopy, folder, Glyph, go, html, Key, Link, phone, place, quantity, quoted, Stat, title, Words } from "./parts.js";
@@ -28,8 +28,10 @@ const requestOf = (key) => rows.get(key)?.peek().request;
 export const openRequests = () => order.value.map((key) => rows.get(key).value).filter((row) => !row.gone).map((row) => row.request);
 
 onSignedOut(() => {
-  rows.clear(); taken.clear(); stories.clear();
-  order.value = []; marked.value = new Set(); seen.value = new Set(); chosen.value = null; history.value = null; loaded.value = false;
+  for (const batch of holding) clearTimeout(batch.timer);
+  holding.length = 0;
+  rows.clear(); taken.clear(); stories.clear(); drafts.clear(); replying.value = null;
+  order.value = []; ends.value = new Map(); marked.value = new Set(); seen.value = new Set(); chosen.value = null; history.value = null; loaded.value = false;
 });
 
 let guardTimer = 0;
@@ -56,6 +58,7 @@ function sort() {
 // Takes a row away; what is below it moves up, and keys do not answer for a moment.
 function drop(key) {
   if (!rows.has(key)) return;
+  if (!taken.has(key)) for (const kind of ["reply", "answers"]) drafts.delete(`${kind} ${key}`);
   const at = order.peek().indexOf(key), last = at === order.peek().length - 1;
   rows.delete(key);
   order.value = order.peek().filter((one) => one !== key);
@@ -76,10 +79,23 @@ function onNeeds(event) {
   } else if (event.type === "error") failed.value = event.error?.message ?? "the requests cannot be read";
   else if (event.type === "reset") readAll();
 }
+// How requests ended that this window has seen the end of, by their threads: the newest last.
+const ends = signal(new Map());
+const NONE = [];
+function note(end) {
+  if (!end.atMs || ends.peek().get(end.threadId)?.some((one) => one.callId === end.callId)) return;
+  const next = new Map(ends.peek()), told = [...(next.get(end.threadId) ?? NONE), { kind: "decision", seq: 0, atMs: end.atMs, callId: end.callId, decision: end.decision, outcome: end.text, who: end.who }];
+  next.delete(end.threadId);
+  next.set(end.threadId, told.slice(-MOST_TOGETHER));
+  if (next.size > MOST_TOGETHER) next.delete(next.keys().next().value);
+  ends.value = next;
+}
+export const endsOf = (thread) => ends.value.get(thread) ?? NONE;
 // A request has ended. If it was not this window's answer, its row says for a moment how it did.
 function ended(end) {
   const key = typeof end === "string" ? end : keyOf(end), row = rows.get(key);
   readHistory();
+  note(end);
   if (!row) return;
   row.value = { ...row.peek(), gone: { text: endWords(end) } };
   if (marked.peek().has(key)) marked.value = new Set([...marked.peek()].filter((one) => one !== key));
@@ -185,22 +201,23 @@ function give(keys, answer, { words, then = null, whole = isSeen(keys) } = {}) {
 const holding = [];
 function letGo(batch, more) {
   const at = holding.indexOf(batch);
-  if (at < 0) return;
+  if (at < 0) return null;
   holding.splice(at, 1);
   clearTimeout(batch.timer);
   batch.drop?.();
-  send(batch.given, more);
+  return send(batch.given, more);
 }
 function takeBack(batch = holding.at(-1)) {
   if (!batch) return;
   holding.splice(holding.indexOf(batch), 1);
   clearTimeout(batch.timer);
   batch.drop?.();
-  batch.given.forEach((one) => back(one, ""));
+  batch.given.forEach((one) => { if (one.then) drafts.set(`reply ${one.key}`, one.then); back(one, ""); });
   chosen.value = batch.given[0].key;
 }
 // A page that is left sends what it holds back.
 addEventListener("pagehide", () => { for (const batch of [...holding]) letGo(batch, { keepalive: true }); });
+onLeaving(() => Promise.all([...holding].map((batch) => letGo(batch))));
 
 // Brings a row back, with the reason.
 function back({ key, request }, error) {
@@ -224,6 +241,7 @@ async function send(given, more = {}) {
     const end = answered.find((each) => each.threadId === one.request.threadId && each.callId === one.request.callId);
     if (!end) { back(one, "The server said nothing about this answer."); continue; }
     taken.delete(one.key);
+    note(end);
     if (end.outcome === "already") notice(`${quoted(one.request)}: already ${endWords(end)}`);
     else if (end.outcome === "withdrawn") notice(`${quoted(one.request)}: ${plain(end.text ?? "withdrawn", 120)}`);
     else if (end.outcome === "kept" || end.outcome === "refused") notice(`${quoted(one.request)}: ${plain(end.text ?? "kept", 160)}`);
@@ -334,9 +352,9 @@ export const requestsOf = (thread) => order.value.filter((key) => requestOf(key)
 export function InPlace({ id }) {
   const { request: one, gone, error } = rows.get(id)?.value ?? {}, text = useRef(), [clipped, setClipped] = useState(true);
   useLayoutEffect(() => { if (text.current) setClipped(text.current.scrollHeight > text.current.clientHeight + 1 || String(subjectOf(one) ?? "").length > 1200); }, [one]);
-  if (!one) return null;
-  return html`<article class="item ask" data-testid="item" data-type="request" data-item-id=${one.callId}><div class="line"><${Glyph} state="needs" /><b>Asks you, for <${Age} since=${one.openedAtMs} /></b><span class="grow" />${gone ? html`<span class="told">${gone.text}</span>` : null}</div>
-    <${What} one=${one} refer=${text} /><div class="line">${one.outside ? html`<${Where} one=${one} />` : null}</div>${error ? html`<p class="error" role="alert">${error}</p>` : null}${gone ? null : html`<${Card} id=${id} one=${one} clipped=${clipped} />`}</article>`;
+  if (!one || gone) return null;
+  return html`<article class="item ask" data-testid="item" data-type="request" data-item-id=${one.callId}><div class="line"><${Glyph} state="needs" /><b>Asks you, for <${Age} since=${one.openedAtMs} /></b></div>
+    <${What} one=${one} refer=${text} /><div class="line">${one.outside ? html`<${Where} one=${one} />` : null}</div>${error ? html`<p class="error" role="alert">${error}</p>` : null}<${Card} id=${id} one=${one} clipped=${clipped} /></article>`;
 }
 
 // ── the request ──────────────────────────────────────────────────────────────────────────────────
@@ -418,43 +436,50 @@ function Facts({ one }) {
 // ── its answers ──────────────────────────────────────────────────────────────────────────────────
 
 const replying = signal(null); // the key whose reply is being written
+// What is being written or chosen for requests, by their keys: it outlives a look at another request or page.
+const drafts = new Map();
 
+// A button of the answers. It is the same element for as long as its request is shown: a click that began goes on.
+function Act({ keys, id, k, to, words, kind = "", whole = true, children }) {
+  return html`<button class=${kind} data-testid=${id} disabled=${guarded.value || line.value === "lost" || !whole} onClick=${() => give(keys, { decision: to }, { words })}>${children} <${Key} k=${k} /></button>`;
+}
 function Answers({ keys, one, many }) {
   const whole = isSeen(keys), off = guarded.value || line.value === "lost", n = many > 1 ? ` ${many}` : "", hint = !whole && one.kind !== "clientTool";
-  const Button = ({ id, k, to, words, kind = "", sees = false, children }) => html`<button class=${kind} data-testid=${id} disabled=${off || (sees && !whole)} onClick=${() => give(keys, { decision: to }, { words })}>${children}${to === "accept" || to === "decline" ? n : ""} <${Key} k=${k} /></button>`;
+  const act = (id, k, to, name, { words, kind, sees = false } = {}) => html`<${Act} keys=${keys} id=${id} k=${k} to=${to} words=${words} kind=${kind} whole=${whole || !sees}>${name}${to === "accept" || to === "decline" ? n : ""}<//>`;
+  const allow = (name) => act("allow", "a", "accept", name, { kind: "primary", sees: true });
   if (replying.value === seenKey(keys)) return html`<${Reply} keys=${keys} one=${one} />`;
   if (one.kind === "question") return html`<${Questions} keys=${keys} one=${one} off=${off} />`;
   const prefix = one.kind === "command" && many === 1 && one.proposedExecpolicyAmendment?.length;
   return html`<div class="answers" role="group" aria-label="Answer">${hint ? html`<span class="unread-end">Read on to its end ↓</span>` : null}
-    ${one.kind === "plan" ? html`<${Button} id="allow" k="a" to="accept" kind="primary" sees>Approve<//><button data-testid="reply" onClick=${() => { replying.value = seenKey(keys); }}>Send back… <${Key} k="r" /></button><${Button} id="deny" k="d" to="decline" words=${DENIED.plan}>Reject<//>`
-      : one.kind === "elicitation" ? html`<${Button} id="allow" k="a" to="accept" kind="primary" sees>Yes<//><${Button} id="deny" k="d" to="decline" words=${DENIED.elicitation}>No<//><${Button} id="deny-stop" k="i" to="cancel" words="Leaves unanswered">Leave it<//>`
-      : one.kind === "clientTool" ? html`<${Button} id="deny" k="d" to="decline" kind="danger" words=${DENIED.clientTool}>End the call<//>`
-      : html`<${Button} id="allow" k="a" to="accept" kind="primary" sees>Allow<//><${Button} id="allow-session" k="s" to="acceptForSession" sees>For the session<//><${Button} id="deny" k="d" to="decline" words="Denied">Deny<//><${Button} id="deny-stop" k="i" to="cancel" kind="danger" words="Denied and stopped">Deny and stop<//>${prefix ? html`<button class="prefix" data-testid="allow-prefix" disabled=${off || !whole} onClick=${() => give(keys, { decision: "acceptWithExecpolicyAmendment" })}>And all that begin with <code>${visible(one.proposedExecpolicyAmendment.join(" "), { breaks: false })}</code></button>` : null}`}
+    ${one.kind === "plan" ? html`${allow("Approve")}<button data-testid="reply" onClick=${() => { replying.value = seenKey(keys); }}>Send back… <${Key} k="r" /></button>${act("deny", "d", "decline", "Reject", { words: DENIED.plan })}`
+      : one.kind === "elicitation" ? html`${allow("Yes")}${act("deny", "d", "decline", "No", { words: DENIED.elicitation })}${act("deny-stop", "i", "cancel", "Leave it", { words: "Leaves unanswered" })}`
+      : one.kind === "clientTool" ? act("deny", "d", "decline", "End the call", { kind: "danger", words: DENIED.clientTool })
+      : html`${allow("Allow")}${act("allow-session", "s", "acceptForSession", "For the session", { sees: true })}${act("deny", "d", "decline", "Deny", { words: "Denied" })}${act("deny-stop", "i", "cancel", "Deny and stop", { kind: "danger", words: "Denied and stopped" })}${prefix ? html`<button class="prefix" data-testid="allow-prefix" disabled=${off || !whole} onClick=${() => give(keys, { decision: "acceptWithExecpolicyAmendment" })}>And all that begin with <code>${visible(one.proposedExecpolicyAmendment.join(" "), { breaks: false })}</code></button>` : null}`}
     <span class="grow" />${many === 1 && ["command", "patch"].includes(one.kind) && may("submit") ? html`<button class="quiet" data-testid="reply" onClick=${() => { replying.value = seenKey(keys); }}>Reply… <${Key} k="r" /></button>` : null}
   </div>`;
 }
 
 function Reply({ keys, one }) {
-  const box = useRef(), [text, setText] = useState(""), plan = one.kind === "plan";
+  const box = useRef(), mine = `reply ${seenKey(keys)}`, [text, setText] = useState(drafts.get(mine) ?? ""), plan = one.kind === "plan";
   useLayoutEffect(() => { box.current?.focus(); }, []);
-  const close = () => { replying.value = null; };
+  const close = () => { replying.value = null; }, write = (next) => { drafts.set(mine, next); setText(next); };
   const submit = (event) => {
     event.preventDefault();
     const said = box.current.value.trim();
     if (!said) return;
     const done = plan ? give(keys, { feedback: said }, { whole: true }) : give(keys, { decision: "decline" }, { words: "Denied, with your words to", then: said });
-    if (done) close();
+    if (done) { drafts.delete(mine); close(); }
   };
   const onKey = (event) => { if (event.key === "Escape") { event.stopPropagation(); close(); } else if (event.key === "Enter" && (event.metaKey || event.ctrlKey)) submit(event); };
-  return html`<form class="answers reply" onSubmit=${submit}><label class="wide">${plan ? "What to change in the plan" : `Deny, and tell ${quoted(one)}`}<textarea ref=${box} rows="3" maxlength="20000" value=${text} onInput=${(event) => setText(event.target.value)} onKeyDown=${onKey} /></label>
+  return html`<form class="answers reply" onSubmit=${submit}><label class="wide">${plan ? "What to change in the plan" : `Deny, and tell ${quoted(one)}`}<textarea ref=${box} rows="3" maxlength="20000" value=${text} onInput=${(event) => write(event.target.value)} onKeyDown=${onKey} /></label>
     <button class="primary" data-testid="answer" disabled=${!text.trim() || guarded.value || line.value === "lost"}>${plan ? "Send back" : "Deny and send"} <${Key} k="⌘⏎" /></button><button type="button" onClick=${close}>Not now <${Key} k="Esc" /></button></form>`;
 }
 
 // Questions with options: one or several of each, or own words.
 function Questions({ keys, one, off }) {
-  const [given, setGiven] = useState({}), questions = one.questions ?? [];
+  const mine = `answers ${seenKey(keys)}`, [given, setGiven] = useState(drafts.get(mine) ?? {}), questions = one.questions ?? [];
   const texts = (question) => { const { picked = [], own = "" } = given[question.id] ?? {}; return [...picked, ...(own.trim() ? [own.trim()] : [])]; };
-  const set = (id, change) => setGiven((before) => ({ ...before, [id]: { ...before[id], ...change } }));
+  const set = (id, change) => setGiven((before) => { const next = { ...before, [id]: { ...before[id], ...change } }; drafts.set(mine, next); return next; });
   const complete = questions.length && questions.every((question) => question.isOptional || texts(question).length) && questions.some((question) => texts(question).length);
   const submit = (event) => {
     event.preventDefault();
@@ -518,8 +543,9 @@ export function Needs() {
   return html`<main class="split ${pane ? "pane" : ""}"><${List} />${!phone.value || pane ? html`<${Detail} />` : null}</main>`;
 }
 function step(by) {
-  const keys = order.peek().filter((key) => !rows.get(key).peek().gone), at = keys.indexOf(chosen.peek());
-  const next = keys[Math.min(keys.length - 1, Math.max(0, at + by))];
+  // From where the selection is, also where that row folds away just now.
+  const all = order.peek(), at = all.indexOf(chosen.peek()), open = (key) => !rows.get(key).peek().gone;
+  const next = by > 0 ? all.slice(at + 1).find(open) : all.slice(0, Math.max(0, at)).findLast(open);
   if (next && next !== chosen.peek()) { marked.value = new Set(); replying.value = null; choose(next); }
 }
 function inList(event, by) { if (document.activeElement?.getAttribute("role") === "listbox") { event.preventDefault(); step(by); } }

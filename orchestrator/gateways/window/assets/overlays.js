@@ -22,7 +22,7 @@ export function Settings({ close }) {
 
 // Finds pages, trees and requests, and does what the page can do.
 export function Palette({ close }) {
-  const [text, setText] = useState(""), [at, setAt] = useState(0), [fuzzy, setFuzzy] = useState(null), [said, setSaid] = useState([]), [files, setFiles] = useState([]);
+  const [text, setText] = useState(""), [at, setAt] = useState(null), [fuzzy, setFuzzy] = useState(null), [said, setSaid] = useState([]), [files, setFiles] = useState([]);
   useEffect(() => { import("ufuzzy").then(({ default: uFuzzy }) => setFuzzy(() => new uFuzzy({ intraMode: 1 }))); }, []);
   useEffect(() => {
     let open = true;
@@ -52,11 +52,12 @@ export function Palette({ close }) {
     found = ranked.map((n) => all[n]);
   }
   found = [...found.slice(0, 9), ...said.filter((one) => !found.some((each) => each[4] === one[4])).slice(0, 3)];
-  const on = Math.min(at, found.length - 1);
+  // What somebody has gone to stays marked, wherever it stands when more is found.
+  const on = Math.max(0, found.findIndex((one) => one[4] === at));
   const run = (one) => { close(); one[3](); };
   const onKey = (event) => {
-    if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); setAt(Math.max(0, Math.min(found.length - 1, on + (event.key === "ArrowDown" ? 1 : -1)))); } else if (event.key === "Enter" && found[on]) { event.preventDefault(); run(found[on]); }
+    if (event.key === "ArrowDown" || event.key === "ArrowUp") { event.preventDefault(); setAt(found[Math.max(0, Math.min(found.length - 1, on + (event.key === "ArrowDown" ? 1 : -1)))]?.[4] ?? null); } else if (event.key === "Enter" && found[on]) { event.preventDefault(); run(found[on]); }
   };
-  return html`<div data-testid="palette"><input value=${text} role="combobox" aria-expanded="true" aria-controls="found" aria-activedescendant=${found.length ? `found-${on}` : undefined} aria-label="Find or do" placeholder="Find or do…" autocomplete="off" spellcheck=${false} onInput=${(event) => { setText(event.target.value); setAt(0); }} onKeyDown=${onKey} />
-    <ul id="found" role="listbox" aria-label="Found">${found.map((one, n) => html`<li key=${one[4]} id=${`found-${n}`} role="option" aria-selected=${n === on} class=${n === on ? "on" : ""} data-testid="palette-item" onClick=${() => run(one)} onMouseMove=${() => n !== on && setAt(n)}>${one[1] ? html`<${Glyph} state=${one[1]} />` : html`<i class="glyph act" aria-hidden="true">›</i>`}<span class="clip"><${Words} text=${one[0]} most=${120} /></span><small>${plain(one[2], 60)}</small></li>`)}</ul>${found.length ? null : html`<p class="nothing">Nothing is called so.</p>`}</div>`;
+  return html`<div data-testid="palette"><input value=${text} role="combobox" aria-expanded="true" aria-controls="found" aria-activedescendant=${found.length ? `found-${on}` : undefined} aria-label="Find or do" placeholder="Find or do…" autocomplete="off" spellcheck=${false} onInput=${(event) => { setText(event.target.value); setAt(null); }} onKeyDown=${onKey} />
+    <ul id="found" role="listbox" aria-label="Found">${found.map((one, n) => html`<li key=${one[4]} id=${`found-${n}`} role="option" aria-selected=${n === on} class=${n === on ? "on" : ""} data-testid="palette-item" onClick=${() => run(one)} onMouseMove=${() => n !== on && setAt(one[4])}>${one[1] ? html`<${Glyph} state=${one[1]} />` : html`<i class="glyph act" aria-hidden="true">›</i>`}<span class="clip"><${Words} text=${one[0]} most=${120} /></span><small>${plain(one[2], 60)}</small></li>`)}</ul>${found.length ? null : html`<p class="nothing">Nothing is called so.</p>`}</div>`;
 }

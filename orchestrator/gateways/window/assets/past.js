@@ -7,9 +7,11 @@ import { Item } from "./items.js";
 import { Rows } from "./rows.js";
 import { agentName, clock, Glyph, go, html, Key, Link, phone, place, quantity, short, span, STATES, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
+import { endWords } from "./needs.js";
+import { useDecided } from "./decided.js";
 
 const BARS = 400, MARKS = 2000, PITCH = 5, GAP = 46, LEAST = 6, NEAR = 6, KEPT = 64, PAGE = 60;
-const OF_SESSIONS = new Set(["person", "snapshot"]), BESIDE = new Set(["person", "takeover"]), SAME_MS = 50;
+const OF_SESSIONS = new Set(["person", "snapshot"]), BESIDE = new Set(["decision", "takeover"]);
 const AGAIN_MS = 250, GROWN_MS = 1000, PLAY_MS = 900;
 const count = (n) => n.toLocaleString("en");
 // A time of another day says which.
@@ -71,8 +73,11 @@ class Line {
 const lines = new Map();
 const lineOf = (tree) => { if (!lines.has(tree)) { if (lines.size > 3) lines.delete(lines.keys().next().value); lines.set(tree, new Line(tree)); } return lines.get(tree); };
 
-// What the logs tell beside one agent's conversation: who spoke to it, and when another worker took it over. The
-// same list for as long as it tells the same.
+// What people did in a tree, as its logs tell: the newest first.
+const ACTS = new Set(["decision", "person", "budget"]);
+export const actsOf = (tree) => { const { marks = [], marksBefore = [] } = lineOf(tree).told.value ?? {}; return [...marksBefore, ...marks].filter((mark) => ACTS.has(mark.kind) && mark.who).sort((a, b) => b.atMs - a.atMs); };
+// What the logs tell beside one agent's conversation: how its requests ended, and when another worker took it over.
+// The same list for as long as it tells the same.
 export function useBeside(tree, number) {
   const text = useComputed(() => {
     const { marks = [], marksBefore = [] } = lineOf(tree).told.value ?? {};
@@ -80,28 +85,36 @@ export function useBeside(tree, number) {
   });
   return useMemo(() => JSON.parse(text.value), [text.value]);
 }
-// The person who said what was said at a time.
-export const speaker = (beside, atMs) => beside.find((mark) => mark.kind === "person" && Math.abs(mark.atMs - atMs) <= SAME_MS)?.who ?? "";
-// The rows of a conversation: its items, and each takeover before the first item that began behind it. Before the
-// first item and behind the last one that are there it stands only where nothing is missing.
-const TAKEOVER = "takeover ";
-export function withTakeovers(ids, beside, startedAt, { first, last }) {
-  const taken = beside.filter((mark) => mark.kind === "takeover");
-  if (!taken.length || !ids.length) return ids;
+// The rows of a conversation: its items, and before the first item that began behind it each takeover, and each end of a
+// request that is no item itself, as of a question. Before the first item and behind the last one that are there they
+// stand only where nothing is missing.
+const MARK = /^(?:takeover|decision) [0-9]+ /, rowOf = (mark) => `${mark.kind} ${mark.atMs} ${mark.callId ?? ""}`;
+export function withMarks(ids, beside, startedAt, { first, last }) {
+  const items = new Set(ids), marks = beside.filter((mark) => !items.has(mark.callId));
+  if (!marks.length || !ids.length) return ids;
   const rows = [];
   let next = 0;
   for (const id of ids) {
     const at = startedAt(id);
-    for (; at && taken[next]?.atMs < at; next += 1) if (rows.length || first) rows.push(TAKEOVER + taken[next].atMs);
+    for (; at && marks[next]?.atMs < at; next += 1) if (rows.length || first) rows.push(rowOf(marks[next]));
     rows.push(id);
   }
-  return last ? [...rows, ...taken.slice(next).map((mark) => TAKEOVER + mark.atMs)] : rows;
+  return last ? [...rows, ...marks.slice(next).map(rowOf)] : rows;
 }
-export const isTakeover = (row) => row.startsWith(TAKEOVER);
-export function TakenOver({ row, beside, index, of, at }) {
-  const mark = beside.find((one) => row === TAKEOVER + one.atMs);
+export const isMark = (row) => MARK.test(row);
+const Entry = ({ seq }) => (seq ? html` <${Link} to=${here(place.value.path, { at: seq })} class="under">Entry ${count(seq)}<//>` : null);
+export function Marked({ row, beside, index, of, at, tree, thread }) {
+  const mark = beside.find((one) => row === rowOf(one));
   if (!mark) return null;
-  return html`<article class="item takeover" data-testid="item" data-item-id=${row} data-type="takeover" aria-posinset=${index + 1} aria-setsize=${of} ...${at}><div class="mark rule">Its worker was lost, and another one took over at ${minute(mark.atMs)}.${mark.seq ? html` <${Link} to=${here(place.value.path, { at: mark.seq })} class="under">Entry ${count(mark.seq)}<//>` : null}</div></article>`;
+  return html`<article class="item ${mark.kind}" data-testid="item" data-item-id=${row} data-type=${mark.kind} aria-posinset=${index + 1} aria-setsize=${of} ...${at}>${mark.kind === "decision" ? html`<${Asked} mark=${mark} tree=${tree} thread=${thread} />` : html`<div class="mark rule">Its worker was lost, and another one took over at ${minute(mark.atMs)}.<${Entry} seq=${mark.seq} /></div>`}</article>`;
+}
+// How a request ended, below its item: who decided, and when.
+export const Settled = ({ mark }) => html`<div class="settled" data-testid="settled" data-decision=${mark.decision ?? ""}>${capital(endWords({ ...mark, text: mark.outcome }))} at ${minute(mark.atMs)}.<${Entry} seq=${mark.seq} /></div>`;
+const capital = (text) => text.slice(0, 1).toUpperCase() + text.slice(1);
+// The same with what was asked, where that is no item.
+function Asked({ mark, tree, thread }) {
+  const one = useDecided(tree, thread, mark.callId);
+  return html`${one?.subject ? html`<div class="what">${visible(String(one.subject).slice(0, 1200), { breaks: false })}</div>` : null}<${Settled} mark=${mark} />`;
 }
 
 // Trees as they were: what was asked for once does not change any more.
@@ -346,26 +359,27 @@ export function Fork({ close }) {
 
 // The conversation of an agent, cut at the place that is looked at.
 function PastItem({ id, index, count, at, found, ...more }) {
-  if (isTakeover(id)) return html`<${TakenOver} row=${id} beside=${more.beside} index=${index} of=${found.next ? -1 : count} at=${at} />`;
+  if (isMark(id)) return html`<${Marked} row=${id} beside=${more.beside} index=${index} of=${found.next ? -1 : count} at=${at} tree=${more.tree} thread=${more.thread} />`;
   return html`<${PastSaid} id=${id} index=${index} count=${count} at=${at} found=${found} ...${more} />`;
 }
 function PastSaid({ id, index, count, at, found, to, link, parent, beside }) {
-  const item = found.items.find((one) => one.id === id), from = fromOf(item, beside, !index && !found.next ? parent : null), drawn = useMemo(() => html`<${Item} item=${item} to=${to} link=${link} from=${from} />`, [item, to, link, from]);
-  return html`<article class="item ${item.type}" data-testid="item" data-item-id=${id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${found.next ? -1 : count} ...${at}>${drawn}</article>`;
+  const item = found.items.find((one) => one.id === id), from = fromOf(item, !index && !found.next ? parent : null), ended = endOf(beside, id), drawn = useMemo(() => html`<${Item} item=${item} to=${to} link=${link} from=${from} />`, [item, to, link, from]);
+  return html`<article class="item ${item.type}" data-testid="item" data-item-id=${id} data-type=${item.type} aria-posinset=${index + 1} aria-setsize=${found.next ? -1 : count} ...${at}>${drawn}${ended ? html`<${Settled} mark=${ended} />` : null}</article>`;
 }
-// Who wrote a letter: a person, as the logs say; the parent gives an agent its task (`parent`: its thread).
-export function fromOf(item, beside, parent) {
-  if (item?.type !== "userMessage") return "";
-  const who = speaker(beside, item.startedAtMs);
-  return who ? `person ${who}` : parent ? `thread ${parent}` : "";
+export const endOf = (beside, id) => beside.findLast((mark) => mark.kind === "decision" && mark.callId === id);
+// Who wrote a letter, as the log says; the parent gives an agent its task (`parent`: its thread).
+export function fromOf({ type, sentBy, sentByThreadId } = {}, parent) {
+  if (type !== "userMessage") return "";
+  const thread = sentByThreadId ?? parent;
+  return sentBy ? `person ${sentBy}` : thread ? `thread ${thread}` : "";
 }
 export function PastTalk({ agent, at, name, facts, link, back, tree, parent }) {
   const thread = agent.threadId, box = useRef(), [found, setFound] = useState(null), [why, setWhy] = useState(""), older = useRef(false), atEnd = useRef(true);
-  const beside = useBeside(tree, agent.agentId);
+  const beside = useBeside(tree, agent.agentId), then = useMemo(() => beside.filter((mark) => !mark.seq || mark.seq <= found?.at), [beside, found?.at]);
   const keys = useMemo(() => {
     const times = new Map(found?.items.map((item) => [item.id, item.startedAtMs]));
-    return withTakeovers([...times.keys()], beside.filter((mark) => !mark.seq || mark.seq <= found?.at), (id) => times.get(id), { first: !found?.next, last: true });
-  }, [found, beside]), more = useMemo(() => ({ found, to: name, link, parent, beside }), [found, name, link, parent, beside]);
+    return withMarks([...times.keys()], then, (id) => times.get(id), { first: !found?.next, last: true });
+  }, [found, then]), more = useMemo(() => ({ found, to: name, link, parent, beside: then, tree, thread }), [found, name, link, parent, then, tree, thread]);
   const ask = (more, signal) => api("thread/items/list", { threadId: thread, at, limit: PAGE, sortDirection: "desc", ...more }, { signal });
   const rows = ({ data }) => data.map((entry) => entry.item ?? entry).reverse();
   const read = (asks = new AbortController()) => { ask({}, asks.signal).then((page) => { setWhy(""); setFound({ at, items: rows(page), next: page.nextCursor }); }, (error) => { if (error.name !== "AbortError") setWhy(error.message); }); return () => asks.abort(); };

@@ -110,7 +110,12 @@ export async function signIn(proof) {
   await readState();
 }
 
+// What a page still holds back is sent before a person signs out.
+const leaving = [];
+export const onLeaving = (sends) => leaving.push(sends);
+
 export async function signOut() {
+  await Promise.allSettled(leaving.map((sends) => sends()));
   try { await api("logout"); } catch { /* the cookie has ended by itself */ }
   localStorage.removeItem(KEY);
   channel.postMessage({ kind: "out" });
