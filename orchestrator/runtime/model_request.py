@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, cast
@@ -31,7 +32,7 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.core.tokens import Price, Usage
 from orchestrator.core.user_turns import begun_item, publishes_items
-from orchestrator.model.canonical import Sent, same
+from orchestrator.model.canonical import MOST_SESSIONS, Sent, same
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import (
     Completed,
@@ -149,7 +150,7 @@ def prepare_request(ports: Ports, state: State) -> Prepared | None:
     table = ports.model_settings.providers.get(task.settings.model_provider, _DEFAULTS)
     if request is None or request.purpose != "turn" or task.secrets or table.previous_response_id:
         return None
-    if not (whole(list(state.conversation)) and whole(beside(state))):
+    if not (_stands(state, list(state.conversation)) and whole(beside(state))):
         return None
     specs = ports.tools.specs(state)
     prompt = _of_provider(build_prompt(state, request, specs, ports.texts.get, stands=True), table, state)
@@ -383,6 +384,22 @@ def build_prompt(
 def beside(state: State) -> list[Item]:
     """The parts of a request beside the conversation, whose large texts may be stored elsewhere."""
     return [{"instructions": state.facts.base_instructions, "schema": _task(state).output_schema}]
+
+
+_KNOWN: OrderedDict[str, list[Item]] = OrderedDict()
+"""Conversations that refer to no stored text, by their sessions: what follows them is looked at alone."""
+
+
+def _stands(state: State, said: list[Item]) -> bool:
+    """Whether a session's conversation refers to no stored text."""
+    session = state.facts.session_id
+    known = _KNOWN.pop(session, [])
+    if not whole(said[len(known) :] if same(known, said) else said):
+        return False
+    _KNOWN[session] = said
+    while len(_KNOWN) > MOST_SESSIONS:
+        _KNOWN.popitem(last=False)
+    return True
 
 
 async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> bool:

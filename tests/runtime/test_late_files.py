@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.core.birth import whole
 from orchestrator.core.entries import DENDRO, decode_entry
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts import rollout_file
@@ -187,3 +188,32 @@ async def test_request_that_cannot_be_made_early_is_made_behind_its_commit(
     await harness.say(session)
     await harness.run(session)
     assert len(harness.models.prompts) == 2
+
+
+async def test_conversation_is_looked_through_for_stored_texts_once(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+
+    def counted(items: Sequence[Any]) -> bool:
+        looked.append(len(items))
+        return whole(items)
+
+    monkeypatch.setattr("orchestrator.runtime.model_request.whole", counted)
+    session = await harness.session()
+    for _ in range(4):
+        await harness.say(session)
+        await harness.run(session)
+    assert max(looked[2:]) <= 2, "the words of a turn and the answer before them"
+    assert len(harness.models.prompts[-1].input) > 6
+
+
+async def test_text_that_is_stored_elsewhere_is_found_behind_what_was_looked_through(
+    harness: Harness,
+) -> None:
+    session = await harness.session()
+    for text in ("go", "x" * 300_000, "go on"):
+        await harness.say(session, text)
+        await harness.run(session)
+    said = [orjson.dumps(prompt.input, default=dict) for prompt in harness.models.prompts]
+    assert [text.count(b"x" * 300_000) for text in said] == [0, 1, 1]
