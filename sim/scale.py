@@ -254,6 +254,7 @@ class Fleet(World):
         site.model.row = lambda session: f"{session[-6:]}-"
         site.model.odds.opening, site.model.odds.calls, site.model.odds.asks = ("shell",), 0.0, 0.0
         site.network.states = self.views = self.reads_back = False
+        site.watch.viewed = None
         self._lanes: defaultdict[str, set[str]] = defaultdict(set)
         self.sent: Counter[str] = Counter()
         """Commands by machine."""

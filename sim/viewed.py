@@ -49,7 +49,7 @@ from sim.objects import SimObjects
 from sim.redactions import as_stored
 from sim.seen import Seen
 from sim.told_turns import Told, TurnReader, as_told, whole
-from sim.viewed_fleet import Trees, awaited_of, moved_ms
+from sim.viewed_fleet import Trees, awaited_of, moved_ms, open_of
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import BrokerConfig
@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 
 A = TypeVar("A")
 _REFERS = f'"{REFERENCE}"'
+MOST_CROWDED = 3
 ELSEWHERE = frozenset({"agent_id", "agent_path"})
 """Keys of events that tell of an agent."""
 
@@ -166,6 +167,8 @@ class Viewed:
         self._broker.logs.sealed = self._found.sealed
         self._keys: Keys = watch.keys
         self._shown = Trees(self._broker, double, rng, self._same)
+        self._crowded = 0
+        """How often several agents of a tree were seen to ask at once."""
 
     def look(self) -> None:
         """At any moment: nothing is shown that the logs do not say."""
@@ -187,6 +190,19 @@ class Viewed:
         self._requests(heads)
         self._trees(heads)
         self._rows(heads, rests=False)
+
+    def committed(self, session: str) -> None:
+        """When several agents of a tree ask at once, lists tell them apart."""
+        seen = self._watch.sessions.get(session)
+        if seen is None or self._crowded == MOST_CROWDED or not open_of(seen):
+            return
+        if sum(map(bool, map(open_of, self._watch.members[seen.tree].values()))) < 2:
+            return
+        heads = self._heads()
+        if heads is not None:
+            self._crowded += 1
+            self._requests(heads)
+            self._rows(heads, rests=False)
 
     def at_rest(self) -> None:
         """When nothing goes on any more, lists have everything, too."""

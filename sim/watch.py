@@ -108,6 +108,8 @@ class Watch(Rest, Branches, TreeLogs):
         self.requests = Requests(self)
         self.secrets = Secrets(self, double, keys)
         self.doors: Doors | None = None
+        self.viewed: Callable[[str], None] | None = None
+        """Told of each commit, where views are looked at."""
         self.odd_servers = OddServers(self, ledger)
         self.shown = Shown(double, keys, self.broken, self.reach)
         self.deadlines = Deadlines(double, keys, self.broken, self.reach)
@@ -243,6 +245,8 @@ class Watch(Rest, Branches, TreeLogs):
             tree = self.sessions[session].tree
             self.accounts.look(tree, self.members[tree])
             self._counted(tree)
+        if name == "commit" and self.viewed is not None:
+            self.viewed(session)
 
     def _counted(self, tree: str) -> None:
         """The rule `counted`, of the tree of a session that a script has changed."""

@@ -150,6 +150,8 @@ class World:
         self.reads_back = seed % (READ_OFTEN if self.workload.name in KEPT else READ) == 0
         self.viewed = Viewed(watch, double, objects, config, Random(f"dendro:{seed}:viewed"))
         self.views = seed % (VIEWED_OFTEN if self.workload.name in TURNED else VIEWED) == 0
+        if self.views:
+            watch.viewed = self.viewed.committed
         drawn = Random(f"dendro:{seed}:hosts")
         folders = Folders(objects, self.loop, drawn, hosts=drawn.choice((1, 2, 2, 2)))
         folders.most_packs = drawn.choice((1, 2, 3))
