@@ -54,7 +54,7 @@ class ProjectDocs:
         for folder in folders:
             paths = (f"{folder}/{name}" if folder else name for name in self.names)
             found = next((contents[path] for path in paths if path in contents), b"")
-            texts.append(found[:left].decode("utf-8", "replace").removesuffix("\ufffd").strip())
+            texts.append(_text(found, left))
             left -= len(texts[-1].encode())
         return _joined(texts)
 
@@ -106,9 +106,15 @@ def _first(folder: Path, names: Sequence[str], limit: int, read: Callable[[Path,
             content = read(folder / name, limit)
         except OSError:
             continue
-        # Half a character at the cut is no text of the file.
-        return content.decode("utf-8", "replace").removesuffix("\ufffd").strip()
+        return _text(content, limit)
     return ""
+
+
+def _text(content: bytes, limit: int) -> str:
+    """The beginning of a file, in at most so many bytes: for one that is no text stand three."""
+    # Half a character at the cut is no text of the file.
+    read = content[:limit].decode("utf-8", "replace").removesuffix("\ufffd")
+    return read.encode()[:limit].decode("utf-8", "ignore").strip()
 
 
 def _joined(texts: Iterable[str]) -> str | None:

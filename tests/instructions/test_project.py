@@ -61,6 +61,17 @@ def test_files_of_a_portable_folder_have_only_so_many_bytes_together(guide: Guid
     assert found == "\n\n".join(["ä" * 500, "x" * 24])
 
 
+def test_bytes_that_are_no_text_count_as_what_stands_for_them(repository: Path, guide: Guide) -> None:
+    (repository / "sub").mkdir()
+    (repository / "AGENTS.md").write_bytes(b"\xff" * 1000)
+    (repository / "sub/AGENTS.md").write_text("x" * 2000)
+    told = guide.first(repository / "sub").text
+    assert told is not None
+    assert len(told.replace("\n\n", "").encode()) <= 1024
+    contents = {"AGENTS.md": b"\xff" * 1000, "sub/AGENTS.md": b"x" * 2000}
+    assert guide.docs.of_contents(["", "sub"], contents) == told
+
+
 def test_half_a_character_at_the_cut_is_left_out(repository: Path, guide: Guide) -> None:
     (repository / "AGENTS.md").write_text("x" + "ä" * 1000)
     assert guide.first(repository).text == "x" + "ä" * 511
