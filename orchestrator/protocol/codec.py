@@ -25,7 +25,12 @@ from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, EventField, Eve
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import ResponseItem, ResponseItemField
 from orchestrator.protocol.ops import OP_SYNONYMS, OPS, Op, OpField
-from orchestrator.protocol.policy import AskForApproval, ExternalSandbox, SandboxPolicyField
+from orchestrator.protocol.policy import (
+    NO_EXTERNAL_SANDBOX,
+    AskForApproval,
+    ExternalSandbox,
+    SandboxPolicyField,
+)
 from orchestrator.protocol.scalars import CollaborationMode, Personality, ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import (
     Event,
@@ -164,12 +169,6 @@ class _Unreadable(ValueError):
 # --- submissions ---------------------------------------------------------------------
 
 
-NO_EXTERNAL_SANDBOX: Final = (
-    "op.sandbox_policy: external-sandbox is not served, since nothing proves that something outside confines "
-    "the worker; where it is so, say danger-full-access"
-)
-
-
 def parse_submission(line: bytes) -> Submission:
     """Reads one line of the SQ; raises `MalformedSubmission` or `UnknownOp`.
 
@@ -206,8 +205,9 @@ def _op(value: JsonValue, submission_id: SubmissionId) -> Op:
         op = _OP.validate_python(value, extra="ignore")
     except ValidationError as error:
         raise MalformedSubmission(_fault(error, value, "op"), submission_id) from None
-    if isinstance(getattr(op, "sandbox_policy", None), ExternalSandbox):
-        raise MalformedSubmission(NO_EXTERNAL_SANDBOX, submission_id)
+    for name, part in (("op", op), ("op.overrides", getattr(op, "overrides", None))):
+        if isinstance(getattr(part, "sandbox_policy", None), ExternalSandbox):
+            raise MalformedSubmission(f"{name}.sandbox_policy: {NO_EXTERNAL_SANDBOX}", submission_id)
     return op
 
 

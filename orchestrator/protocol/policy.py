@@ -6,7 +6,7 @@ Only the shapes: `sandbox` and `core` give a policy its meaning.
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Annotated, Literal, TypeAlias
+from typing import Annotated, Final, Literal, TypeAlias
 
 from pydantic import BeforeValidator
 
@@ -57,6 +57,12 @@ class NetworkAccess(StrEnum):
 
     RESTRICTED = "restricted"
     ENABLED = "enabled"
+
+
+NO_EXTERNAL_SANDBOX: Final = (
+    "external-sandbox is not served, since nothing proves that something outside confines the worker; where "
+    "it is so, say danger-full-access"
+)
 
 
 class ExternalSandbox(WireModel):

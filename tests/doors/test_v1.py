@@ -344,6 +344,9 @@ async def test_command_of_no_session_is_a_worker_s_and_the_user_s_alone() -> Non
             for wrong in faults:
                 code, _ = await peer.refused("execOneOffCommand", {**command, **wrong})
                 assert code == Code.BAD_PARAMS
+            outside = {"sandboxPolicy": {"mode": "external-sandbox"}}
+            _, text = await peer.refused("execOneOffCommand", {**command, **outside})
+            assert "external-sandbox is not served" in text
             bench.result = JobError("no worker of pool p")
             assert await peer.refused("gitDiffToRemote", {"cwd": "/w"}) == (
                 Code.REFUSED,

@@ -53,6 +53,12 @@ MALFORMED = [
         "a",
         "op.sandbox_policy: external-sandbox is not served",
     ),
+    (
+        b'{"id":"a","op":{"type":"user_input","items":[],"overrides":{"type":"override_turn_context",'
+        b'"sandbox_policy":{"mode":"external-sandbox"}}}}',
+        "a",
+        "op.overrides.sandbox_policy: external-sandbox is not served",
+    ),
     (b'{"id":"a","op":{"type":"override_turn_context","effort":"unset"}}', "a", "op.effort: "),
 ]
 

@@ -32,7 +32,12 @@ from orchestrator.gateways.submit import OpRefused, submit_op, unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.events import TURN_ENDS
 from orchestrator.protocol.inputs import InputItem, InputItemField
-from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
+from orchestrator.protocol.policy import (
+    NO_EXTERNAL_SANDBOX,
+    AskForApproval,
+    ExternalSandbox,
+    SandboxPolicyField,
+)
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
@@ -348,6 +353,8 @@ class SendUserTurn(V1Params):
 
 async def send_user_turn(door: Door, params: SendUserTurn) -> Result:
     """Hands a turn to a conversation; answered when it is kept."""
+    if isinstance(params.sandbox_policy, ExternalSandbox):
+        raise bad_params(f"sandboxPolicy: {NO_EXTERNAL_SANDBOX}")
     head = await conversation(door, params.conversation_id)
     op = ops.UserTurn(**dict(params))
     await door.goes_on(head)

@@ -24,7 +24,12 @@ from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Scope
 from orchestrator.model.credentials import ApiKey
 from orchestrator.protocol import jobs as j
-from orchestrator.protocol.policy import SandboxPolicy, SandboxPolicyField
+from orchestrator.protocol.policy import (
+    NO_EXTERNAL_SANDBOX,
+    ExternalSandbox,
+    SandboxPolicy,
+    SandboxPolicyField,
+)
 from orchestrator.protocol.scalars import ReasoningEffort
 from orchestrator.protocol.wire import JsonObject, JsonValue, written
 
@@ -87,6 +92,8 @@ async def command_exec(door: Door, params: CommandExec) -> Result:
 
 async def _ran(door: Door, params: OfCommand, policy: SandboxPolicy | None) -> Result:
     limit = j.DEFAULT_TIMEOUT_MS if params.timeout_ms is None else params.timeout_ms
+    if isinstance(policy, ExternalSandbox):
+        raise bad_params(f"sandboxPolicy: {NO_EXTERNAL_SANDBOX}")
     if not params.command or len(params.command) > j.MOST_WORDS:
         raise bad_params(f"command: 1 to {j.MOST_WORDS:,} words are expected")
     if sum(len(word.encode("utf-8", "surrogatepass")) for word in params.command) > j.MOST_COMMAND_BYTES:
