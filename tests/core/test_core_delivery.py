@@ -145,6 +145,7 @@ def test_queued_and_steered_input_beyond_measure_is_refused() -> None:
         session.say("word", f"q{number}", delivery="queue")
     seen = session.say("word", "one more", delivery="queue")
     assert "inputs wait for the session; send it again" in seen.one("error")["message"]
+    assert "reason" not in seen.one("error")
     assert len(session.state.queue) == MOST_QUEUED
     for _ in range(MOST_STEERED):
         session.say("word", delivery="steer")

@@ -276,7 +276,8 @@ def _rollback_refusal(draft: Draft, wanted: int, there: int) -> str | None:
 #
 # The submission may say it (`delivery`), or name the turn that it is for (`expected_turn_id`); else the
 # session's `on_user_input` does. Such a submission is answered in any case, so that a client can wait for
-# the decision: by `task_started` under its own id, by `input_accepted`, or by an `error` with its reason.
+# the decision: by `task_started` under its own id, by `input_accepted`, or by an `error`, with a reason where
+# the turn is why.
 
 
 MOST_STEERED: Final = 100
