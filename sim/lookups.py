@@ -90,7 +90,8 @@ def check_lookups(watch: Watch, session: str, seen: Seen) -> None:
                 if epoch != stored[b"e"]:
                     watch.reach.saw("looked_up")
             case "closing":
-                waiting.clear()
+                # Input that waits for an earlier turn waits in the queue again.
+                waiting = {of: asked for of, asked in waiting.items() if asked[0] != "user_input"}
     if waiting:
         watch.broken("looked_up", f"{session}: {list(waiting)} were accepted, and never answered")
     for id, kind in asked.items():

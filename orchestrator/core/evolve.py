@@ -195,8 +195,10 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, queue=_queued(state.queue, fact))
         case f.LookUpAsked() | f.LookUpEnded():
             return state.with_extras(lookups=_looked_up(state.lookups, fact))
-        case f.Closing(by):
-            return replace(state.with_extras(lookups=()), closing=by)
+        case f.Closing(by, keeps_lookups=keeps):
+            # Input that waits for an earlier turn waits in the queue, and is looked up again.
+            kept = tuple(asked for asked in state.lookups if keeps and asked.turn is None)
+            return replace(state.with_extras(lookups=kept), closing=by)
         case f.Closed():
             return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):

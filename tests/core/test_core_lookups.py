@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.decide.ops import MOST_FOLDERS, MOST_LOOKUPS
 from orchestrator.core.entries import SESSION_META, Entry
+from orchestrator.core.evolve import evolve
 from orchestrator.core.outstanding import MOST_LOOKED_UP, FollowRequest, LookUp, OweRequest, ReadInstructions
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.protocol import events as ev
@@ -110,7 +113,7 @@ def test_lookup_that_waits_already_is_not_taken_twice() -> None:
     assert len(session.state.lookups) == 1
 
 
-def test_shutdown_drops_open_lookups() -> None:
+def test_shutdown_leaves_open_lookups_and_the_closed_session_answers_them() -> None:
     session = Session()
     session.say("go", "u1")
     session.begin()
@@ -119,8 +122,16 @@ def test_shutdown_drops_open_lookups() -> None:
     seen = asks(session, "l2")
     assert "the session is closing" in seen.one("error")["message"]
     assert session.stopped().types[-1] == "shutdown_complete"
+    assert session.owes() == (LookUp("|l1"),)
+    assert session.happens(c.LookedUp("|l1", ANSWER)).id_of(ANSWER.type) == "l1"
     assert session.owes() == ()
-    assert session.happens(c.LookedUp("|l1", ANSWER)).events == []
+
+
+def test_shutdown_of_an_earlier_version_has_dropped_open_lookups() -> None:
+    session = Session()
+    asks(session, "l1")
+    state = evolve(session.state, e.fact(f.Closing(SubmissionId("bye"))), 99)
+    assert state.lookups == ()
 
 
 def test_closed_session_answers_lookups() -> None:

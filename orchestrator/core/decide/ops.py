@@ -233,7 +233,7 @@ def _get_path(draft: Draft, command: Submitted) -> None:
 def _shutdown(draft: Draft, command: Submitted) -> None:
     if draft.state.closing:
         return
-    draft.add(f.Closing(command.id, draft.sender))
+    draft.add(f.Closing(command.id, draft.sender, keeps_lookups=True))
     cancel_children(draft, "the session above was closed")
     stop_processes(draft)
     stop(draft, "interrupted", command.id)
@@ -597,7 +597,7 @@ def _lookup_refusal(draft: Draft, op: LookUpOp) -> str | None:
 
 
 def looked_up(draft: Draft, command: LookedUp) -> None:
-    """Answers a look-up; one that a shutdown has dropped meanwhile gets nothing."""
+    """Answers a look-up; one that was answered, or dropped by a shutdown, gets nothing."""
     asked = draft.state.lookup(command.key)
     if asked is None:
         return

@@ -102,6 +102,8 @@ class Closing:
     of: ClassVar[Literal["session"]] = "session"
     by: SubmissionId
     sender: Sender | None = field(default=None, metadata=SENDER)
+    keeps_lookups: bool = False
+    """Whether the closed session answers the look-ups that are open; earlier versions dropped them."""
 
 
 @record
