@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
@@ -169,7 +170,7 @@ async def follow_request(
     news = _News(push)
     push = news.push
     following = _Following(ports, state, push, delta, budget, told)
-    n, asking, usage = following.request.n, None, None
+    n, asking, usage, sent = following.request.n, None, None, False
     try:
         known = known_response(state, following.request) if following.table.previous_response_id else None
         prompt = await _prompt(following, known, prepared)
@@ -179,11 +180,16 @@ async def follow_request(
             push(c.ResponseBroken(n, "unsent", "the fleet's limit for the provider is used up", wait_ms))
             return
         await _tells(following, prompt, news, prepared)
+        sent = True
         usage = await _exchange(following, prompt)
     except (FatalModelError, RetryableModelError, RateLimited) as error:
         usage = error.usage
         price = following.price(usage)
         push(replace(_broken(n, error, most - following.budget.retries_left), price=price))
+    except asyncio.CancelledError:
+        if not sent:
+            push(c.ResponseBroken(n, "unsent", "stopped before it was sent", 0))
+        raise
     finally:
         news.told()
     if asking:

@@ -198,7 +198,11 @@ class Accounting:
             case f.RequestDelayed():
                 # No provider has served it.
                 used = _NOTHING
-            case f.RequestRetried(served=False) | f.RequestFailed(served=False):
+            case (
+                f.RequestRetried(served=False)
+                | f.RequestFailed(served=False)
+                | f.RequestStopped(served=False)
+            ):
                 used = _REFUSED
             case _:
                 pass

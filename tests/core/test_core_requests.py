@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.core import facts as f
 from orchestrator.core.commands import ResponseCompleted
 from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.entries import DENDRO
 from orchestrator.core.history import for_model, made_together
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
 from orchestrator.core.settings import Rules
@@ -284,6 +286,19 @@ def test_long_hold_of_the_fleet_parks_the_session_and_an_interrupt_ends_it() -> 
     assert (session.status, session.owes()) == ("retrying", ())
     assert session.interrupt().types == ["turn_aborted"]
     assert session.timers == {}
+
+
+@pytest.mark.parametrize(("kind", "served"), [("limited", True), ("stream", False), ("fatal", False)])
+def test_request_that_no_provider_worked_on_is_told_so_where_its_task_is_stopped(
+    kind: str, served: bool
+) -> None:
+    session = requesting()
+    session.interrupt()
+    n = session.request_n
+    seen = session.breaks(kind, served=served)
+    assert f.RequestStopped(n, served=False) in [
+        f.decode(entry.payload) for entry in seen.entries if entry.type == DENDRO
+    ]
 
 
 def test_task_that_is_being_stopped_does_not_wait_for_the_fleet() -> None:

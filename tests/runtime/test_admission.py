@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
 from typing import Any
@@ -142,6 +143,30 @@ async def test_session_that_waits_for_room_can_be_interrupted(harness: Harness) 
     await harness.run(session)
     assert len(await harness.logged_events(session, "turn_aborted")) == 1
     assert harness.models.prompts == []
+
+
+async def test_request_that_is_interrupted_while_it_waits_for_room_costs_no_token(harness: Harness) -> None:
+    waits = asyncio.Event()
+
+    async def nap(seconds: float) -> None:
+        if seconds > 0.1:
+            waits.set()
+            await asyncio.Event().wait()
+
+    limited(harness, sleep=nap)
+    await spent(harness, 99_500)
+    session = await harness.session()
+    await harness.say(session)
+    runner = harness.runner(await harness.claimed(session))
+    task = asyncio.ensure_future(runner.run())
+    await waits.wait()
+    await harness.submit(session, ops.Interrupt())
+    runner.notify()
+    await task
+    assert harness.models.prompts == []
+    assert await harness.facts(session, "request_ended") == [
+        {"kind": "request_ended", "n": 1, "outcome": "stopped", "served": False}
+    ]
 
 
 async def test_lost_answers_about_room_are_asked_for_again(harness: Harness) -> None:

@@ -249,7 +249,8 @@ def response_broken(draft: Draft, command: ResponseBroken) -> None:
     rules, task = draft.moment.rules, draft.task
     if task.stopping or task.result is not None:
         # The stream broke because it was stopped, or just before: the reason to stop stands.
-        draft.add(f.RequestStopped(command.n, usage=command.usage, price=command.price))
+        served = command.served and command.kind not in ("limited", "unsent")
+        draft.add(f.RequestStopped(command.n, served=served, usage=command.usage, price=command.price))
     elif command.codex_error_info == OVERFLOW and (told := _rescue(draft)):
         draft.add(replace(_failed(command), overflow=True))
         draft.event(ev.BackgroundEvent(message=told))

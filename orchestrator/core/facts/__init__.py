@@ -172,6 +172,8 @@ class RequestStopped:
     of: ClassVar[Literal["request"]] = "request"
     n: int
     outcome: Literal["stopped"] = field(default="stopped", metadata=ALWAYS)
+    served: bool = True
+    """False: no provider worked on it."""
     usage: JsonMapping | None = None
     price: Price | None = field(default=None, metadata=PRICE)
 
