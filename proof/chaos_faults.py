@@ -125,13 +125,13 @@ def schedule(seed: int, seconds: float, topology: str = "single") -> list[Due]:
 
 def lost_by_failover(topology: str, *, asked: bool, waits: bool) -> Collection[str]:
     """What may be lost where a replica becomes the primary; `asked` for it while all were there."""
-    if asked:
-        # A node waits until its replica has read everything. A Sentinel promotes one and tells the others a
-        # second later: until then the old primary serves, and they confirm.
-        return () if topology == "cluster" else LOSSES
+    if asked and topology == "cluster":
+        # The node waits until its replica has read everything.
+        return ()
     if waits:
         return ("promises",)
-    return LOSSES if topology == "cluster" else ("promises", "begins")
+    # A Sentinel that is asked promotes one, and tells the others a second later: the old primary serves on.
+    return LOSSES if asked or topology == "cluster" else ("promises", "begins")
 
 
 def pairs(injected: Sequence[Fault]) -> Counter[tuple[str, str]]:
@@ -238,8 +238,12 @@ class Nemesis:
             await asyncio.to_thread(part.start)
 
     async def drained_worker(self, due: Due, *, changes: bool = False) -> None:
-        """Tells a worker to leave, and starts it again; as the other version, if it `changes`."""
-        part = self.worker(due)
+        """Tells a worker to leave, and starts it again.
+
+        One that `changes` comes back as the other version. The first worker never does: sessions that this
+        version has made may want a worker of this version.
+        """
+        part = self.stage.parts[f"worker {WORKERS - 1}"] if changes else self.worker(due)
         async with self._taken.setdefault(part.name, asyncio.Lock()):
             took = await asyncio.to_thread(part.left, DRAIN_S)
             self.drained.append(took)

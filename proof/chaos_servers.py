@@ -244,7 +244,9 @@ class Servers:
         effects = f"effects={'wait' if self.waits else 'none'}"
         if self.kind == "sentinel":
             hosts = ",".join(_url(at[one.name]).removeprefix("redis://") for one in self.sentinels)
-            return [f"redis.url=redis+sentinel://{hosts}/{SERVICE}/0", effects]
+            # All of them: Sentinels may promote one that has read less than another.
+            confirming = f"redis.wait_replicas={REPLICAS}"
+            return [f"redis.url=redis+sentinel://{hosts}/{SERVICE}/0", effects, confirming]
         queue = _url(at[self.queue[0].name])
         return [f"redis.url={first}", "redis.cluster=true", f"upkeep.url={queue}", effects]
 
