@@ -106,10 +106,11 @@ async def _redis(settings: Settings, broker: Any) -> None:
 
 
 async def _latency(settings: Settings, broker: Any) -> None:
-    busy, began = "local ends = tonumber(ARGV[1]) for n = 1, ends do local x = n * n end", time.monotonic()
+    began = time.monotonic()
     while True:
-        await broker.command("EVAL", busy, 0, int((time.monotonic() - began) * 200_000))
-        await asyncio.sleep(0.2)
+        pause_s = min(2.0, (time.monotonic() - began) * 0.006)
+        await broker.command("CLIENT", "PAUSE", 1 + int(pause_s * 1000), "ALL")
+        await asyncio.sleep(pause_s + 0.3)
 
 
 async def _threads(settings: Settings, broker: Any) -> None:
