@@ -248,7 +248,7 @@ class Plan:
     words: list[str] = field(default_factory=list)
     find: re.Pattern[str] | None = None
     people: set[str] = field(default_factory=set)
-    """People who gave tasks, whose prompts may have the words."""
+    """People who gave something, whose prompts may have the words."""
 
     @property
     def count(self) -> int:
@@ -417,11 +417,11 @@ class _Look:
         return any(self.plan.has(text) for text in await _texts_in(self.found, self.head.tree, line, named))
 
     def _note(self, entry: StoredEntry, line: Mapping[str, Any], *, sent: bool) -> None:
-        """Keeps who gave a task, and says of a request that it was sent with the words."""
+        """Keeps who gave words, and says of a request that it was sent with the words."""
+        self.plan.people |= _givers(line["payload"])
         match f.decode(line["payload"]) if _kind(line) in _NOTED and not entry.digest else None:
-            case f.TaskBegun(settings=settings, by=by):
+            case f.TaskBegun(settings=settings):
                 self.provider = settings.model_provider
-                self.plan.people.add(by.who if by is not None else "")
             case f.RequestBegun(n=n) if sent:
                 self.late += 1
                 if self.late <= MOST_ENTRIES:
@@ -430,6 +430,14 @@ class _Look:
                     self.plan.copies.append(Copy(place, f"{what} was sent with it", goes=False))
             case _:
                 pass
+
+
+def _givers(payload: Mapping[str, Any]) -> set[str]:
+    """The people who gave what an entry says: a task, words that joined one or wait, an answer, a message."""
+    mail = payload.get("mail")
+    content = mail.get("content") if isinstance(mail, Mapping) else None
+    given = [payload.get("by"), content.get("by") if isinstance(content, Mapping) else None]
+    return {str(by["who"]) for by in given if isinstance(by, Mapping) and by.get("who")}
 
 
 async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, texts: _Texts) -> None:
@@ -480,18 +488,20 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
     Raises `NotRedacted` for the first session that is not, and nothing was changed; but where it began to
     work meanwhile, those before it are done, and a second call does the rest. Large texts go with the last
     session of their tree: until then another one may need them.
+
+    Prompts, and texts of trees without such an entry, go first: no log says that they are owed, and a second
+    call finds the words by the entries.
     """
     done = 0
-    if len(plan.entries) > 1:
-        for session in plan.entries:
-            await _see_at_rest(found, session, act)
+    for session in plan.entries:
+        await _see_at_rest(found, session, act)
     trees = {plan.heads[session].tree: session for session in plan.entries}
+    for who in sorted(plan.people - {""}):
+        await found.broker.requests.forget_prompts(who, plan.has)
+    await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
     for session, seqs in plan.entries.items():
         texts = [digest for tree, digest in plan.texts if trees.get(tree) == session]
         done += await _redact_session(found, storage, plan.heads[session], seqs, texts, act)
-    await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
-    for who in sorted(plan.people - {""}):
-        await found.broker.requests.forget_prompts(who, plan.has)
     return done
 
 

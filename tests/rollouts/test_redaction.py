@@ -469,6 +469,35 @@ async def test_prompts_and_archived_texts_go_and_a_text_that_another_entry_needs
     assert b"something else" in left
 
 
+async def test_prompts_of_all_who_gave_words_go_and_first_so_that_a_second_call_finds_them(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from orchestrator.rollouts import redaction
+
+    bob = replace(ANN, who="bob@host")
+    letter = {"seq": 1, "kind": "message", "content": {"by": {"who": "eve@host"}}}
+    session = await kept.has(*worked(), e.fact(f.Named("work", bob)))
+    steered = e.fact(f.Steered(SubmissionId("2"), {"type": "message"}, bob))
+    assert redaction._givers(steered.payload) == {"bob@host"}
+    assert redaction._givers({"kind": "mail", "mail": letter}) == {"eve@host"}
+    for who in ("ann@host", "bob@host"):
+        await kept.broker.requests.add_to_history(who, "k", (session, f"look: {SECRET}"), b"12345678")
+    plan = await planned(kept, session, find="ACME")
+    assert plan.people == {"ann@host", "bob@host"}
+
+    async def dies(*_: object) -> None:
+        raise ConnectionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(redaction, "_redact_session", dies)
+        with pytest.raises(ConnectionError):
+            await redact(kept, kept.stored, plan, ACT)
+    for who in ("ann@host", "bob@host"):
+        assert await kept.broker.requests.forget_prompts(who, bool) == 0
+    assert await redacted(kept, session, find="ACME") > 0
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
 async def test_text_that_another_entry_names_stays(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
     from orchestrator.rollouts import redaction
 
