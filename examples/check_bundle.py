@@ -1,8 +1,7 @@
 """Checks a bundle of a Dendro run, by docs/protocol/bundle.md alone: nothing of Dendro's is imported.
 
     python check_bundle.py run.zip [trust.json]
-Each finding is a line: its code, its place, what is wrong. Exit code 0: the bundle holds; 1: it does not;
-2: it cannot be checked by this program, which reads no receipts.
+A line for each finding. Exit code 0: the bundle holds; 1: it does not; 2: it cannot be checked here.
 """
 
 # fmt: off
@@ -199,10 +198,11 @@ class Check:
         for name in here ^ {name for name in self.files if not name.startswith("receipts/")}:
             self.find(f"{name.partition('/')[0][:-1]}-file", name)
     def note(self, data):
+        keys, origin = self.keys or (), self.told["origin"]
         note = read_note(b"".join(itertools.islice(self.read("manifest.note"), 2)))
-        text = f"dendro-bundle/1\n{(origin := self.told['origin'])}\n{sha256(data).hexdigest()}\n"
-        require(note[0] == text, "note", "it is the note of another manifest")
-        require(self.keys is None or origin in signers(note, self.keys), "signer", "no key that you trust")
+        require(note[0] == f"dendro-bundle/1\n{origin}\n{sha256(data).hexdigest()}\n", "note", "another's")
+        named = {origin} & {key[0] for key in keys} or {key[0] for key in keys}
+        require(self.keys is None or named & signers(note, keys), "signer", "no key that you trust")
     def logs(self):
         for log in sorted(self.told["logs"], key=lambda log: log["id"]):  # sessions before the tree
             if self.log_files[log["id"]] in self.sizes:

@@ -378,6 +378,9 @@ def _facts(report: BundleReport, *, trusted: bool) -> Iterator[str]:
     made = f"made {manifest.made_at[:40]} by {manifest.by[:80]}"
     if manifest.origin in report.signed_by:
         yield f"origin     {manifest.origin}; signed by a key you trust (proved); {made} (stated)"
+    elif report.signed_by:
+        signed = f"signed by a key you trust, {', '.join(report.signed_by)[:200]} (proved)"
+        yield f"origin     {manifest.origin} (stated); {signed}; {made} (stated)"
     else:
         signed = "signed, by a key that you did not name" if report.signatures else "signed by nobody"
         yield f"origin     {manifest.origin}; {signed}; {made} (stated)"

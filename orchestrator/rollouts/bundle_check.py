@@ -255,8 +255,12 @@ class _Check:
             self.find("note", NOTE, "it is the note of another manifest")
         self._report.signatures = len(note.signatures)
         self._report.signed_by = tuple(key.name for key in signers)
-        if self._trust is not None and manifest.origin not in self._report.signed_by:
-            self.find("signer", NOTE, f"no key of {manifest.origin} that you trust has signed it")
+        own = any(key.name == manifest.origin for key in keys)
+        if own and manifest.origin not in self._report.signed_by:
+            # Else a deployment whose key is trusted, too, could sign in the place of this one.
+            self.find("signer", NOTE, f"the key of {manifest.origin} that you trust has not signed it")
+        elif self._trust is not None and not signers:
+            self.find("signer", NOTE, "no key that you trust has signed it")
 
     def _check_files(self, manifest: Manifest) -> None:
         there = set(self._names) - {MANIFEST, NOTE}

@@ -10,7 +10,7 @@ import struct
 import sys
 import tracemalloc
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -49,9 +49,11 @@ def codes(report: BundleReport) -> set[str]:
     return {finding.code for finding in report.findings}
 
 
-def stranger(path: Path, trusted: bool, people: Mapping[str, str] | None = None) -> set[str]:
-    """The findings of the checker for strangers."""
-    keys = [example().read_key(str(b.OPERATOR.key))] if trusted else None
+def stranger(
+    path: Path, trusted: bool, people: Mapping[str, str] | None = None, log: Sequence[str] | None = None
+) -> set[str]:
+    """The findings of the checker for strangers, who trusts the operator, or the keys of `log`."""
+    keys = [*map(example().read_key, log or [str(b.OPERATOR.key)])] if trusted else None
     known = {name: example().read_key(key)[2] for name, key in (people or {}).items()}
     return {code for code, *_ in example().Check(path, keys, known).run()}
 
@@ -60,7 +62,7 @@ def checked(members: Mapping[str, bytes], folder: Path, **trust: Any) -> set[str
     """The findings of both checkers, with a trust file; the bundle has no receipts."""
     path = b.zipped(members, folder / "run.zip")
     found = codes(check_bundle(path, Trust.read(b.trust(**trust))))
-    assert stranger(path, trusted=True, people=trust.get("people")) == found
+    assert stranger(path, trusted=True, people=trust.get("people"), log=trust.get("log")) == found
     assert _by_receipts(path, b.trust(**trust)) == found
     return found
 
@@ -115,6 +117,19 @@ def test_checkers_take_lines_that_escape_what_is_not_ascii(tmp_path: Path) -> No
     draft = run()
     draft.members = escape
     assert checked(draft.sealed(), tmp_path) == set()
+
+
+def test_key_that_is_trusted_signs_for_another_origin_unless_that_one_has_a_key_of_its_own(
+    tmp_path: Path,
+) -> None:
+    draft = run()
+    draft.manifest = lambda told: told.update(origin="fleet.example/other")
+    members = draft.sealed()
+    assert checked(members, tmp_path) == set()
+    report = check_bundle(b.zipped(members, tmp_path / "run.zip"), Trust.read(b.trust()))
+    assert report.signed_by == (b.ORIGIN,)
+    other = Signer("fleet.example/other", b.private("other"))
+    assert checked(members, tmp_path, log=[str(b.OPERATOR.key), str(other.key)]) == {"signer"}
 
 
 def test_root_without_agents_has_a_tree_log_without_entries(tmp_path: Path) -> None:
@@ -449,11 +464,6 @@ def manifest_with_a_float(draft: Draft) -> None:
 @spoils("manifest")
 def manifest_of_a_member_outside(draft: Draft) -> None:
     draft.manifest = lambda told: told["files"].update({"../evil": {"sha256": "ab" * 32, "bytes": 1}})
-
-
-@spoils("signer")
-def bundle_of_another_origin(draft: Draft) -> None:
-    draft.manifest = lambda told: told.update(origin="fleet.example/other")
 
 
 @spoils("signer")
