@@ -518,6 +518,8 @@ class Viewed:
 
     def _rows(self, heads: Mapping[str, SessionHead], *, rests: bool) -> None:
         """Rows of the fleet, a namespace and an order at a time."""
+        if any(not self._is_counted(s) for s, head in heads.items() if not head.agent_id):
+            return
         namespace = self._rng.choice(sorted({head.labels.namespace for head in heads.values()} or {""}))
         sort, limit = (
             cast(Any, self._rng.choice(("activity", "created", "cost"))),
@@ -540,6 +542,11 @@ class Viewed:
             ]
             silent = {s for s in heads if self._perhaps(s) or self._compacts(s)}
             self._shown.rows(namespace, told, sort, heads, roots, silent)
+
+    def _is_counted(self, root: str) -> bool:
+        """Whether a root's hash counts its agents; whoever looks at another one writes the counts into it."""
+        agents = self._double.hash(self._keys.agents(TreeId(root)))
+        return not agents or b"states" in self._double.hash(self._keys.session(SessionId(root)))
 
     def _threads(self, heads: Mapping[str, SessionHead]) -> None:
         """Lists of threads by every filter, in either order, some at a time."""

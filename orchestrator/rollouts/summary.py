@@ -108,7 +108,7 @@ def _titled_anew(before: State, after: State) -> bool:
 
 def _unspoken(state: State) -> bool:
     """Whether nobody has said or begun anything yet: a client has opened the session, and that is all."""
-    began = state.task is not None or bool(state.queue or state.name)
+    began = state.task is not None or state.outcome is not None or bool(state.queue or state.name)
     return not began and nothing_said(state.history) and not was_compacted(state.history)
 
 

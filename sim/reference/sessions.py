@@ -487,8 +487,11 @@ def attend(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 def turn_away(sight: Sight, keys: Keys, given: Given) -> Reply:
     worker, read = given.word(), _place(given.word())
-    behind = [entry for at, entry in sight.entries(keys[0], 0) if _place(at) > read]
-    sight.stream(keys[0]).is_gone()
+    near = sight.stream(keys[0])
+    # One that has expired has nothing left.
+    told = sight.entries(keys[0], 0) if near.length else []
+    behind = [entry for at, entry in told if _place(at) > read]
+    near.is_gone()
     for key in keys[1:]:
         sight.zset(key).pop(worker, None)
     return [b"OK", sight.now, [entry[name] for entry in behind for name in (b"s", b"p")]]

@@ -98,7 +98,8 @@ class Audit:
             case "looked_up":
                 self.lookups.remove(fact["id"])
             case "closing":
-                self.lookups.clear()
+                if not fact.get("keeps_lookups"):
+                    self.lookups.clear()
             case "stopping":
                 self.stopping = True
             case "request_begun":

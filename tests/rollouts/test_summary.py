@@ -88,3 +88,11 @@ def test_session_whose_words_a_compaction_has_taken_in_is_not_unspoken() -> None
     session.compact()
     session.answers("All is mended.")
     assert "unspoken" not in meta(session)
+
+
+def test_session_whose_words_were_all_taken_back_is_not_unspoken() -> None:
+    session = Session()
+    session.say("mend the parser")
+    session.answers("done")
+    session.submit(op("thread_rollback", num_turns=1))
+    assert "unspoken" not in meta(session)
