@@ -18,6 +18,7 @@ from orchestrator.core.entries import decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.events import TokenCount
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, links_of
 
 PAGE = 500
@@ -39,7 +40,8 @@ async def full_log(
     """The entries after `after`, up to `through` (the log's end now, if not given), in order.
 
     Ends early where entries are missing: a caller that folds or verifies knows the last
-    entry. Raises `BrokenArchive` if the missing part was sealed and cannot be read.
+    entry. Raises `BrokenArchive` if the missing part was sealed and cannot be read, and `UnknownSession` if
+    the session is not there, or is deleted meanwhile.
     """
     last = through if through is not None else (await head_of(reader, session)).seq
     while after < last:
@@ -55,9 +57,15 @@ async def full_log(
             return
         # Segments have the words until they are written anew.
         instead = await reader.instead_of(session)
-        async for entry in _archived(archive, manifest, after, last):
-            yield instead.get(entry.seq, entry)
-        after = manifest.last
+        try:
+            async for entry in _archived(archive, manifest, after, last):
+                yield instead.get(entry.seq, entry)
+                after = entry.seq
+            after = manifest.last
+        except (BrokenArchive, ArchiveUnavailable):
+            # Segments go with a tree that is deleted, and with redacted words: then others are named.
+            if await _sealed_after(reader, session, after) in (manifest, None):
+                raise
 
 
 async def pages(entries: AsyncIterator[StoredEntry]) -> AsyncIterator[list[StoredEntry]]:

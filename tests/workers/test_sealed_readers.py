@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any, cast
 
@@ -10,12 +11,15 @@ import pytest
 
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.rollout_file import RolloutFile
-from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.runtime.loader import BrokenLog, Cache, load
 from orchestrator.runtime.lookups import TreeLookups
 from orchestrator.runtime.ports import Ports
@@ -102,3 +106,23 @@ async def test_agent_reads_a_log_whose_newest_entries_are_sealed(
     assert told == words
     with pytest.raises(LogUnreadable, match="given no archive"):
         await TreeLookups.of(_ports(storage, archived=False), facts).log(author.session)
+
+
+async def test_reader_of_a_tree_that_is_deleted_meanwhile_is_told_that_it_is_gone(
+    author: Author, storage: Storage, connection: Connection
+) -> None:
+    """Its segments go with it, and are not called damaged."""
+
+    class Deleting:
+        def read_entries(self, manifest: Manifest, after: int, through: int) -> AsyncIterator[StoredEntry]:
+            return self._read(manifest, after, through)
+
+        async def _read(self, manifest: Manifest, after: int, through: int) -> AsyncIterator[StoredEntry]:
+            keys = storage.broker.keys
+            await connection.command("DEL", keys.session(author.session), keys.rollout(author.session))
+            await storage.archive.delete_tree(TreeId(author.session))
+            async for entry in storage.archive.read_entries(manifest, after, through):
+                yield entry
+
+    with pytest.raises(UnknownSession):
+        [entry async for entry in full_log(storage.broker.logs, Deleting(), author.session)]
