@@ -375,7 +375,7 @@ READ = {
     "orchestrator/cli/exec.py": 2,
     "orchestrator/cli/export.py": 1,
     "orchestrator/cli/invocation.py": 1,
-    "orchestrator/cli/notary.py": 1,
+    "orchestrator/cli/notary.py": 2,
     "orchestrator/core/calls/patch.py": 1,
     "orchestrator/demo.py": 5,
     "orchestrator/folders/build.py": 5,
