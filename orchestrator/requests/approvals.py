@@ -114,6 +114,13 @@ class CommandRequest(_Approval):
         return said.replace("\n", "␊")
 
     @property
+    def told(self) -> str:
+        """The same, with the variables behind where it runs: such clients are shown the bare command."""
+        said = "".join(char if char.isprintable() else f"\\u{ord(char):04x}" for char in self.variables_text)
+        variables = [f"with the variables {said.strip()}"] if said else []
+        return "; ".join((self.where, *variables, *self.reasons))
+
+    @property
     def prefix(self) -> tuple[str, ...]:
         """The beginning of commands that an answer may allow from now on; empty if none is proposed."""
         return tuple(self.event.get("proposed_execpolicy_amendment") or ())

@@ -11,11 +11,24 @@ import pytest
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.commands import AnswerOp
 from orchestrator.core.decide.call import reply_of
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server.door import request_params as v1_params
+from orchestrator.gateways.app_server.write_requests import request_params, shown_of
 from orchestrator.protocol.ops import Shown
 from orchestrator.protocol.policy import ReviewDecision
-from orchestrator.requests import TYPES, Given, KnownRequest, PatchRequest, Question, Request, request_of
+from orchestrator.requests import (
+    TYPES,
+    CommandRequest,
+    Given,
+    KnownRequest,
+    PatchRequest,
+    Question,
+    Request,
+    request_of,
+)
 from orchestrator.requests.approvals import MOST_SHOWN, command_text, shown_as
 from orchestrator.requests.person_request import Option
+from orchestrator.views.turns.turn_records import ItemId, RequestOpened, TurnId
 
 ASKS: dict[str, dict[str, Any]] = {
     "command": {"type": "exec_approval_request", "call_id": "c", "command": ["git", "push"], "cwd": "/w"},
@@ -294,6 +307,19 @@ def test_command_is_shown_with_its_variables_on_one_line_before_it() -> None:
     request = request_of({**ASKS["command"], "env": {"A": "1\n2", "B": "x y"}})
     assert request.subject == "A='1␊2' B='x y' git push"
     assert [part.text for part in request.body] == ["A='1␊2' B='x y' ", "git push", "/w"]
+
+
+def test_client_that_is_shown_a_reason_beside_the_command_reads_the_variables_in_it() -> None:
+    variables = {"GIT_EXTERNAL_DIFF": "/tmp/x", "A": "1\n2\r\u202e"}
+    reach = {"sandboxed": False, "text": "OUTSIDE THE SANDBOX, in /w", "why": "it asks", "says": "to look"}
+    request = request_of({**ASKS["command"], "env": variables, "reach": reach})
+    assert isinstance(request, CommandRequest)
+    said = "with the variables GIT_EXTERNAL_DIFF=/tmp/x A='1␊2\\u000d\\u202e'"
+    reason = f"OUTSIDE THE SANDBOX, in /w; {said}; asked because: it asks; the agent says: “to look”"
+    params = request_params(SessionId("s"), RequestOpened(TurnId("t"), ItemId("c"), request), 1)
+    assert params["reason"] == reason
+    assert shown_of(request) == f"{reason}\ngit push"
+    assert v1_params(SessionId("s"), request)["reason"] == reason
 
 
 @pytest.mark.parametrize("length", [MOST_SHOWN - 1, MOST_SHOWN, MOST_SHOWN + 1, 2 * MOST_SHOWN])
