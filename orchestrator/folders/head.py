@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import IO, NamedTuple
 
 from orchestrator.folders.git_objects import EMPTY_TREE, Head, branch_name, object_id, tree_data
-from orchestrator.folders.ignore import lines_of
+from orchestrator.folders.ignore import MOST_BYTES, TooManyRules, lines_of
 from orchestrator.folders.known import UNSURE, File, Known
 from orchestrator.folders.names import (
     COMMIT,
@@ -240,7 +240,7 @@ def excludes_of(
 
     The file is named by the person's own configuration alone: a repository's is an agent's or a stranger's,
     and what it names would be read aloud. Nothing below `hidden` is read. Raises `FolderError` for a file
-    that cannot be read, because what it hides must not be copied.
+    that cannot be read whole, because what it hides must not be copied.
     """
     kept = tuple(hidden)
     words = ("config", "--global", "--includes", "--type=path", "--get", "core.excludesFile")
@@ -257,12 +257,12 @@ def excludes_of(
 
 def _rule_lines(path: Path, hidden: tuple[Path, ...], below: Path | None) -> list[str]:
     try:
-        content = read_regular(path, 64 * 1024, hidden, below)
+        lines = lines_of(read_regular(path, MOST_BYTES + 1, hidden, below))
     except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
         return []
-    except OSError as error:
-        why = error.strerror or str(error)
+    except (OSError, TooManyRules) as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
         raise FolderError(
             "refused", f"{path} names what git ignores, and is not read ({why}): correct or remove it"
         ) from error
-    return [os.fsdecode(line) for line in lines_of(content)]
+    return [os.fsdecode(line) for line in lines]

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
 
 MOST_BYTES = 256 * 1024
-"""Bytes of one file of rules; what stands behind them is not read."""
+"""Bytes of one file of rules. A file with more is refused: what it hides might hold secrets."""
 _MOST_LINE = 2048
 _MOST_RULES = 5000
 _POSIX = {
@@ -33,6 +32,10 @@ _POSIX = {
     b"xdigit": rb"0-9A-Fa-f",
 }
 _SLASH, _STAR, _TWO_STARS, _ONE = b"/", b"*", b"**", rb"[^/]"
+
+
+class TooManyRules(ValueError):
+    """A file of rules is beyond a bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,7 @@ class Patterns:
     def all(self) -> list[Pattern]:
         """The patterns, in their order."""
         found = (_pattern(line) for line in self._lines)
-        return list(islice((pattern for pattern in found if pattern is not None), _MOST_RULES))
+        return [pattern for pattern in found if pattern is not None]
 
     @cached_property
     def _compiled(self) -> list[tuple[Pattern, re.Pattern[bytes]]]:
@@ -123,7 +126,10 @@ class Rules:
         return cls(Patterns(encoded), None, 0, hashlib.sha1(b"\n".join((settings, *encoded))).digest())
 
     def with_file(self, content: bytes, depth: int) -> Rules:
-        """The rules in a folder, `depth` names below the root, whose `.gitignore` has this content."""
+        """The rules in a folder, `depth` names below the root, whose `.gitignore` has this content.
+
+        Raises `TooManyRules` for one beyond a bound.
+        """
         return Rules(Patterns(lines_of(content)), self, depth, hashlib.sha1(self.key + content).digest())
 
     def ignores(self, path: bytes, is_folder: bool) -> bool:
@@ -138,12 +144,19 @@ class Rules:
         return False
 
 
-def lines_of(content: bytes) -> Iterator[bytes]:
-    """The lines of a file of rules that say something."""
-    content = content[:MOST_BYTES].removeprefix(b"\xef\xbb\xbf")
-    for line in content.split(b"\n"):
+def lines_of(content: bytes) -> list[bytes]:
+    """The lines of a file of rules that say something. Raises `TooManyRules` beyond a bound."""
+    if len(content) > MOST_BYTES:
+        raise TooManyRules(f"it has more than {MOST_BYTES:,} bytes")
+    lines: list[bytes] = []
+    for line in content.removeprefix(b"\xef\xbb\xbf").split(b"\n"):
         if line and not line.startswith(b"#"):
-            yield line.removesuffix(b"\r")
+            lines.append(line.removesuffix(b"\r"))
+            if len(line) > _MOST_LINE:
+                raise TooManyRules(f"it has a line of more than {_MOST_LINE:,} bytes")
+    if len(lines) > _MOST_RULES:
+        raise TooManyRules(f"it has more than {_MOST_RULES:,} rules")
+    return lines
 
 
 def _union(regexes: Iterable[bytes]) -> re.Pattern[bytes] | None:
@@ -153,7 +166,7 @@ def _union(regexes: Iterable[bytes]) -> re.Pattern[bytes] | None:
 
 def _pattern(line: bytes) -> Pattern | None:
     line = _without_trailing_spaces(line)
-    if not line or len(line) > _MOST_LINE or line.startswith(b"#"):
+    if not line or line.startswith(b"#"):
         return None
     negated = line.startswith(b"!")
     line = line.removeprefix(b"!")

@@ -15,9 +15,17 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from orchestrator.folders.git_objects import object_id
-from orchestrator.folders.ignore import MOST_BYTES, Patterns, Rules
+from orchestrator.folders.ignore import MOST_BYTES, Patterns, Rules, TooManyRules
 from orchestrator.folders.known import UNSURE, File, Known, Left
-from orchestrator.folders.names import LINK, MOST_DEPTH, MOST_PATH, mode_of, refused_link, refused_name
+from orchestrator.folders.names import (
+    LINK,
+    MOST_DEPTH,
+    MOST_PATH,
+    mode_of,
+    quoted,
+    refused_link,
+    refused_name,
+)
 from orchestrator.folders.outcomes import Bounds, FolderError
 
 _GRAIN_NS = 20_000_000
@@ -26,6 +34,8 @@ _READS = 3
 _FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _RULES_FILE = ".gitignore"
+_NO_RULES = (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.ENODEV)
+"""No such file, a link, a socket, a device: git takes no rules from these either."""
 _SPECIAL = {
     stat.S_IFIFO: "a fifo",
     stat.S_IFSOCK: "a socket",
@@ -160,16 +170,20 @@ class Scan:
             return above, None  # the listing has not changed, and there was no such file
         try:
             file = os.open(_RULES_FILE, _FILE_FLAGS, dir_fd=fd)
-        except OSError:
-            return above, None
+        except OSError as error:
+            if error.errno in _NO_RULES:
+                return above, None
+            raise _unread(path, error.strerror or str(error)) from error
         try:
             now = os.fstat(file)
             if not stat.S_ISREG(now.st_mode):
                 return above, None
-            content = os.read(file, MOST_BYTES)
+            rules = above.with_file(_read(file, now.st_size, MOST_BYTES), depth)
+        except TooManyRules as error:
+            raise _unread(path, str(error)) from error
         finally:
             os.close(file)
-        return above.with_file(content, depth), (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
+        return rules, (now.st_mtime_ns, now.st_ctime_ns, now.st_ino)
 
     def _from_memory(self, here: _Here, known: Known) -> bool:
         """Looks at what the folder held: no name has come or gone since."""
@@ -408,6 +422,14 @@ class Scan:
 
     def _sure(self, ctime_ns: int) -> int:
         return ctime_ns if ctime_ns < self._sure_before else UNSURE
+
+
+def _unread(path: bytes, why: str) -> FolderError:
+    """The refusal of a folder with rules that are not read whole: what they hide must not be copied."""
+    named = quoted(path + os.fsencode(_RULES_FILE))
+    return FolderError(
+        "refused", f"{named} names what git ignores, and is not read ({why}): nothing is saved. Correct it."
+    )
 
 
 def _read(fd: int, size: int, most: int) -> bytes:

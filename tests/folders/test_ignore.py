@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import time
 from pathlib import Path
@@ -10,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.folders.ignore import Rules
-from orchestrator.folders.outcomes import Bounds
+from orchestrator.folders.ignore import MOST_BYTES, Rules
+from orchestrator.folders.outcomes import Bounds, FolderError
 from tests.folders.workshop import Bench, Content, content_of, git
 
 _PIECES = st.sampled_from(
@@ -92,6 +93,54 @@ def test_pattern_that_is_made_to_take_long_does_not(pattern: bytes) -> None:
     began = time.process_time()
     assert not rules.ignores(b"/".join([b"a" * 200] * 15), False)
     assert time.process_time() - began < 1.0
+
+
+@pytest.mark.parametrize(
+    ("before", "why"),
+    [
+        (b"# a comment\n" * 40_000, "more than 262,144 bytes"),
+        (b"*.o\n" * 5_000, "more than 5,000 rules"),
+        (b"a" * 2_049 + b"\n", "a line of more than 2,048 bytes"),
+    ],
+)
+def test_folder_with_more_rules_than_are_read_is_not_saved(bench: Bench, before: bytes, why: str) -> None:
+    """The last of them may hide a secret."""
+    bench.write({"a": b"1"})
+    bench.born()
+    bench.write({"sub/.gitignore": before + b"token\n", "sub/token": b"swordfish"})
+    with pytest.raises(FolderError, match=f"sub/.gitignore names .*{why}"):
+        bench.take()
+    bench.write({"sub/.gitignore": b"token\n"})
+    assert bench.taken().names == ("A sub/.gitignore",)
+
+
+def test_rules_up_to_the_bounds_are_all_read(bench: Bench) -> None:
+    line = b"*." + b"o" * 2_046 + b"\n"
+    rules = b"*.o\n" * 4_990 + line * 9 + b"token"
+    rules = b"#" * (MOST_BYTES - len(rules) - 1) + b"\n" + rules
+    bench.write({".gitignore": rules, "token": b"swordfish", "a": b"1"})
+    assert set(bench.born().names) == {"A .gitignore", "A a"}
+
+
+def test_folder_whose_rules_cannot_be_read_is_not_saved(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.write({".gitignore": b"token\n", "token": b"swordfish"})
+    opened = os.open
+
+    def refuses(path: str, flags: int, mode: int = 0o777, *, dir_fd: int | None = None) -> int:
+        if path == ".gitignore":
+            raise PermissionError(13, "Permission denied", path)
+        return opened(path, flags, mode, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "open", refuses)
+    with pytest.raises(FolderError, match=r"\.gitignore names .*Permission denied"):
+        bench.born()
+
+
+def test_link_in_the_place_of_rules_ignores_nothing(bench: Bench) -> None:
+    bench.write({"rules": b"token\n", ".gitignore": "rules", "token": b"1"})
+    assert "A token" in bench.born().names
 
 
 def test_nested_rules_outdo_those_above(bench: Bench) -> None:

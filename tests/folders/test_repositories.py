@@ -201,6 +201,21 @@ def test_excludes_of_the_person_are_read_as_git_reads_them(bench: Bench) -> None
     assert excludes_of(environ, bench.folder / ".git") == ("*.own", ".env")
 
 
+@pytest.mark.parametrize("comments", [b"# a comment\n" * 6_000, b"# a comment\n" * 40_000, b"*.o\n" * 5_000])
+def test_excludes_of_the_person_are_read_whole_or_refused(bench: Bench, comments: bytes) -> None:
+    git(bench.root, "init", "-q", str(bench.folder))
+    home = bench.root / "home"
+    home.mkdir()
+    environ = {"HOME": str(home), "PATH": os.environ["PATH"], "GIT_CONFIG_NOSYSTEM": "1"}
+    exclude = bench.folder / ".git" / "info" / "exclude"
+    exclude.write_bytes(comments + b"token\n")
+    if len(comments) == 72_000:
+        assert excludes_of(environ, bench.folder / ".git") == ("token",)
+        return
+    with pytest.raises(FolderError, match=r"info/exclude names .*more than .*: correct or remove it"):
+        excludes_of(environ, bench.folder / ".git")
+
+
 def test_repository_names_no_file_of_excludes(bench: Bench) -> None:
     """The lines of the file would stand in the log, and in the copy that the agent reads."""
     git(bench.root, "init", "-q", str(bench.folder))
