@@ -132,13 +132,12 @@ def _wanted(request: Request) -> str:
 
 
 async def rest_news(found: LogSource, head: SessionHead) -> News | None:
-    """The news of a root that has ended a task, or waits for budget; None if there are none."""
+    """The news of a root that has ended a task, or of a tree that waits for budget; else None."""
+    if head.status == "paused":
+        return await _budget_news(found, head)
     if head.agent_id or head.labels.ephemeral or head.archived or not head.meta:
         return None
     meta = orjson.loads(head.meta)
-    if head.status == "paused":
-        spent = await _last(found, head, _is_spent)
-        return None if spent is None else _budget_news(head, meta, spent)
     kind = {"completed": "done", "failed": "failed"}.get(meta.get("outcome") or "")
     if kind is None or head.status not in AT_REST:
         return None
@@ -149,9 +148,17 @@ async def rest_news(found: LogSource, head: SessionHead) -> News | None:
     return news_of(kind, (head.session, end.n), end.at_ms or head.recency_ms, _of_root(head, meta))
 
 
-def _budget_news(head: SessionHead, meta: Mapping[str, Any], spent: StoredEvent) -> News:
-    data = {**_of_root(head, meta), "wants": "budget", "subject": "more budget for the tree"}
-    return news_of("needs_you", (head.session, "budget", spent.n), spent.at_ms or head.recency_ms, data)
+async def _budget_news(found: LogSource, head: SessionHead) -> News | None:
+    """The news of the tree of a session that waits for budget: the root is told so, whoever waits."""
+    root = await found.broker.logs.head(SessionId(head.tree)) if head.agent_id else head
+    if root is None or root.labels.ephemeral or root.archived:
+        return None
+    spent = await _last(found, root, _is_spent)
+    if spent is None:
+        return None
+    meta = orjson.loads(root.meta or b"{}")
+    data = {**_of_root(root, meta), "wants": "budget", "subject": "more budget for the tree"}
+    return news_of("needs_you", (root.session, "budget", spent.n), spent.at_ms or root.recency_ms, data)
 
 
 def _is_spent(msg: Mapping[str, Any]) -> bool:

@@ -11,7 +11,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from orchestrator.core.commit_parts import Approval
+from orchestrator.core.commit_parts import Approval, TreePart, tree_event
+from orchestrator.core.ids import TreeId
+from orchestrator.protocol.agents import BudgetReport
+from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
 from orchestrator.tables import WebhookSettings
@@ -169,6 +172,27 @@ async def test_request_that_is_settled_before_it_could_be_told_is_told_to_nobody
         await asking(found, "and more")
         calls = await server.got(3)
     assert [call.value["data"]["subject"] for call in calls].count("make") == 1
+
+
+async def test_tree_whose_agent_waits_for_budget_is_told_once_though_its_root_waits_for_the_agent(
+    found: Opened,
+) -> None:
+    storage = Storage(found.broker, found.deployment.blobs, Archive.at(found.settings.upkeep.archive_url))
+    root = await (await Author(storage).is_born()).writes(some_entries(1), status="waiting")
+    report = BudgetReport(kind="tokens", limit=100, used=120, agent_id=1)
+    spent = WarningEvent(message="the tree's budget of tokens is spent: it is paused", budget=report)
+    told = tree_event("t1", spent, (root.session,), {}, once="tokens:100")
+    for _ in range(2):
+        agent = await Author(storage).is_born(TreeId(root.session))
+        await agent.writes(some_entries(1), status="paused", tree=TreePart(events=(told,)))
+    async with receiver() as server, running(hook(found, server)):
+        [call] = await server.got(1)
+        await asking(found, "make")
+        (_, last) = await server.got(2)
+    data = call.value["data"]
+    assert (call.value["type"], data["wants"]) == ("needs_you", "budget")
+    assert (data["session_id"], data["tree_id"], data["agent_id"]) == (root.session, root.session, 0)
+    assert last.value["data"]["wants"] == "command"
 
 
 async def test_no_more_news_wait_than_may(found: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
