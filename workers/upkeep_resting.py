@@ -46,7 +46,11 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
             seen = await broker.trees.seen_resting(key, now_ms - _least_ms(mover), start)
             roots = {head.tree: head for head in await broker.logs.heads([SessionId(at.tree) for at in seen])}
             for at in seen:
-                if await _stays_due(mover, at, roots.get(at.tree), now_ms):
+                root = roots.get(at.tree)
+                if root is not None and root.status == IMPORTING:
+                    # Its time is that of its beginning: by that upkeep finds one whose process has died.
+                    start += 1
+                elif await _stays_due(mover, at, root, now_ms):
                     start, found = start + 1, found + 1
                     yield at.tree
             if len(seen) < RESTING_AT_ONCE:
@@ -63,9 +67,6 @@ async def _stays_due(mover: Mover, seen: RestingTree, root: SessionHead | None, 
     broker = mover.storage.broker
     if root is None:
         await broker.trees.look_again(seen, None)
-        return False
-    if root.status == IMPORTING:
-        await broker.trees.look_again(seen, now_ms)
         return False
     wanted_ms = rest_wanted_ms(mover, root)
     if wanted_ms is None:

@@ -23,6 +23,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import NewSession, Timer, TreePart
 from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import restore_session
@@ -31,6 +32,7 @@ from tests.workers.actors import DAY_MS, Author, head_of, is_told, log_of, sessi
 from workers import upkeep_resting
 from workers.upkeep import Upkeep, archive, look, retain
 from workers.upkeep_resting import archive_tree, due_trees, enlist_trees
+from workers.upkeep_retention import old_imports
 from workers.upkeep_sealing import Moved, Mover
 
 pytestmark = pytest.mark.realredis
@@ -38,6 +40,7 @@ pytestmark = pytest.mark.realredis
 TREES, AGENTS = int(os.environ.get("DENDRO_GROWTH_TREES", "40")), 9
 """`make growth` closes 500 trees."""
 AT_ONCE = 20
+HOUR_MS = 3_600_000
 
 
 async def _tree(storage: Storage, agents: int = 2, *, closed: bool = True, shard: int = 3) -> list[Author]:
@@ -160,6 +163,20 @@ async def test_what_is_due_is_found_however_much_changed_later(
     await look(context)
     await context["redis"].is_empty()
     assert await _archived(storage, first) == [True, True]
+
+
+async def test_half_an_import_is_found_after_a_day_where_trees_are_archived_within_hours(
+    mover: Mover, storage: Storage
+) -> None:
+    [half] = await _tree(storage, 0, closed=False)
+    await half.writes(some_entries(1), status=IMPORTING)
+    [closed] = await _tree(storage, 0)
+    hourly, now_ms = replace(mover, archive_after_ms=HOUR_MS), await storage.broker.server_ms()
+    for hours in range(1, 24):
+        assert await _due(hourly, now_ms + hours * HOUR_MS + 60_000) == [TreeId(closed.session)]
+        assert await old_imports(storage, now_ms + hours * HOUR_MS) == []
+    [found] = await old_imports(storage, now_ms + DAY_MS)
+    assert found.session == half.session
 
 
 async def test_more_trees_than_are_read_at_once_are_all_found_and_what_is_archived_is_not_read_again(
