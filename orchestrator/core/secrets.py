@@ -98,10 +98,10 @@ def _filled(output: object, response: JsonMapping) -> object:
 
 def hidden(text: str, told: Iterable[tuple[str, JsonMapping]]) -> str:
     """A text of a provider, which may quote its request, without the texts of secret answers."""
-    for _, response in told:
-        for answer in _answers(response):
-            for secret in answer:
-                text = text.replace(secret, NOT_KEPT) if len(secret) >= SHORTEST_HIDDEN else text
+    given = [secret for _, response in told for answer in _answers(response) for secret in answer]
+    # The longest first: another one may be a part of it.
+    for secret in sorted(given, key=len, reverse=True):
+        text = text.replace(secret, NOT_KEPT) if len(secret) >= SHORTEST_HIDDEN else text
     return text
 
 

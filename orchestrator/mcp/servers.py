@@ -338,9 +338,9 @@ def _redacted(settings: McpServerSettings, fault: server_records.McpFault | serv
     """The text of a fault without the server's secrets: servers like to quote the key that they refuse."""
     text = str(fault)
     given = (settings.bearer_token, *settings.secret_headers.values(), *settings.given_env.values())
-    for secret in given:
-        if secret:
-            text = text.replace(secret, "[redacted]")
+    # The longest first: another one may be a part of it.
+    for secret in sorted(filter(None, given), key=len, reverse=True):
+        text = text.replace(secret, "[redacted]")
     return text
 
 

@@ -170,9 +170,11 @@ LEAST_SECRET = 4
 
 def redacted(provider: ProviderSettings, text: str) -> str:
     """`text` without any of the provider's secrets: servers like to quote the key that they refuse."""
-    for secret in (provider.api_key, *provider.secret_headers.values()):
-        if len(secret or "") >= LEAST_SECRET:
-            text = text.replace(str(secret), "[redacted]")
+    given = (provider.api_key or "", *provider.secret_headers.values())
+    # The longest first: another one may be a part of it.
+    for secret in sorted(given, key=len, reverse=True):
+        if len(secret) >= LEAST_SECRET:
+            text = text.replace(secret, "[redacted]")
     return text
 
 

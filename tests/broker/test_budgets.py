@@ -227,6 +227,16 @@ async def test_step_that_ends_two_requests_wakes_who_waits_for_the_first(broker:
     await child.claims_again()
 
 
+async def test_waiting_agent_is_woken_by_an_end_that_counts_what_was_reserved(broker: Broker) -> None:
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 90))
+    await waits(child, 50)
+    await root.does(settlements=(Settlement("1", None),))
+    assert (await broker.trees.registry(root.tree)).waiting == {}
+    await child.claims_again()
+
+
 async def test_wake_survives_the_worker_that_made_the_room(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -507,7 +517,9 @@ async def test_usage_is_added_up_for_the_day_by_namespace_model_and_person(broke
     jo, ana = await someones(broker, "jo"), await someones(broker, "ana", "team")
     await jo.does(settlements=(uses("1", 7, "large"),))
     child = await jo.spawns(1)
-    await child.does(settlements=(uses("1", 3, "large"), uses("2", 1, "small"), uses("3", 1, "small")))
+    await child.does(settlements=(uses("1", 3, "large"), uses("2", 1, "small")))
+    grandchild = await child.spawns(2)
+    await grandchild.does(settlements=(uses("1", 1, "small"),))
     await ana.does(settlements=(uses("1", 5, "large\nand more"),))
     assert await today(broker) == {
         ("", "large", "jo"): Spend(10, 20, 2),

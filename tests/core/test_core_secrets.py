@@ -225,6 +225,10 @@ def test_name_of_a_secret_tells_clients_and_submissions_apart() -> None:
 
 def test_error_of_a_provider_does_not_quote_a_secret() -> None:
     assert hidden(f"bad input: {SECRET!r}", [("c1", RESPONSE)]) == f"bad input: {NOT_KEPT!r}"
+    longer = {"answers": {"token": {"answers": [f"{SECRET}-and-more"]}}}
+    quoted = f"bad input: {SECRET!r}, '{SECRET}-and-more'"
+    told = hidden(quoted, [("c1", RESPONSE), ("c2", longer)])
+    assert told == f"bad input: {NOT_KEPT!r}, {NOT_KEPT!r}"
     short = {"answers": {"pin": {"answers": ["a"]}}}
     assert hidden("a bad day", [("c1", short)]) == "a bad day"
 

@@ -182,6 +182,18 @@ async def test_deltas_of_one_item_that_wait_are_sent_as_one() -> None:
     ]
 
 
+async def test_merged_deltas_carry_the_version_where_the_clients_messages_do() -> None:
+    outbox = Outbox()
+    outbox.versioned = True
+    for text in ("one ", "two"):
+        delta(outbox, "a", text)
+    delta(outbox, "b", "other")
+    assert [(message.get("jsonrpc"), message["params"]["delta"]) for message in await sent(outbox)] == [
+        ("2.0", "one two"),
+        ("2.0", "other"),
+    ]
+
+
 async def test_deltas_that_two_connections_share_are_merged_for_each_by_itself() -> None:
     boxes = Outbox(), Outbox()
     for text in ("one ", "two ", "three"):

@@ -102,11 +102,20 @@ async def test_submitter_may_not_join_the_loose_halves_of_two_bounds() -> None:
 
 
 @pytest.mark.parametrize(
-    ("root", "permitted"), [("/data", True), ("/data/a", True), ("/data2", False), ("/data/../etc", False)]
+    ("roots", "permitted"),
+    [
+        (("/data",), True),
+        (("/data/a", "/data/b"), True),
+        (("/data2",), False),
+        (("/data/../etc",), False),
+        (("/data/a", "/home/ann"), False),
+    ],
 )
-async def test_submitter_may_name_roots_below_those_of_the_settings(root: str, permitted: bool) -> None:
+async def test_submitter_may_name_roots_below_those_of_the_settings(
+    roots: tuple[str, ...], permitted: bool
+) -> None:
     bound = Policies("on-request", {"mode": "workspace-write", "writable_roots": ["/data"]})
-    asked = override(WorkspaceWrite(writable_roots=(root,)))
+    asked = override(WorkspaceWrite(writable_roots=roots))
     if permitted:
         await check(asked, bound)
     else:

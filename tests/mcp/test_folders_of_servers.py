@@ -245,17 +245,20 @@ async def test_server_rests_from_when_its_last_session_has_left_it(wires: list[W
 SECRETS: dict[str, Any] = {
     "bearer_token": Secret("the-token"),
     "secret_headers": {"X-Key": Secret("the-header")},
-    "given_env": {"KEY": "the-variable"},
+    "given_env": {"KEY": "the-variable", "MORE": "the-token-of-the-site"},
 }
 
 
 @pytest.mark.parametrize("where", ["start", "call", "tool"])
-@pytest.mark.parametrize("secret", ["the-token", "the-header", "the-variable"])
+@pytest.mark.parametrize(
+    "quoted",
+    [["the-token"], ["the-header"], ["the-variable"], ["the-token-of-the-site", "the-variable", "the-token"]],
+)
 async def test_fault_of_a_server_quotes_none_of_its_secrets(
-    wires: list[Wire], where: str, secret: str
+    wires: list[Wire], where: str, quoted: list[str]
 ) -> None:
     made = served("a", **SECRETS)
-    words = f"{secret} is refused"
+    words = f"{' '.join(quoted)} is refused"
     if where == "start":
 
         def start(name: str) -> None:
@@ -267,8 +270,7 @@ async def test_fault_of_a_server_quotes_none_of_its_secrets(
         await made.start("s", HERE, Heard().report)
         wires[0].fails = McpFault(words) if where == "call" else ToolFault(words)
         told = str((await made.call(("a", "x"), None, HERE, Heard().ask)).output)
-    assert secret not in told
-    assert "[redacted] is refused" in told
+    assert f"{' '.join(['[redacted]'] * len(quoted))} is refused" in told
 
 
 def test_token_of_a_server_counts_before_its_headers_and_secret_ones_before_others() -> None:

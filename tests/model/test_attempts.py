@@ -178,6 +178,13 @@ async def test_error_quotes_no_key_of_any_attempt(at: int) -> None:
     assert "[redacted]" in str(error)
 
 
+async def test_error_quotes_none_of_several_secrets_of_a_provider() -> None:
+    secrets = {"X-Team": Secret("the-secret"), "X-Site": Secret("the-secret-of-the-site")}
+    said = f"{API_KEY}, {secrets['X-Site']} and {secrets['X-Team']} are refused"
+    peer = Provider("responses", answer(401, {"error": {"message": said}}), secret_headers=secrets)
+    assert "[redacted], [redacted] and [redacted] are refused" in str(await peer.fails())
+
+
 async def test_headers_of_the_table_replace_those_of_the_client_and_secret_ones_both() -> None:
     peer = Provider(
         "responses",

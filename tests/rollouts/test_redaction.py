@@ -285,8 +285,9 @@ def test_what_stands_instead_of_a_queued_turn_is_a_turn() -> None:
     assert UserTurn.of(made).op.type == "user_turn"
 
 
+@pytest.mark.parametrize("copies", ["have the text", "are written anew"])
 async def test_upkeep_finishes_what_a_process_that_died_has_left(
-    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: str
 ) -> None:
     from orchestrator.rollouts import redaction
 
@@ -297,9 +298,12 @@ async def test_upkeep_finishes_what_a_process_that_died_has_left(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(redaction, "_finish", dies)
+        if copies == "have the text":
+            patch.setattr(redaction, "_finish", dies)
+        else:
+            patch.setattr(kept.broker.commits, "rewrite", dies)
         await redacted(kept, session, find="ACME")
-    assert SECRET.encode() in await everything(kept, tmp_path), "in the archive, and as a large text"
+    assert SECRET.encode() in await everything(kept, tmp_path), "the manifest names segments with it"
     assert await finish_redactions(kept.stored, "upkeep") == 1
     assert SECRET.encode() not in await everything(kept, tmp_path)
     assert await finish_redactions(kept.stored, "upkeep") == 0

@@ -65,6 +65,16 @@ async def test_answer_of_an_older_client_is_served_with_a_warning_and_is_in_no_l
     assert not await kept(harness, session)
 
 
+async def test_texts_of_answers_that_come_too_late_together_all_go(harness: Harness) -> None:
+    session = await asked(harness)
+    await harness.submit(session, ops.Interrupt(), "stop")
+    for id in ("a1", "a2"):
+        await harness.submit(session, ANSWER, id)
+    assert await kept(harness, session)
+    assert await harness.run(session) is Ended.PARKED
+    assert not await kept(harness, session)
+
+
 async def test_answer_whose_texts_are_gone_is_an_error_and_the_question_stays_open(harness: Harness) -> None:
     session = await asked(harness)
     await harness.submit(session, ANSWER, "a1")

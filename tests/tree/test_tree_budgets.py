@@ -44,6 +44,20 @@ async def test_warning_comes_before_the_end_of_a_budget_and_once(trees: TreeHarn
     assert f"`dendro budget {trees.tree} --add requests=1000` adds some" in warning["message"]
 
 
+async def test_budget_that_is_raised_while_its_agent_works_is_warned_of_again(trees: TreeHarness) -> None:
+    gate = Gate()
+    before, behind = ([[calls(f"c{n}")] for n in some] for some in (range(8), range(9, 16)))
+    trees.models.will("root", *before, [gate, calls("c8")], *behind, [message("through")])
+    await trees.plant(budgets={"requests": 10})
+    trees.start()
+    await gate.reached.wait()
+    await trees.harness.broker.trees.raise_limits(trees.tree, LimitChange("more", {"requests": 10}))
+    gate.open()
+    events = await trees.harness.until(trees.root, "task_complete")
+    told = [event.msg["budget"] for event in events if event.type == "warning"]
+    assert [(budget["limit"], budget["used"]) for budget in told] == [(10, 8), (20, 16)]
+
+
 async def test_a_budget_of_requests_does_not_read_the_conversation_for_each(
     trees: TreeHarness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import signal
 import subprocess
@@ -303,6 +304,30 @@ async def test_store_that_is_away_leaves_the_folder_unsaved_and_gets_it_later(
     await session.made(second)
     assert tree_of(second.folder) == {"a": "1"}
     assert await first.folders.has(session.state) is None
+
+
+async def test_snapshot_that_neither_store_nor_disk_took_is_told_as_lost(
+    machine: NewMachine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder")
+    (first.folder / "a").write_text("1")
+    with monkeypatch.context() as patched:
+        patched.setattr("orchestrator.workspaces.service.keep_unsaved", full)
+        found = await session.changed(first, claim)
+    assert isinstance(found, FolderUnsaved)
+    assert (found.snapshot, found.blocked) == (None, True)
+    assert "No space left" in found.reason
+    assert await first.folders.has(session.state) is None
+    kept = await session.changed(first, claim)
+    assert isinstance(kept, FolderUnsaved)
+    assert (kept.snapshot is None, kept.blocked) == (False, False)
 
 
 async def test_slow_store_is_waited_for_no_longer_than_the_setting_says(

@@ -281,7 +281,8 @@ async def test_namespace_and_token_have_a_part_of_the_connections_alone() -> Non
         "acme-1": replace(BEN, namespace="acme", token="a1"),
         "acme-2": replace(BEN, namespace="acme", token="a2"),
         "beta": replace(BEN, namespace="beta", token="b"),
-        "ben": replace(BEN, token="c"),
+        "ben": replace(BEN, namespace="", token="c"),
+        "ben's other": replace(BEN, namespace="", token="d"),
     }
 
     async def named(token: str) -> Principal:
@@ -314,7 +315,8 @@ async def test_namespace_and_token_have_a_part_of_the_connections_alone() -> Non
                 await is_served(token)
             for token in ("acme-1", "acme-2", "ben"):
                 await is_one_too_many(token)
-            await is_served("beta")
+            for token in ("beta", "ben's other"):
+                await is_served(token)
         async with AsyncExitStack() as stack:
             await is_served("acme-2")
 
