@@ -31,8 +31,7 @@ MANIFEST = {
     "left_out": [ID], "withheld": [(LOG, 1)],
     "texts": {HASH: {"bytes": 0, "state": "here|withheld|redacted"}},
     "packs": {HASH: {"bytes": 0, "state": "here|named|withheld"}},
-    "files": {LISTED: {"sha256": HASH, "bytes": 0}},
-}
+    "files": {LISTED: {"sha256": HASH, "bytes": 0}}}
 BARE = {"s": 1, "e": 0, "c": HASH, "d": HASH}
 ENTRY = {"s": 1, "e": 0, "c": HASH, "salt": "(?:[0-9a-f]{32})?", "p": ANY}
 MOST_LINE, MOST_MEMBERS, MOST_BARE = 16 << 20, 100_000, 100_000
@@ -273,7 +272,8 @@ class Check:
             self.inherited(told.get("content"))
     def answer(self, place, session, told):  # a person's signature under a decision
         name, shown = str(told.get("key", "")).partition("+")[0], told.get("shown", "")
-        digest = shown.get("$blob") if type(shown) is dict else sha256(str(shown).encode()).hexdigest()
+        text = str(shown).encode(errors="surrogatepass")  # JSON may name half of a pair
+        digest = shown.get("$blob") if type(shown) is dict else sha256(text).hexdigest()
         parts = map(told.get, ("turn", "call_id", "decision", "answered_ms"))
         said = "\n".join(map(str, ["dendro-answer/1", session, *parts, digest, ""]))
         if name in self.people and not signs(self.people[name], told["sig"], said):

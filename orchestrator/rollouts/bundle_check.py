@@ -753,7 +753,8 @@ def _bytes(value: Any) -> bytes:
 def _proves(public: bytes, session: str, answer: Mapping[str, Any]) -> bool:
     """Whether the signature in a fact is one of the key under this decision."""
     shown = answer.get("shown", "")
-    digest = shown.get("$blob") if isinstance(shown, dict) else sha256(str(shown).encode()).hexdigest()
+    text = str(shown).encode("utf-8", "surrogatepass")
+    digest = shown.get("$blob") if isinstance(shown, dict) else sha256(text).hexdigest()
     said = signed_answer(
         session,
         *(answer.get(part) for part in ("turn", "call_id", "decision", "answered_ms")),

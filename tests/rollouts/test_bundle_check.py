@@ -618,6 +618,14 @@ def test_answer_whose_decision_was_turned_is_found_by_the_persons_key(tmp_path: 
     assert checked(draft.sealed(), tmp_path, people=people) == {"answer"}, "in another's name"
 
 
+@pytest.mark.parametrize("part", ["shown", "decision", "sig"])
+def test_answer_with_half_a_character_is_a_finding_and_ends_no_checker(tmp_path: Path, part: str) -> None:
+    draft, answer = run(), b.signed_answer(ROOT, "approved")
+    answer["payload"][part] = "half \ud800"
+    draft.logs[ROOT].entries[8] = json.dumps(answer, separators=(",", ":"))
+    assert checked(draft.sealed(), tmp_path, people={"ada": str(b.ADA.key)}) == {"answer"}
+
+
 # ── receipts ──────────────────────────────────────────────────────────────────────────────────────
 
 SEEN = {"witnesses": [str(b.witness_key())], "quorum": 1}
