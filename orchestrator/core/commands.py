@@ -203,7 +203,8 @@ class DecidedBelow:
 class Signature:
     """A person's signature under an answer, as the worker has checked it.
 
-    It is one for the request `call_id` of the turn `turn`; `fault` says why it is none, for a person.
+    It is one for the request `call_id` of the turn `turn`; `fault` says why it is none, for a person. One
+    that is not `known` names no key of the worker's settings, and was checked by nobody.
     """
 
     answered_ms: int
@@ -212,6 +213,7 @@ class Signature:
     call_id: str = ""
     turn: str = ""
     fault: str = ""
+    known: bool = True
 
 
 def signed_answer(*parts: object) -> str:

@@ -262,6 +262,9 @@ class PatientTexts(Texts):
 
 NOT_OPEN = "its signature is for no request that is open"
 UNKNOWN_SIGNER = "approvals.signers names no key {key!r}, by which it is signed"
+NO_SIGNATURE = "its signature is none: 64 bytes in base64, with the name of their key, are expected"
+MOST_KEY = 500
+"""Characters by which a signature names its key."""
 NOT_ITS_OWN = "its signature is none of {key!r} under this decision, this request, and what was shown"
 
 
@@ -278,7 +281,7 @@ def with_signature(context: RunnerContext, command: c.Command | Note) -> c.Comma
                 given, shown = AnswerSignature.model_validate(told), payload.get("shown")
                 seen = None if shown is None else ops.Shown.model_validate(shown)
             except ValidationError:
-                return replace(command, signature=c.Signature(0, fault="its signature is none"))
+                return replace(command, signature=c.Signature(0, fault=NO_SIGNATURE))
             found = _checked(context, str(payload["call_id"]), str(payload["decision"]), given, seen)
             return replace(command, signature=found)
         case _:
@@ -301,9 +304,12 @@ def _checked(
         holds = context.ports.signers(
             given.key, signature_of(given.sig), said.encode("utf-8", "surrogatepass")
         )
+        if holds is None and (len(signature_of(given.sig)) != 64 or len(given.key) > MOST_KEY):
+            return c.Signature(given.answered_ms, fault=NO_SIGNATURE)
         if holds or (holds is None and not needs_signature(call, context.config.rules)):
             # That of a stranger is kept as it is: an auditor may know the key.
-            return c.Signature(given.answered_ms, given.sig, given.key, call.call_id, names[1])
+            kept = given.answered_ms, given.sig, given.key, call.call_id, names[1]
+            return c.Signature(*kept, known=holds is not None)
         fault = (UNKNOWN_SIGNER if holds is None else NOT_ITS_OWN).format(key=given.key[:80])
     return c.Signature(given.answered_ms, fault=fault)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Phase
 from orchestrator.core.calls.exec import Segment, prefix_key
@@ -39,6 +41,17 @@ def test_childs_question_surfaces_at_the_root_and_is_answered_there() -> None:
     entries = [entry.payload for seen in grandchild.seen for entry in seen.entries]
     [fact] = [payload for payload in entries if payload.get("kind") == "answer"]
     assert (fact["shown"], fact["surface"], fact["opened_ms"]) == ("OUTSIDE THE SANDBOX", "terminal", 7)
+
+
+def test_root_is_warned_of_an_agents_decision_that_nobody_has_signed_where_signatures_are_wanted() -> None:
+    tree, (child,) = a_family()
+    child.rules = replace(child.rules, signed_answers="wanted")
+    asking(child)
+    tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child, "c1"))
+    tree.settle()
+    assert child.call("c1").phase is Phase.RUNNING
+    [warning] = [entry.message for entry in tree.log if entry.message["type"] == "warning"]
+    assert "c1 of agent 1 was decided without a signature" in warning["message"]
 
 
 def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:

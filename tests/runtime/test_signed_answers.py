@@ -15,6 +15,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.rollouts.signed_notes import Signers
+from orchestrator.runtime.intake import MOST_KEY
 from tests.core.driver import RULES
 from tests.rollouts.bundles import ADA, OPERATOR
 from tests.runtime.harness import Harness
@@ -130,3 +131,39 @@ async def test_unsigned_answer_counts_with_a_warning_where_signatures_are_wanted
     assert harness.tools.started == {"c1": 1}
     (warning,) = await harness.logged_events(session, "warning")
     assert "c1 was decided without a signature" in warning["message"]
+
+
+async def test_signature_of_a_stranger_counts_with_a_warning_where_signatures_are_wanted(
+    harness: Harness,
+) -> None:
+    wanted = replace(RULES, signed_answers="wanted")
+    session = await asked(harness, rules=wanted)
+    await harness.submit(session, answer(signature(session, "u1", key=str(OPERATOR.key))))
+    await harness.run(session, rules=wanted)
+    assert harness.tools.started == {"c1": 1}
+    (warning,) = await harness.logged_events(session, "warning")
+    assert "c1 was decided under a key that approvals.signers does not name" in warning["message"]
+
+
+@pytest.mark.parametrize(("most", "started"), [(MOST_KEY, {"c1": 1}), (MOST_KEY + 1, {})])
+async def test_signature_of_a_stranger_is_kept_up_to_its_bounds(
+    harness: Harness, most: int, started: dict[str, int]
+) -> None:
+    session = await asked(harness)
+    name = str(OPERATOR.key)
+    await harness.submit(session, answer(signature(session, "u1", key=name + "x" * (most - len(name)))))
+    await harness.run(session)
+    assert harness.tools.started == started
+
+
+async def test_text_of_another_length_than_a_signatures_is_refused_also_under_a_strangers_name(
+    harness: Harness,
+) -> None:
+    session = await asked(harness)
+    signed = signature(session, "u1", key="eve")
+    longer = base64.b64encode(base64.b64decode(signed.sig) + b"x").decode()
+    await harness.submit(session, answer(signed.model_copy(update={"sig": longer})))
+    await harness.run(session)
+    (error,) = await harness.logged_events(session, "error")
+    assert "64 bytes in base64" in error["message"]
+    assert harness.tools.started == {}

@@ -312,9 +312,8 @@ def _carry_out_answer(draft: Draft, command: Submitted, reply: Reply, call: Call
         if reply.response is None:
             signature = counted_signature(draft, call, command.signature)
             resolve(draft, call, reply.decision, who, command.client, reply.shown, signature)
-            if signature is None and draft.moment.rules.signed_answers == "wanted":
-                told = f"{call.call_id} was decided without a signature: `dendro approvals --sign` gives one"
-                draft.add(e.event(command.id, ev.WarningEvent(message=told)))
+            if told := _unsigned(draft, str(call.call_id), signature):
+                draft.add(e.event(command.id, told))
             return False
         needed = settle(draft, call, reply.response, who, command.client, command.secret)
     except DoesNotAnswer as error:
@@ -423,7 +422,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
 
 def _answer_sent_on(draft: Draft, call: Call, command: MailArrived) -> bool:
     """Carries out an answer of the root's client; whether its texts beside the log are still needed."""
-    answer = command.payload
+    answer, name = command.payload, f"{call.call_id} of agent {draft.state.facts.agent_id}"
     try:
         if call.is_question:
             if answer["response"] is None:
@@ -433,8 +432,9 @@ def _answer_sent_on(draft: Draft, call: Call, command: MailArrived) -> bool:
         seen = None if shown is None else ops.Shown.model_validate(shown)
         signature = counted_signature(draft, call, command.signature)
         resolve(draft, call, answer["decision"], answer["who"], shown=seen, signature=signature)
+        if "id" in answer and (told := _unsigned(draft, name, signature)):
+            draft.tree.publish(answer["id"], told, (draft.state.facts.tree_id,))
     except DoesNotAnswer as error:
-        name = f"{call.call_id} of agent {draft.state.facts.agent_id}"
         if "id" in answer:
             _publish_error_at_root(draft, answer["id"], _stays_open(name, error))
     return False
@@ -586,6 +586,14 @@ def counted_signature(draft: Draft, call: Call, signature: Signature | None) -> 
     if signature.answered_ms <= max(earlier, default=0):
         raise DoesNotAnswer("its signature has decided an earlier request of that name: sign it anew")
     return signature
+
+
+def _unsigned(draft: Draft, name: str, signature: Signature | None) -> ev.WarningEvent | None:
+    """The warning about a decision that counts without a signature of a known key, where one is wanted."""
+    if draft.moment.rules.signed_answers != "wanted" or (signature is not None and signature.known):
+        return None
+    why = "without a signature" if signature is None else "under a key that approvals.signers does not name"
+    return ev.WarningEvent(message=f"{name} was decided {why}: `dendro approvals --sign` gives one")
 
 
 def resolve(
