@@ -345,9 +345,7 @@ class Commands:
             raise JobRefused(f"{job.cwd}: its repository names another folder as its own (core.worktree)")
         base = await self._last_on_a_remote(claim, Path(top), sha)
         diff = await self._git(claim, Path(top), *_DIFF, base, "--") or b""
-        diff += await self._untracked(claim, Path(top))
-        if len(diff) > DIFF_BYTES:
-            raise JobRefused(f"the changes have more than {DIFF_BYTES:,} bytes")
+        diff += await self._untracked(claim, Path(top), DIFF_BYTES - len(diff))
         return jobs.DiffResult(sha=base, diff=diff.decode("utf-8", "replace"))
 
     async def _last_on_a_remote(self, claim: str, top: Path, sha: str) -> str:
@@ -361,16 +359,21 @@ class Commands:
             raise JobRefused(f"{top} has no commit in common with a remote")
         return edges[0] if edges else sha
 
-    async def _untracked(self, claim: str, top: Path) -> bytes:
+    async def _untracked(self, claim: str, top: Path, room: int) -> bytes:
+        """The files that git does not know, as changes; raises `JobRefused` for more than `room` bytes."""
         names = await self._git(claim, top, "ls-files", "--others", "--exclude-standard", "-z") or b""
         files = [name.decode("utf-8", "surrogateescape") for name in names.split(b"\0") if name]
         if len(files) > UNTRACKED:
             raise JobRefused(f"{len(files):,} files are not tracked, and at most {UNTRACKED} are compared")
-        parts = []
-        for file in files:
+        diff = b""
+        for file in files if room >= 0 else ():
             words = (*_DIFF, "--no-index", "--", "/dev/null", file)
-            parts.append(await self._git(claim, top, *words, differs=True) or b"")
-        return b"".join(parts)
+            diff += await self._git(claim, top, *words, differs=True) or b""
+            if len(diff) > room:
+                break
+        if len(diff) > room:
+            raise JobRefused(f"the changes have more than {DIFF_BYTES:,} bytes")
+        return diff
 
     async def _git(self, claim: str, cwd: Path, *words: str, differs: bool = False) -> bytes | None:
         """The output of a git command that only reads; None if it failed."""

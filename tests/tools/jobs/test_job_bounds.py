@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from orchestrator.protocol import jobs
 from orchestrator.tables import SandboxPolicy
 from orchestrator.tools import job_bench as bench
-from orchestrator.tools.job_bench import JobRefused, permitted, search
+from orchestrator.tools.job_bench import Commands, JobRefused, permitted, search
 
 WORK = Path("/work/space")
 
@@ -141,3 +141,33 @@ def test_search_stops_in_a_folder_without_end(tmp_path: Path, monkeypatch: pytes
     for number in range(9):
         (tmp_path / f"a{number}").write_text("")
     assert len(search("a", [str(tmp_path)], ()).files) == 5
+
+
+class _Repository:
+    """The git of a job over a repository with three files that it does not know, each of a diff of `size`."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.compared = 0
+
+    async def git(self, claim: str, cwd: Path, *words: str, differs: bool = False) -> bytes:
+        if not differs:
+            return b"a\0b\0c\0"
+        self.compared += 1
+        return b"x" * self.size
+
+
+@pytest.mark.parametrize(("size", "room", "compared"), [(5, 15, 3), (5, 14, 3), (5, 4, 1), (5, -1, 0)])
+async def test_untracked_files_are_compared_until_their_changes_are_more_than_may_be_answered(
+    monkeypatch: pytest.MonkeyPatch, size: int, room: int, compared: int
+) -> None:
+    repository = _Repository(size)
+    monkeypatch.setattr(Commands, "_git", lambda _, *words, **more: repository.git(*words, **more))
+    commands = Commands(None, None, None)  # type: ignore[arg-type]
+    asking = commands._untracked("claim", Path("/w"), room)
+    if 3 * size <= room:
+        assert await asking == b"x" * 3 * size
+    else:
+        with pytest.raises(JobRefused, match="the changes have more than"):
+            await asking
+    assert repository.compared == compared
