@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import json
 import os
@@ -17,6 +18,7 @@ import pytest
 
 from orchestrator.broker.errors import Misconfigured
 from orchestrator.broker.rights import COMMANDS, command_names
+from orchestrator.broker.trees import Listed
 from orchestrator.doctor import check_redis
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import deployment
@@ -29,6 +31,8 @@ from tests.workers.actors import Author, some_entries
 from tests.workers.upkeep_process import environment_for, running_upkeep
 
 PAGE = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+ORCHESTRATOR = Path(__file__).parents[2] / "orchestrator"
+OTHERS = ("`dendro upkeep`", "`dendro doctor`", "a cluster")
 WITHIN_S = 60.0
 NAMES = "names in `CLIENT LIST`"
 
@@ -47,6 +51,45 @@ def documented_for(what: str) -> list[str]:
 
 def test_the_page_names_what_processes_ask_for() -> None:
     assert documented() == ["resetchannels", "~dendro:*", *(f"+{name}" for name in command_names(COMMANDS))]
+
+
+def sent_words() -> set[str]:
+    """Words that may be commands: those of scripts, and the first ones of what Python sends."""
+    scripts = (ORCHESTRATOR / "broker" / "lua").glob("*.lua")
+    words = {name for path in scripts for name in re.findall(r"redis\.call\W+([A-Z]+)'", path.read_text())}
+    for path in ORCHESTRATOR.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            first: list[ast.expr] = []
+            if isinstance(node, ast.Tuple):
+                first = node.elts[:1]
+            elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") == "command":
+                first = node.args[:1]
+            words |= {str(each.value) for each in first if isinstance(each, ast.Constant)}
+    return {word.lower() for word in words if word.isupper()}
+
+
+@pytest.mark.realredis
+def test_processes_ask_for_every_command_that_they_use(server: RedisServer) -> None:
+    with closing(server.client()) as admin:
+        known: set[str] = set(admin.execute_command("COMMAND"))
+    used = sent_words() & known
+    assert {"zremrangebyscore", "ping"} <= used
+    of_others = {right.lstrip("+") for what in OTHERS for right in documented_for(what)}
+    assert used - set(command_names(COMMANDS)) <= of_others
+
+
+@pytest.mark.realredis
+async def test_lists_counts_and_jobs_need_no_more_rights_than_the_page_names(
+    server: RedisServer, tmp_path: Path
+) -> None:
+    settings = settings_of(as_user(server, *documented(), *documented_for(NAMES)), tmp_path)
+    async with deployment(settings, settings.redis.url or "") as found:
+        broker = found.broker
+        for descending in (True, False):
+            assert await broker.trees.listed(Listed(descending=descending)) == ()
+        assert await broker.requests.count_open_requests() == 0
+        await broker.jobs.offer_job("default", "j1", b"look", 60_000)
+    assert denied(server) == []
 
 
 @pytest.fixture
