@@ -326,7 +326,11 @@ class CallGrammar(Reading):
             )
         manners = tags_in_force(self._task["settings"])
         tags = [text_of(item).partition("\n")[0] for item in items[count : count + len(manners)]]
-        check(tags == manners, f"after a compaction the model is told {tags}, and {manners} hold")
+        check(
+            len(tags) == len(manners)
+            and all(tag in (held, REDACTED) for tag, held in zip(tags, manners, strict=True)),
+            f"after a compaction the model is told {tags}, and {manners} hold",
+        )
         return count + len(manners)
 
     def _fact_rewound(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
