@@ -583,8 +583,8 @@ def check_source(url: str, ref: str, protocols: tuple[str, ...]) -> None:
 
 
 def without_secrets(url: str) -> str:
-    """A URL without the name and password in it."""
-    return re.sub(r"://[^/@]*@", "://", url)[:200]
+    """A URL without the name and password in it; a password may hold an `@`."""
+    return re.sub(r"://[^/]*@", "://", url)[:200]
 
 
 async def clone(url: str, ref: str, target: Path, environ: Mapping[str, str], seconds: float) -> str:

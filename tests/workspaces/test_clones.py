@@ -74,8 +74,9 @@ def test_address_that_could_mean_more_than_a_repository_is_refused(url: str, ref
         check_source(url, ref, BOTH)
 
 
-def test_words_about_a_url_leave_its_password_out() -> None:
-    assert without_secrets("https://ann:hush@git.example/a.git") == "https://git.example/a.git"
+@pytest.mark.parametrize("given", ["", "ann:hush@", "ann:hu@sh@", "ann:@@"])
+def test_words_about_a_url_leave_its_password_out(given: str) -> None:
+    assert without_secrets(f"https://{given}git.example/a@b.git") == "https://git.example/a@b.git"
 
 
 @pytest.mark.parametrize("ref", ["", "main", "old"])
