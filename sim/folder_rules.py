@@ -78,7 +78,8 @@ class FolderRules:
         if copy is None or copy.holder != claim:
             watch.broken("folder", f"{session}: {call_id} begins in a folder that its claim has not made")
             return
-        if known.unsaved is not None and known.unsaved.blocked:
+        blocked = known.unsaved is not None and known.unsaved.blocked
+        if blocked and not _is_told_behind(seen, call_id):
             watch.broken("folder", f"{session}: {call_id} begins, and the disk is full")
         if has_script(seen.state) and not copy.prepared:
             watch.broken("set_up", f"{session}: {call_id} begins in a folder that is not set up")
@@ -310,3 +311,14 @@ class FolderRules:
             self._watch.broken("recorded", f"{session}: {told}, and the log's folder lacks {lacks}")
         if run.state == "killed":
             self._watch.reach.saw("recorded")
+
+
+def _is_told_behind(seen: Seen, call_id: str) -> bool:
+    """Whether a call was decided to run before it was told that its folder is not saved."""
+    for entry in reversed(seen.readable):
+        fact = entry.payload if entry.type == DENDRO else {}
+        if fact.get("kind") == "workspace_unsaved":
+            return True
+        if fact.get("kind") == "call" and fact["call_id"] == call_id:
+            return False
+    return False

@@ -409,8 +409,10 @@ class _Back:
         self.without_folders(path)
         if not self._is_there(folders, name):
             self._make(folders)
-            with entered(self._root, folders) as (fd, _):
-                os.rename(f"old-{number}", name, src_dir_fd=self._stage, dst_dir_fd=fd)
+            with entered(self._root, folders) as (fd, missing):
+                # In the place of a folder around it somebody may have put a file, which stays.
+                if missing is None:
+                    os.rename(f"old-{number}", name, src_dir_fd=self._stage, dst_dir_fd=fd)
 
     def without_folders(self, place: bytes = b"") -> None:
         """Removes folders that the merge has made: all, or those in the place of a file."""
@@ -443,7 +445,9 @@ class _Back:
 
     def _make(self, folders: list[bytes]) -> None:
         for depth in range(1, len(folders) + 1):
-            with entered(self._root, folders[: depth - 1]) as (fd, _), suppress(FileExistsError):
+            with entered(self._root, folders[: depth - 1]) as (fd, missing), suppress(FileExistsError):
+                if missing is not None:
+                    return
                 os.mkdir(folders[depth - 1], 0o755, dir_fd=fd)
 
 
