@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, TypedDict
+from typing import TYPE_CHECKING, Final, TypedDict
 
 import orjson
 
@@ -34,6 +34,9 @@ from orchestrator.rollouts.signed_notes import (
     read_signature,
 )
 from orchestrator.sandbox.trusted_files import read_regular
+
+if TYPE_CHECKING:
+    import aiohttp
 
 log = logging.getLogger("dendro.notary")
 
@@ -220,7 +223,7 @@ async def _posted(http: object, witness: OnLine, body: bytes) -> str:
 
     assert isinstance(http, aiohttp.ClientSession)
     async with http.post(f"{witness.url}/add-checkpoint", data=body, allow_redirects=False) as answer:
-        told = (await answer.content.read(MOST_NOTE_BYTES)).decode("utf-8", "replace")
+        told = (await _body(answer, MOST_NOTE_BYTES)).decode("utf-8", "replace")
         if answer.status == 409 and re.fullmatch(r"(0|[1-9][0-9]{0,17})\n?", told):
             raise Conflict(int(told))
         if answer.status != 200:
@@ -229,6 +232,14 @@ async def _posted(http: object, witness: OnLine, body: bytes) -> str:
     if not mine:
         raise NotWitnessed("its answer has no signature of its")
     return mine[0]
+
+
+async def _body(answer: aiohttp.ClientResponse, most: int) -> bytes:
+    """The first `most` bytes of an answer, however many packets they come in."""
+    data = bytearray()
+    while len(data) < most and (chunk := await answer.content.read(most - len(data))):
+        data += chunk
+    return bytes(data)
 
 
 # ── time stamps ───────────────────────────────────────────────────────────────────────────────────
@@ -301,6 +312,6 @@ async def ask_for_stamp(url: str, query: bytes) -> bytes:
         ):
             if answer.status != 200:
                 raise BadStamp(f"{url} answers HTTP {answer.status}")
-            return await answer.content.read(MOST_STAMP_BYTES + 1)
+            return await _body(answer, MOST_STAMP_BYTES + 1)
     except (aiohttp.ClientError, TimeoutError, OSError, ValueError) as error:
         raise BadStamp(f"{url} did not answer: {error or type(error).__name__}") from None

@@ -12,11 +12,13 @@ from orchestrator.rollouts.objects import Objects
 from orchestrator.rollouts.register import Register, Signed, publish
 from orchestrator.rollouts.signed_notes import BadNote, Note
 from orchestrator.rollouts.witnesses import (
+    MOST_STAMP_BYTES,
     Conflict,
     NotWitnessed,
     OnLine,
     Request,
     Witness,
+    ask_for_stamp,
     asked,
     checked,
 )
@@ -158,3 +160,30 @@ async def test_witness_on_line_signs_and_one_that_does_not_is_passed_over(tmp_pa
         assert await asked([there], register, signed[0], lambda name: 3) == signed[0].note, "an older one"
     finally:
         await asyncio.wait_for(runner.cleanup(), 5)
+
+
+async def test_reply_of_an_authority_is_read_whole_where_it_comes_in_several_packets() -> None:
+    parts = [b"first ", b"second ", b"third"]
+
+    async def reply(request: web.Request) -> web.StreamResponse:
+        answer = web.StreamResponse()
+        await answer.prepare(request)
+        for part in parts:
+            await answer.write(part)
+            for _ in range(20):
+                await asyncio.sleep(0)
+        await answer.write_eof()
+        return answer
+
+    app = web.Application()
+    app.router.add_post("/tsr", reply)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    try:
+        url = f"http://127.0.0.1:{runner.addresses[0][1]}/tsr"
+        assert await ask_for_stamp(url, b"a query") == b"".join(parts)
+        parts[:] = [b"x" * 4096] * 20
+        assert await ask_for_stamp(url, b"a query") == b"x" * (MOST_STAMP_BYTES + 1)
+    finally:
+        await runner.cleanup()
