@@ -18,7 +18,6 @@ from orchestrator.core.entries import decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.events import TokenCount
-from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, links_of
 
 PAGE = 500
@@ -55,6 +54,9 @@ async def full_log(
         manifest = await _sealed_after(reader, session, after)
         if manifest is None:
             return
+        # Logs without segments are shown without the archive's library.
+        from orchestrator.rollouts.objects import ArchiveUnavailable
+
         # Segments have the words until they are written anew.
         instead = await reader.instead_of(session)
         try:
