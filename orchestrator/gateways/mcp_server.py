@@ -43,6 +43,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
+from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.gateways.client import Client
@@ -52,7 +53,7 @@ from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarant
 from orchestrator.protocol import ops
 from orchestrator.protocol.bounds import JSON_BYTES, TEXT_BYTES, deeper_than
 from orchestrator.protocol.codec import HEAD_BYTES, Frame, LineSplitter, OverlongLine
-from orchestrator.protocol.events import StreamError, UserMessage
+from orchestrator.protocol.events import Error, StreamError, UserMessage
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.mcp import ElicitationAction
@@ -687,6 +688,8 @@ class FollowedTurn:
         self._person = person
         self._open = OpenRequests(session)
         self._asking: dict[tuple[str, str], asyncio.Task[None]] = {}
+        self._handed: dict[str, requests.Request] = {}
+        """The requests that the client's person has answered, by the ids of the answers."""
         self._follower = TurnFollower(client, session, turn_id)
 
     async def outcome(self, cursor: EqCursor) -> TurnOutcome:
@@ -695,6 +698,7 @@ class FollowedTurn:
             async for event in self._client.follow(self.session, cursor):
                 self._open.receive(event)
                 self._leave_answered()
+                await self._tell_refused(event)
                 await self._show(event)
                 end = await self._follower.receive(event)
                 if end is not None:
@@ -746,12 +750,19 @@ class FollowedTurn:
         for key in [key for key in self._asking if key not in still]:
             self._asking.pop(key).cancel()
 
+    async def _tell_refused(self, event: Event) -> None:
+        """Tells that the session has refused an answer, such as an unsigned one."""
+        request = self._handed.pop(event.id, None) if event.kind is Error else None
+        if request is not None and _key(request) in self._asking and isinstance(told := event.told, Error):
+            await self._person.tell(shown(whole(told.message))[:MOST_PROGRESS])
+            await self._person.tell(_waits(request))
+
     async def _ask(self, request: requests.Request) -> None:
         form = form_of(request, int(time.time() * 1000)) if self._person.can_be_asked else None
-        if form is None or not await self._answered(form):
-            await self._person.tell(f"waits for a person: dendro approvals lists {named(request)}")
+        if form is None or not await self._answered(request, form):
+            await self._person.tell(_waits(request))
 
-    async def _answered(self, form: Form) -> bool:
+    async def _answered(self, request: requests.Request, form: Form) -> bool:
         """Whether the client's person has answered."""
         message = form.message
         for _ in range(TRIES):
@@ -767,13 +778,19 @@ class FollowedTurn:
                     op = form.declined
                 case _:
                     return False
+            id = new_submission_id()
+            self._handed[id] = request
             try:
-                await self._client.submit(self.session, Submission(SubmissionId(new_submission_id()), op))
+                await self._client.submit(self.session, Submission(SubmissionId(id), op))
             except BrokerError as error:
                 log.warning("session %s: an answer was not handed in: %s", self.session, error)
                 return False
             return True
         return False
+
+
+def _waits(request: requests.Request) -> str:
+    return f"waits for a person: dendro approvals lists {named(request)}"
 
 
 def _key(request: requests.Request) -> tuple[str, str]:

@@ -20,12 +20,14 @@ class Door:
     def __init__(self) -> None:
         self.events: asyncio.Queue[Event] = asyncio.Queue()
         self.sent: list[Any] = []
+        self.ids: list[str] = []
 
     async def head(self, session: SessionId) -> None:
         return None
 
     async def submit(self, session: SessionId, submission: Any) -> None:
         self.sent.append(submission.op)
+        self.ids.append(submission.id)
 
     async def follow(self, session: SessionId, cursor: EqCursor) -> AsyncIterator[Event]:
         while True:
@@ -41,8 +43,10 @@ class Person:
         self.shown: asyncio.Queue[str] = asyncio.Queue()
         self.open = 0
         self.may_answer = asyncio.Event()
+        self.told: list[str] = []
 
-    async def tell(self, line: str) -> None: ...
+    async def tell(self, line: str) -> None:
+        self.told.append(line)
 
     async def ask(self, message: str, schema: dict[str, Any]) -> Answer | None:
         self.open += 1
@@ -90,3 +94,20 @@ async def test_form_of_one_agent_stays_where_the_other_ones_request_is_settled()
         door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
         await turn
     assert [op.agent_id for op in door.sent] == [2]
+
+
+async def test_client_is_told_where_an_answer_is_refused_and_its_request_stays_open() -> None:
+    door, person = Door(), Person()
+    turn = asyncio.create_task(FollowedTurn(cast(Any, door), ROOT, "t", person).outcome(BEGINNING))
+    async with asyncio.timeout(20):
+        door.events.put_nowait(Event("t", REQUEST))
+        person.may_answer.set()
+        while not door.sent:
+            await asyncio.sleep(0)
+        why = "call_1 was not answered: approvals have to be signed here; it stays open"
+        for id in ("another", door.ids[0]):
+            door.events.put_nowait(Event(id, {"type": "error", "message": why}))
+        door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
+        assert (await turn).status == "completed"
+    waits = "waits for a person: dendro approvals lists 0:call_1"
+    assert [line for line in person.told if line in (why, waits)] == [why, waits]
