@@ -19,7 +19,7 @@ from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.signed_notes import Signers
 from orchestrator.views.audited import Logs, Total, cost, who
-from tests.core.driver import USAGE, Session, a_command, op, text
+from tests.core.driver import USAGE, Session, a_command, exec_end, op, text
 from tests.rollouts.bundles import ADA, OPERATOR
 
 ANN = Sender("ann@host", "", "admin", "terminal", "machine")
@@ -78,6 +78,28 @@ async def test_signature_under_an_answer_is_held_against_the_persons_key(
     assert (found.key, found.signed) == (str(ADA.key), signed)
     [unknown] = [one async for one in who(logs_of(session), "call_1", "", Signers([OPERATOR.key]))]
     assert unknown.signed is None
+
+
+@pytest.mark.parametrize("forged", [0, 1])
+async def test_forged_signature_is_told_also_where_the_call_has_another_answer(forged: int) -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    asked(session)
+    for answer in range(2):
+        at_ms = session.now_ms + answer
+        of = "another" if answer == forged else "s1"
+        said = c.signed_answer(of, "u1", "call_1", "approved", at_ms, sha256(b"").hexdigest())
+        sig = base64.b64encode(ADA.private.sign(said.encode())).decode()
+        given = c.Signature(at_ms, sig, str(ADA.key), "call_1", "u1")
+        session.decides("call_1", "approved", by=BEN, who="ben", signature=given)
+        ended = (exec_end("call_1", 1),)
+        session.finishes("call_1", "denied", events=ended, sandbox_denied=answer == 0)
+    logs = logs_of(session)
+    [found] = [one async for one in who(logs, "call_1", "", Signers([ADA.key]))]
+    assert found.signed is False
+    lines = [e.decode_entry(line).payload for line in session.lines]
+    answers = [seq for seq, line in enumerate(lines, 1) if line.get("kind") == "answer"]
+    assert found.by_entry == f"s1:{answers[forged]}"
+    assert {f"s1:{seq}" for seq in answers} <= {*found.entries}
 
 
 async def test_answer_for_an_agent_whose_call_has_the_same_id_is_none_about_the_roots_call() -> None:
