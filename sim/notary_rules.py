@@ -44,7 +44,8 @@ NOTARY_RULES = {
         (
             "A statement says what its log was: its size is an end that the log had, its root and chain "
             "value are those of the entries up to there, a redaction or a deletion is said; what is known "
-            "of the logs of a tree is of one moment; and at rest each log is stated to its end."
+            "of the logs of a tree, and of its own, is of one moment; and at rest each log is stated "
+            "to its end."
         ),
         Case("a log had grown on when a statement of it was written"),
     ),
@@ -77,8 +78,8 @@ class NotaryRules:
         self._watch, self._double, self._registers, self._public = watch, double, registers, public
         self._roots: dict[tuple[str, int], bytes] = {}
         """Every root that was ever signed, by its register's origin and its size."""
-        self._ends: defaultdict[str, list[tuple[float, int]]] = defaultdict(list)
-        """When each log grew, and up to which entry."""
+        self._ends: defaultdict[str, list[tuple[float, int, int]]] = defaultdict(list)
+        """When each log grew, up to which entry, and where the tree's log ended then."""
         self._began_s = 0.0
         self._unlike_s: dict[str, float] = {}
         """Logs that are not as they were stated, since when."""
@@ -88,7 +89,8 @@ class NotaryRules:
             before(session, seen, at)
             if watch.reads_anew:
                 self._ends[session].clear()
-            self._ends[session].append((watch.now_s, seen.seq))
+            tree_seq = int(watch.marks(seen.tree).get(b"tree_seq", b"0"))
+            self._ends[session].append((watch.now_s, seen.seq, tree_seq))
 
         watch.grew = grew
 
@@ -205,6 +207,7 @@ class NotaryRules:
     def _is_of_one_moment(self, tree: str, logs: Sequence[KnownLog]) -> None:
         """Whether there was a moment at which all of these logs ended where they are known to end."""
         first, last, told = 0.0, self._watch.now_s, []
+        of_tree = next((known.size for known in logs if known.log.startswith("tree:")), None)
         for known in logs:
             kind, _, id = known.log.partition(":")
             if kind == "tree" or known.state == "deleted" or id not in self._watch.sessions:
@@ -212,7 +215,10 @@ class NotaryRules:
             spans = list(self._spans(id, known.size))
             if not spans:
                 self._watch.broken("noted", f"{known.log} is stated at {known.size}, and never ended there")
-            since, until = spans[-1]
+            since, until, tree_seq = spans[-1]
+            if of_tree is not None and of_tree < tree_seq:
+                told_of = f"{known.log} is stated at {known.size}, when its tree's log had {tree_seq} entries"
+                self._watch.broken("noted", f"{told_of}, and that is stated at {of_tree}")
             first, last = max(first, since), min(last, until)
             told.append((id[-4:], known.size))
         if first > last:
@@ -220,11 +226,12 @@ class NotaryRules:
                 "noted", f"the logs of {tree} never ended at one moment where they are stated: {told}"
             )
 
-    def _spans(self, session: str, size: int) -> Iterator[tuple[float, float]]:
+    def _spans(self, session: str, size: int) -> Iterator[tuple[float, float, int]]:
+        """From when to when the log ended there, and where the tree's log ended at its begin."""
         ends = self._ends[session]
-        for at, (since, end) in enumerate(ends):
+        for at, (since, end, tree_seq) in enumerate(ends):
             if end == size:
-                yield since, ends[at + 1][0] if at + 1 < len(ends) else self._watch.now_s
+                yield since, ends[at + 1][0] if at + 1 < len(ends) else self._watch.now_s, tree_seq
 
     # ── alarms ────────────────────────────────────────────────────────────────────────────────
 

@@ -29,6 +29,8 @@ TELLS = {
     "configure_session": "session_configured",
 }
 """Ops that are answered at once, each by an event of its own or by an error."""
+TAKEN = frozenset({"input_accepted", "task_started", "error"})
+"""Events that say where input went whose submission says where it shall go."""
 ANSWERS = frozenset(
     {
         "exec_approval",
@@ -111,6 +113,8 @@ class Replies:
                 self._broken(session, f"{one.op} {one.id} is answered by {sorted(kinds)}")
         elif one.op in ANSWERS:
             self._answer(session, seen, one, told, entries)
+        elif one.said.get("expected_turn_id") and one.op == "user_input" and not kinds & TAKEN:
+            self._broken(session, f"input {one.id} for a turn by its id is answered by {sorted(kinds)}")
         elif one.op in ("override_turn_context", "user_input", "user_turn") and "error" not in kinds:
             self._settings(session, before, one, entries)
         of_tree = (one.op == "interrupt" and one.said.get("tree")) or one.letter == "interrupt"

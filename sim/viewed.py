@@ -401,6 +401,18 @@ class Viewed:
         self._same(head.session, f"its past by {limit}", paged, whole)
         own = [(e.id, e.payload) for e in map(_as_shown, seen.readable) if e.type == EVENT_MSG]
         self._same(head.session, "its past", _of_its_own(whole), _of_its_own(own))
+        decided = [(told["agent_id"], told["call_id"]) for told in self._decisions(head)]
+        shown = [told for _, told in whole if told["type"] == "request_resolved" and told["agent_id"]]
+        told_of = sorted((told["agent_id"], told["call_id"]) for told in shown)
+        self._same(head.session, "decisions in its past", told_of, sorted(decided))
+
+    def _decisions(self, head: SessionHead) -> Iterable[Mapping[str, Any]]:
+        """The ends of an agent's own requests by the tree's log; at the root those of all agents'."""
+        for place, fields in self._double.stream_after(self._keys.tree(head.tree), 0):
+            message = orjson.loads(tree_entry(place, fields).payload)["msg"]
+            agent = message.get("agent_id") or 0
+            if message["type"] == "request_resolved" and agent and head.agent_id in (0, agent):
+                yield message
 
     async def _past_of(self, head: SessionHead, limit: int) -> tuple[list[Any], list[Any]]:
         whole = (await page_before(self._found, head, 0, everything)).events

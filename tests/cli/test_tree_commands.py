@@ -13,7 +13,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.cli.invocation import opened
+from orchestrator.cli.cancel import _cancel
+from orchestrator.cli.invocation import Invocation, opened
 from orchestrator.cli.send import _all_stopped
 from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.settings import NO_HISTORY
@@ -21,8 +22,11 @@ from orchestrator.gateways.resume import greeting
 from orchestrator.gateways.submit import decide
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.terminal.faults import ExitCode
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.find import Addressed, find
+from orchestrator.wiring import cancelling
+from orchestrator.wiring.open_deployment import Opened
 from tests.cli.machine import Machine
 from tests.cli.parked_tree import (
     ASKER,
@@ -273,6 +277,23 @@ def test_person_cancels_an_agent_and_is_told_how_surely(trees: ParkedTree) -> No
     assert "It ended early (canceled)" in (trees.machine.folder / "REPORT.md").read_text()
     code, words = trees.refused("send", trees.root, str(ASKER), "come back")
     assert (code, "was cancelled" in words) == (1, True)
+
+
+def test_agent_that_has_ended_when_its_cancel_is_known_to_be_taken_is_told_with_the_proof(
+    trees: ParkedTree, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    submit_end = cancelling.submit_end
+
+    async def slow(found: Opened, target: Addressed, reason: str | None, timeout_s: float) -> None:
+        await submit_end(found, target, reason, timeout_s)
+        patience = cancelling.Patience(60.0, None)
+        assert await cancelling.wait_for_ends(found, target, [ASKER], patience, print) == []
+
+    monkeypatch.setattr(cancelling, "submit_end", slow)
+    sources = SettingsSources(cwd=trees.machine.folder, environ=trees.machine.environ)
+    monkeypatch.setattr(Invocation, "settings", lambda _: load_settings(sources))
+    assert asyncio.run(_cancel(Invocation(), (trees.root, ASKER), None, (60.0, None))) is ExitCode.DONE
+    assert capsys.readouterr().out == f"agent {ASKER} is cancelled: proved\n"
 
 
 def test_end_of_an_agent_whose_worker_was_lost_is_presumed(trees: ParkedTree) -> None:

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.codec import parse_event
+from orchestrator.protocol.codec import event_of, parse_event
 from orchestrator.protocol.commands import AddFile, UpdateFile
 from orchestrator.protocol.events import CodexErrorKind
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -67,6 +67,7 @@ def test_every_event_of_the_documents_is_known() -> None:
 )
 def test_a_turn_tag_is_read_and_a_task_tag_written(newer: str, older: str) -> None:
     assert written(read({"type": newer}))["type"] == older
+    assert type(event_of({"type": newer})) is ev.EVENTS[older], "an event of a log or a queue, too"
 
 
 def test_a_file_change_is_read_with_its_tag_outside() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
@@ -190,6 +190,43 @@ async def test_trees_log_is_stated_with_the_sessions_it_names_as_of_one_moment(
         ("session", 6),
         ("tree", 2),
     ]
+
+
+async def test_log_that_grows_while_its_tree_is_looked_at_is_stated_as_of_the_moment_of_the_trees_log(
+    kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = await kept.has(said("go"))
+    await tell(kept, root, 1)
+    ends_at_once = kept.broker.trees.ends_at_once
+
+    async def then_grows(tree: TreeId, sessions: Iterable[SessionId]) -> Any:
+        found = await ends_at_once(tree, sessions)
+        await grow(kept, root, "more")
+        await tell(kept, root, 2)
+        return found
+
+    monkeypatch.setattr(kept.broker.trees, "ends_at_once", then_grows)
+    assert [(one.log.partition(":")[0], one.size) for one in await office.looks()] == [
+        ("session", 5),
+        ("tree", 1),
+    ]
+
+
+async def test_logs_of_a_tree_that_grow_when_its_sessions_are_listed_end_where_its_own_log_does(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = await kept.has(said("go"))
+    ends_at_once = kept.broker.trees.ends_at_once
+
+    async def grown(tree: TreeId, sessions: Iterable[SessionId]) -> Any:
+        await grow(kept, root, "meanwhile")
+        await tell(kept, root, 1)
+        return await ends_at_once(tree, sessions)
+
+    monkeypatch.setattr(kept.broker.trees, "ends_at_once", grown)
+    tree_seq, [head] = await kept.broker.trees.heads_at_once(TreeId(root))
+    now = await kept.head(root)
+    assert (tree_seq, head.seq, head.head) == (1, now.seq, now.head)
 
 
 async def tell(kept: Kept, root: SessionId, number: int, words: str = "told", salt: bytes = b"") -> None:

@@ -14,7 +14,8 @@ import pytest
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentStatus, SubagentSummary
-from orchestrator.protocol.events import SubagentLifecycle
+from orchestrator.protocol.events import RequestResolved, SubagentLifecycle
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import written
 from orchestrator.views.past import BadPlace, Place, page_before
 from orchestrator.wiring.open_deployment import Opened
@@ -129,6 +130,29 @@ async def test_agent_is_told_of_its_own_children_alone_and_not_by_reading_all_of
     page, _ = await logs.page(10, agent=77)
     assert all(line.startswith("own") for line in page)
     assert logs.read < 1_000
+
+
+async def test_past_of_an_agent_and_of_the_root_alone_say_who_decided_what_the_agent_had_asked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "told", _decided)
+    for agent, lines in ((0, ["told 1", "told 2", "told 3"]), (3, ["told 1", "told 3"]), (9, ["told 2"])):
+        assert await Logs(0, 3).page(0, agent=agent) == (lines, None)
+
+
+def _decided(tree_seq: int) -> TreeEntry:
+    """A decision on a request of one of two agents."""
+    resolved = RequestResolved(
+        call_id=CallId(f"c{tree_seq}"),
+        turn_id="u1",
+        decision="approved",
+        who="ann",
+        resolved_at_ms=int(1000 * BEGAN),
+        agent_id=3 if tree_seq % 2 else 9,
+    )
+    message = {**written(resolved), "message": f"told {tree_seq}"}
+    payload = orjson.dumps({"id": "u1", "msg": message})
+    return TreeEntry(tree_seq, payload, SessionId(ID), 1, b"", (), int(1000 * BEGAN))
 
 
 @pytest.mark.parametrize("text", ["", "12", "a.b", "1.2.3", "-1.2"])
