@@ -31,6 +31,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView, TreeFact, fold_tree
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol import events as ev
+from orchestrator.requests import TO_PEOPLE
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.views.tree import LIMITS_RAISED, TAIL, Doing, TreeLine, told_by, tree_line
@@ -737,7 +738,7 @@ def _mark_kind(line: TreeLine, told: ev.EventMsg) -> MarkKind | None:
             return "decision"
         case ev.BackgroundEvent() | ev.WarningEvent():
             return "budget"
-        case _ if line.text.startswith("? "):
+        case _ if told.type in TO_PEOPLE:
             return "approval"
         case _:
             return None
