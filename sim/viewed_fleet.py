@@ -225,7 +225,7 @@ class Trees:
 
     def _then(self, tree: str, past: PastTree, lines: Sequence[TreeEntry]) -> None:
         """The agents behind an entry of the tree's log, each at what it was told to be at last."""
-        status, turns = dict[int, str](), dict[int, int]()
+        status, turns, read = dict[int, str](), dict[int, int](), dict[int, int]()
         for line in lines:
             message = orjson.loads(line.payload)["msg"]
             about = orjson.loads(line.about) if line.about else {}
@@ -234,8 +234,11 @@ class Trees:
                 status[record["agent_id"]], turns[record["agent_id"]] = record["status"], record["turn"]
             elif message.get("event") == "deleted":
                 status.pop(agent, None)
-            elif about.get("read") and status.get(agent) == "ready" and about["read"] == turns[agent]:
-                # Its parent has read what came of that very turn.
+            elif about.get("read"):
+                read[agent] = about["read"]
+        for agent, turn in read.items():
+            # Its parent has read what came of that very turn.
+            if status.get(agent) == "ready" and turn == turns[agent]:
                 status[agent] = "idle"
         told = {one.agent_id: one.agent.status for one in past.agents if one.agent is not None}
         self._same(tree, f"its agents behind entry {past.tree_seq}", told, status)
