@@ -34,6 +34,7 @@ from orchestrator.core.entries import EVENT_MSG, decode_entry
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log
+from proof import chaos_defects
 from proof.chaos_clients import Crowd, Person, caught_up, client
 from proof.chaos_faults import (
     COMMON,
@@ -473,6 +474,22 @@ def _replay(file: Path) -> int:
     return 1 if refused else 0
 
 
+def _planted(names: Sequence[str], page: Path | None) -> int:
+    outcomes: list[chaos_defects.Outcome] = []
+    with lab() as place:
+        under = "; ".join(f"{name}: {value}" for name, value in _conditions(place).items())
+    for defect in chaos_defects.named(names):
+        outcomes.append(chaos_defects.hunted(defect))
+        last = outcomes[-1]
+        told = ", ".join(last.rules) or "no rule"
+        print(
+            f"{defect.name}: {'found' if last.found else 'NOT FOUND'} ({told}), {last.seeds} runs", flush=True
+        )
+        if page:
+            page.write_text(chaos_defects.page(outcomes, under), encoding="utf-8")
+    return 0 if all(one.found for one in outcomes) else 1
+
+
 def main(argv: Sequence[str]) -> int:
     """Runs the seeds that were asked for; answers the exit code."""
     parser = argparse.ArgumentParser(prog="python -m proof.chaos", description=__doc__)
@@ -498,7 +515,15 @@ def main(argv: Sequence[str]) -> int:
     )
     parser.add_argument("--replay", type=Path, metavar="FILE", help=f"repeats such a schedule {TIMES} times")
     parser.add_argument("--shrink", type=Path, metavar="FILE", help="makes one small: fewer, shorter faults")
+    parser.add_argument(
+        "--planted",
+        nargs="*",
+        metavar="DEFECT",
+        help="whether runs find planted defects (default: all of them)",
+    )
     given = parser.parse_args(argv)
+    if given.planted is not None:
+        return _planted(given.planted, given.page)
     if given.replay:
         return _replay(given.replay)
     if given.shrink:

@@ -45,7 +45,18 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from proof.chaos_clients import Wire
-from proof.growth import Series, disk_mib, files_below, growth, kind_of, kinds, of_process, slower, verdict
+from proof.growth import (
+    LEAST_POINTS,
+    Series,
+    disk_mib,
+    files_below,
+    growth,
+    kind_of,
+    kinds,
+    of_process,
+    slower,
+    verdict,
+)
 from proof.soak_processes import LEAKS
 
 TREE = 10
@@ -92,6 +103,17 @@ AOF_BYTES = 4 << 20
 """From here on Redis writes its log anew whenever it has doubled, which shows within minutes."""
 
 
+PARTS = {
+    "data": "used_memory_dataset",
+    "what it keeps beside them": "used_memory_overhead",
+    "programs of scripts": "used_memory_vm_total",
+    "room in pages that are in use": "allocator_frag_bytes",
+    "pages that the allocator holds back": "allocator_rss_bytes",
+    "outside of the allocator": "rss_overhead_bytes",
+}
+"""What Redis's process consists of, by the member of INFO that has the bytes."""
+
+
 @dataclass
 class Soak:
     """A run: what it has done so far, and what was measured of it."""
@@ -113,6 +135,8 @@ class Soak:
     costs: dict[str, float] = field(default_factory=dict)
     """Seconds of processors by part, of the whole run."""
     findings: list[str] = field(default_factory=list)
+    parts: list[tuple[float, dict[str, float]]] = field(default_factory=list)
+    """What the memory of Redis's process consists of: (seconds since the begin, MiB by part)."""
     kept_kib: dict[str, float] = field(default_factory=dict)
     """What Redis keeps on purpose when all sessions are deleted, by kind of key."""
 
@@ -263,6 +287,9 @@ async def _sample(soak: Soak) -> None:
         for what, (value, unit) in of_process(pid).items():
             soak.put(f"{what} of {name}", value, unit)
     soak.put("data of Redis", await used_kib(running) / 1024, "MiB")
+    info = await _memory(running)
+    parts = {part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info}
+    soak.parts.append((time.monotonic() - soak.began, parts))
     for kind, count in kinds(await keys_of(running)).items():
         soak.put(f"keys {kind}", count, "keys")
     for kind, entries in (await _entries(running)).items():
@@ -331,8 +358,11 @@ async def _left(soak: Soak, before_kib: float) -> list[str]:
 
 async def _data_kib(running: Fleet) -> float:
     """Memory of Redis's data, without its scripts and without the buffers of its clients."""
-    info = cast(dict[str, Any], await running.opened.broker.command("INFO", "memory"))
-    return float(info["used_memory_dataset"]) / 1024
+    return float((await _memory(running))["used_memory_dataset"]) / 1024
+
+
+async def _memory(running: Fleet) -> dict[str, Any]:
+    return cast(dict[str, Any], await running.opened.broker.command("INFO", "memory"))
 
 
 def _places(place: Lab) -> list[tuple[Path, str]]:
@@ -460,8 +490,26 @@ def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
     lines += [f"- {part}: {spent:,.0f}" for part, spent in soak.costs.items()]
     kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
     lines += ["", *wrap(f"Left in Redis on purpose when all was deleted, in KiB: {kept}.", 120)]
+    lines += _of_redis(soak.parts)
     lines += ["", "## Findings", "", *(f"- {one}" for one in soak.findings or ["none"]), ""]
     return "\n".join(lines)
+
+
+def _of_redis(parts: Sequence[tuple[float, dict[str, float]]]) -> list[str]:
+    """What its process consists of over the run, each the mean of a quarter of it."""
+    if len(parts) < 4 * LEAST_POINTS:
+        return []
+    share = len(parts) // 4
+    quarters = [[of for _, of in parts[n * share : (n + 1) * share]] for n in range(4)]
+    names = [name for name in PARTS if name in parts[0][1]]
+    rows = [
+        f"| {name} | "
+        + " | ".join(f"{sum(of[name] for of in some) / share:,.1f}" for some in quarters)
+        + " |"
+        for name in names
+    ]
+    head = ["| MiB | first quarter | second | third | last |", "|---|---:|---:|---:|---:|"]
+    return ["", "What the process of Redis consists of:", "", *head, *rows]
 
 
 def main(argv: Sequence[str]) -> int:

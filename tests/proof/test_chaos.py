@@ -16,6 +16,7 @@ import pytest
 from bench.lab import lab
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from proof.chaos import Run, shrunk
+from proof.chaos_defects import DEFECTS, PARTS, named
 from proof.chaos_faults import (
     COMMON,
     FAULTS,
@@ -267,3 +268,24 @@ def run_is_fine(*words: str) -> None:
     argv = [sys.executable, "-m", "proof.chaos", *words]
     ran = subprocess.run(argv, cwd=ROOT, env=dict(os.environ), capture_output=True, text=True, check=False)
     assert ran.returncode == 0, ran.stdout + ran.stderr
+
+
+def test_each_planted_defect_changes_one_place_and_is_some_rules_to_find(tmp_path: Path) -> None:
+    rules = {rule.__name__ for rule in RULES}
+    for defect in DEFECTS:
+        place = tmp_path / defect.name / defect.path
+        place.parent.mkdir(parents=True)
+        place.write_text((ROOT / defect.path).read_text(encoding="utf-8"), encoding="utf-8")
+        defect.plant(tmp_path / defect.name)
+        assert place.read_text(encoding="utf-8") != (ROOT / defect.path).read_text(encoding="utf-8")
+        if defect.path.endswith(".py"):
+            compile(place.read_bytes(), defect.path, "exec")
+        assert set(defect.finds) <= rules
+        assert defect.servers in TOPOLOGIES
+        assert defect.path.split("/")[0] in PARTS
+    assert len({defect.name for defect in DEFECTS}) == len(DEFECTS)
+
+
+def test_a_planted_defect_that_there_is_not_is_refused() -> None:
+    with pytest.raises(ValueError, match="no such defect: nothing"):
+        named(["nothing"])
