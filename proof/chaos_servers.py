@@ -198,7 +198,8 @@ class Server:
         client: Any = Redis(socket_timeout=patience_s, **where)
         try:
             return await client.execute_command(*words)
-        except (RedisError, OSError):
+        except (RedisError, OSError, RuntimeError):
+            # The last is uvloop's word for a transport that closed under the client.
             return None
         finally:
             await client.aclose()

@@ -88,6 +88,9 @@ class _Lean:
                 await super().send_packed_command(command, check_health)  # type: ignore[misc]
         except TimeoutError:
             raise foreign.TimeoutError("the server takes no more commands") from None
+        except RuntimeError as error:
+            # uvloop's word for a transport that has closed, and has not told so yet.
+            raise foreign.ConnectionError(str(error)) from None
         finally:
             self.socket_timeout = deadline_s
 
@@ -454,9 +457,14 @@ class _Link(asyncio.Protocol):
                 reply.set_exception(error)
 
     def _flush(self) -> None:
-        if self._unsent:
-            self._transport.writelines(self._unsent)
-            self._unsent = []
+        unsent, self._unsent = self._unsent, []
+        if not unsent:
+            return
+        try:
+            self._transport.writelines(unsent)
+        except RuntimeError as error:
+            # As in `_Lean`: it is closed.
+            self.end(foreign.ConnectionError(str(error)))
 
     def _look(self) -> None:
         """Fails the connection if its oldest command waits for too long, else looks again when it would."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 import pytest
@@ -248,3 +248,36 @@ async def test_command_that_is_given_up_while_it_connects_fails_no_other(tmp_pat
         await asyncio.sleep(0)
         first.cancel()
         assert await second == b"second"
+
+
+CLOSED = RuntimeError("unable to perform operation on <TCPTransport closed=True>; the handler is closed")
+
+
+def closed(*_: object) -> None:
+    """As a transport of uvloop writes between its end and its word of that."""
+    raise CLOSED
+
+
+async def test_transport_of_the_library_that_closes_under_a_command_is_a_server_that_is_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long = "x" * (SMALL_BYTES + 1)
+    async with serving(tmp_path) as (_, connection):
+        with monkeypatch.context() as patched:
+            patched.setattr(asyncio.StreamWriter, "writelines", closed)
+            with pytest.raises(Unavailable, match="the handler is closed"):
+                await connection.command("ECHO", long)
+        assert await connection.command("ECHO", long) == long.encode()
+
+
+async def test_transport_that_closes_under_a_command_fails_it_and_the_next_has_a_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with serving(tmp_path) as (server, connection):
+        assert await connection.command("ECHO", "first") == b"first"
+        link = cast(Any, connection)._client._link
+        monkeypatch.setattr(link._transport, "writelines", closed)
+        with pytest.raises(Unavailable, match="the handler is closed"):
+            await connection.command("ECHO", "lost")
+        assert await connection.command("ECHO", "second") == b"second"
+        assert len(server.writers) == 2
