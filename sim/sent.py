@@ -27,9 +27,11 @@ def canonical(prompt: Prompt) -> str | None:
             made.pop("content", None)
         return made
 
+    # What is encoded already is what leaves.
+    given = prompt.input if prompt.encoded is None else json.loads(prompt.encoded)
     shown = [
         said
-        for said in prompt.input
+        for said in given
         if said["type"] != "reasoning" or said.get("summary") or "encrypted_content" in said
     ]
     text: dict[str, Any] = {"verbosity": prompt.verbosity} if prompt.verbosity else {}

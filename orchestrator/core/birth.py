@@ -238,7 +238,12 @@ def whole(history: Sequence[Item]) -> bool:
     except orjson.JSONEncodeError:
         # Whoever sends it will find out, too, and says so in words of its own.
         return False
-    return not any(word in text for word in _ELSEWHERE)
+    return not refers(text)
+
+
+def refers(data: bytes) -> bool:
+    """Whether JSON of a conversation may name what stands elsewhere: a stored text, an inherited one."""
+    return any(word in data for word in _ELSEWHERE)
 
 
 def opened(history: Iterable[Item], text_of: TextOf) -> Iterator[Item]:

@@ -11,6 +11,8 @@ from __future__ import annotations
 import base64
 import binascii
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import chain, islice
+from operator import is_
 from typing import Final, Generic, TypeVar
 
 from orchestrator.core.frozen import record
@@ -68,6 +70,18 @@ class Log(Generic[T]):
         if whole == len(self.chunks):
             return Log(self.chunks, self.tail[:rest])
         return Log(self.chunks[:whole], self.chunks[whole][:rest])
+
+    def begins(self, other: Log[T]) -> bool:
+        """Whether `other` has the very same items, and maybe more behind them."""
+        full = len(self.chunks)
+        if len(other) < len(self) or not all(map(is_, self.chunks, other.chunks)):
+            return False
+        return all(map(is_, self.tail, other.chunks[full] if full < len(other.chunks) else other.tail))
+
+    def behind(self, length: int) -> Iterator[T]:
+        """The items behind the first `length`."""
+        full, rest = divmod(length, _CHUNK)
+        yield from islice(chain(chain.from_iterable(self.chunks[full:]), self.tail), rest, None)
 
     def __len__(self) -> int:
         return len(self.chunks) * _CHUNK + len(self.tail)
@@ -129,28 +143,53 @@ def made_together(history: Iterable[Item]) -> frozenset[str]:
 
 def _arranged(history: Iterable[Item]) -> list[tuple[int, Item]]:
     """The items to show, each with its place in the history; a healed output has its call's."""
-    shown: list[tuple[int, Item]] = []
-    waiting: dict[str, int] = {}
-    unanswered: set[int] = set()
-    for place, item in enumerate(history):
-        kind = item.get("type")
-        if INJECTED in item or BESIDE in item:
-            item = {name: value for name, value in item.items() if name not in _MARKS}
-        if kind in OUTPUT_KINDS:
-            kept = waiting.pop(item.get("call_id") or "", None)
-            if kept is not None:
-                shown[kept] = (place, item)
-                unanswered.discard(kept)
-            continue
-        shown.append((place, item))
-        if kind in CALL_KINDS and item.get("call_id"):
-            waiting[item["call_id"]] = len(shown)
-            unanswered.add(len(shown))
+    arrangement = Arrangement()
+    arrangement.take(history)
+    return arrangement.placed(0)
+
+
+class Arrangement:
+    """The items to show of a conversation that grows: what was taken once is not looked at again."""
+
+    __slots__ = ("_shown", "_taken", "_unanswered", "_waiting")
+
+    def __init__(self) -> None:
+        self._shown: list[tuple[int, Item]] = []
+        self._taken = 0
+        self._waiting: dict[str, int] = {}
+        self._unanswered: set[int] = set()
+
+    def take(self, items: Iterable[Item]) -> int:
+        """Takes what follows; answers up to which place all that is shown is as it was before."""
+        shown, waiting, unanswered = self._shown, self._waiting, self._unanswered
+        first, place = len(shown), self._taken - 1
+        for place, item in enumerate(items, self._taken):
+            kind = item.get("type")
+            if INJECTED in item or BESIDE in item:
+                item = {name: value for name, value in item.items() if name not in _MARKS}
+            if kind in OUTPUT_KINDS:
+                kept = waiting.pop(item.get("call_id") or "", None)
+                if kept is not None:
+                    shown[kept] = (place, item)
+                    unanswered.discard(kept)
+                    first = min(first, kept)
+                continue
             shown.append((place, item))
-    for kept in unanswered:
-        place, call = shown[kept]
-        shown[kept] = (place, written(call_output(call, ABORTED)))
-    return shown
+            if kind in CALL_KINDS and item.get("call_id"):
+                waiting[item["call_id"]] = len(shown)
+                unanswered.add(len(shown))
+                shown.append((place, item))
+        self._taken = place + 1
+        return first
+
+    def placed(self, first: int) -> list[tuple[int, Item]]:
+        """The items shown from a place on; a call that has no output yet has one that says `aborted`."""
+        found = self._shown[first:]
+        for kept in self._unanswered:
+            if kept >= first:
+                place, call = found[kept - first]
+                found[kept - first] = (place, written(call_output(call, ABORTED)))
+        return found
 
 
 def call_output(call: Item, output: ToolOutput) -> FunctionCallOutput | CustomToolCallOutput:

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import is_
 from typing import Any, Final
 
 import orjson
 
+from orchestrator.core.birth import needed, opened, refers
 from orchestrator.core.frozen import record
+from orchestrator.core.history import Arrangement, Log
 from orchestrator.model.prompt import Item, Prompt
 from orchestrator.model.responses import reasoning_of, sent_form, text_controls
 
@@ -51,7 +53,8 @@ class _Input:
 
     def precedes(self, items: Sequence[Item]) -> bool:
         """Whether these items begin with those that were read."""
-        return same(self._items, items) or self._items == list(items[: len(self._items)])
+        # Of the very same objects a list is quick to see that they are equal.
+        return self._items == list(items[: len(self._items)])
 
     def read(self, items: Sequence[Item]) -> None:
         """Takes the items behind those that were read."""
@@ -137,6 +140,102 @@ class CanonicalRequests:
             data = orjson.dumps(sorted(map(_plain, tools), key=_name), default=dict, option=_SORTED)
             self._tools = _Text.read(tuple(tools), data)
         return self._tools
+
+
+# ── inputs ────────────────────────────────────────────────────────────────────────────────────────
+# Conversations as their requests carry them. Items do not change: each is arranged, opened and encoded once.
+
+
+MOST_INPUT_BYTES: Final = 32 << 20
+"""Encoded input that is kept of all sessions together; the session that was asked for last stays."""
+TextOf = Callable[[str], str | None]
+
+
+@record
+class Shown:
+    """A whole conversation as a model is shown it, and the JSON array of what is sent of it."""
+
+    items: Sequence[Item]
+    encoded: bytes
+
+
+class _Conversation:
+    """The conversation of a session as its last request showed it."""
+
+    __slots__ = ("_arranged", "_items", "_read", "_sizes", "data")
+
+    def __init__(self) -> None:
+        self._read: Log[Item] = Log()
+        self._arranged = Arrangement()
+        self._items: list[Item] = []
+        self._sizes: list[tuple[int, int]] = []
+        """For each arranged item: the items that are shown, and the bytes that are sent, up to its end."""
+        self.data = bytearray()
+
+    def precedes(self, history: Log[Item]) -> bool:
+        return self._read.begins(history)
+
+    def read(self, history: Log[Item], text_of: TextOf) -> bool:
+        """Takes what is new; False where that needs a text which is not at hand: the rest waits for it."""
+        stands = self._arranged.take(history.behind(len(self._read)))
+        self._read = history
+        del self._sizes[stands:]
+        items, sent = self._sizes[-1] if self._sizes else (0, 0)
+        del self._items[items:]
+        del self.data[sent:]
+        for _, item in self._arranged.placed(len(self._sizes)):
+            shown: Sequence[Item] = (item,)
+            data = orjson.dumps(item)
+            if refers(data):
+                if needed(shown, text_of):
+                    return False
+                shown = list(opened(shown, text_of))
+                forms = map(sent_form, shown)
+                self._add(shown, [orjson.dumps(form) for form in forms if form is not None])
+            elif (form := sent_form(item)) is not None:
+                self._add(shown, (data if form is item else orjson.dumps(form),))
+            else:
+                self._add(shown, ())
+        return True
+
+    def _add(self, shown: Sequence[Item], sent: Iterable[bytes]) -> None:
+        encoded = b"".join(b"," + data for data in sent)
+        self._items += shown
+        self.data += encoded
+        self._sizes.append((len(self._items), len(self.data)))
+
+    def shown(self) -> Shown:
+        # Each item has a comma before it.
+        return Shown(list(self._items), b"".join((b"[", memoryview(self.data)[1:], b"]")))
+
+
+class Conversations:
+    """The conversations of a process's sessions: of one that grew, the new part is read."""
+
+    def __init__(self, most_bytes: int = MOST_INPUT_BYTES) -> None:
+        self._known: OrderedDict[str, _Conversation] = OrderedDict()
+        self._most = most_bytes
+        self._size = 0
+
+    def of(self, session: str, history: Log[Item], text_of: TextOf) -> Shown | None:
+        """The whole conversation; None if it needs a text that is not at hand, or is no JSON."""
+        known = self._forget(session)
+        if known is None or not known.precedes(history):
+            known = _Conversation()
+        try:
+            at_hand = known.read(history, text_of)
+        except orjson.JSONEncodeError:
+            return None
+        self._known[session] = known
+        self._size += len(known.data)
+        while len(self._known) > 1 and (self._size > self._most or len(self._known) > MOST_SESSIONS):
+            self._forget(next(iter(self._known)))
+        return known.shown() if at_hand else None
+
+    def _forget(self, session: str) -> _Conversation | None:
+        known = self._known.pop(session, None)
+        self._size -= len(known.data) if known is not None else 0
+        return known
 
 
 def same(before: Sequence[object], now: Sequence[object]) -> bool:

@@ -36,6 +36,8 @@ class Prompt:
     output_schema: Mapping[str, Any] | None = None
     together: frozenset[str] = frozenset()
     """The calls of the input that one response made with the call before them, by their ids."""
+    encoded: bytes | None = field(default=None, compare=False, repr=False)
+    """The JSON array of the input's `sent_form`s where that is known already."""
 
 
 def session_headers(session_id: str) -> dict[str, str]:

@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn, TypedDict
 
 import orjson
 
+from orchestrator.core.frozen import replace
 from orchestrator.core.tokens import Served
 from orchestrator.model.prompt import (
     SCHEMA_NAME,
@@ -37,7 +38,9 @@ class ResponsesFormat:
     headers: Mapping[str, str] = {"OpenAI-Beta": "responses=experimental"}
 
     def body(self, prompt: Prompt, provider: ProviderSettings) -> dict[str, Any]:
-        return request_body(prompt)
+        if prompt.encoded is None:
+            return request_body(prompt)
+        return request_body(replace(prompt, input=())) | {"input": orjson.Fragment(prompt.encoded)}
 
     def reader(self, prompt: Prompt, provider: ProviderSettings) -> ResponsesReader:
         return ResponsesReader(provider.id)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, cast
@@ -33,7 +32,7 @@ from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import Request, Response, State, Task
 from orchestrator.core.tokens import Price, Usage
 from orchestrator.core.user_turns import begun_item, publishes_items
-from orchestrator.model.canonical import MOST_SESSIONS, Sent, same
+from orchestrator.model.canonical import Sent, Shown, same
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import (
     Completed,
@@ -151,10 +150,11 @@ def prepare_request(ports: Ports, state: State) -> Prepared | None:
     table = ports.model_settings.providers.get(task.settings.model_provider, _DEFAULTS)
     if request is None or request.purpose != "turn" or task.secrets or table.previous_response_id:
         return None
-    if not (_stands(state, list(state.conversation)) and whole(beside(state))):
+    shown = _shown(ports, state)
+    if shown is None or not whole(beside(state)):
         return None
     specs = ports.tools.specs(state)
-    prompt = _of_provider(build_prompt(state, request, specs, ports.texts.get, stands=True), table, state)
+    prompt = _of_provider(build_prompt(state, request, specs, ports.texts.get, given=shown), table, state)
     sent = ports.canonical.of(prompt, request.purpose) if ports.canonical is not None else None
     return Prepared(state, prompt, sent)
 
@@ -202,9 +202,8 @@ async def _tells(following: _Following, prompt: Prompt, news: _News, prepared: P
     if ports.canonical is None:
         return
     if prompt.previous_response_id is not None or following.told:
-        said = list(state.conversation)
-        await fetch_texts(ports.texts, TreeId(state.facts.tree_id), said)
-        prompt = build_prompt(state, request, prompt.tools, ports.texts.get)
+        shown = await _whole(ports, state)
+        prompt = build_prompt(state, request, prompt.tools, ports.texts.get, given=shown)
     made = prepared is not None and prepared.prompt is prompt
     sent = prepared.sent if prepared is not None and made else ports.canonical.of(prompt, request.purpose)
     if sent is not None:
@@ -218,14 +217,17 @@ async def _prompt(following: _Following, known: Response | None, prepared: Prepa
         specs = ports.tools.specs(state)
         if len(specs) == len(prepared.prompt.tools) and same(specs, prepared.prompt.tools):
             return prepared.prompt
-    said = conversation(state, known) if known else list(state.conversation)
     tree = TreeId(state.facts.tree_id)
-    stands = await fetch_texts(ports.texts, tree, said)
+    if known is None:
+        shown = await _whole(ports, state)
+    else:
+        shown = None
+        await fetch_texts(ports.texts, tree, conversation(state, known))
     await fetch_texts(ports.texts, tree, beside(state))
     if request.purpose == "turn":
         await ports.tools.prepare(state, following.delta)
     table, told, specs = following.table, following.told, ports.tools.specs(state)
-    prompt = build_prompt(state, request, specs, ports.texts.get, known, told, stands)
+    prompt = build_prompt(state, request, specs, ports.texts.get, known, told, shown)
     return _of_provider(prompt, table, state)
 
 
@@ -357,18 +359,16 @@ def build_prompt(
     text_of: Callable[[str], str | None],
     known: Response | None = None,
     told: Sequence[tuple[str, JsonMapping]] = (),
-    stands: bool | None = None,
+    given: Shown | None = None,
 ) -> Prompt:
     """The prompt of `request`. `text_of` gives a stored text by its hash; `told` are secret answers.
 
-    A compaction is shown none of them: what it says is logged. `stands`: whether the conversation refers to
-    no stored text, if that was looked at.
+    A compaction is shown none of them: what it says is logged. `given` is the whole conversation, if it was
+    made before.
     """
     compact = request.purpose == "compact"
     settings, plan = _task(state).settings, _task(state).pinned
-    said = conversation(state, known)
-    stands = whole(said) if stands is None else stands
-    shown = said if stands else list(opened(said, text_of))
+    shown = given.items if given is not None else _opened(conversation(state, known), text_of)
     if plan is not None and not compact:
         shown = with_plan(shown, plan)
     shown = with_secrets(shown, told) if told and not compact else shown
@@ -384,7 +384,12 @@ def build_prompt(
         supports_reasoning=settings.model.startswith(_REASONING_MODELS),
         previous_response_id=known.id if known else None,
         output_schema=None if compact else resolve(_task(state).output_schema, text_of),
+        encoded=given.encoded if given is not None and shown is given.items and not compact else None,
     )
+
+
+def _opened(said: list[Item], text_of: Callable[[str], str | None]) -> Sequence[Item]:
+    return said if whole(said) else list(opened(said, text_of))
 
 
 def beside(state: State) -> list[Item]:
@@ -392,35 +397,29 @@ def beside(state: State) -> list[Item]:
     return [{"instructions": state.facts.base_instructions, "schema": _task(state).output_schema}]
 
 
-_KNOWN: OrderedDict[str, list[Item]] = OrderedDict()
-"""Conversations that refer to no stored text, by their sessions: what follows them is looked at alone."""
+def _shown(ports: Ports, state: State) -> Shown | None:
+    return ports.conversations.of(state.facts.session_id, state.conversation, ports.texts.get)
 
 
-def _stands(state: State, said: list[Item]) -> bool:
-    """Whether a session's conversation refers to no stored text."""
-    session = state.facts.session_id
-    known = _KNOWN.pop(session, [])
-    if not whole(said[len(known) :] if same(known, said) else said):
-        return False
-    _KNOWN[session] = said
-    while len(_KNOWN) > MOST_SESSIONS:
-        _KNOWN.popitem(last=False)
-    return True
+async def _whole(ports: Ports, state: State) -> Shown | None:
+    """The whole conversation, once its texts are fetched; None where one is not stored any more."""
+    if (shown := _shown(ports, state)) is not None:
+        return shown
+    await fetch_texts(ports.texts, TreeId(state.facts.tree_id), list(state.conversation))
+    return _shown(ports, state)
 
 
-async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> bool:
+async def fetch_texts(texts: Texts, tree: TreeId, items: Sequence[Item]) -> None:
     """Makes every text available that the items refer to, those inside inherited conversations too.
 
-    A text that is not stored any more stays unknown, and is asked for once. Answers whether the items refer
-    to none.
+    A text that is not stored any more stays unknown, and is asked for once.
     """
     if whole(items):
-        return True
+        return
     asked: set[str] = set()
     while missing := needed(items, texts.get) - asked:
         asked |= missing
         await texts.fetch(tree, missing)
-    return False
 
 
 def _task(state: State) -> Task:

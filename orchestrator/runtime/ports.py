@@ -36,7 +36,7 @@ from orchestrator.core.facts import Claimed, WorkspaceSaved
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Process, State
-from orchestrator.model.canonical import CanonicalRequests
+from orchestrator.model.canonical import CanonicalRequests, Conversations
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Item, ModelEvent, Prompt
 from orchestrator.protocol.ids import CallId, SnapshotId
@@ -330,5 +330,7 @@ class Ports:
     """Checks people's signatures under their answers."""
     canonical: CanonicalRequests | None = None
     """The digests of requests; None: no entry says what was sent."""
+    conversations: Conversations = field(default_factory=Conversations)
+    """Conversations as sessions showed their models in their last requests."""
     about: Callable[[State, str], AboutWorker] | None = None
     """Tells of the worker of this name, as it is now, in the session's folder; None: no entry says it."""

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable
 from typing import Any
 
+import orjson
 import pytest
 
+from orchestrator.core.birth import opened
+from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.frozen import replace
-from orchestrator.model.canonical import CanonicalRequests
+from orchestrator.core.history import BESIDE, INHERITED, Item, Log, for_model
+from orchestrator.model.canonical import CanonicalRequests, Conversations
 from orchestrator.model.prompt import Prompt
-from orchestrator.model.responses import sent_form
+from orchestrator.model.responses import ResponsesFormat, request_body, sent_form
+from orchestrator.tables import ProviderSettings
 
 SAID = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "gö"}]}
 CALL = {"type": "function_call", "id": "fc_9", "call_id": "call_7", "name": "shell", "arguments": "{}"}
@@ -101,3 +107,110 @@ def test_request_that_is_no_json_has_no_digest_and_spoils_no_later_one() -> None
     known = CanonicalRequests()
     assert known.of(prompt(SAID, {"type": "message", "role": "user", "content": "\ud800"}), "turn") is None
     assert known.of(prompt(SAID), "turn") == CanonicalRequests().of(prompt(SAID), "turn")
+
+
+# ── inputs ────────────────────────────────────────────────────────────────────────────────────────
+
+TEXT, ELSEWHERE = "a" * 64, "b" * 64
+LONG = {**DONE, "call_id": "long", "output": {REFERENCE: TEXT, "bytes": 5}}
+BEFORE = {"type": INHERITED, "content": {REFERENCE: ELSEWHERE, "bytes": 5}}
+TABLE = ProviderSettings(id="p", base_url="http://127.0.0.1/v1")
+STORED = {TEXT: "a long output", ELSEWHERE: json.dumps([SAID, {**CALL, "call_id": "x"}])}
+KEPT_BY_NOBODY = {"type": "reasoning", "summary": [], "content": [{"text": "raw"}]}
+CONVERSATION: tuple[Item, ...] = (
+    BEFORE, SAID, CALL, {**CALL, "call_id": "long"}, {**CALL, "call_id": "never"}, THOUGHT, LONG, DONE,
+    KEPT_BY_NOBODY, {**CALL, "call_id": "late", BESIDE: True}, SAID, {**DONE, "call_id": "late"},
+    {**DONE, "call_id": "of nothing"}, {**SAID, "content": [{"type": "input_text", "text": '"$blob"'}]},
+)  # fmt: skip
+
+
+def log_of(items: Iterable[Item]) -> Log[Item]:
+    return Log.of(items)
+
+
+def told_whole(items: Any, text_of: Any) -> list[Any]:
+    return list(opened(for_model(items), text_of))
+
+
+@pytest.mark.parametrize("chunk", [1, 2, 3, 5, 14])
+def test_conversation_that_grew_is_shown_and_sent_as_if_it_was_read_whole(chunk: int) -> None:
+    known, history = Conversations(), Log[Item]()
+    # Behind 64 items they stand in another part of the log.
+    for at, item in enumerate(CONVERSATION * 11):
+        history = history.append(item)
+        if at % chunk:
+            continue
+        shown = known.of("s1", history, STORED.get)
+        assert shown is not None
+        assert shown.items == told_whole(history, STORED.get)
+        asked = prompt(*shown.items)
+        encoded = ResponsesFormat().body(replace(asked, encoded=shown.encoded), TABLE)
+        assert orjson.dumps(encoded) == orjson.dumps(request_body(asked))
+
+
+def test_other_history_of_a_session_is_read_anew() -> None:
+    known, of_all = Conversations(), log_of(CONVERSATION)
+    for history in (of_all, of_all.prefix(5), log_of((SAID, CALL)), of_all, log_of([*CONVERSATION])):
+        shown = known.of("s1", history, STORED.get)
+        assert shown is not None
+        assert shown.items == told_whole(history, STORED.get)
+        assert orjson.loads(shown.encoded) == request_body(prompt(*shown.items))["input"]
+
+
+def test_of_a_conversation_that_grew_no_item_is_encoded_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.model import canonical
+
+    known, encoded = Conversations(), list[str]()
+
+    def counted(item: Any) -> Any:
+        encoded.append(item["type"])
+        return sent_form(item)
+
+    monkeypatch.setattr(canonical, "sent_form", counted)
+    history = log_of([SAID] * 200)
+    for _ in range(3):
+        history = history.append(SAID)
+        known.of("s1", history, STORED.get)
+    assert len(encoded) == 203
+
+
+def test_request_that_waits_for_its_retry_keeps_its_conversation() -> None:
+    known, history = Conversations(), log_of([SAID, CALL])
+    before = known.of("s1", history, STORED.get)
+    assert before is not None
+    items, encoded = list(before.items), before.encoded
+    known.of("s1", history.append(DONE).append(SAID), STORED.get)
+    assert (before.items, before.encoded) == (items, encoded)
+    assert items[-1]["output"] == "aborted"
+
+
+def test_conversation_whose_text_is_not_at_hand_is_shown_once_it_is() -> None:
+    known, at_hand, history = Conversations(), dict[str, str](), log_of(CONVERSATION)
+    assert known.of("s1", history, at_hand.get) is None
+    at_hand[ELSEWHERE] = STORED[ELSEWHERE]
+    assert known.of("s1", history, at_hand.get) is None, "the output is still missing"
+    at_hand |= STORED
+    shown = known.of("s1", history, at_hand.get)
+    assert shown is not None
+    assert shown.items == told_whole(history, STORED.get)
+
+
+def test_conversation_that_is_no_json_is_shown_to_nobody_and_spoils_no_other() -> None:
+    known, broken = Conversations(), {**SAID, "content": "\ud800"}
+    assert known.of("s1", log_of([SAID, broken, CALL]), STORED.get) is None
+    shown = known.of("s1", log_of([SAID]), STORED.get)
+    assert shown is not None
+    assert shown.items == [SAID]
+
+
+def test_conversations_that_are_asked_for_last_are_kept_within_their_bound() -> None:
+    size = len(orjson.dumps(SAID)) + 1
+    known, histories = Conversations(most_bytes=3 * size), [log_of([SAID, SAID]) for _ in range(4)]
+    for session, history in enumerate(histories):
+        shown = known.of(f"s{session}", history, STORED.get)
+        assert shown is not None
+    assert list(known._known) == ["s3"]
+    assert known._size == 2 * size
+    large = known.of("large", log_of([SAID] * 9), STORED.get)
+    assert large is not None
+    assert list(known._known) == ["large"], "the last one stays, whatever its size"
