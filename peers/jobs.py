@@ -64,7 +64,7 @@ class Queue(Peer):
         """Enqueues a job."""
         raise NotImplementedError
 
-    async def submit(self, prefix: str, count: int) -> float:
+    async def enqueue(self, prefix: str, count: int) -> float:
         """Enqueues so many jobs one after the other; the time before the first, on CLOCK_MONOTONIC."""
         began = time.monotonic()
         for number in range(count):

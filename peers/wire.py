@@ -32,7 +32,7 @@ class Peer:
         """
         raise NotImplementedError
 
-    async def submit(self, prefix: str, count: int) -> float:
+    async def enqueue(self, prefix: str, count: int) -> float:
         """Enqueues so many jobs (`peers.jobs`); the time before the first one, on CLOCK_MONOTONIC."""
         raise NotImplementedError
 

@@ -538,14 +538,14 @@ async def _until(holds: Any, seconds: float) -> None:
 async def dispatched(held: Stage, size: Size) -> dict[str, float]:
     """Jobs one by one, then many together."""
     adapter = await held.started()
-    await adapter.ask("submit", "warm", WARM)
+    await adapter.ask("enqueue", "warm", WARM)
     await _begun(held, f"warm-{WARM - 1}")
     took = []
     for number in range(size.jobs // 10):
-        began = await adapter.ask("submit", f"alone{number}", 1)
+        began = await adapter.ask("enqueue", f"alone{number}", 1)
         took.append(await _begun(held, f"alone{number}-0") - began)
     before = _cpu_s(adapter.process.pid)
-    began = await adapter.ask("submit", "many", size.jobs)
+    began = await adapter.ask("enqueue", "many", size.jobs)
     last = max([await _begun(held, f"many-{number}") for number in range(size.jobs)])
     spent = _cpu_s(adapter.process.pid) - before
     return {
@@ -559,7 +559,7 @@ async def dispatched(held: Stage, size: Size) -> dict[str, float]:
 async def recovered(held: Stage, size: Size) -> float | None:
     """Seconds from a worker's SIGKILL to the second begin of its job; another worker is there at once."""
     adapter = await held.started()
-    await adapter.ask("submit", "sleep", 1)
+    await adapter.ask("enqueue", "sleep", 1)
     await _begun(held, "sleep-0")
     await adapter.ask("kill")
     died = time.monotonic()

@@ -141,14 +141,14 @@ class Double:
         return Stated(self._store, name, command[3:first], command[first:], self._now_us())
 
     def look(self, *args: Any) -> Any:
-        """A read that is no event of the simulation."""
+        """A read that the simulation does not count as one of its events."""
         before = self._store.writes
         reply = self._execute(encoded(args))
         assert self._store.writes == before, args[0]
         return _parsed(args[0], reply)
 
     def look_by(self, source: bytes, count: int, *words: Any) -> Any:
-        """The reply of a script that reads, and is no event of the simulation."""
+        """The reply of a script that reads, which the simulation does not count either."""
         before, told = self._store.writes, encoded(words)
         reply = self._store.run(self._now_us(), source, told[:count], told[count:])
         assert self._store.writes == before

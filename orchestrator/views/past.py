@@ -229,7 +229,7 @@ def _concerns(head: SessionHead, kind: EventKind, message: JsonObject) -> bool:
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────
 # Messages between agents as a person reads them: those that an agent sent and got, by its own log.
 #
-# A message between agents is no event of the protocol: it goes from log to log, and events say only how
+# The protocol has no event for a message between agents: it goes from log to log, and events say only how
 # many wait. So each becomes an event of the views' own, `agent_mail`, at its entry's place. One line of
 # its text is shown; the whole is in the log of the agent that got it.
 

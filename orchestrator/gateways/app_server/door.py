@@ -28,7 +28,6 @@ from orchestrator.gateways.app_server.messages import (
     NotThere,
     RequestId,
     RpcError,
-    WasDeleted,
     not_found,
     notification,
     request,
@@ -140,14 +139,7 @@ class Door:
 
     async def head(self, thread: str) -> SessionHead:
         """The session of a thread that this principal may see; raises `RpcError`."""
-        head = await self.known(thread)
-        if head is None:
-            raise await missing(self.client, thread, not_found(thread))
-        return head
-
-    async def known(self, thread: str) -> SessionHead | None:
-        """The same, None for a thread that there is not; raises `RpcError` for what is no id."""
-        return await thread_head(self.client, thread)
+        return await head_of(self.client, thread, not_found)
 
     def new_turn_id(self) -> SubmissionId:
         """An id under which a turn is submitted: a UUIDv7, as threads have."""
@@ -182,16 +174,14 @@ class Door:
         *,
         turn: str | None = None,
         patience_s: float | None = None,
-        client: Client | None = None,
-        id: SubmissionId | None = None,
+        words: SubmissionId | None = None,
     ) -> E | None:
         """Submits an op, and returns the event of the kinds `by` that tells what became of it.
 
         It bears the op's id, or that of the `turn` that the op is about. None if none came in time; raises
-        `OpRefused` with the session's words. `client` submits under `id`; without them this connection's own
-        does, under a new one.
+        `OpRefused` with the session's words. `words`: the id of a person's words, which may be sent again.
         """
-        client, own = client or self.client, id or SubmissionId(new_submission_id())
+        client, own = (self.words, words) if words else (self.client, SubmissionId(new_submission_id()))
 
         def tells(event: Event) -> bool:
             refused = event.kind is Error and event.id == own
@@ -349,7 +339,7 @@ class Door:
     # ── telling ───────────────────────────────────────────────────────────────────────────────
 
     def notify(self, method: str, params: Mapping[str, object]) -> None:
-        """Tells the client something that is no event of a log."""
+        """Tells the client something of which no log has an event."""
         whole: JsonObject = dict(params)
         at_ms = self.ports.now_ms()
         self.tell(Line(method, whole, notification(method, whole, at_ms), at_ms))
@@ -423,22 +413,37 @@ class Door:
             self.unsubscribe(session)
 
 
-async def thread_head(client: Client, thread: str) -> SessionHead | None:
-    """The session of a thread that the client may see, if there is one; `NotThere` for what is no id."""
+class WasDeleted(NotThere):
+    """The thread was there, and the client might have seen it."""
+
+    def __init__(self, message: str, found: Deleted) -> None:
+        super().__init__(message)
+        self.found = found
+
+
+def session_of(thread: str) -> SessionId:
+    """The id of a thread; raises `NotThere` for what is none."""
     try:
-        session = parse_session_id(thread)
+        return parse_session_id(thread)
     except InvalidSessionId:
         raise NotThere(f"invalid thread id: {thread[:100]}") from None
-    return await client.head(session)
 
 
-async def missing(client: Client, thread: str, error: RpcError) -> RpcError:
-    """The error for a thread that there is not; one that was deleted is told with who did, and when."""
-    found = await client.deletion(parse_session_id(thread))
-    return error if found is None else WasDeleted(f"{error.message}: {deletion_words(found)}", found)
+async def head_of(client: Client, thread: str, absent: Callable[[str], RpcError]) -> SessionHead:
+    """The session of a thread that the client may see.
+
+    Raises `NotThere`: with the words of `absent`, and behind them who deleted the thread, and when, if that
+    is known.
+    """
+    session = session_of(thread)
+    head = await client.head(session)
+    if head is None:
+        error, found = absent(thread), await client.deletion(session)
+        raise error if found is None else WasDeleted(f"{error.message}: {_deletion_words(found)}", found)
+    return head
 
 
-def deletion_words(found: Deleted) -> str:
+def _deletion_words(found: Deleted) -> str:
     at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
     who = f"it was deleted by {found.who}" if found.who else "its time was over, and it was deleted"
     return f"{who} at {at:%Y-%m-%d %H:%M:%S} UTC"

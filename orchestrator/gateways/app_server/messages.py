@@ -6,7 +6,7 @@ A message that cannot be answered (no JSON, no object, no method and no id) is i
 from __future__ import annotations
 
 from enum import IntEnum
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 import orjson
 from pydantic import ValidationError
@@ -14,9 +14,6 @@ from pydantic import ValidationError
 from orchestrator.core.frozen import record
 from orchestrator.protocol.bounds import MESSAGE_VALUES, more_values_than
 from orchestrator.protocol.wire import JsonObject, JsonValue
-
-if TYPE_CHECKING:
-    from orchestrator.broker.records import Deleted
 
 # ── errors ────────────────────────────────────────────────────────────────────────────────────────
 # Errors of JSON-RPC: the codes, and the refusals that clients know by their text.
@@ -44,14 +41,6 @@ class RpcError(Exception):
 
 class NotThere(RpcError):
     """The thing that a request names is unknown here, or another namespace's: the same words for both."""
-
-
-class WasDeleted(NotThere):
-    """The thing was there, and the client might have seen it."""
-
-    def __init__(self, message: str, found: Deleted) -> None:
-        super().__init__(message)
-        self.found = found
 
 
 class NotMeant(RpcError):

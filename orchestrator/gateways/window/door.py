@@ -26,7 +26,7 @@ from starlette.types import Receive, Send
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
-from orchestrator.gateways.app_server.door import ClientInfo, Door, missing, thread_head
+from orchestrator.gateways.app_server.door import ClientInfo, Door, WasDeleted, head_of
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import LiveThreads
 from orchestrator.gateways.app_server.messages import (
@@ -34,7 +34,6 @@ from orchestrator.gateways.app_server.messages import (
     NotMeant,
     NotThere,
     RpcError,
-    WasDeleted,
     bad_params,
     invalid,
     no_rollout,
@@ -371,9 +370,7 @@ class Window:
     async def _thread(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
         channel = LogChannel(asked.topic, stream.news)
         client = self._given.ports.client(reader, "window")
-        head = await thread_head(client, asked.named)
-        if head is None:
-            raise await missing(client, asked.named, no_rollout(asked.named))
+        head = await head_of(client, asked.named, no_rollout)
         session = head.session
         stream.add(channel)
         seat = ThreadSeat(channel, client)
@@ -684,8 +681,5 @@ async def export_of(ports: Ports, principal: Principal, given: JsonValue) -> Exp
         raise invalid(error) from None
     if wish.full:
         principal.require(Scope.ADMIN, _WHOLE)
-    client = ports.client(principal, "window")
-    head = await thread_head(client, wish.thread_id)
-    if head is None:
-        raise await missing(client, wish.thread_id, no_rollout(wish.thread_id))
+    head = await head_of(ports.client(principal, "window"), wish.thread_id, no_rollout)
     return Export(head, wish.full)

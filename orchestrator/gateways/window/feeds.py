@@ -27,7 +27,7 @@ from orchestrator.broker.records import AT_REST, Deleted
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.door import missing, thread_head
+from orchestrator.gateways.app_server.door import head_of
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import NotThere, no_rollout
 from orchestrator.gateways.app_server.methods.approvals import answered_json, request_id, request_row
@@ -378,10 +378,7 @@ async def workers(ports: Ports, namespace: str, named: str) -> AsyncIterator[Upd
 
 async def _a_tree(ports: Ports, reader: Principal, named: str) -> None:
     """Raises `NotThere` for what is no root of the reader's namespace."""
-    client = ports.client(reader, "window")
-    head = await thread_head(client, named)
-    if head is None:
-        raise await missing(client, named, no_rollout(named))
+    head = await head_of(ports.client(reader, "window"), named, no_rollout)
     if head.agent_id != ROOT:
         raise no_rollout(named)
 

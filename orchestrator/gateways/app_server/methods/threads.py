@@ -12,10 +12,10 @@ from pydantic import Field
 
 from orchestrator.broker.records import SessionHead, TreeEntry
 from orchestrator.core.counts import counted
-from orchestrator.core.ids import InvalidSessionId, parse_session_id
+from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.core.state import Process, State
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.door import Door, missing
+from orchestrator.gateways.app_server.door import Door, head_of
 from orchestrator.gateways.app_server.messages import bad_params, no_rollout
 from orchestrator.gateways.app_server.method import (
     CursorText,
@@ -103,10 +103,7 @@ _SORTS: Mapping[str, SortKey] = {"created_at": "created", "updated_at": "recency
 
 async def head_to_read(door: Door, thread: str) -> SessionHead:
     """The session of a thread whose log is read; raises `RpcError` as clients know it."""
-    head = await door.known(thread)
-    if head is None:
-        raise await missing(door.client, thread, no_rollout(thread))
-    return head
+    return await head_of(door.client, thread, no_rollout)
 
 
 # ── lists ─────────────────────────────────────────────────────────────────────────────────────────
@@ -274,7 +271,7 @@ async def all_turns(door: Door, head: SessionHead) -> list[JsonObject]:
 
 async def _root_turns(door: Door, head: SessionHead, turns: Sequence[Turn]) -> Callable[[Turn], str | None]:
     """Names the turn of the root in which a turn of its agent was begun; None for the turns of a root."""
-    root = None if head.agent_id == ROOT or not turns else await door.known(head.tree)
+    root = None if head.agent_id == ROOT or not turns else await door.client.head(SessionId(head.tree))
     oldest_ms = min((turn.started_ms or 0 for turn in turns), default=0)
     begun = [] if root is None else await begun_since(door.ports.found, root, oldest_ms)
     return lambda turn: turn_at(begun, turn.started_ms or 0)

@@ -21,7 +21,7 @@ from orchestrator.core.modes import settings_named
 from orchestrator.core.registry import projected
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.door import Door
+from orchestrator.gateways.app_server.door import Door, session_of
 from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
@@ -190,7 +190,7 @@ class ThreadParams(Params):
 
 async def thread_unsubscribe(door: Door, params: ThreadParams) -> Result:
     """Hears a thread no more; what runs in it goes on."""
-    head = await door.known(params.thread_id)
+    head = await door.client.head(session_of(params.thread_id))
     if head is None:
         return {"status": "notLoaded"}
     return {"status": "unsubscribed" if door.part_with(head.session) else "notSubscribed"}
@@ -276,7 +276,7 @@ async def _handed_in(
     """
     if head.at_rest:
         return turn, await door.words.submit(head, Submission(turn, said))
-    told = await door.decided(head, said, STEERED, client=door.words, id=turn)
+    told = await door.decided(head, said, STEERED, words=turn)
     return SubmissionId(told.turn_id) if isinstance(told, InputAccepted) else turn, None
 
 
@@ -305,7 +305,7 @@ def tell_settings(door: Door, session: SessionId, settings: TurnSettings) -> Non
 async def warn_unserved(door: Door, head: SessionHead, sq_id: str) -> None:
     """Tells the client that no worker has taken its words, if none has after a while."""
     await asyncio.sleep(door.ports.unserved_s)
-    now = await door.known(head.session)
+    now = await door.client.head(head.session)
     if now is not None and now.holder is None and queue_number(now.cursor) < queue_number(sq_id):
         door.notify("warning", {"threadId": head.session, "message": no_worker(now.pool)})
 
@@ -500,7 +500,7 @@ async def _resumed(door: Door, head: SessionHead, params: ThreadResume) -> Resul
 
 async def _seen(door: Door, head: SessionHead, seq: int) -> SessionHead:
     """The thread as of the place from which it is heard."""
-    now = await door.known(head.session) or head
+    now = await door.client.head(head.session) or head
     if seq in (0, now.seq):
         return now
     async for stored in door.ports.found.log(head.session, seq, seq - 1):
@@ -562,7 +562,7 @@ async def _running_below(door: Door, head: SessionHead, asks: bool) -> list[Sess
 
 async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
     """Tells the client of an agent's thread, as at its birth: it drops requests of a thread unknown to it."""
-    head = await door.known(session)
+    head = await door.client.head(session)
     if head is None:
         return
     told = await thread_of(door, head)
