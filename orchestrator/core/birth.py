@@ -16,7 +16,7 @@ from orchestrator.core.entries import Entry, timestamp
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import CALL_KINDS, INHERITED, OUTPUT_KINDS, Item, for_model
 from orchestrator.core.ids import SessionId
-from orchestrator.core.lines import MetaLine, given
+from orchestrator.core.lines import MetaLine, given, told_of_git
 from orchestrator.core.modes import task_settings
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
@@ -68,7 +68,7 @@ def first_entries(birth: Birth) -> tuple[Entry, ...]:
         birth.originator,
         birth.version,
         birth.user_instructions,
-        git=dict(birth.git) if birth.git else UNSET,
+        git=told_of_git(dict(birth.git)) if birth.git else UNSET,
         forked_from_id=parent,
     )
     if source is not None:

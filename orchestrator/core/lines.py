@@ -7,6 +7,7 @@ the payload that it is, whatever fields it has; a record is a reading of it.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import ClassVar, TypeAlias, TypeVar, cast, get_args
@@ -18,6 +19,21 @@ from orchestrator.core.settings import OF_TURNS, TurnSettings
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject, JsonValue, Unset
 
 T = TypeVar("T")
+
+
+_SIGNED_IN = re.compile(r"(?i)^(https?://)[^/]*@|^([a-z][a-z0-9+.-]*://)[^/@:]*:[^/]*@")
+
+
+def without_sign_in(url: str) -> str:
+    """A repository's address without a name and password; a name alone stays where it is no secret."""
+    return _SIGNED_IN.sub(lambda found: found[1] or found[2], url)
+
+
+def told_of_git(told: JsonValue | Unset) -> JsonValue | Unset:
+    """A log's word on a folder's repository, whose address has no password there."""
+    if not isinstance(told, Mapping) or not isinstance(url := told.get("repository_url"), str):
+        return told
+    return {**told, "repository_url": without_sign_in(url)}
 
 
 @record

@@ -15,13 +15,14 @@ import orjson
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
+from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
-from orchestrator.protocol.events import TokenUsage
+from orchestrator.protocol.events import Error, TokenUsage
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonMapping
@@ -294,6 +295,8 @@ class OneTurn:
     _projector: Projector = field(init=False)
     _follower: TurnFollower = field(init=False)
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    _refusals: dict[str, Question] = field(default_factory=dict)
+    """The requests that it has refused, and that are open still, by the submission of the refusal."""
 
     def __post_init__(self) -> None:
         self._projector = Projector(self.run.session)
@@ -342,6 +345,8 @@ class OneTurn:
         for change in self._projector.receive(event):
             if isinstance(change, r.RequestOpened):
                 await self._asked(change)
+            elif isinstance(change, r.RequestResolved):
+                self._refusals = {id: one for id, one in self._refusals.items() if one != _question(change)}
             if _turn_of(change) != self._follower.turn:
                 continue
             await self._write(self.writer.receive(change))
@@ -349,6 +354,10 @@ class OneTurn:
                 completed = change.turn.status is r.TurnStatus.COMPLETED
         if isinstance(end, Quarantined):
             raise SetAside(self.run.session)
+        if end is None and event.id in self._refusals and isinstance(told := event.told, Error):
+            # It stays open, and nobody here can answer it: whoever may is not waited for.
+            await self._write(self.writer.refused(whole(told.message)))
+            return False
         return None if end is None else completed
 
     async def _asked(self, opened: r.RequestOpened) -> None:
@@ -356,12 +365,21 @@ class OneTurn:
         if self.run.asks_people:
             self.run.say("waits for a person: dendro approvals")
             return
-        op = opened.request.refused()
-        await self.run.client.submit(self.run.session, Submission(SubmissionId(new_submission_id()), op))
+        id, op = SubmissionId(new_submission_id()), opened.request.refused()
+        self._refusals[id] = _question(opened)
+        await self.run.client.submit(self.run.session, Submission(id, op))
 
     async def _write(self, lines: Iterable[Line]) -> None:
         for line in lines:
             await self.run.write(orjson.dumps(line) + b"\n")
+
+
+Question: TypeAlias = tuple[str | None, r.ItemId]
+"""A request: the agent that asks, and its call."""
+
+
+def _question(change: r.RequestOpened | r.RequestResolved) -> Question:
+    return change.session, change.item
 
 
 def _turn_of(change: r.Change) -> str | None:

@@ -49,7 +49,7 @@ from orchestrator.core.entries import Encoded, Entry, encode_entry, kind_of, tim
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
-from orchestrator.core.lines import MetaLine, read_meta
+from orchestrator.core.lines import MetaLine, read_meta, told_of_git
 from orchestrator.core.packs import Pack, read_pack
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
@@ -389,7 +389,7 @@ def _session_meta(meta: MetaLine, newcomer: Newcomer) -> MetaLine:
         "instructions": None,
     }
     missing = {name: value for name, value in usual.items() if getattr(meta, name) is UNSET}
-    return replaced(meta, **missing, id=newcomer.facts.session_id)
+    return replaced(meta, **missing, id=newcomer.facts.session_id, git=told_of_git(meta.git))
 
 
 def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:

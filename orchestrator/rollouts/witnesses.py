@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import fcntl
 import logging
+import os
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
@@ -21,7 +24,7 @@ import orjson
 
 from orchestrator.core.frozen import record
 from orchestrator.core.merkle import is_consistent
-from orchestrator.private_files import write_file
+from orchestrator.private_files import open_file, write_file
 from orchestrator.rollouts.register import BadRegister, Register, Signed
 from orchestrator.rollouts.signed_notes import (
     COSIGNATURE,
@@ -113,8 +116,12 @@ class Witness:
     def sign(self, request: Request, time_s: int) -> Signature:
         """Signs a checkpoint that continues the last one; what it signed is on the disk before.
 
-        Raises `NotWitnessed` and `BadNote`.
+        Raises `NotWitnessed`, `BadNote` and `NotPrivate`.
         """
+        with self._alone():
+            return self._sign(request, time_s)
+
+    def _sign(self, request: Request, time_s: int) -> Signature:
         point, known = request.signed.point, self._known()
         keys = [key for key in self._logs if key.name == point.origin]
         if not request.signed.note.signed_by(keys):
@@ -137,6 +144,16 @@ class Witness:
         """The size of a register that it has signed last."""
         known = self._known().get(origin)
         return known["size"] if known else 0
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Two that sign at once would both continue what was signed before, each with a root of its own."""
+        lock = open_file(self._file.with_name(f"{self._file.name}.lock"), os.O_RDWR)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+        finally:
+            os.close(lock)
 
     def _known(self) -> dict[str, _Last]:
         try:

@@ -23,6 +23,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.lines import without_sign_in
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
@@ -152,6 +153,11 @@ def _of_repository(settings: Settings, url: str, ref: str) -> PortableFolder:
         check_source(url, ref, settings.workspace.git_protocols)
     except ValueError as error:
         raise NoWorkspace(str(error)) from None
+    if without_sign_in(url) != url:
+        raise NoWorkspace(
+            "git: the address has a name and password in it, which the session's log would keep: "
+            "leave them out, and give the workers credentials of their own (git's `credential.helper`)"
+        )
     name = url.rstrip("/").removesuffix(".git").rpartition("/")[2].rpartition(":")[2]
     source: Mapping[str, str] = {"git": url, **({"ref": ref} if ref else {})}
     return _portable(settings, name, source=source, untold=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 
 from orchestrator.core.birth import MOST_NAMED, Birth, ForkedFrom, first_entries, taken_settings
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
@@ -34,6 +35,23 @@ def test_session_begins_with_its_meta_its_settings_and_its_first_event() -> None
     assert (event.id, event.payload["type"]) == ("", "session_configured")
     assert event.payload["reasoning_effort"] == "high"
     assert [entry.type for entry in context] == ["response_item"]
+
+
+@pytest.mark.parametrize(
+    ("url", "told"),
+    [
+        ("https://git.example/a@b.git", "https://git.example/a@b.git"),
+        ("https://ann:hu@sh@git.example/a.git", "https://git.example/a.git"),
+        ("HTTPS://token@git.example/a.git", "HTTPS://git.example/a.git"),
+        ("ssh://git@git.example/a.git", "ssh://git@git.example/a.git"),
+        ("ssh://git:hush@git.example/a.git", "ssh://git.example/a.git"),
+        ("git@git.example:team/a.git", "git@git.example:team/a.git"),
+        ("/srv/a.git", "/srv/a.git"),
+    ],
+)
+def test_first_line_has_no_password_of_the_repository(url: str, told: str) -> None:
+    meta = born(git={"repository_url": url, "branch": "main"})[0]
+    assert meta.payload["git"] == {"repository_url": told, "branch": "main"}
 
 
 def test_folded_birth_is_an_idle_session_that_knows_itself() -> None:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import json
+from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
 
+from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.exec_json import ExecWriter
+from orchestrator.gateways.client import Client
+from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
 from orchestrator.protocol.events import TokenUsage
+from orchestrator.protocol.ops import UserInput
 from orchestrator.protocol.scalars import ExecCommandSource
+from orchestrator.protocol.submission import Submission
+from orchestrator.views.event import Event
 from orchestrator.views.turns import turn_records as r
+from tests.acceptance.conversation import PATIENCE_S
 
 TURN, ITEM = r.TurnId("t"), r.ItemId("t-1")
 
@@ -149,3 +158,53 @@ def test_figures_are_those_of_the_thread() -> None:
         "output_tokens": 60,
         "reasoning_output_tokens": 5,
     }
+
+
+NOT_TAKEN = "c1 was not answered: answers have to be signed here; it stays open"
+
+
+class Refusing(Client):
+    """A session whose turn asks about a command, and its word on the refusal of a run that joined it."""
+
+    def __init__(self, says: str) -> None:
+        self._says, self._handed_in = says, list[Submission]()
+
+    async def submit(self, session: SessionId, submission: Submission) -> None:  # type: ignore[override]
+        self._handed_in.append(submission)
+
+    async def follow(self, session: SessionId, cursor: EqCursor) -> AsyncIterator[Event]:  # type: ignore[override]
+        mine = self._handed_in[0].id
+        yield Event(mine, {"type": "input_accepted", "turn_id": "t", "delivery": "steered"})
+        yield Event("t", {"type": "exec_approval_request", "call_id": "c1", "command": ["make"], "cwd": "/w"})
+        refusal = self._handed_in[1]
+        if self._says == "decided":
+            told = {"call_id": "c1", "turn_id": "t"} | {
+                "decision": "approved",
+                "who": "ada",
+                "resolved_at_ms": 1,
+            }
+            yield Event("t", {"type": "request_resolved", **told})
+        yield Event(refusal.id, {"type": "error", "message": NOT_TAKEN})
+        yield Event("t", {"type": "task_complete", "last_agent_message": "done"})
+
+
+@pytest.mark.parametrize(
+    ("says", "completed", "last"),
+    [
+        ("no", False, {"type": "turn.failed", "error": {"message": NOT_TAKEN}}),
+        ("decided", True, {"type": "turn.completed"}),
+    ],
+)
+async def test_run_ends_whose_refusal_a_session_does_not_take(
+    says: str, completed: bool, last: dict[str, Any]
+) -> None:
+    written = list[bytes]()
+
+    async def write(line: bytes) -> None:
+        written.append(line)
+
+    turn = OneTurn(Run(Refusing(says), SessionId("s"), write, print), ExecWriter())
+    turn.know([Event("t", {"type": "task_started", "model_context_window": 1})])
+    async with asyncio.timeout(PATIENCE_S):
+        assert await turn.hold(UserInput(items=()), BEGINNING) is completed
+    assert json.loads(written[-1]).items() >= last.items()

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
+import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -74,6 +77,24 @@ def test_witness_refuses_a_fork_of_the_register(tmp_path: Path) -> None:
         own.sign(Request(9, (), before), 7)
     with pytest.raises(NotWitnessed, match="does not continue"):
         own.sign(Request(9, (), Signed.read(longer.note.encode())), 8)
+
+
+def test_witness_that_signs_waits_until_another_process_has_signed(tmp_path: Path) -> None:
+    register, [signed] = grown(tmp_path / "r", 3)
+    own = witness(tmp_path)
+    lock = os.open(tmp_path / "seen.json.lock", os.O_RDWR | os.O_CREAT, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    with ThreadPoolExecutor(1) as pool:
+        signing = pool.submit(own.sign, Request.of(register, signed, 0), 1)
+        while f":{os.fstat(lock).st_ino} " not in "".join(
+            line for line in Path("/proc/locks").read_text().splitlines(keepends=True) if "->" in line
+        ):
+            assert not signing.done()
+        # The other one has signed size 3 meanwhile: a second root of that size must not be.
+        (tmp_path / "seen.json").write_text(f'{{"{b.ORIGIN}": {{"size": 3, "root": "{"0" * 64}"}}}}')
+        os.close(lock)
+        with pytest.raises(Conflict, match="signed size 3"):
+            signing.result()
 
 
 def test_witness_signs_for_no_register_whose_key_it_was_not_given(tmp_path: Path) -> None:

@@ -180,6 +180,8 @@ async def test_repository_and_nothing_are_left_to_the_worker(settings: New) -> N
         ({"folder": "HOME"}, (), "contain each other"),
         ({"folder": "HOME/home/archive"}, (), "contain each other"),
         ({"git": "file:///srv/a.git"}, (), "workspace.git_protocols"),
+        ({"git": "https://ann:hush@git.example/a.git"}, (), "leave them out"),
+        ({"git": "https://token@git.example/a.git"}, (), "leave them out"),
         ({"empty": True}, ('sandbox_workspace_write.writable_roots=["/opt"]',), "writable_roots"),
     ],
 )
