@@ -197,8 +197,8 @@ async def _answer(
     choice = chosen(asked, before.without_calls(wishes), before.similar)
     for one, decision in choice.decisions:
         _check(one, decision)
-    if twice := {one.call for one, _ in amendments} & {one.call for one, _ in choice.decisions}:
-        raise Fault(f"{min(twice)} is meant by two different answers", ExitCode.USAGE)
+    answers = (*replies, *amendments, *choice.decisions)
+    _check_meant_once([*(one for one, _ in answers), *(one for one, _, _ in revised)])
     try:
         said = [(one, _replied(one, answers)) for one, answers in replies]
         said += [(one, plan.revised(text)) for one, plan, text in revised]
@@ -235,6 +235,15 @@ async def _signed(
             typer.echo(f"dendro: the answer to {asked.call} is no approval, and is not signed", err=True)
         signed_ops.append((asked, answer))
     return signed_ops
+
+
+def _check_meant_once(asked: Sequence[Asked]) -> None:
+    """Raises `Fault` for a request that two options mean: the first answer would count, and no other."""
+    seen = set()
+    for one in asked:
+        if (one.session, one.call_id) in seen:
+            raise Fault(f"{one.call} is meant by two different answers", ExitCode.USAGE)
+        seen.add((one.session, one.call_id))
 
 
 def _check(asked: Asked, decision: Decision) -> None:

@@ -782,6 +782,9 @@ class FollowedTurn:
             self._handed[id] = request
             try:
                 await self._client.submit(self.session, Submission(SubmissionId(id), op))
+            except MalformedSubmission as error:
+                message = f"{shown(str(error))}\n\n{form.message}"
+                continue
             except BrokerError as error:
                 log.warning("session %s: an answer was not handed in: %s", self.session, error)
                 return False

@@ -192,7 +192,7 @@ class NdjsonConnection:
             return
         try:
             await self._client.submit(self._session, submission)
-        except (BrokerError, NotPermitted) as error:
+        except (BrokerError, MalformedSubmission, NotPermitted) as error:
             why = without_places(str(error)) if self._client.namespace else str(error)
             await self._error(submission.id, why)
 

@@ -10,12 +10,14 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.follow import BEGINNING
+from orchestrator.requests import TO_PEOPLE
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
 from orchestrator.tables import FrontSettings
 from orchestrator.terminal import notifications as calling
 from orchestrator.terminal.notifications import Notifications, knows_osc9
 from orchestrator.views.event import Event
 from tests.cli.machine import TOUCH, Machine, says
+from tests.requests.test_answers import ASKS
 
 ASK: Mapping[str, Any] = {"call_id": "c1", "command": ["bash", "-lc", "rm -r x"], "cwd": "/w"}
 
@@ -116,6 +118,40 @@ async def test_terminal_rings_for_the_news_that_were_chosen(tmp_path: Path) -> N
         happens("exec_approval_request", **ASK), happens("task_complete", last_agent_message="")
     )
     assert person.rung == ["\a"]
+
+
+BOTH = ("agent-turn-complete", "approval-requested")
+NEWS = {
+    **{
+        kind: (Event("t1", event, BEGINNING), BOTH[1])
+        for kind, event in ASKS.items()
+        if event["type"] in TO_PEOPLE
+    },
+    "end": (happens("task_complete", last_agent_message="done"), BOTH[0]),
+    "tool": (Event("t1", ASKS["client_tool"], BEGINNING), ""),
+    "stop": (happens("turn_aborted", reason="interrupted"), ""),
+    "words": (happens("user_message", message="go"), ""),
+}
+
+
+@pytest.mark.parametrize("program", [True, False])
+@pytest.mark.parametrize("news", [(), BOTH[:1], BOTH[1:], BOTH])
+@pytest.mark.parametrize("kind", NEWS)
+async def test_program_and_terminal_are_called_each_for_itself_and_the_terminal_however_many_programs_run(
+    kind: str, news: tuple[str, ...], program: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    started: list[dict[str, Any]] = []
+
+    async def run(self: Notifications, argument: str) -> None:
+        started.append(json.loads(argument))
+
+    monkeypatch.setattr(Notifications, "_run", run)
+    person = Person(tmp_path, ("ring",) if program else (), notifications=news)
+    event, called = NEWS[kind]
+    many = calling.MOST_AT_ONCE + 2
+    await person.called(*[event] * many)
+    assert person.rung == ["\a"] * (many if called in news else 0)
+    assert [one["type"] for one in started] == [called] * (calling.MOST_AT_ONCE if program and called else 0)
 
 
 async def test_person_is_called_with_the_outcome_of_a_review_and_not_with_its_json(tmp_path: Path) -> None:

@@ -1,0 +1,124 @@
+"""All the ways in which `dendro approvals` answers, at once: each answer counts once, signed if it can be."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.cli.approvals import Words, _answer
+from orchestrator.core.commands import AnswerOp
+from orchestrator.core.decide.call import reply_of
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.gateways import submit
+from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.requests import request_of
+from orchestrator.terminal.faults import Fault
+from orchestrator.views import Contradiction, decisions
+from orchestrator.views import approvals as views
+from orchestrator.views.approvals import Asked, Decided, Needed
+from tests.requests.test_answers import ASKS, PREFIX
+from tests.rollouts.bundles import ADA
+
+SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
+EVENTS = {**ASKS, "prefix": PREFIX}
+ALLOW, SESSIONS, DENY = (
+    ReviewDecision.APPROVED,
+    ReviewDecision.APPROVED_FOR_SESSION,
+    ReviewDecision.DENIED,
+)
+DECIDES = {"--allow": ALLOW, "--for-session": SESSIONS, "--deny": DENY}
+WAYS: dict[str, dict[str, str]] = {
+    "command": dict(zip(DECIDES, ("approved", "approved_for_session", "denied"), strict=True)),
+    "patch": dict(zip(DECIDES, ("approved", "approved_for_session", "denied"), strict=True)),
+    "prefix": {"--allow": "approved", "--amend": "git", "--deny": "denied"},
+    "choices": {"--answer": "answered", "--cancel": "cancelled"},
+    "input": {"--cancel": "cancelled"},
+    "plan": {"--allow": "approved", "--deny": "rejected", "--revise": "revised"},
+    "elicitation": {"--allow": "accept", "--deny": "decline", "--cancel": "cancel"},
+    "client_tool": {"--deny": "failed", "--cancel": "failed"},
+}
+"""The options that answer each kind, and the decision that its session reads."""
+SIGNED = {"command", "patch", "prefix"}
+
+
+def asked(kind: str) -> Asked:
+    event = EVENTS[kind]
+    named = "id" if kind == "elicitation" else "callId" if "callId" in event else "call_id"
+    told = {**event, named: kind, "turn_id": "t"}
+    return Asked(SESSION, TreeId(SESSION), 0, "0", kind, 5, request_of(told), 1, turn="t")
+
+
+def words(said: list[tuple[str, str]]) -> tuple[dict[ReviewDecision, list[str]], Words]:
+    """The words of a command line, as it reads them."""
+    texts = {"--answer": "{} Store=Redis", "--revise": "{} shorter"}
+    given: dict[str, list[str]] = {}
+    for kind, option in said:
+        given.setdefault(option, []).append(texts.get(option, "{}").format(f"0:{kind}"))
+    wishes = {decision: given.get(option, []) for option, decision in DECIDES.items()}
+    return wishes, Words.of(*(given.get(one, []) for one in ("--answer", "--cancel", "--amend", "--revise")))
+
+
+@pytest.fixture
+def handed(monkeypatch: pytest.MonkeyPatch) -> list[AnswerOp]:
+    """The answers that were handed in."""
+    found: list[AnswerOp] = []
+
+    async def hand_in(client: Any, deployment: Any, one: Asked, op: AnswerOp) -> Decided:
+        found.append(op)
+        return Decided(one, reply_of(op).decision, "ann", True)
+
+    async def needed(deployment: Any, some: Any) -> list[Needed]:
+        return [Needed(one, "7c1e95aa", "Title", "", "/w") for one in some]
+
+    async def before(*_: Any) -> decisions.Before:
+        return decisions.Before()
+
+    monkeypatch.setattr(submit, "hand_in", hand_in)
+    monkeypatch.setattr(views, "needed", needed)
+    monkeypatch.setattr(decisions, "decided_before", before)
+    return found
+
+
+async def answers(said: list[tuple[str, str]], *, sign: bool) -> None:
+    wishes, spoken = words(said)
+    found = cast(Any, type("Found", (), {"client": lambda self: None})())
+    open_ones = [asked(kind) for kind in WAYS]
+    await _answer(found, TreeId(SESSION), open_ones, wishes, spoken, ADA if sign else None)
+
+
+@pytest.mark.parametrize("sign", [True, False])
+@pytest.mark.parametrize("round", range(3))
+async def test_every_kind_is_answered_in_every_way_among_all_others_and_signed_where_it_can_be(
+    handed: list[AnswerOp], round: int, sign: bool
+) -> None:
+    said = [(kind, list(ways)[min(round, len(ways) - 1)]) for kind, ways in WAYS.items()]
+    await answers(said, sign=sign)
+    found = {reply_of(op).id: op for op in handed}
+    assert len(found) == len(handed) == len(WAYS)
+    for kind, option in said:
+        decision = reply_of(found[kind]).decision
+        assert WAYS[kind][option] in decision, kind
+        signature = getattr(found[kind], "signature", None)
+        assert (signature is not None) is (sign and kind in SIGNED), (kind, option)
+
+
+TWICE = [(kind, *pair) for kind, ways in WAYS.items() for pair in combinations(ways, 2)]
+
+
+@pytest.mark.parametrize(("kind", "one", "other"), TWICE)
+async def test_two_different_answers_to_one_request_are_refused_before_any_is_given(
+    handed: list[AnswerOp], kind: str, one: str, other: str
+) -> None:
+    beside = [("patch", "--allow")] if kind != "patch" else [("command", "--allow")]
+    with pytest.raises((Fault, Contradiction)) as refused:
+        await answers([*beside, (kind, one), (kind, other)], sign=False)
+    assert f"0:{kind}" in str(refused.value)
+    assert handed == []
+
+
+def test_every_option_that_answers_is_tried() -> None:
+    options = {option for ways in WAYS.values() for option in ways}
+    assert options == {*DECIDES, "--answer", "--cancel", "--amend", "--revise"}
+    assert EVENTS.keys() == WAYS.keys()

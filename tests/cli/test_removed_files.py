@@ -1,0 +1,111 @@
+"""`dendro rm`: a tree goes whole, with its files, or stays whole, with its files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.cli import remove
+from orchestrator.core.ids import SessionId
+from orchestrator.terminal.faults import Fault
+
+
+def session(number: int) -> SessionId:
+    return SessionId(f"0199a2b4-0000-7000-8000-{number:012}")
+
+
+@dataclass
+class Tree:
+    """A tree whose sessions have rollout files, and what a command does to it."""
+
+    home: Path
+    members: list[Any] = field(default_factory=list)
+    done: list[str] = field(default_factory=list)
+
+    def has(self, agent: int, folder: str, name: str = "rollout-{}.jsonl", **facts: Any) -> Path:
+        """A session of the tree, the root last, with a file."""
+        file = self.home / folder / name.format(session(agent))
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}\n")
+        known = {"parked": True, "status": "idle", "holder": None, "title": "", "tree": session(0)} | facts
+        head = SimpleNamespace(
+            session=session(agent), agent_id=agent, summary={"rollout_path": str(file)}, **known
+        )
+        self.members.insert(0 if agent else len(self.members), head)
+        return file
+
+    async def removed(
+        self,
+        monkeypatch: pytest.MonkeyPatch,
+        *,
+        refused: str = "",
+        force: bool = False,
+        why: str = "",
+        left: str = "",
+    ) -> None:
+        async def members(*_: Any) -> list[Any]:
+            return self.members
+
+        async def at_work(*_: Any) -> str:
+            return why
+
+        async def end(*_: Any) -> None:
+            self.done.append("end")
+            if left:
+                raise Fault(left)
+
+        async def delete(found: Any, those: list[Any], *, force: bool) -> None:
+            self.done.append("delete")
+            assert those == self.members
+            if refused:
+                raise Fault(refused)
+
+        for name, stand_in in (
+            ("_members", members),
+            ("_at_work", at_work),
+            ("_end", end),
+            ("_delete", delete),
+        ):
+            monkeypatch.setattr(remove, name, stand_in)
+        settings = SimpleNamespace(home=self.home)
+        found = cast(Any, SimpleNamespace(settings=settings))
+        await remove._remove(found, self.members[-1], force=force, ask=False)
+
+
+@pytest.mark.parametrize("agents", [0, 1, 3])
+async def test_every_file_of_a_tree_below_the_data_folder_goes_with_it_and_no_other(
+    agents: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path)
+    own = [tree.has(number, "sessions/2026/11") for number in range(agents + 1)]
+    kept = [tree.has(agents + 1, "elsewhere"), tree.has(agents + 2, "sessions", "of-another-session.jsonl")]
+    await tree.removed(monkeypatch)
+    assert [file.exists() for file in (*own, *kept)] == [False] * len(own) + [True] * len(kept)
+    assert tree.done == ["delete"]
+
+
+REFUSED: list[dict[str, Any]] = [
+    {"refused": "a session was taken by a worker meanwhile"},
+    {"refused": "the archive does not answer", "force": True},
+    {"why": "the root is running"},
+    {"left": "still at work: agent 1", "force": True},
+]
+
+
+@pytest.mark.parametrize("how", REFUSED)
+async def test_tree_that_stays_for_whatever_reason_keeps_its_files(
+    how: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path)
+    files = [
+        tree.has(0, "sessions", status="running", parked=False) if "left" in how else tree.has(0, "sessions"),
+        tree.has(1, "sessions"),
+    ]
+    with pytest.raises(Fault):
+        await tree.removed(monkeypatch, **how)
+    assert all(file.exists() for file in files)
+    assert ("delete" in tree.done) is ("refused" in how)

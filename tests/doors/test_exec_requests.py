@@ -1,0 +1,73 @@
+"""Requests in a run of `dendro exec`: refused, whoever of its session asks, or left to the queue."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.broker.follow import BEGINNING
+from orchestrator.core.decide.call import reply_of
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
+from orchestrator.protocol import ops
+from orchestrator.views.event import Event
+from tests.requests.test_answers import ASKS
+
+SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
+AGENT = {"agent_id": 3, "session_id": "0199a2b4-0000-7000-8000-000000000003", "agent_path": "0/3"}
+REFUSED = {
+    **dict.fromkeys(("command", "patch"), "denied"),
+    **dict.fromkeys(("choices", "input"), "cancelled"),
+    "plan": "rejected",
+    "elicitation": "decline",
+    "client_tool": "failed",
+}
+
+
+class Client:
+    """A client of a session that asks, and the answers that it was given."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = events
+        self.sent: list[Any] = []
+
+    async def submit(self, session: SessionId, submission: Any) -> None:
+        self.sent.append(submission.op)
+
+    async def follow(self, session: SessionId, cursor: Any) -> AsyncIterator[Event]:
+        for event in self.events:
+            yield event
+
+
+@pytest.mark.parametrize("asks_people", [True, False])
+@pytest.mark.parametrize("asker", ["own turn", "turn before", "agent"])
+@pytest.mark.parametrize("kind", ASKS)
+async def test_request_of_every_kind_is_refused_whoever_asks_unless_people_are_asked(
+    kind: str, asker: str, asks_people: bool
+) -> None:
+    before = [Event("before", {"type": "task_started"})] if asker == "turn before" else []
+    turn = {"own turn": "own", "turn before": "before", "agent": "t-agent"}[asker]
+    named = "turnId" if "callId" in ASKS[kind] else "turn_id"
+    asked = {**ASKS[kind], named: turn, **(AGENT if asker == "agent" else {})}
+    asking = Event("own" if asker == "agent" else turn, asked)
+    over = [Event("before", {"type": "task_complete", "last_agent_message": "x"})] if before else []
+    begins = Event("own", {"type": "task_started"})
+    events = [*before, asking, *over, begins] if before else [begins, asking]
+    client = Client([*events, Event("own", {"type": "task_complete", "last_agent_message": "ok"})])
+    told: list[str] = []
+
+    async def write(data: bytes) -> None:
+        pass
+
+    run = Run(cast(Any, client), SESSION, write, told.append, asks_people)
+    turn_of_run = OneTurn(run, ExecWriter(), "own")
+    assert await turn_of_run.hold(ops.Compact(), BEGINNING)
+    # Agents have no tools that a client brings.
+    agent = 3 if asker == "agent" and kind != "client_tool" else None
+    replies = [reply_of(op) for op in client.sent[1:]]
+    assert told == (["waits for a person: dendro approvals"] if asks_people else [])
+    assert [(one.id, one.agent_id, one.decision) for one in replies] == (
+        [] if asks_people else [("c", agent, REFUSED[kind])]
+    )

@@ -1,0 +1,58 @@
+"""Additions to a tree's budgets: what is needed before one begins, of every agent and every limit."""
+
+from __future__ import annotations
+
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways.submit import require_limits, require_prices
+from orchestrator.views import ViewError
+
+ROOT = SessionId("0199a2b4-0000-7000-8000-000000000000")
+KINDS = ("tokens", "cost", "requests", "wall", "slots", "spawned")
+
+
+def tree(*models: str | None) -> tuple[Any, Any]:
+    """A deployment and the registry of a tree whose sessions have asked these models, the root's first."""
+    sessions = [SessionId(f"{ROOT[:-1]}{number}") for number in range(len(models))]
+    known = dict(zip(sessions, models, strict=True))
+
+    async def head(session: SessionId) -> Any:
+        model = known[session]
+        return None if model == "gone" else SimpleNamespace(meta=model or "", summary={"model": model})
+
+    agents = {number: SimpleNamespace(session=session) for number, session in enumerate(sessions) if number}
+    broker = SimpleNamespace(logs=SimpleNamespace(head=head))
+    return cast(Any, SimpleNamespace(broker=broker)), cast(Any, SimpleNamespace(tree=ROOT, agents=agents))
+
+
+async def test_budget_of_cost_needs_a_price_for_the_model_of_every_agent() -> None:
+    for models in product(["priced", "dear", "other", None, "gone"], repeat=3):
+        found, registry = tree(*models)
+        missing = sorted({"dear", "other"} & set(models))
+        if not missing:
+            await require_prices(found, registry, ["priced"])
+            continue
+        with pytest.raises(ViewError) as refused:
+            await require_prices(found, registry, ["priced"])
+        assert [name for name in ("dear", "other", "priced") if f'"{name}"' in str(refused.value)] == missing
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("has", [True, False])
+@pytest.mark.parametrize("amount", [-1, 0, 1])
+@pytest.mark.parametrize("beside", [{}, {"tokens": 5}, {"slots": 1}])
+def test_less_is_taken_of_limits_that_there_are_alone(
+    kind: str, has: bool, amount: int, beside: dict[str, int]
+) -> None:
+    registry = cast(Any, SimpleNamespace(limits={kind: 7} if has else {}))
+    add = {**beside, kind: amount}
+    if amount < 0 and not has:
+        with pytest.raises(ViewError, match=f"no budget of {kind} to take from"):
+            require_limits(registry, add)
+    else:
+        require_limits(registry, add)
