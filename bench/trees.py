@@ -24,7 +24,7 @@ from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.wiring.deployment import session_pool
-from workers.upkeep_sealing import Moved, Mover, seal_session
+from workers.upkeep_sealing import Moved, Mover, seal_session, seal_tree_log
 
 WIDE = ("max_active_subagents=2000", "agents.max_spawned=2000", "model_context_window=100000000")
 """Limits raised, and a window that a thousand results fit in: nothing is compacted."""
@@ -203,9 +203,11 @@ async def _sealed(running: Fleet, roots: Sequence[SessionId], children: Sequence
         began = time.monotonic()
         await folded(storage, end_of(head))
         took.append(time.monotonic() - began)
+    for root in roots:
+        assert await seal_tree_log(mover, TreeId(root)) is Moved.DONE
     left = await _weights(running, roots, children)
     del left["events"]
-    note = "MEMORY USAGE; its log was sealed to its end, and its events are gone, as after an hour"
+    note = "MEMORY USAGE; its log and its tree's were sealed, and its events are gone, as after an hour"
     return [
         Figure("Redis memory per parked agent, sealed", sum(left.values()), "KiB", at_most(4), note=note),
         *(Figure(f"  of it: {kind}", kib, "KiB", note="MEMORY USAGE") for kind, kib in left.items()),
@@ -237,7 +239,8 @@ async def _weights(
         ("queue", keys.sq),
     ):
         own[kind] = sum([await weight(running, build(session)) for session in sample]) / len(sample)
-    shared = {"the tree's log": keys.tree, "the registry": keys.agents}
-    for kind, key_of in shared.items():
-        own[kind] = sum([await weight(running, key_of(root)) for root in roots]) / len(roots) / _TREE
+    shared = {"the tree's log": (keys.tree, keys.sealed_tree), "the registry": (keys.agents,)}
+    for kind, keys_of in shared.items():
+        weights = [await weight(running, key_of(root)) for root in roots for key_of in keys_of]
+        own[kind] = sum(weights) / len(roots) / _TREE
     return own

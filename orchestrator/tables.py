@@ -886,7 +886,8 @@ class UpkeepSettings(Table):
     )
     """Seconds for which a session has waited, for a person, for agents or for nothing, when its whole log
     goes to the archive. The session stays what it is, and the next claim of it reads the archive: name one
-    that every worker and every door can read."""
+    that every worker and every door can read. The log of a tree that has told of nothing for so long is
+    compressed in Redis; processes of earlier versions do not find its entries."""
 
     archive_after_days: float = setting(7.0, "upkeep.archive_after_days", at_least=0)
     """Days after its end for which a closed session and its agents stay in Redis. Later they are in the

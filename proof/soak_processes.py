@@ -23,13 +23,14 @@ import uvloop
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key, deployment, redis_url
-from workers.upkeep import Context, archive, look, reap, retain, seal, timers, upkeep_of, verify
+from workers.upkeep import Context, archive, look, reap, retain, seal, seal_tree, timers, upkeep_of, verify
 
 LOOK_S = 2.0
 VERIFIES = 15
 """Every so many looks some chains are verified."""
 JOBS: dict[str, Callable[[Context, str], Awaitable[object]]] = {
     "seal": seal,
+    "seal_tree": seal_tree,
     "archive": archive,
     "reap": reap,
 }

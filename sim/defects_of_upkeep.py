@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from orchestrator.broker import commits
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.logs import Logs
 from orchestrator.broker.trees import Trees
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
@@ -55,6 +57,13 @@ def _root_alone(real: Any) -> Any:
     return members
 
 
+def _however_young(real: Any) -> Any:
+    async def resting_trees(self: Logs, trees: Any, before_ms: int) -> Any:
+        return await real(self, trees, before_ms + 1_000_000)
+
+    return resting_trees
+
+
 DEFECTS = (
     Mutant(
         "agents stay in Redis",
@@ -84,6 +93,24 @@ DEFECTS = (
         "whole seal leaves the snapshot",
         "`seal` drops a log to its end and leaves the snapshot, which nobody reads any more",
         lua("seal", "redis.call('DEL', KEYS[2], KEYS[3])", "redis.call('DEL', KEYS[2])"),
+        "resting",
+    ),
+    Mutant(
+        "tree's log is sealed at once",
+        "a tree's log is sealed as soon as somebody looks, however short a time ago it grew",
+        swapped(Logs, "resting_trees", _however_young),
+        "resting",
+    ),
+    Mutant(
+        "tree's segment lacks its last entry",
+        "a tree's log leaves the stream with one entry more than its segment holds",
+        swapped(commits, "packed", lambda real: lambda entries: real(entries[:-1])),
+        "resting",
+    ),
+    Mutant(
+        "sealed tree is not read",
+        "a reader of a tree's log gets what stands in the stream alone",
+        text(Logs, "read_tree", "if end <= after:", "if True:"),
         "resting",
     ),
     Mutant(

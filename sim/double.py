@@ -15,9 +15,13 @@ from contextlib import contextmanager
 from hashlib import sha1
 from typing import Any
 
+import orjson
+import zstandard
 from redis import Redis
 from redis.exceptions import NoScriptError
 
+from orchestrator.broker.redis_keys import Keys
+from orchestrator.core.ids import TreeId
 from sim.polls import found_nothing
 from sim.reference.check import STATEMENTS, Stated
 from sim.store import Store
@@ -216,6 +220,17 @@ class Double:
     def stream_after(self, key: str, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """A stream's entries after `n`-0."""
         return self._store.stream_after(key.encode(), n)
+
+    def tree_after(self, keys: Keys, tree: TreeId | str, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
+        """A tree's entries after one of them: those that are sealed, read line by line, and the stream's."""
+        sealed = self.hash(keys.sealed_tree(tree))
+        starts = sorted(map(int, sealed.keys() - {b"index", b"end"}))
+        found: list[tuple[bytes, dict[bytes, bytes]]] = []
+        for start in starts if n < int(sealed.get(b"end", b"0")) else ():
+            for at, row in orjson.loads(zstandard.decompress(sealed[b"%d" % start])):
+                found.append((b"%d-0" % at, {k.encode(): v.encode("latin-1") for k, v in row.items()}))
+        behind = [entry for entry in found if int(entry[0].partition(b"-")[0]) > n]
+        return [*behind, *self.stream_after(keys.tree(tree), n)]
 
 
 def _parsed(command: str, reply: Any) -> Any:

@@ -420,7 +420,8 @@ RULES = {
     "sealed": Rule(
         (
             "What leaves Redis is in the archive: segments and stream together are the log as it grew, "
-            "entry by entry. To its end a log leaves when its session has waited for as long as it must."
+            "entry by entry. To its end a log leaves when its session has waited for as long as it must. "
+            "So it is with a tree's log and its segments in Redis."
         ),
         Case("a log was sealed", ("reply seal OK",)),
     ),

@@ -192,7 +192,7 @@ class NotaryRules:
         return [_leaf(one.seq, one.epoch, one.covered, one.chain) for one in entries]
 
     def _tree_leaves(self, tree: str) -> list[bytes]:
-        found = self._double.stream_after(self._watch.keys.tree(tree), 0)
+        found = self._double.tree_after(self._watch.keys, tree, 0)
         entries = [tree_entry(*one) for one in found]
         return [
             _leaf(one.tree_seq, one.seq, payload_digest(one.salt, tree_payload(one)), one.head)

@@ -70,7 +70,7 @@ class _Source:
         return cast(Logs, self)
 
     async def read_tree(self, tree: TreeId, after: int = 0) -> list[TreeEntry]:
-        return [tree_entry(*one) for one in self.double.stream_after(self.keys.tree(tree), after)]
+        return [tree_entry(*one) for one in self.double.tree_after(self.keys, tree, after)]
 
     @property
     def texts(self) -> Texts:

@@ -18,6 +18,7 @@ from orchestrator.broker.replies import tree_entry
 from orchestrator.core.registry import RegistryView, projected
 from orchestrator.rollouts.tree_log import tree_fact
 from sim.agent_messages import Surfaced, untrue_event
+from sim.archive_moves import DECIDED_S, Entry
 from sim.double import Double
 from sim.reach import Reach
 from sim.shown import Shown, expected_of
@@ -44,6 +45,8 @@ class TreeLogs:
         self.trees: dict[str, tuple[RegistryView, int]] = {}
         """Each tree's registry as its log tells it, and the log's last number."""
         self.surfaced = Surfaced()
+        self.stored: dict[str, list[Entry]] = {}
+        """Each tree's log as it grew."""
 
     @abstractmethod
     def broken(self, rule: str, seen: str) -> None:
@@ -56,10 +59,12 @@ class TreeLogs:
         anew = tree not in self.trees
         if anew:
             self.surfaced.anew(tree)
+            self.stored[tree] = []
         view, at = self.trees.get(tree, _NO_AGENTS)
-        entries = self._double.stream_after(self.keys.tree(tree), at)
+        entries = self._double.tree_after(self.keys, tree, at)
         if not entries:
             return
+        self.stored[tree] += entries
         self.reach.saw("registry")
         shown = []
         for entry_id, fields in entries:
@@ -87,6 +92,20 @@ class TreeLogs:
             says = {str(agent) for agent in known.agents.values()}
             only = f"only the log: {sorted(told - says)}; only the registry: {sorted(says - told)}"
             self.broken("registry", f"{tree} at {at}: {only}")
+
+    def _tree_is_sealed(self, tree: str, least_s: float | None) -> None:
+        """The log is as it grew, what was sealed has left the stream, and the tree has rested for long."""
+        self.reach.saw("tree_sealed")
+        if tree not in self.trees:
+            # Redis went back, and nobody has written since.
+            return
+        there, stored = self._double.tree_after(self.keys, tree, 0), self.stored[tree]
+        if there != stored:
+            numbers = [entry_id.decode() for entry_id, _ in there]
+            self.broken("sealed", f"{tree}: segments and stream hold {numbers} of {len(stored)} entries")
+        rested_s = self._double.now_s() - int(stored[-1][1][b"t"]) / 1000
+        if least_s is None or rested_s < least_s - DECIDED_S:
+            self.broken("sealed", f"{tree}: its log is sealed {rested_s:.1f} s after it grew")
 
     def _untrue_takeover(self, entry: TreeEntry, epoch: int, message: Mapping[str, Any]) -> str:
         """The error in an entry that tells of a takeover: it is the agent's own, under its claim."""

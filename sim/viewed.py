@@ -225,7 +225,7 @@ class Viewed:
     def _settled(self, tree: str) -> None:
         """Requests of agents are told at the root, and their ends: at rest none is left open."""
         open_now = set[tuple[int, str]]()
-        for place, fields in self._double.stream_after(self._keys.tree(tree), 0):
+        for place, fields in self._double.tree_after(self._keys, tree, 0):
             message = orjson.loads(tree_entry(place, fields).payload)["msg"]
             agent = message.get("agent_id") or 0
             if message["type"] in TO_PEOPLE:
@@ -408,7 +408,7 @@ class Viewed:
 
     def _decisions(self, head: SessionHead) -> Iterable[Mapping[str, Any]]:
         """The ends of an agent's own requests by the tree's log; at the root those of all agents'."""
-        for place, fields in self._double.stream_after(self._keys.tree(head.tree), 0):
+        for place, fields in self._double.tree_after(self._keys, head.tree, 0):
             message = orjson.loads(tree_entry(place, fields).payload)["msg"]
             agent = message.get("agent_id") or 0
             if message["type"] == "request_resolved" and agent and head.agent_id in (0, agent):
@@ -476,7 +476,7 @@ class Viewed:
 
     def _unread(self, tree: str, view: Any) -> bool:
         """Whether Redis went back, and nobody has written to a tree since: then its log was not read anew."""
-        return view is None and bool(self._double.stream_after(self._keys.tree(tree), 0))
+        return view is None and bool(self._double.tree_after(self._keys, tree, 0))
 
     def _drawn(self, drawn: Any, drawn_from: SessionHead, seen: Seen, known: Mapping[int, str]) -> None:
         """An agent in the picture of its tree."""

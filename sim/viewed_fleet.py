@@ -159,7 +159,7 @@ class Trees:
 
     def log(self, tree: str) -> list[TreeEntry]:
         """The tree's log."""
-        found = self._double.stream_after(self._broker.keys.tree(TreeId(tree)), 0)
+        found = self._double.tree_after(self._broker.keys, tree, 0)
         return [tree_entry(place, fields) for place, fields in found]
 
     async def decisions(self, found: LogSource, root: SessionHead) -> list[Decided]:

@@ -171,6 +171,9 @@ class Watch(Rest, Branches, TreeLogs):
         if name in SCRIPTS:
             self.jobs.wrote(name, args, reply)
         self._judge(name, args, reply, session)
+        if name == "seal_tree" and code == b"OK":
+            rules = self.archive_moves.rules
+            self._tree_is_sealed(str(args[3]).rpartition(":")[2], rules.seal_idle_s if rules else None)
         if code == b"OK" and session:
             self._changed(name, args, reply, session)
 

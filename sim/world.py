@@ -294,9 +294,9 @@ class World:
         told, keys = hashlib.sha256(), self.site.watch.keys
         for session, seen in sorted(self.site.watch.sessions.items()):
             told.update(f"{session} {seen.seq}".encode() + seen.head)
-            for key in (keys.eq(session), keys.tree(session)):
-                for entry_id, fields in self.double.stream_after(key, 0):
-                    told.update(entry_id + b"\0".join(chain.from_iterable(fields.items())))
+            events = self.double.stream_after(keys.eq(session), 0)
+            for entry_id, fields in (*events, *self.double.tree_after(keys, session, 0)):
+                told.update(entry_id + b"\0".join(chain.from_iterable(fields.items())))
         return told.hexdigest()
 
     def _reached(self) -> Counter[str]:

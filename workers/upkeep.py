@@ -20,7 +20,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -58,7 +58,14 @@ from workers.upkeep_retention import (
     finish_deletions,
     old_imports,
 )
-from workers.upkeep_sealing import Mover, due_to_seal, due_to_seal_whole, seal_session
+from workers.upkeep_sealing import (
+    Mover,
+    due_to_seal,
+    due_to_seal_whole,
+    may_seal_tree,
+    seal_session,
+    seal_tree_log,
+)
 from workers.webhook import Webhook, webhook_of
 
 log = logging.getLogger("dendro.upkeep")
@@ -177,6 +184,7 @@ async def look(ctx: Context) -> None:
             mover = upkeep.mover
             if due_to_seal(head, mover.seal_after) or due_to_seal_whole(mover, head, now_ms):
                 await _defer(queue, broker.config.prefix, seal.__name__, head.session)
+        await _look_at_tree_logs(upkeep.mover, queue, heads, now_ms)
         if enlisted := await broker.trees.enlist_missing(heads):
             log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
         if upkeep.webhook is not None:
@@ -186,6 +194,16 @@ async def look(ctx: Context) -> None:
         log.info("copies of redacted text of %s are removed now", counted(done, "session"))
     for complaint in unattended(list(concerned.values()), await broker.claims.workers(), now_ms):
         log.warning("%s", complaint)
+
+
+async def _look_at_tree_logs(
+    mover: Mover, queue: ArqRedis, heads: Sequence[SessionHead], now_ms: int
+) -> None:
+    """Queues a job for each tree whose log rests and is not sealed."""
+    logs, prefix = mover.storage.broker.logs, mover.storage.broker.config.prefix
+    roots = [head.tree for head in heads if may_seal_tree(mover, head, now_ms)]
+    for tree in await logs.resting_trees(roots, now_ms - (mover.seal_idle_ms or 0)) if roots else ():
+        await _defer(queue, prefix, seal_tree.__name__, tree)
 
 
 async def _enlist_once(upkeep: Upkeep) -> None:
@@ -207,6 +225,11 @@ async def _defer(
 async def seal(ctx: Context, session: str) -> str:
     """Seals one session's log, behind its snapshot or to its end."""
     return await seal_session(_upkeep(ctx).mover, SessionId(session))
+
+
+async def seal_tree(ctx: Context, tree: str) -> str:
+    """Seals the log of one tree that rests."""
+    return await seal_tree_log(_upkeep(ctx).mover, TreeId(tree))
 
 
 async def archive(ctx: Context, tree: str) -> str:
@@ -261,7 +284,7 @@ def worker_settings(upkeep: Upkeep, queue: ArqRedis) -> dict[str, Any]:
         return arq.cron(job, name=f"{prefix}{job.__name__}", keep_result=0, max_tries=2, **when)
 
     return {
-        "functions": [arq.func(job, keep_result=0) for job in (seal, archive, reap)],
+        "functions": [arq.func(job, keep_result=0) for job in (seal, seal_tree, archive, reap)],
         "cron_jobs": [
             cron(timers, second=set(range(0, 60, 10))),
             cron(look, second=5, run_at_startup=True),

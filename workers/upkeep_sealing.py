@@ -31,7 +31,8 @@ import orjson
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import SHORT
 from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
-from orchestrator.core.ids import SessionId
+from orchestrator.core.counts import counted
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.rollouts.archive import SEGMENT_ENTRIES, Storage, stretches
@@ -100,6 +101,13 @@ def due_to_seal_whole(mover: Mover, head: SessionHead, now_ms: int) -> bool:
     return head.seq - head.sealed_seq >= least and now_ms - rested_ms(head) >= mover.seal_idle_ms
 
 
+def may_seal_tree(mover: Mover, head: SessionHead, now_ms: int) -> bool:
+    """Whether the tree of this root may have rested for so long that its log is worth a look."""
+    if mover.seal_idle_ms is None or head.status == IMPORTING or head.holder is not None:
+        return False
+    return str(head.session) == str(head.tree) and now_ms - rested_ms(head) >= mover.seal_idle_ms
+
+
 def ended_ms(head: SessionHead) -> int | None:
     """The time at which a closed session came to rest for the last time; None if it is not closed."""
     return rested_ms(head) if head.status == "closed" else None
@@ -164,6 +172,26 @@ async def _seal_whole(mover: Mover, head: SessionHead) -> Moved:
             return _moved(head, answer, "sealed to its end")
         answer = await commits.seal(claim, manifest.last, manifest.encode(), whole=short)
     return _moved(head, answer, "sealed to its end")
+
+
+async def seal_tree_log(mover: Mover, tree: TreeId) -> Moved:
+    """Seals the log of a tree that has told of nothing for long; it stays in Redis, compressed."""
+    broker = mover.storage.broker
+    if mover.seal_idle_ms is None:
+        return Moved.NOT_DUE
+    if not await broker.logs.resting_trees([tree], broker.now_ms() - mover.seal_idle_ms):
+        return Moved.NOT_DUE
+    sealed = 0
+    while (next_ones := await broker.logs.unsealed(tree))[1]:
+        answer = await broker.commits.seal_tree(tree, *next_ones)
+        if not isinstance(answer, Stored):
+            log.info("tree %s: its log is not sealed: %s", tree, answer.reason)
+            return Moved.BUSY
+        sealed += len(next_ones[1])
+    if not sealed:
+        return Moved.NOT_DUE
+    log.info("tree %s: %s of its log sealed", tree, counted(sealed, "entry"))
+    return Moved.DONE
 
 
 async def _snapshot_of(storage: Storage, head: SessionHead) -> bytes:

@@ -17,6 +17,7 @@ from orchestrator.broker.errors import (
     SubmissionConflict,
     UnknownSession,
 )
+from orchestrator.broker.logs import compared, packed
 from orchestrator.broker.port import Deployment, Port
 from orchestrator.broker.records import (
     Claim,
@@ -45,6 +46,7 @@ from orchestrator.broker.script_requests import holder
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
+    from orchestrator.broker.logs import Fielded
     from orchestrator.broker.replies import (
         CommitMoved,
         CommitOk,
@@ -55,6 +57,7 @@ if TYPE_CHECKING:
         SubmitOk,
     )
     from orchestrator.core.commit_parts import NewEvent
+    from orchestrator.core.ids import TreeId
 
 # ── births ────────────────────────────────────────────────────────────────────────────────────────
 # Root sessions that are to be: announced before anything is stored for them, and what becomes of them.
@@ -150,6 +153,19 @@ class Storage(Port):
         keys = [self.keys.session(session), self.keys.rollout(session), self.keys.snapshot(session)]
         sealing = call("seal", keys, **holder(claim), seq=seq, manifest=manifest, whole=int(whole))
         return await self._store(claim, sealing)
+
+    async def seal_tree(self, tree: TreeId, after: int, entries: Sequence[Fielded]) -> Stored | Refused:
+        """Seals the next entries of a tree's log, as `Logs.unsealed` read them behind `after`."""
+        keys = [self.keys.tree(tree), self.keys.sealed_tree(tree)]
+        seen = [compared(entry) for entry in entries]
+        reply = await self._run(call("seal_tree", keys, after=after, segment=packed(entries), seen=seen))
+        match reply.code:
+            case "OK":
+                return Stored(self._clock.note(reply.now))
+            case "REFUSED":
+                return refused(reply)
+            case _:
+                raise reply.unexpected()
 
     async def rewrite(self, claim: Claim, seen: bytes, manifest: bytes) -> Stored | Fenced | Refused:
         """Names other segments of the same entries, in which redacted ones have no text; all copies are gone.

@@ -18,7 +18,9 @@ a tree live in one slot and a script may touch them together.
     {s}:seen:<session>      hash    submit create commit         submit            1,024 ids and 24 h
     {s}:seen_at:<session>   zset    submit create commit         submit            as seen
     {s}:timer:<session>     hash    commit; fire clears          fire, delete      its timers
-    {s}:tree:<tree>         stream  commit raise_limits          tree views        the tree
+    {s}:tree:<tree>         stream  commit raise_limits;         tree views        sealed when it rests
+                                    seal_tree trims
+    {s}:sealed_tree:<tree>  hash    seal_tree                    tree views        the tree
     {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry, the tree
                                     raise_limits                 delete; its fields: tree_records.py
     {s}:blob:<tree>:<hash>  string  put_blob; drop_texts         any               the tree, until it rests
@@ -177,6 +179,10 @@ class Keys:
 
     def tree(self, tree: TreeId | str) -> str:
         return self.of_session("tree", tree)
+
+    def sealed_tree(self, tree: TreeId | str) -> str:
+        """Compressed segments of entries that have left the tree's log."""
+        return self.of_session("sealed_tree", tree)
 
     def agents(self, tree: TreeId | str) -> str:
         return self.of_session("agents", tree)

@@ -321,7 +321,7 @@ def _call(keys: Keys, order: _Order) -> ScriptCall:
     names = [keys.sessions(shard), keys.timers(shard), keys.approvals(shard)]
     names += [keys.agents(tree), keys.blobs(tree), keys.tree(tree), keys.secrets(tree)]
     names += [keys.index(shard), keys.asked(shard), keys.to_archive(shard), keys.to_delete(shard)]
-    names += [keys.deleted(shard), keys.released(shard), keys.deleted_by(shard)]
+    names += [keys.deleted(shard), keys.released(shard), keys.deleted_by(shard), keys.sealed_tree(tree)]
     for pool in pools:
         names += [keys.due(shard, pool), keys.leases(shard, pool)]
     for listed in order.listed:

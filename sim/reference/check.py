@@ -53,6 +53,7 @@ STATEMENTS: Mapping[str, Statement] = {
             storage.rewrite,
             sessions.revoke,
             storage.seal,
+            storage.seal_tree,
             sessions.serving,
             sessions.snapshot,
             sessions.submit,

@@ -27,6 +27,7 @@ HASHES = frozenset(
         b"history_keys",
         b"looked",
         b"redacted",
+        b"sealed_tree",
         *EXPIRING,
     )
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from sim.reference.given import Given, number, written
 from sim.reference.lists import is_told_of_release, is_told_of_request, may_rest
 from sim.reference.sessions import Keys, Reply, fenced, holds, unstored
-from sim.reference.sight import Sight
+from sim.reference.sight import Fields, Sight
 
 DELETED_KEPT_MS = 30 * 86_400_000
 
@@ -29,6 +29,29 @@ def seal(sight: Sight, keys: Keys, given: Given) -> Reply:
     else:
         sight.stream(keys[1]).begins_at(seq + 1)
     return [b"OK", sight.now]
+
+
+def seal_tree(sight: Sight, keys: Keys, given: Given) -> Reply:
+    after, segment = given.number(), given.word()
+    seen = [row[0] for row in given.rows(1)]
+    entries, known = sight.entries(keys[0], 0), sight.hash(keys[1])
+    if number(known, b"end") != after:
+        return [b"REFUSED", b"sealed further already"]
+    if not seen:
+        return [b"REFUSED", b"no entries"]
+    if len(entries) < len(seen):
+        return [b"REFUSED", b"the log is shorter"]
+    if [_compared(*entry) for entry in entries[: len(seen)]] != seen:
+        return [b"REFUSED", b"the log has another entry"]
+    first, last = (entries[at][0].partition(b"-")[0] for at in (0, len(seen) - 1))
+    known |= {first: segment, b"index": b" ".join((*known.get(b"index", b"").split(), first)), b"end": last}
+    sight.stream(keys[0]).begins_at(int(last) + 1)
+    return [b"OK", sight.now]
+
+
+def _compared(entry_id: bytes, fields: Fields) -> bytes:
+    parts = (entry_id, *(part for pair in fields.items() for part in pair))
+    return b":".join(one for part in parts for one in (written(len(part)), part))
 
 
 def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
@@ -89,7 +112,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
     owed_too, whole = given.number() == 1, given.number() == 1
     pools = [row[0] for row in given.rows(1)]
     listed, blobs = given.rows(4), given.number()
-    first, of_pools = 14 + 2 * len(pools), keys[14 : 14 + 2 * len(pools)]
+    first, of_pools = 15 + 2 * len(pools), keys[15 : 15 + 2 * len(pools)]
     agents, stored = sight.hash(keys[3]), sight.members(keys[4])
     for at, (name, pool, epoch, sq) in enumerate(listed):
         session = sight.hash(keys[first + 9 * at])
@@ -134,7 +157,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
             del zset[name]
     for resting in map(sight.zset, keys[9:11] if whole else ()):
         resting.pop(tree, None)
-    for key in (*(keys[3:7] if whole else ()), *keys[first:]):
+    for key in (*((*keys[3:7], keys[14]) if whole else ()), *keys[first:]):
         sight.delete(key)
     deleted = sight.zset(keys[11])
     deleted |= dict.fromkeys(names, sight.now)

@@ -224,7 +224,7 @@ class Story:
                 told = f"{given.op} {given.id} about={given.about} agent={given.agent_id}"
                 self.tell(f"given to {name}", told)
             if seen.tree == session:
-                self._tree(f"tree {name}", world.double.stream_after(watch.keys.tree(session), 0))
+                self._tree(f"tree {name}", world.double.tree_after(watch.keys, session, 0))
         self._people()
         self._rows()
         self._keys()

@@ -172,6 +172,9 @@ async def everything(clients: Sequence[Commands]) -> dict[bytes, tuple[bytes, An
     for client in clients:
         for key in await client.execute_command("KEYS", "*"):
             kind = await client.execute_command("TYPE", key)
+            if kind == b"none":
+                # It has expired since.
+                continue
             found[key] = (kind, await _content(client, key, kind))
     return found
 

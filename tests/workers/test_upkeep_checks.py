@@ -15,7 +15,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import Heard
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
-from orchestrator.core.commit_parts import Timer
+from orchestrator.core.commit_parts import Timer, TreeEvent, TreePart
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Storage
 from orchestrator.tables import RedisSettings
@@ -23,7 +23,7 @@ from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, se
 from workers import upkeep as upkeep_module
 from workers.upkeep import Upkeep, look, serve
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
-from workers.upkeep_sealing import Moved, Mover, seal_session
+from workers.upkeep_sealing import Moved, Mover, seal_session, seal_tree_log
 
 pytestmark = pytest.mark.realredis
 
@@ -137,6 +137,43 @@ async def test_what_others_have_changed_after_is_sealed_too_in_its_turn(
     for _ in range(3):
         await look({"redis": queue, "upkeep": upkeep})
     assert queue.jobs == {("seal", str(author.session)) for author in ripe}
+
+
+async def test_log_of_a_tree_that_rests_is_sealed(storage: Storage) -> None:
+    mover = replace(mover_of(storage), seal_idle_ms=60_000)
+    queue, told = _Queued(), TreePart(events=(TreeEvent((b'{"id":"","msg":{"type":"warning"}}',)),))
+    authors = [await Author(storage).is_born() for _ in range(3)]
+    for author in authors[:2]:
+        await author.writes(some_entries(1), tree=told)
+    resting, lately, _ = (TreeId(author.session) for author in authors)
+    for tree, at_ms in ((resting, NOON_MS), (lately, storage.broker.now_ms())):
+        await _told_at(storage, tree, at_ms)
+    log_before = await storage.broker.logs.read_tree(resting)
+    await look({"redis": queue, "upkeep": Upkeep(mover, None, 0, _nobody)})
+    assert {job for job in queue.jobs if job[0] == "seal_tree"} == {("seal_tree", resting)}
+    assert await seal_tree_log(mover, lately) is Moved.NOT_DUE
+    assert await seal_tree_log(replace(mover, seal_idle_ms=None), resting) is Moved.NOT_DUE
+    assert await seal_tree_log(mover, resting) is Moved.DONE
+    assert await seal_tree_log(mover, resting) is Moved.NOT_DUE
+    assert await storage.broker.command("XLEN", storage.broker.keys.tree(resting)) == 0
+    assert await storage.broker.logs.read_tree(resting) == log_before
+    queue.jobs.clear()
+    await look({"redis": queue, "upkeep": Upkeep(mover, None, 0, _nobody)})
+    assert not {job for job in queue.jobs if job[0] == "seal_tree"}
+
+
+def _nobody() -> Any:
+    pytest.fail("nobody is to be reaped")
+
+
+async def _told_at(storage: Storage, tree: TreeId, at_ms: int) -> None:
+    """The tree's only entry has another time."""
+    broker = storage.broker
+    key = broker.keys.tree(tree)
+    ((entry_id, fields),) = cast(Any, await broker.command("XRANGE", key, "-", "+"))
+    await broker.command("DEL", key)
+    at = {**fields, b"t": b"%d" % at_ms}
+    await broker.command("XADD", key, entry_id, *(part for pair in at.items() for part in pair))
 
 
 async def test_timers_fire_without_any_worker(storage: Storage) -> None:

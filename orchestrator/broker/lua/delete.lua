@@ -23,12 +23,13 @@
 --       7 secrets hash   8 index zset    9 asked stream
 --      10 to_archive zset   11 to_delete zset   12 deleted zset: the sessions that went, with the time, for KEPT_MS
 --      13 released stream   14 deleted_by hash: of the same sessions `<time>\n<namespace>\n<who deleted them>`
---      15… due zset and leases zset of each pool, then of each session its hash, its timer hash and seven more,
+--      15 sealed_tree hash
+--      16… due zset and leases zset of each pool, then of each session its hash, its timer hash and seven more,
 --          which are deleted whatever they are, then each blob
 
 local KEPT_MS = 2592000000
 local MOST_BY = 200
-local next_key = 15
+local next_key = 16
 for i, name in ipairs(pools) do
   pools[i] = {name = name, due = KEYS[next_key], leases = KEYS[next_key + 1]}
   next_key = next_key + 2
@@ -105,7 +106,7 @@ end
 if whole then
   redis.call('ZREM', KEYS[10], tree)
   redis.call('ZREM', KEYS[11], tree)
-  redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7])
+  redis.call('DEL', KEYS[4], KEYS[5], KEYS[6], KEYS[7], KEYS[15])
 end
 for i = next_key, #KEYS do redis.call('DEL', KEYS[i]) end
 
