@@ -41,9 +41,9 @@ class LogWriter:
     epoch: int = 0
 
 
-def seal(line: bytes, seq: int, before: bytes, writer: ChainWriter) -> NewEntry:
+def seal(line: bytes, seq: int, before: bytes, writer: ChainWriter, salt: bytes = b"") -> NewEntry:
     """The entry `seq`, whose stored form is `line`, behind the chain value `before`."""
-    salt = writer.random_bytes(SALT_BYTES)
+    salt = salt or writer.random_bytes(SALT_BYTES)
     digest = payload_digest(salt, line)
     return NewEntry(line, salt, next_chain(before, seq, writer.epoch, digest, writer.secret))
 

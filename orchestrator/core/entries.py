@@ -182,7 +182,7 @@ def _line(entry: Entry, at_ms: int) -> bytes:
     value: JsonObject = {"timestamp": timestamp(at_ms), "type": entry.type, "payload": entry.payload}
     if entry.id:
         value["id"] = entry.id
-    return encode_json(value)
+    return orjson.dumps(value, default=_plain)
 
 
 def _plain(value: object) -> dict[object, object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields
+from functools import lru_cache
 from operator import attrgetter
 from typing import Final, Literal, TypeAlias, TypedDict
 
@@ -437,9 +438,11 @@ _WINDOWS = (
 
 def context_window(model: str, configured: int | None = None) -> int | None:
     """The model's window in tokens; None when the model is not known (then nothing compacts by itself)."""
-    if configured is not None:
-        return configured
-    # Asked several times a turn: a loop costs half of what a generator does.
+    return _window(model) if configured is None else configured
+
+
+@lru_cache(maxsize=64)
+def _window(model: str) -> int | None:
     for prefix, window in _WINDOWS:
         if model.startswith(prefix):
             return window

@@ -443,11 +443,18 @@ class ModelClients:
             return 0, 0
         return known.request_max_retries, known.stream_max_retries
 
-    async def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
+    def stream(self, provider: str, prompt: Prompt, budget: HttpBudget) -> AsyncIterator[ModelEvent]:
         """Streams a request of a named provider; closing the generator closes the stream."""
         client = self._client(provider)
         if self._known[provider].auth == "login":
-            client.use_key(await self._login_key(provider))
+            return self._signed_in_stream(provider, prompt, budget)
+        return client.stream(prompt, budget)
+
+    async def _signed_in_stream(
+        self, provider: str, prompt: Prompt, budget: HttpBudget
+    ) -> AsyncIterator[ModelEvent]:
+        client = self._client(provider)
+        client.use_key(await self._login_key(provider))
         async with aclosing(cast(Any, client.stream(prompt, budget))) as events:
             async for event in events:
                 yield event

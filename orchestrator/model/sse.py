@@ -106,7 +106,8 @@ class SseParser:
         if name == b"data":
             self._data.append(value)
             self._data_size += len(value) + 1
-            self._check_size(self._data_size)
+            if self._data_size > self._limit:
+                self._check_size(self._data_size)
         elif name == b"event":
             self._name = value.decode("utf-8", "replace")
 

@@ -33,10 +33,16 @@ from orchestrator.core.history import INHERITED, Item
 
 
 _TIME_HEAD: Final = b'{"timestamp":"'
-_TIME_END: Final = len(_TIME_HEAD) + len("2025-11-28T12:00:00.000Z")
-_FACT_HEAD: Final = f'","type":"{DENDRO}","payload":{{"kind":"'.encode()
-"""Stands behind the time of each fact as it is written, which is seen without reading the JSON."""
+_TIME_END: Final = len(_TIME_HEAD) + len("2025-11-28T12:00:00.000")
+_TYPE_HEAD: Final = b'Z","type":"'
+"""Stands behind the time of each line as it is written: its type is seen without reading the JSON."""
+_FACT_HEAD: Final = _TYPE_HEAD + f'{DENDRO}"'.encode()
 _FORK: Final = Forked.kind.encode()
+
+
+def is_fork(payload: bytes) -> bool:
+    """Whether a stored line is the fact that a fork's log begins with."""
+    return _FORK in payload and stored_kind(payload) is Forked
 
 
 class LogLine:
@@ -64,14 +70,14 @@ class LogLine:
     def is_fact(self) -> bool:
         """Whether the line's type is `dendro`, Dendro's own, which Codex's format has no line for."""
         payload = self.stored.payload
-        if payload.startswith(_FACT_HEAD, _TIME_END) and payload.startswith(_TIME_HEAD):
-            return True
+        if payload.startswith(_TYPE_HEAD, _TIME_END) and payload.startswith(_TIME_HEAD):
+            return payload.startswith(_FACT_HEAD, _TIME_END)
         return bool(self.value["type"] == DENDRO)
 
     @property
     def is_fork(self) -> bool:
         """Whether the line is the fact that a fork's log begins with."""
-        return _FORK in self.stored.payload and self.kind is Forked
+        return is_fork(self.stored.payload)
 
 
 # ── inherited lines ───────────────────────────────────────────────────────────────────────────────
@@ -87,7 +93,8 @@ def missing_texts(lines: Iterable[LogLine], text_of: TextOf) -> set[str]:
     """
     found: set[str] = set()
     for line in lines:
-        if may_refer(line.stored.payload) or line.is_fork:
+        stored = line.stored.payload
+        if may_refer(stored) or is_fork(stored):
             payload = line.value["payload"]
             found.update(digest for digest in references(payload) if text_of(digest) is None)
             found |= needed(_wrapped(payload), text_of)

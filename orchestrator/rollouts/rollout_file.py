@@ -34,7 +34,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.private_files import make_folder, open_file
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import read_all
-from orchestrator.rollouts.inherited_lines import LogLine, inherited_lines, missing_texts
+from orchestrator.rollouts.inherited_lines import LogLine, inherited_lines, is_fork, missing_texts
 from orchestrator.rollouts.segments import BrokenArchive
 
 # ── files ─────────────────────────────────────────────────────────────────────────────────────────
@@ -72,6 +72,7 @@ def _opened(path: Path) -> BinaryIO:
 
 log = logging.getLogger("dendro.runtime")
 
+_REDACTED = Redacted.kind.encode()
 _TAIL_BYTES = 1 << 16
 _NEAR_BYTES = 1 << 12
 """The distance at which a last line is looked for first: few are longer."""
@@ -186,7 +187,8 @@ class RolloutFile:
             elif judged != Judged(last, True) and not part.joins(last, self._secret):
                 return last, False
             lacking = [LogLine(entry) for entry in part.entries if entry.seq > last.seq]
-            if last.seq and any(line.kind is Redacted for line in lacking):
+            redacted = (line.kind is Redacted for line in lacking if _REDACTED in line.stored.payload)
+            if last.seq and any(redacted):
                 # Its lines may have the text of what was redacted since.
                 file.truncate(0)
                 return NOTHING, False
@@ -216,7 +218,8 @@ class RolloutFile:
 
     async def _fetch_texts(self, ports: FilePorts, entries: Sequence[StoredEntry]) -> None:
         asked: set[str] = set()
-        while missing := missing_texts(map(LogLine, entries), ports.texts.get) - asked:
+        lines = [LogLine(entry) for entry in entries if may_refer(entry.payload) or is_fork(entry.payload)]
+        while lines and (missing := missing_texts(lines, ports.texts.get) - asked):
             asked |= missing
             await ports.texts.fetch(self._tree, missing)
 
@@ -241,11 +244,16 @@ def export_lines(lines: Iterable[LogLine], text_of: Callable[[str], str | None])
             continue
         # Only with the line that names their fact's digest: they have no place of their own.
         yield from inherited
-        value = line.value
-        if may_refer(entry.payload):
-            value = {**value, "payload": resolve(value["payload"], text_of)}
-        place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
-        yield orjson.dumps({**value, **place, **({"omitted": omitted} if omitted else {})}) + b"\n"
+        data = entry.payload
+        if may_refer(data):
+            value = line.value
+            data = orjson.dumps({**value, "payload": resolve(value["payload"], text_of)})
+        place: dict[str, Any] = {"seq": entry.seq, "epoch": entry.epoch}
+        place |= {"salt": entry.salt.hex(), "chain": entry.chain.hex()}
+        if omitted:
+            place["omitted"] = omitted
+        # A line is stored as it is written here: its place goes in before its last brace.
+        yield b"".join((data[:-1], b",", orjson.dumps(place)[1:], b"\n"))
         omitted, inherited = [], []
 
 

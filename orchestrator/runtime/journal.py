@@ -14,7 +14,7 @@ from typing import Any
 from orchestrator.broker.records import BudgetPart
 from orchestrator.broker.seal import LogWriter, event_of, seal, seal_session
 from orchestrator.core import facts as f
-from orchestrator.core.chain import ChainKey
+from orchestrator.core.chain import SALT_BYTES
 from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, Timer, TreePart
 from orchestrator.core.decide.draft import Decision, Metered
 from orchestrator.core.entries import EVENT_MSG, Entry, event_kind
@@ -47,12 +47,9 @@ class Writer:
 
     epoch: int
     random_bytes: Callable[[int], bytes]
-    key: ChainKey | None = None
+    secret: bytes = b""
+    """The key of the chain; empty where it has none."""
     accounting: Accounting = field(default_factory=Accounting)
-
-    @property
-    def secret(self) -> bytes:
-        return self.key.secret if self.key else b""
 
 
 @dataclass(slots=True)
@@ -151,12 +148,15 @@ class Step:
 
     def _append(self, decision: Decision) -> None:
         seq, head = self.position.seq, self.position.head
-        passing = list(decision.passing)
+        passing, writer = list(decision.passing), self.writer
+        # Drawn at once: each asks the kernel.
+        salts = writer.random_bytes(SALT_BYTES * len(decision.entries)) if decision.entries else b""
         for place, encoded in enumerate(decision.entries):
             while passing and passing[0].place <= place:
                 self.show(event_of(passing.pop(0).event, seq, head))
             seq += 1
-            sealed = seal(encoded.line, seq, head, self.writer)
+            salt = salts[place * SALT_BYTES : (place + 1) * SALT_BYTES]
+            sealed = seal(encoded.line, seq, head, writer, salt)
             head = sealed.chain
             self.entries.append(sealed)
             self.size += len(encoded.line)

@@ -68,6 +68,8 @@ class Loaded:
     position: Position
     unexported: tuple[StoredEntry, ...] = ()
     """The log's last entries, as far as they are not known to be in the rollout's file."""
+    unexported_bytes: int = 0
+    """The bytes of their payloads, known without a look at each of them at the end of each turn."""
     snapshot_used: bool = True
     """False if the stored snapshot was of no use: then it is worth writing another one."""
     weight: Weight | None = None
@@ -92,7 +94,7 @@ class Cache:
         if known is None or known.since > max(known.counted, _COUNTED_EVERY):
             known = Weight(text_bytes(left.position.state))
             left = replace(left, weight=known)
-        weight = sum(known) + sum(len(entry.payload) for entry in left.unexported)
+        weight = sum(known) + left.unexported_bytes
         self._left[session] = (left, weight)
         self._bytes += weight
         while len(self._left) > self._size or self._bytes > self._most_bytes:
@@ -110,9 +112,14 @@ class Cache:
         if left is None or left.position is not at:
             return
         behind = tuple(entry for entry in left.unexported if entry.seq > through)
-        lighter = weight - sum(len(entry.payload) for entry in left.unexported if entry.seq <= through)
-        self._left[session] = (replace(left, unexported=behind), lighter)
-        self._bytes += lighter - weight
+        size = payload_bytes(behind)
+        lighter = size - left.unexported_bytes
+        self._left[session] = (replace(left, unexported=behind, unexported_bytes=size), weight + lighter)
+        self._bytes += lighter
+
+
+def payload_bytes(entries: Iterable[StoredEntry]) -> int:
+    return sum(len(entry.payload) for entry in entries)
 
 
 def text_bytes(value: object) -> int:
@@ -190,7 +197,7 @@ async def load(source: FoldSource, claimed: Claimed, cache: Cache, secret: bytes
     tail: deque[StoredEntry] = deque(maxlen=_TAIL_KEPT)
     fold = await _fold(source, end, secret, left.position if left is not None else None, tail)
     _require_own_place(claimed, fold.position.state.facts)
-    return Loaded(fold.position, tuple(tail), fold.behind >= end.snapshot_seq)
+    return Loaded(fold.position, tuple(tail), payload_bytes(tail), fold.behind >= end.snapshot_seq)
 
 
 def _require_own_place(claimed: Claimed, facts: SessionFacts) -> None:

@@ -285,16 +285,17 @@ async def _stream(following: _Following, prompt: Prompt) -> Mapping[str, int] | 
     stream = cast(Any, following.ports.models.stream(following.provider, prompt, following.budget))
     async with aclosing(stream) as events:
         async for event in events:
-            if isinstance(event, RateLimits):
+            # Most of them are pieces of text.
+            if type(event) is RateLimits:
                 limits = event.snapshot
                 continue
             if observer is not None:
-                observer.streamed(following.state, "completed" if isinstance(event, Completed) else "coming")
-            if isinstance(event, ItemAdded):
+                observer.streamed(following.state, "completed" if type(event) is Completed else "coming")
+            if type(event) is ItemAdded:
                 items.begins(event.item)
-            elif isinstance(event, ItemDone):
+            elif type(event) is ItemDone:
                 items.done(event)
-            elif isinstance(event, Completed):
+            elif type(event) is Completed:
                 usage = event.usage
                 price, told = following.price(usage), (event.response_id, usage, limits, event.end_turn)
                 push(c.ResponseCompleted(request.n, *told, event.served, price))

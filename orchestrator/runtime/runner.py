@@ -54,7 +54,7 @@ from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.intake import judged_running, shown_by_lost
 from orchestrator.runtime.journal import Step, Writer
-from orchestrator.runtime.loader import Cache, Loaded, Weight, load
+from orchestrator.runtime.loader import Cache, Loaded, Weight, load, payload_bytes
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import nearly_used, warnings
 from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
@@ -108,7 +108,8 @@ class Runner:
         self._arrivals = Arrivals(context)
         self._copies = Copies(context)
         self._side_work = SideWork(context, self._arrivals)
-        self._writer = Writer(claimed.claim.epoch, ports.random_bytes, config.chain_key, config.accounting)
+        secret = config.chain_key.secret if config.chain_key else b""
+        self._writer = Writer(claimed.claim.epoch, ports.random_bytes, secret, config.accounting)
         self._decisions = Decisions(context, self._arrivals, self._side_work)
         self._warned: set[tuple[str, int | None]] = set()
         self._summed_up: int | None = None
@@ -383,10 +384,12 @@ class Copies:
         self._context = context
         self._snapshot_seq = context.claimed.snapshot_seq
         self._unexported: list[StoredEntry] = []
+        self._unexported_bytes = 0
         self._weight: Weight | None = None
 
     def begin(self, loaded: Loaded) -> None:
         self._unexported = list(loaded.unexported)
+        self._unexported_bytes = loaded.unexported_bytes
         self._weight = loaded.weight
         if not loaded.snapshot_used:
             self._snapshot_seq = 0
@@ -398,18 +401,20 @@ class Copies:
             StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
             for seq, entry in enumerate(step.entries, first)
         ]
+        more = sum([len(entry.payload) for entry in step.entries])
+        self._unexported_bytes += more
         if self._weight is not None:
-            more = sum(len(entry.payload) for entry in step.entries)
             self._weight = Weight(self._weight.counted, self._weight.since + more)
 
     def left(self) -> Loaded:
         """The position that the session's next runner may begin with, if it runs in this process."""
-        return Loaded(self._context.journal.position, tuple(self._unexported), weight=self._weight)
+        position, lacking = self._context.journal.position, tuple(self._unexported)
+        return Loaded(position, lacking, self._unexported_bytes, weight=self._weight)
 
     @property
     def heavy(self) -> bool:
         """Whether so much is in no file that it is not kept for later."""
-        return sum(len(entry.payload) for entry in self._unexported) >= FILE_BYTES
+        return self._unexported_bytes >= FILE_BYTES
 
     def snapshot_due(self, seq: int) -> bool:
         return seq - self._snapshot_seq >= self._context.config.log.snapshot_every
@@ -438,17 +443,21 @@ class Copies:
         key = self._context.config.chain_key
         file = _file(claim, position, key.secret if key else b"")
         if file is None:
-            self._unexported.clear()
+            self._exported(position.seq)
             return None
         try:
             through = await file.bring_up_to(self._context.ports, position, self._unexported)
         except (OSError, BrokenArchive, ArchiveUnavailable) as error:
             log.warning("session %s: its file was not brought up to date: %s", claim.session, error)
             # It may be long until it can be; what it lacks is read from the log then.
-            self._unexported.clear()
+            self._exported(position.seq)
             return str(error)
-        self._unexported = [entry for entry in self._unexported if entry.seq > through]
+        self._exported(through)
         return None
+
+    def _exported(self, through: int) -> None:
+        self._unexported = [entry for entry in self._unexported if entry.seq > through]
+        self._unexported_bytes = payload_bytes(self._unexported)
 
 
 def _file(claim: Claim, position: Position, secret: bytes) -> RolloutFile | None:

@@ -69,6 +69,8 @@ class Toolbox:
         self._by_name: Mapping[str, Tool] = {name: tool for tool in tools for name in tool.names}
         kept = (tool.processes for tool in tools if isinstance(tool, ExecCommand))
         self._processes = next(kept, LiveProcesses())
+        self._offered: tuple[State, list[JsonObject]] | None = None
+        """The state that tools were asked for last, and what they offered."""
 
     async def prepare(self, state: State, show: DeltaSink) -> None:
         """Makes ready what the session's tools need, before they are offered."""
@@ -107,9 +109,13 @@ class Toolbox:
 
     def specs(self, state: State) -> Sequence[Mapping[str, JsonValue]]:
         """The tools that the model is offered."""
-        offers = [tool.offered(state) for tool in self._tools if _serves(tool, state)]
-        offered = [offer for offer in offers if offer is not None]
-        offered += brought_tools.offered(state, self._by_name.keys())
+        # A request asks twice: when it is made, and when it is sent.
+        if self._offered is None or self._offered[0] is not state:
+            offers = [tool.offered(state) for tool in self._tools if _serves(tool, state)]
+            offered = [offer for offer in offers if offer is not None]
+            offered += brought_tools.offered(state, self._by_name.keys())
+            self._offered = state, offered
+        offered = self._offered[1]
         # Last, so that a new server leaves the beginning of every request as it was.
         return [*offered, *self._mcp.specs(state)] if self._mcp is not None else offered
 

@@ -16,7 +16,7 @@ from orchestrator.broker.records import StoredEntry, TreeEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import inherited_history, opened
-from orchestrator.core.blobs import externalise
+from orchestrator.core.blobs import externalise, resolve
 from orchestrator.core.chain import GENESIS, BrokenLink, ExpectedHead, next_chain, payload_digest
 from orchestrator.core.entries import Entry, decode_entry, encode_entry
 from orchestrator.core.evolve import evolve
@@ -90,6 +90,18 @@ def test_an_export_without_facts_verifies_through_their_places(facts: list[bool]
         text = read_rollout(lines)
         assert text.kind == "exported"
         assert broken(text) is None
+
+
+def test_line_of_a_file_is_the_stored_one_with_its_place_behind() -> None:
+    log, texts = stored([e.event("é", {"type": "x", "n": 1.5}), e.fact(f.Closed()), e.item(said("z" * 9000))])
+    lines = list(export_lines(map(LogLine, log), texts.get))
+    for line, entry in zip(lines, (log[0], log[2]), strict=True):
+        value = orjson.loads(entry.payload)
+        value["payload"] = resolve(value["payload"], texts.get)
+        place = {"seq": entry.seq, "epoch": entry.epoch, "salt": entry.salt.hex(), "chain": entry.chain.hex()}
+        fact = [2, log[1].epoch, payload_digest(log[1].salt, log[1].payload).hex()]
+        omitted = {"omitted": [fact]} if entry is log[2] else {}
+        assert line == orjson.dumps({**value, **place, **omitted}) + b"\n"
 
 
 def test_an_altered_character_is_found_at_its_entry() -> None:

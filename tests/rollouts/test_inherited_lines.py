@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from typing import Any
 
 import orjson
@@ -12,6 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import externalise
 from orchestrator.core.chain import payload_digest
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.inherited_lines import (
     LogLine,
@@ -154,3 +156,14 @@ def test_lists_inside_of_an_item_are_proved_element_by_element() -> None:
     assert not shown([content[0], content[0]])
     assert not shown(["a", content[1]])
     assert not shown("a")
+
+
+def test_line_is_a_fact_by_its_type_however_it_is_laid_out() -> None:
+    log, _ = stored([e.fact(f.Closed()), e.event("dendro", {"type": "dendro"}), e.item({"type": "dendro"})])
+    assert [LogLine(entry).is_fact for entry in log] == [True, False, False]
+    for entry, fact in zip(log, (True, False, False), strict=True):
+        for laid_out in (
+            json.dumps(orjson.loads(entry.payload)).encode(),
+            orjson.dumps(dict(reversed(orjson.loads(entry.payload).items()))),
+        ):
+            assert LogLine(replace(entry, payload=laid_out)).is_fact is fact
