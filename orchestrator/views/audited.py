@@ -519,21 +519,20 @@ def _call(log: _Log, told: Told, calls: dict[str, Decided], signers: Signers) ->
 
 
 def _stated(log: _Log, told: Told, call: Decided, signers: Signers) -> None:
-    if call.signed is False and isinstance(told.fact, f.Answered):
-        # A command that its sandbox stopped is asked about again: a forgery before stays the finding.
-        call.entries.append(told.place)
-        return
     match told.fact:
         case f.CallMoved() as moved:
             _moved(log, told, moved, call)
         case f.Answered(agent_id=None) as answer:
+            call.entries.append(told.place)
+            if call.signed is False:
+                # A command that its sandbox stopped is asked about again: a forgery before stays the finding.
+                return
             call.decision, call.by_entry = answer.decision, told.place
             older = f"{answer.who} (older entry: no door is named)"
             call.by = older if answer.by is None else name_of(answer.by)
             call.key = answer.key
             call.signed = _is_signed(told.session, answer, signers) if answer.sig else None
             call.shown = _shown(answer)
-            call.entries.append(told.place)
         case _:
             pass
 

@@ -113,6 +113,20 @@ async def test_answer_for_an_agent_whose_call_has_the_same_id_is_none_about_the_
     assert (found.decision, found.by) == ("approved", "ben (scope approve, token ab12) through app-server")
 
 
+async def test_answer_for_an_agent_is_no_entry_of_the_roots_call_behind_a_forged_one() -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    asked(session)
+    sig = base64.b64encode(ADA.private.sign(b"something else")).decode()
+    given = c.Signature(session.now_ms, sig, str(ADA.key), "call_1", "u1")
+    session.decides("call_1", "approved", by=BEN, who="ben", signature=given)
+    session.finishes("call_1")
+    agents = Answered(CallId("call_1"), SubmissionId("u1"), "denied", "cem", agent_id=AgentId(1), by=ANN)
+    session.record(e.fact(agents))
+    [found] = [one async for one in who(logs_of(session), "call_1", "", Signers([ADA.key]))]
+    assert (found.signed, found.by) == (False, "ben (scope approve, token ab12) through app-server")
+    assert f"s1:{len(session.lines)}" not in found.entries
+
+
 async def test_command_that_nobody_was_asked_about_names_the_policy_that_let_it_run() -> None:
     session = Session(settings={"approval_policy": "never"})
     asked(session)
