@@ -289,8 +289,9 @@ async def _answer(found: LogSource, asked: Asked, id: SubmissionId) -> tuple[str
 
     An answer that was refused has the reason for an author.
     """
-    after = asked.seq
-    while page := await found.broker.logs.read_rollout(asked.session, after):
+    after, logs = asked.seq, found.broker.logs
+    (end,) = await logs.ends([asked.session])
+    while after < end and (page := await logs.read_rollout(asked.session, after)):
         for stored in page:
             line = orjson.loads(stored.payload)
             if line.get("id") == id and stored_kind(stored.payload) is Error:

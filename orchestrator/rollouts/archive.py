@@ -129,17 +129,11 @@ class Archive:
         names = await asyncio.to_thread(self._objects.names, f"{tree}/{session}")
         return max((last_of(name) for name in names), default=0)
 
-    async def read_entries(
+    def read_entries(
         self, manifest: Manifest, after_seq: int = 0, through: int | None = None
     ) -> AsyncIterator[StoredEntry]:
         """The sealed entries after `after_seq` up to `through`, in order; no other segment is read."""
-        last = manifest.last if through is None else through
-        for segment in manifest.segments:
-            if segment.last <= after_seq or segment.first > last:
-                continue
-            for entry in await self.read_segment(segment):
-                if after_seq < entry.seq <= last:
-                    yield entry
+        return manifest.entries(self.read_segment, after_seq, through)
 
     # ── blobs ─────────────────────────────────────────────────────────────────────────────────
 

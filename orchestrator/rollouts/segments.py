@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from dataclasses import fields as fields_of
 from io import BytesIO
@@ -89,6 +89,21 @@ class Manifest:
             raise BrokenArchive(f"the manifest cannot be read: {error}") from error
         manifest._check_gapless()
         return manifest
+
+    async def entries(
+        self,
+        read: Callable[[Segment], Awaitable[Iterable[StoredEntry]]],
+        after: int,
+        through: int | None = None,
+    ) -> AsyncIterator[StoredEntry]:
+        """The entries after one up to another, in order; `read` is asked for the segments that have them."""
+        last = self.last if through is None else through
+        for segment in self.segments:
+            if segment.last <= after or segment.first > last:
+                continue
+            for entry in await read(segment):
+                if after < entry.seq <= last:
+                    yield entry
 
     def _check_gapless(self) -> None:
         for earlier, later in pairwise(self.segments):

@@ -69,15 +69,12 @@ class SealedLogs:
         from orchestrator.rollouts.objects import ArchiveUnavailable
         from orchestrator.rollouts.segments import BrokenArchive, Manifest
 
-        found: list[StoredEntry] = []
         try:
-            for segment in Manifest.decode(data).segments:
-                if segment.last > after and len(found) < count:
-                    found += [entry for entry in await self._entries(segment) if entry.seq > after]
+            found = Manifest.decode(data).entries(self._entries, after, after + count)
+            return tuple([entry async for entry in found])
         except (ArchiveUnavailable, BrokenArchive) as error:
             log.warning("a log that was sealed cannot be read: %s", error)
             return ()
-        return tuple(found[:count])
 
     async def _entries(self, segment: Segment) -> tuple[StoredEntry, ...]:
         kept = self._kept.get(segment.name)

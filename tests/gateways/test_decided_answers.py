@@ -47,11 +47,15 @@ async def test_answer_that_says_the_same_as_an_earlier_one_is_that_ones_decision
     async def read_rollout(session: SessionId, after: int) -> list[StoredEntry]:
         return [entry for entry in log if entry.seq > after]
 
+    async def ends(sessions: list[SessionId]) -> list[int]:
+        return [4]
+
     async def patience(*_: object) -> float:
         return 0.0
 
     monkeypatch.setattr(submit, "patience", patience)
-    found = SimpleNamespace(broker=SimpleNamespace(logs=SimpleNamespace(read_rollout=read_rollout)))
+    logs = SimpleNamespace(read_rollout=read_rollout, ends=ends)
+    found = SimpleNamespace(broker=SimpleNamespace(logs=logs))
     op = ops.ExecApproval(id="c", decision=ReviewDecision.APPROVED)
     decided = await submit.hand_in(cast(Any, Ben()), cast(Any, found), ASKED, op)
     assert (decided.decision, decided.who, decided.ours, decided.at_ms) == ("approved", who, ours, 9)
