@@ -35,7 +35,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import full_log
 from proof import chaos_defects
-from proof.chaos_clients import Crowd, Person, caught_up, client
+from proof.chaos_clients import Crowd, Person, caught_up, client, stops_what_was_given_up
 from proof.chaos_faults import (
     COMMON,
     KINDS,
@@ -231,6 +231,7 @@ async def _driven(chaos: Chaos, run: Run) -> Record:
             group.create_task(Person(crowd, number).lives())
         group.create_task(_notes_sizes(chaos))
         group.create_task(chaos.nemesis.inject(run.faults))
+    await stops_what_was_given_up(crowd)
     chaos.stage.watch()
     return await _record(chaos, await _rested(chaos))
 
@@ -319,6 +320,8 @@ def report(runs: Sequence[Ran], seconds: float, under: str) -> str:
         "",
     ]
     refused_starts = sum(chaos.stage.refused for _, chaos, _, _ in runs)
+    for _, chaos, _, _ in runs:
+        chaos.crowd.counts["turns that were given up"] = len(chaos.crowd.given_up)
     asked = sum((chaos.crowd.counts + chaos.nemesis.counts for _, chaos, _, _ in runs), Counter[str]())
     lines[-2:-2] = [
         f"Starts that ended with word of what Redis lacked: {refused_starts}. "

@@ -11,8 +11,9 @@ import os
 import re
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from typing import Any, cast
 
@@ -51,6 +52,8 @@ class Crowd:
     promised: list[Promise] = field(default_factory=list)
     shown: dict[str, Shown] = field(default_factory=dict)
     returns: list[Return] = field(default_factory=list)
+    given_up: list[tuple[str, str]] = field(default_factory=list)
+    """Sessions and turns that somebody has waited for too long, and answers no more."""
     away_s: list[float] = field(default_factory=list)
     """Seconds for which clients asked in vain."""
     counts: Counter[str] = field(default_factory=Counter)
@@ -70,6 +73,14 @@ class Crowd:
         promise = Promise(session, id, now())
         self.promised.append(promise)
         self.writes(f"promised {promise.at:.3f} {id}")
+
+
+async def stops_what_was_given_up(crowd: Crowd) -> None:
+    """Interrupts the turns that nobody answers any more, which would wait for ever: each has to end."""
+    for session, turn in crowd.given_up:
+        stop = Submission(SubmissionId(f"{turn}/stop"), ops.Interrupt())
+        with suppress(UnknownSession):
+            await insists(crowd, partial(crowd.stage.running.client.submit, SessionId(session), stop))
 
 
 # ── by the library ────────────────────────────────────────────────────────────────────────────────
@@ -234,7 +245,7 @@ class Person:
                 # The gateway could not ask Redis; or Redis has forgotten the thread, or the turn.
                 self.crowd.counts["refusals of gateways"] += 1
                 if not self.turn or now() - self.since > TURN_S:
-                    self.thread = self.turn = self.left_in = ""
+                    self._gives_up()
             except (OSError, TimeoutError, WebSocketException):
                 self.crowd.counts["gateways that went away"] += 1
             self.at += 1
@@ -305,6 +316,12 @@ class Person:
     def _noted(self, *, asked: bool) -> None:
         self.crowd.returns.append(Return(self.thread, self.left_in, self.left_at, now(), asked))
         self.left_in = ""
+
+    def _gives_up(self) -> None:
+        """Goes on with another thread: this one may be forgotten. If not, it waits for an answer."""
+        if self.turn:
+            self.crowd.given_up.append((self.thread, self.turn))
+        self.thread = self.turn = self.left_in = ""
 
     def _ended(self) -> None:
         """The turn is over: with its approval settled by somebody, nobody has to ask again."""
