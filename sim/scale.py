@@ -447,9 +447,9 @@ FULL_LOOKS = 8
 """From so many workers on all shards are looked at as often as they ever are."""
 BOTH_SHARE = 0.20
 TOLD_MOST, CLAIMS_MOST, LEAN_MOST = 2.0, 2.0, 2.0
-RESTING_MOST, ARCHIVED_BYTES_MOST = 5.0, 4_096
-"""Commands that a session at rest costs upkeep in five minutes (its head, each minute); bytes in Redis of an
-archived one. Both are to become less: see `docs/scale.md`."""
+RESTING_MOST, ARCHIVED_BYTES_MOST = 0.5, 4_096
+"""Commands that a session at rest costs upkeep in five minutes (its head, once an hour); bytes in Redis of an
+archived one, which are to become less: see `docs/scale.md`."""
 DELETED_KEPT = frozenset(
     (
         "changed",

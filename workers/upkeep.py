@@ -20,7 +20,7 @@ import asyncio
 import logging
 import signal
 import sys
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -47,7 +47,7 @@ from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.portable import pack_store
 from orchestrator.workspaces.stored_packs import Packs
-from workers.upkeep_checks import Round, concerns, fire_timers, unattended, verify_some
+from workers.upkeep_checks import Looks, Round, concerns, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs, collect_unborn
 from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_resting import archive_tree, due_trees, enlist_trees
@@ -71,12 +71,6 @@ from workers.webhook import Webhook, webhook_of
 log = logging.getLogger("dendro.upkeep")
 
 DAY_MS = 86_400_000
-MAX_LISTED = 100_000
-"""Sessions, those that changed last, that every look reads: what is new has something to be sealed."""
-MAX_OLDER = 20_000
-"""Sessions of all others that a look reads, in turn: a million of them have been read within the hour."""
-PAGE = 500
-"""Sessions whose hashes are in memory at once."""
 MAX_JOBS = 4
 ALIVE_S = 60
 JOB_TIMEOUT_S = 300
@@ -96,7 +90,7 @@ class Upkeep:
     verify_sessions: int
     reaping: Opening
     round: Round = field(default_factory=Round)
-    older: Round = field(default_factory=Round)
+    looks: Looks = field(default_factory=Looks)
     enlisted: bool = False
     """Whether this process has looked for trees that an earlier version left out of what is looked at."""
     packs: Packs | None = None
@@ -107,24 +101,6 @@ class Upkeep:
     @property
     def storage(self) -> Storage:
         return self.mover.storage
-
-    async def heads(self) -> AsyncIterator[tuple[SessionHead, ...]]:
-        """The sessions that changed last, and behind them, if there are more, the next of a round of all."""
-        broker = self.storage.broker
-        each, more = -(-MAX_LISTED // broker.config.shards), False
-        for shard in range(broker.config.shards):
-            for start in range(0, each, PAGE):
-                count = min(PAGE, each - start)
-                page = await broker.logs.newest_of(shard, start, count)
-                yield await broker.logs.heads(page)
-                if len(page) < count:
-                    break
-            else:
-                more = True
-        if more:
-            older = await self.older.take(broker.logs, MAX_OLDER)
-            for start in range(0, len(older), PAGE):
-                yield await broker.logs.heads(older[start : start + PAGE])
 
 
 def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
@@ -179,12 +155,15 @@ async def look(ctx: Context) -> None:
     async for tree in due_trees(upkeep.mover, now_ms):
         await _defer(queue, broker.config.prefix, archive.__name__, tree)
     concerned: dict[SessionId, SessionHead] = {}
-    async for heads in upkeep.heads():
+    mover = upkeep.mover
+    async for heads in upkeep.looks.pages(broker.logs, broker.claims, now_ms, mover.seal_idle_ms):
         for head in heads:
-            mover = upkeep.mover
-            if due_to_seal(head, mover.seal_after) or due_to_seal_whole(mover, head, now_ms):
+            due = due_to_seal(head, mover.seal_after) or due_to_seal_whole(mover, head, now_ms)
+            if due or concerns(head):
+                upkeep.looks.keep(head)
+            if due:
                 await _defer(queue, broker.config.prefix, seal.__name__, head.session)
-        await _look_at_tree_logs(upkeep.mover, queue, heads, now_ms)
+        await _look_at_tree_logs(upkeep, queue, heads, now_ms)
         if enlisted := await broker.trees.enlist_missing(heads):
             log.info("%d sessions of an earlier version are in the index of sessions now", enlisted)
         if upkeep.webhook is not None:
@@ -197,13 +176,15 @@ async def look(ctx: Context) -> None:
 
 
 async def _look_at_tree_logs(
-    mover: Mover, queue: ArqRedis, heads: Sequence[SessionHead], now_ms: int
+    upkeep: Upkeep, queue: ArqRedis, heads: Sequence[SessionHead], now_ms: int
 ) -> None:
     """Queues a job for each tree whose log rests and is not sealed."""
-    logs, prefix = mover.storage.broker.logs, mover.storage.broker.config.prefix
-    roots = [head.tree for head in heads if may_seal_tree(mover, head, now_ms)]
-    for tree in await logs.resting_trees(roots, now_ms - (mover.seal_idle_ms or 0)) if roots else ():
-        await _defer(queue, prefix, seal_tree.__name__, tree)
+    mover, broker = upkeep.mover, upkeep.storage.broker
+    read = {head.tree: head for head in heads if may_seal_tree(mover, head, now_ms)}
+    before_ms = now_ms - (mover.seal_idle_ms or 0)
+    for tree in await broker.logs.resting_trees(list(read), before_ms) if read else ():
+        upkeep.looks.keep(read[tree])
+        await _defer(queue, broker.config.prefix, seal_tree.__name__, tree)
 
 
 async def _enlist_once(upkeep: Upkeep) -> None:

@@ -1,10 +1,10 @@
-"""Read-only checks of upkeep: chains of a few sessions in turn, work that no worker takes."""
+"""Reads of upkeep: sessions that may have something to be moved, chains in turn, work that nobody takes."""
 
 from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.errors import UnknownSession
@@ -86,6 +86,90 @@ async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
                 "session %s: its log was altered or is damaged at %d: %s", session, link.seq, link.reason
             )
     return broken
+
+
+# ── what a look reads ─────────────────────────────────────────────────────────────────────────────
+
+
+MAX_LISTED = 100_000
+"""Sessions, those that changed last, that the first look of a process reads: what is new is to be sealed."""
+MAX_OLDER = 20_000
+"""Sessions of all that a look reads in turn, at most."""
+ROUND_LOOKS = 60
+"""Looks within which all sessions have been read in turn, if they are not too many."""
+PAGE = 500
+"""Sessions whose hashes are in memory at once."""
+OVERLAP_MS = 60_000
+"""Time that a look and the one before have in common: clocks of servers and workers differ, and a server that
+took another's place may lack the last seconds of it."""
+
+
+class Looks:
+    """The sessions that a look reads: what changed, and not what there is.
+
+    The first look of a process reads what changed last. Each one behind it reads what changed since the look
+    before, what has rested for as long as matters since then, what waits for a worker or is held, and what
+    the look before has kept. A sixtieth of all sessions comes by besides, in turn: whatever escapes those is
+    read within the hour. A look that breaks off has not been.
+    """
+
+    def __init__(self) -> None:
+        self._since_ms: dict[int, int] = {}
+        """By shard: the time from which changes are read."""
+        self._kept: frozenset[SessionId] = frozenset()
+        self._keeps: set[SessionId] = set()
+        self._pools: set[str] = set()
+        self._turn = Round()
+
+    async def pages(
+        self, logs: Logs, claims: Claims, now_ms: int, idle_ms: int | None
+    ) -> AsyncIterator[tuple[SessionHead, ...]]:
+        """The heads of this look, each once.
+
+        `idle_ms`: a session that has rested for so long is read again.
+        """
+        read, since_ms = set[SessionId](), dict[int, int]()
+        self._keeps = set()
+        for shard in range(logs.config.shards):
+            found, since_ms[shard] = await self._changed(logs, shard, now_ms, idle_ms)
+            found += await claims.at_work(shard, sorted(self._pools))
+            async for heads in self._heads(logs, found, read):
+                yield heads
+        taken = await self._turn.take(logs, min(MAX_OLDER, -(-await logs.count_sessions() // ROUND_LOOKS)))
+        async for heads in self._heads(logs, (*self._kept, *taken), read):
+            yield heads
+        self._since_ms, self._kept = since_ms, frozenset(self._keeps)
+
+    def keep(self, head: SessionHead) -> None:
+        """Has the session read by the next look, too: what is to be done about it is not done yet."""
+        self._keeps.add(head.session)
+
+    async def _changed(
+        self, logs: Logs, shard: int, now_ms: int, idle_ms: int | None
+    ) -> tuple[list[SessionId], int]:
+        """Sessions that changed, or have rested long enough since; from when on the next look reads."""
+        most = -(-MAX_LISTED // logs.config.shards)
+        again_ms = now_ms - OVERLAP_MS
+        if shard not in self._since_ms:
+            return await logs.newest_of(shard, 0, most), again_ms
+        since = min(self._since_ms[shard], now_ms)
+        changed = await logs.changed_since(shard, since, most)
+        rested: tuple[tuple[SessionId, int], ...] = ()
+        if idle_ms is not None:
+            rested = await logs.changed_since(shard, since - idle_ms, most, until_ms=now_ms - idle_ms)
+        # Where there is more, the next look goes on behind the last one.
+        since = again_ms if len(changed) < most else changed[-1][1]
+        return [session for session, _ in (*changed, *rested)], since
+
+    async def _heads(
+        self, logs: Logs, sessions: Sequence[SessionId], read: set[SessionId]
+    ) -> AsyncIterator[tuple[SessionHead, ...]]:
+        fresh = [session for session in dict.fromkeys(sessions) if session not in read]
+        read.update(fresh)
+        for start in range(0, len(fresh), PAGE):
+            heads = await logs.heads(fresh[start : start + PAGE])
+            self._pools |= {head.pool for head in heads}
+            yield heads
 
 
 # ── work that nobody takes ────────────────────────────────────────────────────────────────────────

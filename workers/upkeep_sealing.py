@@ -102,10 +102,13 @@ def due_to_seal_whole(mover: Mover, head: SessionHead, now_ms: int) -> bool:
 
 
 def may_seal_tree(mover: Mover, head: SessionHead, now_ms: int) -> bool:
-    """Whether the tree of this root may have rested for so long that its log is worth a look."""
+    """Whether this session of a tree has rested for so long that the tree's log is worth a look.
+
+    The one that rests last is what the log's last entry came with.
+    """
     if mover.seal_idle_ms is None or head.status == IMPORTING or head.holder is not None:
         return False
-    return str(head.session) == str(head.tree) and now_ms - rested_ms(head) >= mover.seal_idle_ms
+    return now_ms - rested_ms(head) >= mover.seal_idle_ms
 
 
 def ended_ms(head: SessionHead) -> int | None:

@@ -469,6 +469,7 @@ class Claims(Timers, Admission):
                 clock,
                 self.keys.changed(shard),
                 self.keys.watched(shard),
+                self.keys.sessions(shard),
             ],
             session=session,
             pool=who.pool,
@@ -633,6 +634,12 @@ class Claims(Timers, Admission):
         except (Unavailable, OutOfMemory):
             return False
         return holder == claim.claim_id.encode() and int(length) >= seq and int(have) >= replicas
+
+    async def at_work(self, shard: int, pools: Sequence[str]) -> list[SessionId]:
+        """The sessions of a shard that wait for a worker of these pools, or are held by one."""
+        keys = [key for pool in pools for key in self.keys.pool(shard, pool)[:2]]
+        found = await self._connection.commands([("ZRANGE", key, 0, -1) for key in keys])
+        return [SessionId(member.decode()) for members in found for member in members]
 
     async def heartbeat(
         self, worker: str, state: bytes, *, pools: Sequence[str] = (), left: bool = False

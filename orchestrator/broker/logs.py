@@ -128,14 +128,15 @@ class Logs(Port):
         return [SessionId(member.decode()) for member in found]
 
     async def changed_since(
-        self, shard: int, since_ms: int, limit: int, start: int = 0
+        self, shard: int, since_ms: int, limit: int, start: int = 0, until_ms: int | None = None
     ) -> tuple[tuple[SessionId, int], ...]:
         """Sessions of a shard that changed at that time or later, with when, the first ones first.
 
-        The first `start` of them are left out.
+        The first `start` of them are left out, and those that changed behind `until_ms`.
         """
         key, most = self.keys.sessions(shard), ("LIMIT", start, limit)
-        found = await self._connection.command("ZRANGEBYSCORE", key, since_ms, "+inf", "WITHSCORES", *most)
+        last = "+inf" if until_ms is None else until_ms
+        found = await self._connection.command("ZRANGEBYSCORE", key, since_ms, last, "WITHSCORES", *most)
         return tuple((SessionId(member.decode()), int(at)) for member, at in scored(found))
 
     async def sessions(self, limit: int = 1_000) -> tuple[SessionHead, ...]:

@@ -43,7 +43,8 @@ a tree live in one slot and a script may touch them together.
                                     restore note bury; watched,  fleet
                                     also commit claim submit fire
     {s}:watched             stream  followers of the fleet       the same scripts  the last one
-    {s}:sessions            zset    create commit                upkeep, search    the sessions
+    {s}:sessions            zset    create commit; claim of one  upkeep, search    the sessions
+                                    that it quarantines
     {s}:unborn              zset    announce give_up; create     upkeep            until the session is there,
                                     removes                                        or a day
     {s}:index               zset    create commit enlist         listings          what is listed

@@ -229,7 +229,7 @@ def is_anothers(sight: Sight, key: bytes, worker: bytes, near_ms: int) -> bool:
 
 def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
     key, sq, eq, due_key, leases_key, clock = keys[:6]
-    sight.tells_followers(*keys[6:])
+    sight.tells_followers(*keys[6:8])
     name, pool, worker, identity = given.words(4)
     core, lease_ms, certain_ms = given.number(), given.number(), given.number()
     whom, page, most_tries, event = given.word(), given.number(), given.number(), given.word()
@@ -286,6 +286,7 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         n = number(session, b"eq") + 1
         session |= {b"quarantined": b"1", b"owner": b"", b"claim": b"", b"eq": written(n)}
         leases.pop(name, None)
+        sight.zset(keys[8])[name] = sight.now
         row = (event, session[b"seq"], hash8(session[b"head"]), b"0")
         append_events(sight, eq, [row], n - 1, keep, ttl_ms)
         sight.is_shown_anew(name)

@@ -154,7 +154,7 @@ async def test_closed_trees_leave_nothing_in_redis_archive_or_packs_behind_their
 async def test_what_is_due_is_found_however_much_changed_later(
     mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("workers.upkeep.MAX_LISTED", 2)
+    monkeypatch.setattr("workers.upkeep_checks.MAX_LISTED", 2)
     first = await _tree(storage, 1)
     for _ in range(4):
         await _tree(storage, 1, closed=False)

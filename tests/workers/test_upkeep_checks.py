@@ -12,6 +12,7 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Heard
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
@@ -114,6 +115,10 @@ async def test_round_passes_over_nothing_that_changed_at_one_moment_or_is_still_
     assert sorted(seen) == sorted(born)
 
 
+async def _away(*_: Any, **__: Any) -> None:
+    raise Unavailable("no answer from Redis")
+
+
 class _Queued:
     """A queue that keeps the names of its jobs."""
 
@@ -124,19 +129,115 @@ class _Queued:
         self.jobs.add((name, subject))
 
 
+async def looked(queue: _Queued, upkeep: Upkeep) -> set[str]:
+    """The sessions that one look has queued to be sealed."""
+    queue.jobs.clear()
+    await look({"redis": queue, "upkeep": upkeep})
+    return {subject for _, subject in queue.jobs}
+
+
+async def ripe(storage: Storage, shard: int = 3) -> str:
+    """A session with a log that is to be sealed."""
+    author = await Author(storage, session_id(shard)).is_born()
+    await (await author.writes(some_entries(40))).snapshots()
+    return str(author.session)
+
+
+def upkeep_over(storage: Storage, **rules: Any) -> Upkeep:
+    mover = replace(mover_of(storage), **rules)
+    return Upkeep(mover, None, 0, lambda: pytest.fail("nobody is to be reaped"))
+
+
+async def changed_ms_ago(storage: Storage, session: str, ago_ms: int) -> None:
+    key = storage.broker.keys.sessions(storage.broker.keys.shard_of(SessionId(session)))
+    await storage.broker.command("ZADD", key, await storage.broker.server_ms() - ago_ms, session)
+
+
 async def test_what_others_have_changed_after_is_sealed_too_in_its_turn(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name, most in {"MAX_LISTED": 1, "MAX_OLDER": 2, "PAGE": 1}.items():
-        monkeypatch.setattr(f"workers.upkeep.{name}", most)
-    ripe = [await Author(storage, session_id(shard)).is_born() for shard in (3, 3, 3, 7, 7)]
-    for author in ripe:
-        await (await author.writes(some_entries(40))).snapshots()
-    queue = _Queued()
-    upkeep = Upkeep(mover_of(storage), None, 0, lambda: pytest.fail("nobody is to be reaped"))
-    for _ in range(3):
-        await look({"redis": queue, "upkeep": upkeep})
-    assert queue.jobs == {("seal", str(author.session)) for author in ripe}
+    for name, most in {"MAX_LISTED": 1, "MAX_OLDER": 2, "PAGE": 1, "ROUND_LOOKS": 1}.items():
+        monkeypatch.setattr(f"workers.upkeep_checks.{name}", most)
+    due = {await ripe(storage, shard) for shard in (3, 3, 3, 7, 7)}
+    queue, upkeep = _Queued(), upkeep_over(storage)
+    assert set().union(*[await looked(queue, upkeep) for _ in range(3)]) == due
+
+
+async def test_look_reads_what_changed_since_the_look_before_and_what_is_not_done_yet(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.upkeep_checks.MAX_OLDER", 0)
+    old = await ripe(storage)
+    queue, upkeep = _Queued(), upkeep_over(storage)
+    assert await looked(queue, upkeep) == {old}
+    new = await ripe(storage)
+    await changed_ms_ago(storage, old, 3_600_000)
+    assert await looked(queue, upkeep) == {old, new}, "the job may have failed"
+    upkeep.mover = replace(upkeep.mover, seal_after=1_000)
+    assert await looked(queue, upkeep) == set()
+    await changed_ms_ago(storage, new, 3_600_000)
+    upkeep.mover = replace(upkeep.mover, seal_after=2)
+    assert await looked(queue, upkeep) == set(), "nothing of them has changed"
+
+
+async def test_all_sessions_come_by_within_an_hour_of_looks(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue, upkeep = _Queued(), upkeep_over(storage, seal_after=1_000)
+    due = {await ripe(storage, shard) for shard in (3, 3, 7)}
+    assert await looked(queue, upkeep) == set()
+    for session in due:
+        await changed_ms_ago(storage, session, 3_600_000)
+    upkeep.mover = replace(upkeep.mover, seal_after=2)
+    found = [await looked(queue, upkeep) for _ in range(4)]
+    assert set().union(*found) == due
+    assert found[0] != due, "one after the other"
+
+
+async def test_session_that_has_rested_for_long_enough_is_read_when_that_is_over(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.upkeep_checks.MAX_OLDER", 0)
+    now_ms = await storage.broker.server_ms()
+    author = await Author(storage).is_born()
+    await author.writes(some_entries(3), ended_ms=now_ms)
+    queue, upkeep = _Queued(), upkeep_over(storage, seal_idle_ms=3_600_000)
+    monkeypatch.setattr(type(storage.broker), "now_ms", lambda _: now_ms)
+    assert await looked(queue, upkeep) == set()
+    monkeypatch.setattr(type(storage.broker), "now_ms", lambda _: now_ms + 3_500_000)
+    assert await looked(queue, upkeep) == set()
+    monkeypatch.setattr(type(storage.broker), "now_ms", lambda _: now_ms + 3_610_000)
+    assert await looked(queue, upkeep) == {author.session}
+
+
+async def test_look_that_breaks_off_is_made_good_by_the_next_one(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("workers.upkeep_checks.MAX_OLDER", 0)
+    queue, upkeep, now_ms = _Queued(), upkeep_over(storage), await storage.broker.server_ms()
+    assert await looked(queue, upkeep) == set()
+    due = await ripe(storage)
+    await changed_ms_ago(storage, due, -100_000)
+    with monkeypatch.context() as broken:
+        broken.setattr(queue, "enqueue_job", _away)
+        broken.setattr(type(storage.broker), "now_ms", lambda _: now_ms + 300_000)
+        with pytest.raises(Unavailable):
+            await looked(queue, upkeep)
+    monkeypatch.setattr(type(storage.broker), "now_ms", lambda _: now_ms + 360_000)
+    assert await looked(queue, upkeep) == {due}
+
+
+async def test_session_that_is_held_or_waits_or_was_set_aside_is_read_by_each_look(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("workers.upkeep_checks.MAX_OLDER", 0)
+    queue, upkeep = _Queued(), upkeep_over(storage)
+    author = await Author(storage).is_born()
+    await changed_ms_ago(storage, author.session, 3_600_000)
+    assert await looked(queue, upkeep) == set()
+    await is_told(storage, author.session)
+    await looked(queue, upkeep)
+    assert "1 session of pool default waits, and no worker serves it" in caplog.text
 
 
 async def test_log_of_a_tree_that_rests_is_sealed(storage: Storage) -> None:

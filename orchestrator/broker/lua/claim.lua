@@ -25,6 +25,7 @@
 -- KEYS  1 session hash   2 sq stream (read)   3 eq stream (the quarantine's error event)
 --       4 due zset   5 leases zset   6 clock string   of the pool
 --       7 changed stream: whose row in lists is another   8 watched stream: whether somebody follows that
+--       9 sessions zset, by last change: of one that is quarantined
 
 local function misfit_read()
   return misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'stream')
@@ -32,7 +33,10 @@ local function misfit_read()
     or misfit(KEYS[8], 'stream')
 end
 
--- Everything that is written is read before. `queued` is nothing where nothing waits.
+local unread = misfit(KEYS[9], 'zset')
+if unread then return unread end
+
+-- Everything else that is written is read before. `queued` is nothing where nothing waits.
 local function look()
   local now = now_ms()
   local s = fields_of(KEYS[1], {'tree', 'pool', 'epoch', 'claim', 'agent_id', 'seq', 'head', 'cursor', 'sq', 'snapshot_seq',
@@ -146,6 +150,7 @@ if tries >= max_tries then
   redis.call('PEXPIRE', KEYS[3], eq_ttl_ms)
   redis.call('ZREM', KEYS[4], session)
   redis.call('ZREM', KEYS[5], session)
+  redis.call('ZADD', KEYS[9], text(now), session)
   notify_changed(session)
   return {'QUARANTINED'}
 end
