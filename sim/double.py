@@ -52,6 +52,8 @@ class Double:
         self._ever: dict[bytes, bytes] = {}
         """Scripts by their SHA-1, with those that the server has forgotten."""
         self._second: Double | None = None
+        self.shortens = True
+        """Whether looks for work that would find nothing are answered without their script."""
 
     def now_s(self) -> float:
         """Redis's clock: the simulated time, wherever it stands."""
@@ -178,8 +180,11 @@ class Double:
             return self._store.say(self._now_us(), command)
         first_arg, now_us = 3 + int(command[2]), self._now_us()
         keys, words = command[3:first_arg], command[first_arg:]
-        nothing = found_nothing(source, self._store, keys, words, now_us // 1000)
-        return nothing if nothing is not None else self._store.run(now_us, source, keys, words)
+        if self.shortens:
+            nothing = found_nothing(source, self._store, keys, words, now_us // 1000)
+            if nothing is not None:
+                return nothing
+        return self._store.run(now_us, source, keys, words)
 
     def restore(self, through: int) -> None:
         """Puts the data back to where the first `through` commands of the journal left it."""
@@ -212,6 +217,10 @@ class Double:
     def members(self, key: str) -> dict[bytes, float]:
         """A sorted set's members with their scores."""
         return self._store.members(key.encode())
+
+    def until_us(self, key: bytes) -> float | None:
+        """When a key expires; 0 if it is not there, None if it stays."""
+        return self._store.until_us(key, self._now_us())
 
     def values(self) -> list[tuple[str, bytes]]:
         """Every key with the words of its value."""

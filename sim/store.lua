@@ -758,11 +758,11 @@ function reads.changes(...)
   return 0, unpack(keys)
 end
 
--- Up to `most` entries of a stream behind `n`-0: each its id, how many words follow, and these.
-function reads.entries(key, after, most)
+-- Up to `most` entries of a stream behind `n`-`part`: each its id, how many words follow, and these.
+function reads.entries(key, after, part, most)
   local stream, reply = values[key], {}
   if not stream or stream.kind ~= 'stream' then return 0 end
-  local first = place(stream, after, 0, true)
+  local first = place(stream, after, part, true)
   local ids, rows, size = stream.ids, stream.rows, 0
   for at = first, math.min(stream.last, first + most - 1) do
     local row = rows[at]

@@ -190,8 +190,9 @@ class Store:
     def stream_after(self, key: bytes, n: int) -> list[tuple[bytes, dict[bytes, bytes]]]:
         """A stream's entries after `n`-0."""
         entries: list[tuple[bytes, dict[bytes, bytes]]] = []
+        part = 0
         while True:
-            found, at = self._entries(key, n, _PAGE), 1
+            found, at = self._entries(key, n, part, _PAGE), 1
             if type(found) is not tuple:
                 return entries
             end = len(found)
@@ -202,7 +203,7 @@ class Store:
                 at = behind
             if len(entries) % _PAGE:
                 return entries
-            n = int(entries[-1][0].partition(b"-")[0])
+            n, part = map(int, entries[-1][0].split(b"-"))
 
 
 def _list(flat: Sequence[Any], at: int, length: int) -> tuple[list[Any], int]:

@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-import fakeredis
 import pytest
 from redis.asyncio import Redis
 
@@ -26,6 +25,7 @@ from tests.servers import (
     wheel_redis,
     wheel_valkey,
 )
+from tests.stated import StatedRedis
 
 SERVERS = {
     "redis7": (debian_redis, "redis-server"),
@@ -95,7 +95,7 @@ async def backend(
 ) -> AsyncIterator[Backend]:
     """An empty deployment of each kind."""
     if request.param == "double":
-        double = fakeredis.FakeAsyncRedis()
+        double = StatedRedis()
         yield Backend("double", lambda: Connection(double, double), lambda: [double], real=False)
         await double.aclose()
         return

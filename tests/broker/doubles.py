@@ -1,8 +1,8 @@
-"""The double of Redis, and the one place that replaces its clock.
+"""The one place that replaces the clock of doubles of Redis.
 
 fakeredis asks `time.time()` in four of its modules: for TIME, for stream ids, for expiry, for
-blocking. `FakeClock` stands in for the `time` module in all of them. Pass a broker
-`monotonic=clock.monotonic` and no process clock is left.
+blocking; `tests.stated` does in one. `FakeClock` stands in for the `time` module in all of them. Pass a
+broker `monotonic=clock.monotonic` and no process clock is left.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ _MODULES = (
     "fakeredis._helpers",
     "fakeredis._socket._base",
     "fakeredis.model._stream",
+    "tests.stated",
 )
 
 
@@ -44,7 +45,7 @@ class FakeClock:
 
 @contextmanager
 def redis_time(clock: FakeClock) -> Iterator[FakeClock]:
-    """Inside, every fakeredis server lives by `clock`."""
+    """Inside, every double lives by `clock`."""
     modules = [importlib.import_module(name) for name in _MODULES]
     replaced = [module for module in modules if hasattr(module, "time")]
     for module in replaced:

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass
 
-import fakeredis
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -17,6 +16,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig
 from tests.broker.actors import Backend
 from tests.broker.doubles import FakeClock, redis_time
+from tests.stated import StatedRedis
 
 
 @dataclass
@@ -46,7 +46,7 @@ def clock() -> Iterator[FakeClock]:
 
 @pytest.fixture
 async def fleet(clock: FakeClock) -> AsyncIterator[Fleet]:
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
     yield Fleet(broker, clock)
     await broker.aclose()
@@ -222,7 +222,7 @@ def test_no_stretch_of_time_carries_more_than_it_refills_and_a_minute(
 
 async def _never_too_much(story: list[tuple[str, int, int, int]], clock: FakeClock) -> None:
     limits = ProviderLimits(requests_per_minute=6, tokens_per_minute=1_000)
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     fleet = Fleet(Broker(Connection(client, client), BrokerConfig(), clock.monotonic), clock)
     sent: list[tuple[int, int]] = []
     for kind, number, estimate, used in story:

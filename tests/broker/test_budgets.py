@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 
-import fakeredis
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -33,6 +32,7 @@ from orchestrator.core.commit_parts import Timer, TreeEvent
 from tests.broker.actors import SHARD, new_session
 from tests.broker.doubles import FakeClock, redis_time
 from tests.broker.families import OP, Agent, claims, root_of
+from tests.stated import StatedRedis
 
 FAR_MS = 1 << 45
 
@@ -133,7 +133,7 @@ async def test_wall_clock_runs_out_by_itself(broker: Broker) -> None:
 
 async def test_wall_clock_of_a_tree_runs_from_its_birth() -> None:
     with redis_time(FakeClock()) as clock:
-        client = fakeredis.FakeAsyncRedis()
+        client = StatedRedis()
         broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
         root = await root_of(broker, limit_wall=b"10000")
         clock.advance(9.0)
@@ -283,7 +283,7 @@ async def test_who_waits_for_a_spent_budget_is_woken_when_it_is_raised(broker: B
 
 async def test_addition_wakes_who_waits_for_others_and_who_found_nothing_left() -> None:
     with redis_time(FakeClock()) as clock:
-        client = fakeredis.FakeAsyncRedis()
+        client = StatedRedis()
         broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
         root = await root_of(broker, limit_tokens=b"100", limit_wall=b"10000")
         early, late = [await root.spawns(n) for n in (1, 2)]
@@ -438,7 +438,7 @@ def test_held_is_the_sum_of_reservations_and_overshoot_is_what_was_in_flight(
 
 async def _accounts_add_up(acts: list[tuple[str, int, int, int]]) -> None:
     with redis_time(FakeClock()):
-        client = fakeredis.FakeAsyncRedis()
+        client = StatedRedis()
         broker = Broker(Connection(client, client), BrokerConfig(), lambda: 0.0)
         root = await root_of(broker, limit_tokens=str(LIMIT).encode())
         agents = [root, await root.spawns(1), await root.spawns(2)]
@@ -598,7 +598,7 @@ async def activity(broker: Broker, agent: Agent) -> tuple[int, ...]:
 
 async def test_requests_of_the_last_hour_are_counted_by_five_minutes() -> None:
     with redis_time(FakeClock()) as clock:
-        client = fakeredis.FakeAsyncRedis()
+        client = StatedRedis()
         broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
         clock.advance(300 - clock.now_ms() / 1000 % 300)
         root = await root_of(broker)

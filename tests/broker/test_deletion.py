@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
-import fakeredis
 import pytest
 
 from orchestrator.broker.blobs import Blobs
@@ -26,6 +25,7 @@ from tests.broker.actors import (
 )
 from tests.broker.doubles import FakeClock, redis_time
 from tests.broker.families import Agent, root_of
+from tests.stated import StatedRedis
 
 IN_HAND = {"timers_set": (Timer("t", 1, 1 << 45),), "approvals_open": (Approval("a", b"x"),)}
 SHARED = (b":changed", b":ready:", b":clock:", b":asked", b":released", b":deleted")
@@ -137,7 +137,7 @@ async def test_a_tree_whose_time_was_over_was_deleted_by_nobody(broker: Broker) 
 
 async def test_who_deleted_is_forgotten_after_30_days() -> None:
     with redis_time(FakeClock()) as clock:
-        client = fakeredis.FakeAsyncRedis()
+        client = StatedRedis()
         broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
         old, new, last = [await _family(broker) for _ in range(3)]
         await broker.trees.delete_tree(await _seen(broker, old), by="jo")

@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Coroutine
 from typing import Any, TypeVar
 
-import fakeredis
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -25,6 +24,7 @@ from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import POOL, SHARD, Backend, created, step, submitted
 from tests.broker.doubles import FakeClock, redis_time
+from tests.stated import StatedRedis
 
 Result = TypeVar("Result")
 WORKERS = st.sampled_from(["w1", "w2", "w3"])
@@ -53,7 +53,7 @@ class Lives(RuleBasedStateMachine):
         self.loop = asyncio.new_event_loop()
         self.patch = redis_time(FakeClock())
         self.clock = self.patch.__enter__()
-        client = fakeredis.FakeAsyncRedis()
+        client = StatedRedis()
         backend = Backend("double", lambda: Connection(client, client), lambda: [client], real=False)
         self.broker = backend.broker(BrokerConfig(lease_s=LEASE_S, max_tries=1_000_000))
         self.expected: dict[SessionId, Expected] = {}

@@ -6,7 +6,6 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-import fakeredis
 import pytest
 
 from orchestrator.broker.broker import Broker
@@ -18,13 +17,14 @@ from orchestrator.broker.trees import RestingTree
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import TreeId
 from tests.broker.actors import POOL, created, session_id, step, working
+from tests.stated import StatedRedis
 
 
 class Newer(Connection):
     """A server with one script of a newer version."""
 
     def __init__(self, script: str) -> None:
-        client = fakeredis.FakeAsyncRedis()
+        client = StatedRedis()
         super().__init__(client, client)
         self._script = script
 

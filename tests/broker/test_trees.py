@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-import fakeredis
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,6 +17,7 @@ from orchestrator.core.commit_parts import Debit, NewSession, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, claimed, session_id
 from tests.broker.families import OP, Agent, depths_event, letter, root_of
+from tests.stated import StatedRedis
 
 # ── the registry ──────────────────────────────────────────────────────────────────────────────
 
@@ -224,7 +224,7 @@ def test_letters_arrive_once_in_order_and_are_counted_whatever_is_sent_again(dee
 
 
 async def _letters(deeds: list[Deed]) -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     broker = Broker(Connection(client, client), BrokerConfig(), lambda: 0.0)
     root = await root_of(broker)
     agents = [root, await root.spawns(1), await root.spawns(2)]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import aclosing
 
-import fakeredis
 import pytest
 
 from orchestrator.broker.broker import Broker
@@ -14,6 +13,7 @@ from orchestrator.broker.port import Witness
 from orchestrator.broker.records import BrokerConfig
 from tests.broker.actors import POOL, SHARD, working
 from tests.broker.doubles import FakeClock, redis_time
+from tests.stated import StatedRedis
 
 LEASE_S = 6.0
 
@@ -29,7 +29,7 @@ class Clocks:
         self.redis.advance(seconds)
         self.own.advance(seconds)
 
-    def opened(self, client: fakeredis.FakeAsyncRedis) -> Broker:
+    def opened(self, client: StatedRedis) -> Broker:
         config = BrokerConfig(lease_s=LEASE_S, watch_s=LEASE_S)
         return Broker(Connection(client, client), config, self.own.time)
 
@@ -51,7 +51,7 @@ async def looks_for(broker: Broker, clocks: Clocks, seconds: int) -> str | None:
 
 
 async def test_worker_that_saw_the_clock_set_takes_nobodys_session_before_its_time(clocks: Clocks) -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     async with aclosing(clocks.opened(client)) as holder, aclosing(clocks.opened(client)) as other:
         assert await looks_for(other, clocks, 10) is None
         held = await working(holder)
@@ -63,7 +63,7 @@ async def test_worker_that_saw_the_clock_set_takes_nobodys_session_before_its_ti
 
 
 async def test_worker_that_has_just_come_waits_before_it_takes_what_has_run_out(clocks: Clocks) -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     async with aclosing(clocks.opened(client)) as holder, aclosing(clocks.opened(client)) as other:
         held = await working(holder)
         clocks.redis.advance(3600.0)
@@ -74,7 +74,7 @@ async def test_worker_that_has_just_come_waits_before_it_takes_what_has_run_out(
 
 
 async def test_worker_that_has_just_come_takes_at_once_what_is_due(clocks: Clocks) -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     async with aclosing(clocks.opened(client)) as holder, aclosing(clocks.opened(client)) as other:
         held = await working(holder)
         await holder.claims.release(held.claim)
@@ -82,7 +82,7 @@ async def test_worker_that_has_just_come_takes_at_once_what_is_due(clocks: Clock
 
 
 async def test_revoke_behind_a_step_of_the_clock_still_waits_for_the_holder(clocks: Clocks) -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     async with aclosing(clocks.opened(client)) as holder, aclosing(clocks.opened(client)) as other:
         assert await looks_for(other, clocks, 10) is None
         held = await working(holder)
@@ -94,7 +94,7 @@ async def test_revoke_behind_a_step_of_the_clock_still_waits_for_the_holder(cloc
 
 
 async def test_reaper_behind_a_step_of_the_clock_takes_nothing(clocks: Clocks) -> None:
-    client = fakeredis.FakeAsyncRedis()
+    client = StatedRedis()
     async with aclosing(clocks.opened(client)) as holder, aclosing(clocks.opened(client)) as other:
         assert await looks_for(other, clocks, 10) is None
         held = await working(holder)

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import fakeredis
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
@@ -91,6 +92,12 @@ class Office:
 
     def alarms(self) -> dict[str, str]:
         return {log: alarm.kind for log, alarm in self.state.alarms.items()}
+
+
+@pytest.fixture
+def double() -> Any:
+    """An empty Redis whose data can be dumped, as for a backup."""
+    return fakeredis.FakeAsyncRedis()
 
 
 @pytest.fixture

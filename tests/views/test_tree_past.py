@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any, cast
 
-import fakeredis
 import orjson
 import pytest
 from hypothesis import given, settings
@@ -25,11 +24,12 @@ from orchestrator.views import tree_past
 from orchestrator.views.tree import LIMITS_RAISED
 from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast, looked
 from tests.broker.actors import session_id, step, working
+from tests.stated import StatedRedis
 
 
 @pytest.fixture
 async def broker() -> AsyncIterator[Broker]:
-    double = fakeredis.FakeAsyncRedis()
+    double = StatedRedis()
     opened = Broker(Connection(double, double), BrokerConfig(lease_s=60.0), lambda: 0.0)
     await opened.open()
     yield opened
