@@ -9,7 +9,7 @@ from typing import Any, assert_never
 
 import orjson
 
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.notices import until
 from orchestrator.broker.open_requests import Opened, Settled
@@ -252,7 +252,11 @@ async def hand_in(client: Client, found: LogSource, asked: Asked, op: AnswerOp) 
 async def hand_in_all(
     client: Client, found: LogSource, answers: Sequence[tuple[Asked, AnswerOp]]
 ) -> list[Decided]:
-    """Hands each answer to the session that asked, and waits once for all decisions, in the same order."""
+    """Hands each answer to the session that asked, and waits once for all decisions, in the same order.
+
+    One that its session does not take, as where its queue is full, is told so beside the others; raises the
+    first error where none was handed in.
+    """
     gate, ids = asyncio.Semaphore(AT_ONCE), [SubmissionId(new_submission_id()) for _ in answers]
 
     async def submit(asked: Asked, op: AnswerOp, id: SubmissionId) -> None:
@@ -262,9 +266,12 @@ async def hand_in_all(
     # None is left on its way where another one fails.
     handing = (submit(*answer, id) for answer, id in zip(answers, ids, strict=True))
     done = await asyncio.gather(*handing, return_exceptions=True)
-    if failed := next((error for error in done if error is not None), None):
-        raise failed
-    told: dict[int, tuple[str, str, int]] = {}
+    failed = [error for error in done if error is not None]
+    if unforeseen := next((error for error in failed if not isinstance(error, BrokerError)), None):
+        raise unforeseen
+    if failed and len(failed) == len(done):
+        raise failed[0]
+    told = {place: (NOT_TAKEN, str(error), 0) for place, error in enumerate(done) if error is not None}
 
     async def all_told() -> bool:
         for place, (asked, _) in enumerate(answers):

@@ -196,3 +196,18 @@ def test_form_that_no_line_changes_is_left_to_a_person(text: str, key: str, valu
 def test_line_is_written_where_its_table_is(text: str, key: str, value: object, after: str) -> None:
     path = ("a", "d.e", "x") if "\x00" in key else tuple(key.split("."))
     assert with_edits(text, [(path, value)]) == after
+
+
+async def test_every_edit_of_a_batch_and_every_member_of_its_tables_is_written(
+    peers: SimpleNamespace,
+) -> None:
+    edits = [
+        ("model", "new", "replace"),
+        ("tui", {"theme": "light", "notifications": True}, "upsert"),
+        ("sandbox_workspace_write", {"network_access": True, "exclude_slash_tmp": True}, "upsert"),
+        ("agents", {"max_depth": 2, "max_spawned": 9}, "replace"),
+    ]
+    given = [{"keyPath": key, "value": value, "mergeStrategy": how} for key, value, how in edits]
+    await peers.ann.call("config/batchWrite", {"edits": given})
+    written = tomllib.loads(peers.file.read_text())
+    assert {key: written[key] for key, _, _ in edits} == {key: value for key, value, _ in edits}

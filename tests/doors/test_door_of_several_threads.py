@@ -235,3 +235,18 @@ def test_request_that_is_settled_is_taken_back_in_its_own_thread() -> None:
     (taken,) = client.lines
     assert str(OTHER).encode() in taken
     assert b'"requestId":1' in taken
+
+
+@pytest.mark.parametrize("kind", [kind for kind in ASKS if kind != "client_tool"])
+def test_agent_that_is_heard_from_now_on_asks_what_it_asks_already(no_json: None, kind: str) -> None:
+    client = Sent()
+    client.hears(ROOT)
+    ((opened, _),) = asked(BELOW, kind).changes
+    agent = live(BELOW)
+    agent.projector.waiting = (opened,)
+    spawned = SimpleNamespace(parent=ROOT)
+    client.door.adopt(agent, cast(Any, SimpleNamespace(id=BELOW, spawned=spawned, root=ROOT)))
+    started, request = client.lines
+    assert b"thread/started" in started
+    assert b'"id":0' in request
+    assert b"method" in request

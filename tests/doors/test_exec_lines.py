@@ -208,3 +208,10 @@ async def test_run_ends_whose_refusal_a_session_does_not_take(
     async with asyncio.timeout(PATIENCE_S):
         assert await turn.hold(UserInput(items=()), BEGINNING) is completed
     assert json.loads(written[-1]).items() >= last.items()
+
+
+@pytest.mark.parametrize("status", [one for one in r.TurnStatus if one is not r.TurnStatus.IN_PROGRESS])
+def test_plan_ends_with_its_turn_however_that_ends(status: r.TurnStatus) -> None:
+    told = lines(plan(False), ended(status, r.Fault("it broke")))
+    last = "turn.completed" if status is r.TurnStatus.COMPLETED else "turn.failed"
+    assert [line["type"] for line in told] == ["item.started", "item.completed", last]

@@ -11,11 +11,11 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.methods import METHODS
-from orchestrator.gateways.principals import Principal
-from tests.doors.peer import Peer, connected
+from orchestrator.gateways.principals import Principal, Scope
+from tests.doors.peer import ANN, Peer, connected
 from tests.doors.test_app_server_turns import begun, peer, said, server
 from tests.runtime.harness import Harness
-from tests.runtime.players import ends, message
+from tests.runtime.players import calls, ends, message
 
 __all__ = ["peer", "server"]
 pytestmark = pytest.mark.realredis
@@ -119,3 +119,50 @@ async def test_thread_of_another_namespace_is_as_none_for_every_method_also_when
         for name, text in await answers(peer, thread):
             if name in NAMED and name not in NOT_OF_ONE and "/" in name:
                 assert "it was deleted by ann at" in text, (name, text)
+
+
+NOTHING: dict[str, Any] = {}
+LISTS = {
+    "approval/history": {},
+    "approval/list": {},
+    "fleet/list": {},
+    "listConversations": {},
+    "thread/list": {},
+    "thread/loaded/list": {},
+    "thread/search": {"searchTerm": "go"},
+}
+"""Methods that list threads without naming one, and show those here."""
+
+
+@pytest.mark.parametrize("of_tenant", [True, False])
+async def test_list_of_every_kind_shows_a_namespace_its_own_threads_alone(
+    harness: Harness, server: AppServer, of_tenant: bool
+) -> None:
+    tenants, own = [Principal(f"acme/{name}", "acme") for name in ("eve", "bob")], [ANN, Principal("ben")]
+    owners, others = (tenants, own) if of_tenant else (own, tenants)
+    threads = []
+    asked = dict.fromkeys((name for name, one in METHODS.items() if one.scope is Scope.READ), NOTHING) | LISTS
+    async with (
+        connected(server, owners[0]) as owner,
+        connected(server, owners[1]) as friend,
+        connected(server, others[0]) as other,
+    ):
+        for client in (owner, friend, other):
+            await client.greet(experimentalApi=True)
+        for call in ("c1", "c2"):
+            harness.models.will([calls(call, ask=True), ends()])
+            threads.append(SessionId(await begun(owner, approvalPolicy="untrusted")))
+            await said(owner, threads[-1])
+            await harness.until(threads[-1], "exec_approval_request")
+        harness.models.will([message("done"), ends()])
+        await harness.approve(threads[0], "c1", "denied")
+        await harness.until(threads[0], "task_complete")
+        await at_rest(harness, threads[0])
+        for name, given in asked.items():
+            if name == "initialize":
+                continue
+            told = str(await other.ask(name, given))
+            assert not any(thread in told for thread in threads), (name, told)
+            if name in LISTS:
+                told = str(await friend.ask(name, given))
+                assert any(thread in told for thread in threads), (name, told)

@@ -11,8 +11,13 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.door_ports import Born, NewThread
 from orchestrator.gateways.app_server.methods import turns
-from orchestrator.gateways.app_server.methods.turns import ThreadFork, ThreadResume, ThreadStartParams
-from tests.doors.test_door_of_several_threads import ROOT, Sent
+from orchestrator.gateways.app_server.methods.turns import (
+    ThreadFork,
+    ThreadParams,
+    ThreadResume,
+    ThreadStartParams,
+)
+from tests.doors.test_door_of_several_threads import AGENT, BELOW, OTHER, ROOT, Sent
 
 MADE = SessionId("0199a2b4-0000-7000-8000-000000000009")
 REVIEWERS: list[str | None] = [None, "user", "auto_review"]
@@ -119,3 +124,43 @@ async def test_thread_that_is_made_has_each_setting_that_its_client_names(
         given if member == "cwd" else None,
         given if member == "config" else {},
     )
+
+
+@pytest.mark.parametrize("reviewer", REVIEWERS)
+async def test_agents_that_work_are_heard_with_the_thread_that_a_client_comes_back_to_and_ask_as_it_does(
+    reviewer: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    running_below = turns._running_below
+    maker = Maker(monkeypatch, asks=False)
+    agents = {
+        number: SimpleNamespace(session=session, at_work=at_work)
+        for number, (session, at_work) in enumerate([(AGENT, True), (OTHER, False), (BELOW, True)], 1)
+    }
+
+    async def fields(tree: Any) -> Any:
+        return {}
+
+    monkeypatch.setattr(turns, "_running_below", running_below)
+    monkeypatch.setattr(turns, "projected", lambda fields: SimpleNamespace(agents=agents))
+    ports = cast(Any, maker.sent.door.ports)
+    ports.found = SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(agents=fields)))
+
+    async def head_to_read(*_: Any) -> Any:
+        return SimpleNamespace(session=ROOT, agent_id=0, tree=ROOT)
+
+    monkeypatch.setattr(turns, "head_to_read", head_to_read)
+    maker.sent.hears(BELOW, asks=True)
+    await maker.answer("thread/resume", approvalsReviewer=reviewer)
+    asks = reviewer != "auto_review"
+    heard = {session: one.asks for session, one in maker.sent.door.subscriptions.items()}
+    assert heard == {ROOT: asks, AGENT: asks, BELOW: True}
+
+
+async def test_agent_whose_thread_a_client_has_left_is_not_heard_with_its_root_again() -> None:
+    sent = Sent()
+    sent.hears(ROOT, AGENT)
+    for session, status in ((AGENT, "unsubscribed"), (AGENT, "notSubscribed"), (OTHER, "notSubscribed")):
+        params = ThreadParams.model_validate({"threadId": session})
+        assert await turns.thread_unsubscribe(sent.door, params) == {"status": status}
+    assert [sent.door.takes(session) for session in (AGENT, OTHER, BELOW)] == [False, True, True]
+    assert list(sent.door.subscriptions) == [ROOT]

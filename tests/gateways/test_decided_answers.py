@@ -10,7 +10,8 @@ import pytest
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
-from orchestrator.core.facts import Answered
+from orchestrator.core.commit_parts import WITHDRAWN
+from orchestrator.core.facts import Answered, TaskEnded
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways import submit
 from orchestrator.protocol import ops
@@ -37,25 +38,45 @@ class Ben:
         return await look()
 
 
-@pytest.mark.parametrize(("who", "ours"), [("ana", False), ("ben", True)])
-async def test_answer_that_says_the_same_as_an_earlier_one_is_that_ones_decision(
-    who: str, ours: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    answer = e.fact(Answered(CallId("c"), SubmissionId("t"), ReviewDecision.APPROVED, who, 9))
-    log = [StoredEntry(4, 1, e.encode_entry(answer, 9, {}).line, b"", b"")]
+def logged(monkeypatch: pytest.MonkeyPatch, *facts: e.Entry) -> Any:
+    """A deployment in which the session's log has these behind the entry at which its request was seen."""
+    log = [StoredEntry(n, 1, e.encode_entry(fact, 9, {}).line, b"", b"") for n, fact in enumerate(facts, 4)]
 
     async def read_rollout(session: SessionId, after: int) -> list[StoredEntry]:
         return [entry for entry in log if entry.seq > after]
 
     async def ends(sessions: list[SessionId]) -> list[int]:
-        return [4]
+        return [3 + len(log)]
 
     async def patience(*_: object) -> float:
         return 0.0
 
     monkeypatch.setattr(submit, "patience", patience)
     logs = SimpleNamespace(read_rollout=read_rollout, ends=ends)
-    found = SimpleNamespace(broker=SimpleNamespace(logs=logs))
+    return cast(Any, SimpleNamespace(broker=SimpleNamespace(logs=logs)))
+
+
+@pytest.mark.parametrize("first", ["ana", "ben", "timer", ""])
+@pytest.mark.parametrize("before", ReviewDecision)
+@pytest.mark.parametrize("said", ReviewDecision)
+async def test_answer_is_ones_own_decision_where_the_first_one_was_ones_own_and_says_the_same(
+    first: str, before: ReviewDecision, said: ReviewDecision, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = logged(monkeypatch, e.fact(Answered(CallId("c"), SubmissionId("t"), before, first, 9)))
+    op = ops.ExecApproval(id="c", decision=said)
+    decided = await submit.hand_in(cast(Any, Ben()), found, ASKED, op)
+    ours = first == "ben" and before == said
+    assert (decided.decision, decided.who, decided.ours, decided.at_ms) == (before, first, ours, 9)
+
+
+@pytest.mark.parametrize("answered", [True, False])
+async def test_of_what_the_log_says_since_the_request_was_seen_the_first_that_is_about_it_counts(
+    answered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    end = e.fact(TaskEnded("completed"))
+    other = e.fact(Answered(CallId("d"), SubmissionId("t"), ReviewDecision.DENIED, "ana", 8))
+    own = e.fact(Answered(CallId("c"), SubmissionId("t"), ReviewDecision.APPROVED, "ana", 9))
+    found = logged(monkeypatch, other, *([own, end] if answered else [end, own]))
     op = ops.ExecApproval(id="c", decision=ReviewDecision.APPROVED)
-    decided = await submit.hand_in(cast(Any, Ben()), cast(Any, found), ASKED, op)
-    assert (decided.decision, decided.who, decided.ours, decided.at_ms) == ("approved", who, ours, 9)
+    decided = await submit.hand_in(cast(Any, Ben()), found, ASKED, op)
+    assert decided.decision == ("approved" if answered else WITHDRAWN)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 from hashlib import sha256
+from itertools import product
 
 import pytest
 
@@ -11,13 +12,15 @@ from orchestrator.broker.records import Spend
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.calls import MergeWork, Phase
-from orchestrator.core.facts import Answered, CallMoved, Claimed
+from orchestrator.core.facts import Answered, CallMoved, Claimed, WorkspaceSaved
 from orchestrator.core.ids import AgentId
+from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.signed_notes import Signers
+from orchestrator.views.audit_questions import file
 from orchestrator.views.audited import Logs, Total, cost, who
 from tests.core.driver import USAGE, Session, a_command, exec_end, op, text
 from tests.rollouts.bundles import ADA, OPERATOR
@@ -197,3 +200,30 @@ async def test_merge_in_the_sandbox_is_told_to_have_run_there() -> None:
     logs.add("s1", len(session.lines) + 1, 1, line)
     [found] = [one async for one in who(logs, "call_1")]
     assert found.sandboxed is True
+
+
+@pytest.mark.parametrize("names", list(product([True, False], repeat=3)))
+@pytest.mark.parametrize("in_snapshot", [(0, 1, 2), (0, 1), (1, 2), (2,)])
+async def test_all_commands_before_a_snapshot_are_told_of_a_file_that_has_changed_in_it(
+    names: tuple[bool, ...], in_snapshot: tuple[int, ...]
+) -> None:
+    session = Session(settings={"approval_policy": "never", "sandbox_policy": {"mode": "danger-full-access"}})
+    session.submit(op("user_input", items=[text("go")]), "u1", by=ANN)
+    calls = [CallId(f"call_{number}") for number in range(len(names))]
+    for call, named in zip(calls, names, strict=True):
+        session.begin()
+        session.calls(call)
+        session.ends(usage=USAGE)
+        session.assessed(call, a_command("touch" if named else "make", "a.txt" if named else "all"))
+        session.finishes(call, "ok", events=(exec_end(call),))
+    between = tuple(calls[number] for number in in_snapshot)
+    pack = Pack("packs/1", "ab" * 32, 10, whole=True)
+    saved = WorkspaceSaved(SnapshotId("c0ffee"), None, pack, FileCounts(1, 0, 0), ("a.txt",), between, 1)
+    session.record(e.fact(saved))
+    told = [one.values async for one in file(logs_of(session), "a.txt")]
+    assert [one["call"] for one in told if one["what"] == "exec"] == [
+        *(call for call, named in zip(calls, names, strict=True) if named),
+        *(call for call, named in zip(calls, names, strict=True) if call in between and not named),
+    ]
+    (snapshot,) = [one for one in told if one["what"] == "snapshot"]
+    assert snapshot["calls"] == list(between)

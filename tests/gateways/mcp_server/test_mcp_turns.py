@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.mcp_server import Answer, FollowedTurn
+from orchestrator.gateways import mcp_server
+from orchestrator.gateways.mcp_server import Answer, FollowedTurn, McpDoor
+from orchestrator.gateways.ndjson import AWAITING
 from orchestrator.views.event import Event
 from tests.doors.test_same_call_ids import ONE as ROOT
 from tests.doors.test_same_call_ids import REQUEST
@@ -111,3 +116,35 @@ async def test_client_is_told_where_an_answer_is_refused_and_its_request_stays_o
         assert (await turn).status == "completed"
     waits = "waits for a person: dendro approvals lists 0:call_1"
     assert [line for line in person.told if line in (why, waits)] == [why, waits]
+
+
+@pytest.mark.parametrize("status", ["running", "idle", "waiting", "paused", *AWAITING])
+@pytest.mark.parametrize("unread", [True, False])
+@pytest.mark.parametrize("beside", ["nothing", "gone", "waits", "runs"])
+async def test_server_whose_client_left_stays_until_every_turn_waits_for_a_person_who_has_not_answered(
+    status: str, unread: bool, beside: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(mcp_server, "REST_POLL_S", 0)
+    heads: dict[str, Any] = {"one": SimpleNamespace(status=status, has_unread=unread)}
+    if beside != "nothing":
+        held = {"gone": None, "waits": ("awaiting_answer", False), "runs": ("running", False)}[beside]
+        heads["two"] = held and SimpleNamespace(status=held[0], has_unread=held[1])
+    looks = 0
+
+    async def head(session: str) -> Any:
+        nonlocal looks
+        looks += 1
+        return heads[session]
+
+    door = McpDoor(cast(Any, SimpleNamespace(client=SimpleNamespace(head=head))))
+    turns = {asyncio.create_task(asyncio.Event().wait()): SimpleNamespace(session=one) for one in heads}
+    cast(Any, door)._following = turns
+    resting = asyncio.create_task(door.rest())
+    async with asyncio.timeout(20):
+        while not resting.done() and looks < 6:
+            await asyncio.sleep(0)
+    leaves = status in AWAITING and not unread and beside != "runs"
+    assert resting.done() is leaves
+    resting.cancel()
+    await asyncio.gather(resting, return_exceptions=True)
+    await door.close()

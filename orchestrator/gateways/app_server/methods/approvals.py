@@ -6,6 +6,7 @@ names the request that was seen, by its thread and its call, and never one that 
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from heapq import merge
@@ -64,6 +65,7 @@ TREES = 20
 """Trees that are looked through for decisions of the fleet, the newest first."""
 SURFACE = "window"
 SOURCES: tuple[Source, ...] = ("cli", "exec")
+_PLACE = re.compile(r"([0-9]{1,16})\.([0-9]{1,6})")
 Text = Annotated[str, Field(max_length=MOST_TEXT)]
 Id = Annotated[str, Field(max_length=1_024)]
 Kind: TypeAlias = Literal["command", "patch", "question", "plan", "elicitation", "clientTool", "unknown"]
@@ -370,22 +372,28 @@ async def approval_history(door: Door, params: ApprovalHistory) -> Result:
     most = params.most(USUAL_HISTORY, MOST_HISTORY)
     decided = [await decided_of(found, root) for root in trees]
     newest = merge(*decided, key=lambda one: -one.at_ms)
-    page = list(islice((one for one in newest if before is None or one.at_ms < before), most + 1))
+    at_ms, told = before or (None, 0)
+    page = list(islice((one for one in newest if at_ms is None or one.at_ms <= at_ms), told, told + most + 1))
     rows = [
         {**request_row(one, reader), **ended_json(done.decision, done.who, done.at_ms), "mayAnswer": False}
         for one, done in zip(
             await needed(found, [done.asked for done in page[:most]]), page[:most], strict=True
         )
     ]
-    return {"data": rows, "nextCursor": str(page[most - 1].at_ms) if len(page) > most else None}
+    if len(page) <= most:
+        return {"data": rows, "nextCursor": None}
+    last_ms = page[most - 1].at_ms
+    told = sum(one.at_ms == last_ms for one in page[:most]) + (told if last_ms == at_ms else 0)
+    return {"data": rows, "nextCursor": f"{last_ms}.{told}"}
 
 
-def _before(cursor: str | None) -> int | None:
+def _before(cursor: str | None) -> tuple[int, int] | None:
+    """The time of the last row that was told, and how many rows of that time were."""
     if cursor is None:
         return None
-    if not (cursor.isascii() and cursor.isdigit()) or len(cursor) > 16:
+    if (match := _PLACE.fullmatch(cursor)) is None:
         raise bad_params("cursor: this is no place of a list; give one that the list answered")
-    return int(cursor)
+    return int(match[1]), int(match[2])
 
 
 METHODS: Mapping[str, Method] = {

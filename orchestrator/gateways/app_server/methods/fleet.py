@@ -75,7 +75,8 @@ class _AtHand:
         self.fleets: dict[str, tuple[Fleet, float]] = {}
         self.readers: dict[str, TreeReader] = {}
         self.pasts = Pasts()
-        self.stats: dict[str, tuple[float, JsonObject]] = {}
+        self.stats: dict[tuple[str, str], tuple[float, JsonObject]] = {}
+        """By namespace and person: a tree is ready for who has not read it."""
 
 
 _AT_HAND: WeakKeyDictionary[Broker, _AtHand] = WeakKeyDictionary()
@@ -567,11 +568,12 @@ def worker_json(one: SeenWorker) -> JsonObject:
 
 async def fleet_stats(door: Door, params: NoParams) -> Result:
     """The figures of the client's trees and, for the machine's user, of the pools; seconds old at most."""
-    broker, namespace = door.ports.found.broker, door.principal.namespace
-    kept, now_s = _at_hand(broker).stats, time.monotonic()
-    if namespace not in kept or now_s - kept[namespace][0] >= STATS_S:
-        kept[namespace] = now_s, await _stats(door)
-    return kept[namespace][1]
+    at_hand, now_s = _at_hand(door.ports.found.broker), time.monotonic()
+    whose = door.principal.namespace, door.principal.name
+    at_hand.stats = {one: told for one, told in at_hand.stats.items() if now_s - told[0] < STATS_S}
+    if whose not in at_hand.stats:
+        at_hand.stats[whose] = now_s, await _stats(door)
+    return at_hand.stats[whose][1]
 
 
 async def _stats(door: Door) -> JsonObject:

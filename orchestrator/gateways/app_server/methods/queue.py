@@ -47,6 +47,7 @@ async def queue_add(door: Door, params: QueueAdd) -> Result:
         delivery=Delivery.QUEUE,
         client_user_message_id=params.client_user_message_id,
     )
+    await door.goes_on(head)
     try:
         await door.words.submit(head.session, Submission(turn, said))
     except SubmissionConflict:
