@@ -23,9 +23,24 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.lines import LINES, CompactedLine, ContextLine, Line, MetaLine, encode_line
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.codec import UnknownRolloutItem, event_of
-from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, CodexErrorInfo, EventMsg, UnknownEvent
+from orchestrator.protocol.events import (
+    EVENT_SYNONYMS,
+    EVENTS,
+    CodexErrorInfo,
+    EventMsg,
+    TokenCount,
+    UnknownEvent,
+)
 from orchestrator.protocol.items import ITEM_SYNONYMS, ITEMS, UnknownItem
-from orchestrator.protocol.wire import EventModel, ItemModel, JsonMapping, JsonObject, JsonValue, written
+from orchestrator.protocol.wire import (
+    EventModel,
+    ItemModel,
+    JsonMapping,
+    JsonObject,
+    JsonValue,
+    tag_of,
+    written,
+)
 
 Json = JsonObject
 
@@ -197,6 +212,18 @@ def decode_entry(line: bytes) -> Entry:
     return Entry(value["type"], value["payload"], value.get("id", ""))
 
 
+def shows_only(line: bytes) -> bool:
+    """Whether a stored line is seen to be an event that no state is told anything by, without its JSON.
+
+    Of events only `token_count` is folded (`core.evolve`).
+    """
+    return (
+        line.startswith(_EVENT_HEAD, _TYPE_AT)
+        and not line.startswith(_FOLDED, _EVENT_AT)
+        and line.startswith(_TIME_HEAD)
+    )
+
+
 def line_ms(line: bytes) -> int:
     """The moment that a stored line says."""
     if _TIME.match(line) is not None:
@@ -221,6 +248,11 @@ Kind: TypeAlias = (
 )
 """The class of the record that an entry is read as."""
 
+_TIME_HEAD: Final = b'{"timestamp":"'
+_EVENT_HEAD: Final = b'Z","type":"event_msg","payload":{"type":"'
+_TYPE_AT: Final = len(_TIME_HEAD) + len("2025-11-28T12:00:00.000")
+_EVENT_AT: Final = _TYPE_AT + len(_EVENT_HEAD)
+_FOLDED: Final = f'{tag_of(TokenCount)}"'.encode()
 _TIME: Final = re.compile(rb'\{"timestamp":"[0-9T:.Z-]{24}"')
 _TAG: Final = rb"[0-9A-Za-z_.-]+"
 _HEAD: Final = re.compile(

@@ -10,7 +10,7 @@ import orjson
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
-from orchestrator.core.entries import DENDRO, Entry, decode_entry
+from orchestrator.core.entries import DENDRO, Entry, decode_entry, shows_only
 from orchestrator.core.evolve import evolve
 from orchestrator.core.facts import Redacted, decode
 from orchestrator.core.frozen import record
@@ -105,7 +105,8 @@ async def fold_session(found: LogSource, head: SessionHead, at: int | None) -> F
             return result
         for stored in page:
             result.redacted += bool(stored.digest)
-            result.state = evolve(result.state, decode_entry(stored.payload), stored.seq)
+            if not shows_only(stored.payload):
+                result.state = evolve(result.state, decode_entry(stored.payload), stored.seq)
             result.lines += 1
             result.passed(stored.seq)
         result.head = walk.head

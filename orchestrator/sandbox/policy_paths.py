@@ -6,13 +6,14 @@ real paths. Knows nothing of how they are enforced.
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import takewhile
+from itertools import islice
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -275,9 +276,30 @@ def _is_steady(path: Path, roots: Sequence[Path]) -> bool:
     Else a command puts a link to any folder in the place of a root, and the next one may write there.
     """
     place = Path(os.path.normpath(path))
-    links = [step for step in (place, *place.parents) if step.is_symlink()]
+    links = [Path(step) for step in _way(str(place)) if _is_link(step)]
     others = tuple(_real(root) for root in roots if root != place) if links else ()
     return not any(_below(_real(link.parent) / link.name, others) for link in links)
+
+
+def _way(path: str) -> Iterator[str]:
+    """A normal absolute path and the folders that it is in, from the inside: `Path.parents` at a tenth."""
+    while path != "/":
+        yield path
+        path = path.rpartition("/")[0] or "/"
+    yield path
+
+
+def _is_link(path: str) -> bool:
+    """`Path.is_symlink`, which raises `OSError` where nobody may look."""
+    try:
+        return stat.S_ISLNK(os.lstat(path).st_mode)
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENOTDIR, errno.EBADF, errno.ELOOP):
+            raise
+    except ValueError:
+        # Of a path with a NUL there is none.
+        pass
+    return False
 
 
 def _mode(policy: Mapping[str, Any]) -> Mode:
@@ -331,15 +353,18 @@ def _reachable(files: Iterable[Path], roots: tuple[Path, ...], concealed: tuple[
 
 def _passed(roots: tuple[Path, ...], kept: tuple[Path, ...]) -> tuple[Path, ...]:
     """The folders on the way from a root to what is kept in it, or to another root in it."""
-    ends = {*roots, *kept}
-    found = []
+    around = {str(root) for root in roots} - {str(path) for path in kept}
+    ends = dict.fromkeys(str(path) for path in (*roots, *kept))
+    found: list[str] = []
     for end in ends:
         # From the end outwards: what lies around the next such place is found from there.
-        way = list(takewhile(lambda folder: folder not in ends, end.parents))
-        around = end.parents[len(way)] if len(way) < len(end.parents) else None
-        if around in roots and around not in kept:
-            found += way
-    return tuple(dict.fromkeys(found))
+        way: list[str] = []
+        for folder in islice(_way(end), 1, None):
+            if folder in ends:
+                found += way if folder in around else ()
+                break
+            way.append(folder)
+    return tuple(map(Path, dict.fromkeys(found)))
 
 
 def _below(path: Path, folders: tuple[Path, ...]) -> bool:

@@ -23,9 +23,12 @@ from orchestrator.core.entries import (
     line,
     line_ms,
     published_kind,
+    shows_only,
     stored_kind,
 )
+from orchestrator.core.evolve import evolve
 from orchestrator.core.lines import LINES
+from orchestrator.core.state import State
 from orchestrator.protocol.codec import DendroFact, UnknownRolloutItem, event_of, rollout_item
 from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, ExecCommandEnd, UnknownEvent
 from orchestrator.protocol.items import ITEM_SYNONYMS, ITEMS, UnknownItem
@@ -154,3 +157,21 @@ def test_no_reader_of_logs_looks_for_patterns_in_stored_json() -> None:
         if re.search(r"""\bb'(?:"|\{)""", path.read_text(encoding="utf-8"))
     }
     assert found <= LAYS_OUT_JSON, "ask stored_kind, published_kind or may_refer"
+
+
+@pytest.mark.parametrize("of", [EVENT_MSG, RESPONSE_ITEM])
+def test_line_that_a_fold_passes_over_unread_changes_no_state(of: str) -> None:
+    state, passed = State(), 0
+    for payload in examples("events" if of == EVENT_MSG else "items"):
+        data = stored(Entry(of, payload, "t1"))
+        assert shows_only(data) is (of == EVENT_MSG and payload.get("type") != "token_count"), payload
+        if shows_only(data):
+            passed += 1
+            assert evolve(state, decode_entry(data), 2) is state
+        assert not shows_only(orjson.dumps({"type": of, "payload": payload}))
+    assert (passed > 20) is (of == EVENT_MSG)
+
+
+@given(facts())
+def test_no_fact_is_passed_over_unread(stated: f.Fact) -> None:
+    assert not shows_only(stored(fact(stated)))
