@@ -69,6 +69,9 @@ class Blobs:
         if packed is None:
             return None
         try:
+            # The bound of `decompress` is for frames that do not say their size.
+            if zstandard.frame_content_size(packed) > MAX_BLOB_BYTES:
+                raise Corrupt(key, f"its content has more than {MAX_BLOB_BYTES:,} bytes")
             content = zstandard.decompress(packed, max_output_size=MAX_BLOB_BYTES)
         except zstandard.ZstdError as error:
             raise Corrupt(key, f"its content cannot be unpacked: {error}") from error

@@ -166,6 +166,9 @@ def pack(plain: bytes) -> bytes:
 
 def unpack(name: str, packed: bytes) -> bytes:
     try:
+        # The bound of `decompress` is for frames that do not say their size.
+        if zstandard.frame_content_size(packed) > MAX_SEGMENT_BYTES:
+            raise BrokenArchive(f"archive object {name} has more than {MAX_SEGMENT_BYTES:,} bytes")
         return zstandard.decompress(packed, max_output_size=MAX_SEGMENT_BYTES)
     except zstandard.ZstdError as error:
         raise BrokenArchive(f"archive object {name} cannot be unpacked: {error}") from error

@@ -62,6 +62,21 @@ async def test_content_that_cannot_be_unpacked_is_corrupt(backend: Backend) -> N
     await broker.aclose()
 
 
+async def test_content_that_unpacks_to_more_than_the_bound_is_corrupt(
+    backend: Backend, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
+    held = await working(broker)
+    tree, stored = held.claim.tree, Blobs(connection, broker.keys)
+    digest = await stored.put(tree, b"x" * 1_001)
+    assert await stored.get(tree, digest) == b"x" * 1_001
+    monkeypatch.setattr(blobs, "MAX_BLOB_BYTES", 1_000)
+    with pytest.raises(Corrupt, match=r"its content has more than 1,000 bytes"):
+        await stored.get(tree, digest)
+    await broker.aclose()
+
+
 async def test_content_beyond_the_bound_is_refused_before_it_is_sent(
     backend: Backend, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -104,6 +104,9 @@ def test_object_that_unpacks_to_more_than_a_segment_may_hold_is_refused(
     packed = stream.compress(b"x" * 1_000_000) + stream.flush()
     with pytest.raises(BrokenArchive, match="cannot be unpacked"):
         unpack("tree/session/1-1-00000000.jsonl.zst", packed)
+    with pytest.raises(BrokenArchive, match="has more than 10,000 bytes"):
+        unpack("tree/session/1-1-00000000.jsonl.zst", pack(b"x" * 10_001))
+    assert unpack("tree/session/1-1-00000000.jsonl.zst", pack(b"x" * 10_000)) == b"x" * 10_000
 
 
 @pytest.mark.parametrize(
