@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from orchestrator.broker import script_requests
+from orchestrator.broker import records, script_requests
 from orchestrator.broker.connection import ScriptCall, call
 from orchestrator.broker.errors import (
     BrokerError,
@@ -25,23 +25,6 @@ from orchestrator.broker.errors import (
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.port import Deployment, Port, scored
-from orchestrator.broker.records import (
-    Claim,
-    Claimant,
-    Claimed,
-    Fenced,
-    Fired,
-    Heard,
-    LogPlace,
-    Look,
-    Notices,
-    Place,
-    PoolQueue,
-    Released,
-    Renewed,
-    SessionHead,
-    Unserved,
-)
 from orchestrator.broker.redis_keys import CONTROL_SHARD
 from orchestrator.broker.replies import (
     Reply,
@@ -180,7 +163,7 @@ class Timers(Port):
         with suppress(Unavailable):
             await self._connection.commands(rows)
 
-    async def fire(self, shard: int, count: int = 100) -> tuple[Fired, ...]:
+    async def fire(self, shard: int, count: int = 100) -> tuple[records.Fired, ...]:
         """Turns the shard's due timers into queue entries."""
         reply = await self._run(call("timers_due", [self.keys.timers(shard)], count=count))
         due: TimersDue = reply.fields
@@ -193,10 +176,10 @@ class Timers(Port):
                 found.append(fired)
         return tuple(found)
 
-    async def _fire(self, session: SessionId, timer: str) -> Fired | None:
+    async def _fire(self, session: SessionId, timer: str) -> records.Fired | None:
         shard = self.keys.shard_of(session)
 
-        def build(place: Place) -> ScriptCall:
+        def build(place: records.Place) -> ScriptCall:
             keys = [
                 self.keys.timers(shard),
                 self.keys.timer(session),
@@ -231,7 +214,7 @@ class Timers(Port):
                 self._clock.note(fired["now"])
                 if fired["owner"]:
                     await self.notify([(session, fired["owner"])])
-                return Fired(session, timer, fired["generation"], queue_id(fired["n"]))
+                return records.Fired(session, timer, fired["generation"], queue_id(fired["n"]))
             case "NONE":
                 return None
             case _:
@@ -290,7 +273,7 @@ class Claims(Timers, Admission):
         unfit: bool = False,
         attends: bool = False,
         alone: Collection[SessionId] = (),
-    ) -> Claimed | None:
+    ) -> records.Claimed | None:
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
@@ -301,7 +284,7 @@ class Claims(Timers, Admission):
         Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
         roomless = unfit and await self._machines.others_fit(pool, self.config.machine)
-        who = Claimant(pool, worker, claim_id, roomless, attends=attends and bool(self.keys.nearby))
+        who = records.Claimant(pool, worker, claim_id, roomless, attends=attends and bool(self.keys.nearby))
         if guess is not None:
             found, certain = await self._claim_next(guess, who, alone)
             if certain:
@@ -312,7 +295,7 @@ class Claims(Timers, Admission):
         """Seconds until a session that is left to another machine is asked for again; None if none is."""
         return self._left.returns_in(pool, shard)
 
-    async def look(self, pools: Sequence[str], worker: str = "") -> Look:
+    async def look(self, pools: Sequence[str], worker: str = "") -> records.Look:
         """Looks where something waits for a worker of the pools, unless somebody has just found nothing.
 
         In a cluster a call looks at the worker's share of the shards, and at some others, in turn.
@@ -330,17 +313,17 @@ class Claims(Timers, Admission):
         looks = await asyncio.gather(
             *(self._look(some, shards, worker) for some, shards in asked), return_exceptions=True
         )
-        found = Look()
+        found = records.Look()
         for look in looks:
-            if isinstance(look, Look):
+            if isinstance(look, records.Look):
                 found = found.with_(look)
             elif isinstance(look, BrokerError):
-                found = found.with_(Look(errors=(look,)))
+                found = found.with_(records.Look(errors=(look,)))
             else:
                 raise look
         return found
 
-    async def _look(self, pools: Sequence[str], shards: Sequence[int], worker: str) -> Look:
+    async def _look(self, pools: Sequence[str], shards: Sequence[int], worker: str) -> records.Look:
         keys = [self.keys.looked(shards[0])]
         for shard in shards:
             keys.append(self.keys.timers(shard))
@@ -354,11 +337,11 @@ class Claims(Timers, Admission):
         for shard in shards:
             self._note_time(shard, seen["now"])
         claimable = tuple((pools[pool - 1], shards[shard - 1]) for shard, pool in seen["claimable"])
-        return Look(claimable, tuple(shards[shard - 1] for shard in seen["timed"]), seen["jobs"])
+        return records.Look(claimable, tuple(shards[shard - 1] for shard in seen["timed"]), seen["jobs"])
 
     async def _claim_next(
-        self, guess: SessionId, who: Claimant, alone: Collection[SessionId]
-    ) -> tuple[Claimed | None, bool]:
+        self, guess: SessionId, who: records.Claimant, alone: Collection[SessionId]
+    ) -> tuple[records.Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
         for _ in range(_CANDIDATES):
             if guess in self._passed(guess, who):
@@ -379,7 +362,7 @@ class Claims(Timers, Admission):
             guess = SessionId(named)
         return None, False
 
-    async def _claim_first(self, shard: int, who: Claimant) -> Claimed | None:
+    async def _claim_first(self, shard: int, who: records.Claimant) -> records.Claimed | None:
         damaged: list[Corrupt] = []
         keys, offset = [self.keys.due(shard, who.pool), self.keys.leases(shard, who.pool)], 0
         while True:
@@ -400,7 +383,9 @@ class Claims(Timers, Admission):
             # A page of sessions that need a newer worker must not hide those behind it.
             offset += _CANDIDATES
 
-    async def _try_claim(self, session: SessionId, who: Claimant, damaged: list[Corrupt]) -> Claimed | None:
+    async def _try_claim(
+        self, session: SessionId, who: records.Claimant, damaged: list[Corrupt]
+    ) -> records.Claimed | None:
         try:
             return await self._claim(session, who)
         except (UnknownSession, SessionArchived):
@@ -412,26 +397,28 @@ class Claims(Timers, Admission):
 
     async def claim_session(
         self, session: SessionId, worker: str, claim_id: str, *, parked: bool = False, core: int | None = None
-    ) -> Claimed | None:
+    ) -> records.Claimed | None:
         """Takes one given session if it is due or its lease ran out; `parked` lets upkeep in, too.
 
         `core`: the core version of the claim, if it is not this process's.
         """
         place = await self._place(session)
-        who = Claimant(place.pool, worker, claim_id, core=core)
+        who = records.Claimant(place.pool, worker, claim_id, core=core)
         if not parked:
             return await self._claim(session, who)
         # No machine is asked about: who looks at a parked session needs no copy of its folder.
         reply = await self._run(self._claim_call(session, who, "parked"), session)
         return self._claimed(reply, session, who)
 
-    async def _claim(self, session: SessionId, who: Claimant, whom: str = "") -> Claimed | None:
+    async def _claim(
+        self, session: SessionId, who: records.Claimant, whom: str = ""
+    ) -> records.Claimed | None:
         return self._claimed(await self._ask(session, who, whom), session, who)
 
-    def _passed(self, session: SessionId, who: Claimant) -> tuple[SessionId, ...]:
+    def _passed(self, session: SessionId, who: records.Claimant) -> tuple[SessionId, ...]:
         return self._left.sessions(who.pool, self.keys.shard_of(session))
 
-    async def _ask(self, session: SessionId, who: Claimant, whom: str) -> Reply:
+    async def _ask(self, session: SessionId, who: records.Claimant, whom: str) -> Reply:
         """The answer to a claim; what is left to a machine is claimed again if that is gone, or full."""
         reply = await self._run(self._claim_call(session, who, whom), session)
         if reply.code != "LEFT":
@@ -449,11 +436,11 @@ class Claims(Timers, Admission):
         self._left.leave(who.pool, self.keys.shard_of(session), session, seconds)
         return reply
 
-    async def _heartbeats(self) -> tuple[Sequence[Heard], int]:
+    async def _heartbeats(self) -> tuple[Sequence[records.Heard], int]:
         return await self.workers(), await self._deployment.server_ms()
 
     def _claim_call(
-        self, session: SessionId, who: Claimant, whom: str, spare: tuple[str, str] = ("", "")
+        self, session: SessionId, who: records.Claimant, whom: str, spare: tuple[str, str] = ("", "")
     ) -> ScriptCall:
         """A claim; `spare` are a machine that is gone, and one that is full."""
         config, shard = self.config, self.keys.shard_of(session)
@@ -493,14 +480,14 @@ class Claims(Timers, Admission):
             attends=who.attends,
         )
 
-    def _claimed(self, reply: Reply, session: SessionId, who: Claimant) -> Claimed | None:
+    def _claimed(self, reply: Reply, session: SessionId, who: records.Claimant) -> records.Claimed | None:
         match reply.code:
             case "OK":
                 found: ClaimOk = reply.fields
                 self._note_time(self.keys.shard_of(session), found["now"])
                 tree = TreeId(found["tree"])
-                self._keep(Place(session, tree, who.pool))
-                claim = Claim(session, tree, who.worker, who.claim_id, found["epoch"], who.pool)
+                self._keep(records.Place(session, tree, who.pool))
+                claim = records.Claim(session, tree, who.worker, who.claim_id, found["epoch"], who.pool)
                 return claimed(found, claim)
             case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
                 return None
@@ -508,8 +495,8 @@ class Claims(Timers, Admission):
                 raise reply.unexpected()
 
     async def renew(
-        self, claims: Sequence[Claim], reached: Sequence[int] | None = None
-    ) -> list[Renewed | Fenced]:
+        self, claims: Sequence[records.Claim], reached: Sequence[int] | None = None
+    ) -> list[records.Renewed | records.Fenced]:
         """Renews claims, one answer for each in order: the queue's tip, or that the claim is over.
 
         `reached`: for each, the `seq` that its log has, as far as its holder knows. Redis that went back
@@ -533,17 +520,19 @@ class Claims(Timers, Admission):
             for c, call, reply in zip(claims, calls, replies, strict=True)
         ]
 
-    def _renewed(self, reply: Reply) -> Renewed | Fenced:
+    def _renewed(self, reply: Reply) -> records.Renewed | records.Fenced:
         match reply.code:
             case "OK":
                 held: RenewOk = reply.fields
-                return Renewed(queue_id(held["sq"]), self._clock.note(held["now"]))
+                return records.Renewed(queue_id(held["sq"]), self._clock.note(held["now"]))
             case "FENCED":
                 return fenced(reply)
             case _:
                 raise reply.unexpected()
 
-    async def release(self, claim: Claim, *, park_at: LogPlace | None = None) -> Released | Fenced:
+    async def release(
+        self, claim: records.Claim, *, park_at: records.LogPlace | None = None
+    ) -> records.Released | records.Fenced:
         """Gives a claim back without a commit: due at once, or parked if nothing is queued.
 
         `park_at` is where the log ended for the one who saw that nothing is owed: if it does not end
@@ -567,13 +556,13 @@ class Claims(Timers, Admission):
         match reply.code:
             case "OK":
                 done: ReleaseOk = reply.fields
-                return Released(done["parks"], self._clock.note(done["now"]))
+                return records.Released(done["parks"], self._clock.note(done["now"]))
             case "FENCED":
                 return fenced(reply)
             case _:
                 raise reply.unexpected()
 
-    async def bury(self, claims: Sequence[Claim]) -> list[bool]:
+    async def bury(self, claims: Sequence[records.Claim]) -> list[bool]:
         """Gives back claims of a worker that has died; for each, whether its session is due now.
 
         Only behind the proof that nothing runs which the worker started. A session that may have killed its
@@ -613,10 +602,10 @@ class Claims(Timers, Admission):
             case _:
                 raise reply.unexpected()
 
-    def _pool_keys(self, claim: Claim) -> tuple[str, str, str, str]:
+    def _pool_keys(self, claim: records.Claim) -> tuple[str, str, str, str]:
         return self.keys.pool(self.keys.shard_of(claim.session), claim.pool)
 
-    async def confirmed(self, claim: Claim, seq: int, replicas: int, timeout_s: float) -> bool:
+    async def confirmed(self, claim: records.Claim, seq: int, replicas: int, timeout_s: float) -> bool:
         """Whether so many replicas have the holder's log up to `seq`; no answer, or a full server, means no.
 
         WAIT speaks of the writes of its own connection, and a pool hands out any of them: so it follows
@@ -715,7 +704,7 @@ class Claims(Timers, Admission):
 
     async def wait_for_notices(
         self, pool: str, worker: str, cursors: Mapping[str, str], timeout_s: float, *, own: bool = True
-    ) -> Notices:
+    ) -> records.Notices:
         """Waits until something may be claimable in the pool or changed in a held session.
 
         The first call gets no cursors and answers at once; each answer carries those of the next. `own`:
@@ -724,11 +713,11 @@ class Claims(Timers, Admission):
         shards = self._shares.own(pool) if self._connection.clustered else None
         return await self._listener.wait((pool, worker if own else ""), cursors, timeout_s, shards)
 
-    async def unserved(self, pools: Sequence[str]) -> Unserved:
+    async def unserved(self, pools: Sequence[str]) -> records.Unserved:
         """The sessions of some pools that wait for a worker, or whose worker was lost."""
         places = [(shard, pool) for pool in pools for shard in range(self.config.shards)]
         if not places:
-            return Unserved()
+            return records.Unserved()
         now_ms = await self.server_ms()
         most = ("LIMIT", 0, MOST_UNSERVED)
         rows: list[tuple[str | int, ...]] = [
@@ -738,20 +727,20 @@ class Claims(Timers, Admission):
         rows += [("ZRANGE", self.keys.due(*place), 0, MOST_UNSERVED - 1) for place in places]
         found = await self._connection.commands(rows)
         lost, due = found[: len(places)], found[len(places) :]
-        return Unserved(
+        return records.Unserved(
             {SessionId(name.decode()): int(at) for page in lost for name, at in scored(page)},
             frozenset(SessionId(name.decode()) for page in due for name in page),
         )
 
-    async def workers(self) -> tuple[Heard, ...]:
+    async def workers(self) -> tuple[records.Heard, ...]:
         """Every worker that was heard from in the last day and has not left, latest first."""
         states_key, heard_key, _ = self.keys.workers()
         states, heard = await self._connection.commands(
             [("HGETALL", states_key), ("ZREVRANGE", heard_key, 0, -1, "WITHSCORES")]
         )
-        return tuple(Heard(w.decode(), states.get(w, b""), int(at)) for w, at in scored(heard))
+        return tuple(records.Heard(w.decode(), states.get(w, b""), int(at)) for w, at in scored(heard))
 
-    async def queue_of(self, pool: str) -> PoolQueue:
+    async def queue_of(self, pool: str) -> records.PoolQueue:
         """How much of a pool's work waits, and for how long; a look at each shard, not at one moment."""
         shards = range(self.config.shards)
         rows: list[tuple[str | int, ...]] = [("ZCARD", self.keys.due(shard, pool)) for shard in shards]
@@ -763,9 +752,9 @@ class Claims(Timers, Admission):
         arrived = [await self._first_unread(head) for head in await self._logs.heads(next_ones)]
         known = [at_ms for at_ms in arrived if at_ms is not None]
         age_ms = max(0, self.now_ms() - min(known)) if known else 0
-        return PoolQueue(sum(map(int, found[:many])), sum(map(int, found[many : 2 * many])), age_ms)
+        return records.PoolQueue(sum(map(int, found[:many])), sum(map(int, found[many : 2 * many])), age_ms)
 
-    async def _first_unread(self, head: SessionHead) -> int | None:
+    async def _first_unread(self, head: records.SessionHead) -> int | None:
         entries = await self._logs.read_sq(head.session, head.cursor, 1)
         return entries[0].at_ms if entries else None
 
@@ -851,14 +840,14 @@ class MachineState:
     """None of those that were has room for another session, or for folders."""
 
 
-def machine_state(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> MachineState:
+def machine_state(heard: Sequence[records.Heard], now_ms: int, pool: str, machine: str) -> MachineState:
     """The state of a machine for a pool, by all heartbeats that there are."""
     there = list(_workers_there(heard, now_ms, pool, machine))
     full = all(one.draining or one.held >= one.room or bool(facts.unfit) for one, facts in there)
     return MachineState(gone=not there, full=full)
 
 
-def others_fit(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> bool:
+def others_fit(heard: Sequence[records.Heard], now_ms: int, pool: str, machine: str) -> bool:
     """Whether another machine has a worker of the pool that makes portable folders."""
     return any(
         facts.machine_id != machine and facts.workspaces and not facts.unfit and not one.draining
@@ -866,11 +855,11 @@ def others_fit(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> 
     )
 
 
-def _workers_there(heard: Sequence[Heard], now_ms: int, pool: str, machine: str) -> Iterator[_Told]:
+def _workers_there(heard: Sequence[records.Heard], now_ms: int, pool: str, machine: str) -> Iterator[_Told]:
     return (told for told in _workers_of(heard, now_ms, pool) if told[1].machine_id == machine)
 
 
-def _workers_of(heard: Sequence[Heard], now_ms: int, pool: str) -> Iterator[_Told]:
+def _workers_of(heard: Sequence[records.Heard], now_ms: int, pool: str) -> Iterator[_Told]:
     """The workers of a pool that were heard lately, and know machines."""
     for one in heard:
         if now_ms - one.heard_ms >= SILENT_MS:
@@ -884,10 +873,10 @@ def _workers_of(heard: Sequence[Heard], now_ms: int, pool: str) -> Iterator[_Tol
 class Machines:
     """The heartbeats of a fleet, read again when they are old."""
 
-    read: Callable[[], Awaitable[tuple[Sequence[Heard], int]]]
+    read: Callable[[], Awaitable[tuple[Sequence[records.Heard], int]]]
     """Answers the heartbeats, and the time of Redis's clock."""
     monotonic: Callable[[], float]
-    _heard: Sequence[Heard] = ()
+    _heard: Sequence[records.Heard] = ()
     _now_ms: int = 0
     _read_at: float | None = None
 

@@ -5,25 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, TypedDict
 
+from orchestrator.broker import records
 from orchestrator.broker.connection import ScriptCall
 from orchestrator.broker.errors import BrokerError, Corrupt, SessionArchived, UnknownSession
-from orchestrator.broker.records import (
-    Account,
-    Claim,
-    Claimed,
-    Committed,
-    Fenced,
-    InboxDepth,
-    Labels,
-    Refused,
-    SessionHead,
-    Source,
-    SqEntry,
-    StoredEntry,
-    StoredEvent,
-    TreeEntry,
-    Unstored,
-)
 from orchestrator.broker.reply_shapes import Gives
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
@@ -379,22 +363,22 @@ def queue_id(n: int) -> str:
     return f"{n}-0"
 
 
-def fenced(reply: Reply) -> Fenced:
-    return Fenced(reply.fields["epoch"], reply.fields.get("why", "claim"))
+def fenced(reply: Reply) -> records.Fenced:
+    return records.Fenced(reply.fields["epoch"], reply.fields.get("why", "claim"))
 
 
-def refused(reply: Reply) -> Refused:
+def refused(reply: Reply) -> records.Refused:
     fields = reply.fields
-    return Refused(fields["reason"], fields.get("detail", ""), accounts(fields.get("accounts", ())))
+    return records.Refused(fields["reason"], fields.get("detail", ""), accounts(fields.get("accounts", ())))
 
 
-def unstored(reply: Reply) -> Unstored:
+def unstored(reply: Reply) -> records.Unstored:
     fields: UnstoredFields = reply.fields
-    return Unstored(tuple(fields["lost"]))
+    return records.Unstored(tuple(fields["lost"]))
 
 
-def claimed(found: ClaimOk, claim: Claim) -> Claimed:
-    return Claimed(
+def claimed(found: ClaimOk, claim: records.Claim) -> records.Claimed:
+    return records.Claimed(
         claim=claim,
         seq=found["seq"],
         head=found["head"],
@@ -412,8 +396,8 @@ def claimed(found: ClaimOk, claim: Claim) -> Claimed:
     )
 
 
-def committed(done: CommitOk, commit_id: str) -> Committed:
-    return Committed(
+def committed(done: CommitOk, commit_id: str) -> records.Committed:
+    return records.Committed(
         seq=done["seq"],
         head=done["head"],
         sq_tip=queue_id(done["tip"]),
@@ -427,19 +411,19 @@ def committed(done: CommitOk, commit_id: str) -> Committed:
     )
 
 
-def depths(stamp: str) -> tuple[InboxDepth, ...]:
+def depths(stamp: str) -> tuple[records.InboxDepth, ...]:
     """`<session>:<messages>:<interrupts>`, one after the other."""
     found = (part.rsplit(":", 2) for part in stamp.split())
-    return tuple(InboxDepth(SessionId(s), int(r), int(i)) for s, r, i in found)
+    return tuple(records.InboxDepth(SessionId(s), int(r), int(i)) for s, r, i in found)
 
 
-def accounts(listed: Iterable[AccountRow]) -> tuple[Account, ...]:
+def accounts(listed: Iterable[AccountRow]) -> tuple[records.Account, ...]:
     """The budgets as the scripts tell them."""
-    return tuple(Account(*row) for row in listed)
+    return tuple(records.Account(*row) for row in listed)
 
 
-def sq_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> SqEntry:
-    return SqEntry(
+def sq_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> records.SqEntry:
+    return records.SqEntry(
         id=entry_id.decode(),
         kind=fields[b"k"].decode(),
         payload=fields[b"p"],
@@ -458,18 +442,20 @@ def number_of(entry_id: bytes) -> int:
     return int(entry_id.partition(b"-")[0])
 
 
-def stored_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEntry:
-    return StoredEntry(number_of(entry_id), int(fields[b"e"]), fields[b"p"], fields[b"s"], fields[b"h"])
+def stored_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> records.StoredEntry:
+    return records.StoredEntry(
+        number_of(entry_id), int(fields[b"e"]), fields[b"p"], fields[b"s"], fields[b"h"]
+    )
 
 
-def stored_event(entry_id: bytes, fields: dict[bytes, bytes]) -> StoredEvent:
+def stored_event(entry_id: bytes, fields: dict[bytes, bytes]) -> records.StoredEvent:
     tree_seq, at_ms = int(fields.get(b"x", 0)), int(fields.get(b"t", 0))
     hash8 = fields[b"h"].decode()
-    return StoredEvent(number_of(entry_id), fields[b"p"], int(fields[b"s"]), hash8, tree_seq, at_ms)
+    return records.StoredEvent(number_of(entry_id), fields[b"p"], int(fields[b"s"]), hash8, tree_seq, at_ms)
 
 
-def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TreeEntry:
-    return TreeEntry(
+def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> records.TreeEntry:
+    return records.TreeEntry(
         tree_seq=number_of(entry_id),
         payload=fields[b"p"],
         session=SessionId(fields[b"s"].decode()),
@@ -482,14 +468,14 @@ def tree_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> TreeEntry:
     )
 
 
-def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionHead | None:
+def session_head(session: SessionId, values: Sequence[bytes | None]) -> records.SessionHead | None:
     """From the values of `HEAD_FIELDS`; None if there is no such session."""
     if values[0] is None:
         return None
     field = {name: value or b"" for name, value in zip(HEAD_FIELDS, values, strict=True)}
     text = {name: field[name].decode() for name in _TEXTS}
     count = {name: int(field[name] or 0) for name in _COUNTS}
-    return SessionHead(
+    return records.SessionHead(
         session=session,
         tree=TreeId(text["tree"]),
         pool=text["pool"],
@@ -527,7 +513,7 @@ def session_head(session: SessionId, values: Sequence[bytes | None]) -> SessionH
     )
 
 
-def _labels(text: Mapping[str, str], *, ephemeral: bool) -> Labels:
+def _labels(text: Mapping[str, str], *, ephemeral: bool) -> records.Labels:
     """The labels of a session; a root of an earlier version has none."""
-    source: Source = "exec" if text["source"] == "exec" else "agent" if text["parent"] else "cli"
-    return Labels(text["namespace"], source, text["who"], ephemeral)
+    source: records.Source = "exec" if text["source"] == "exec" else "agent" if text["parent"] else "cli"
+    return records.Labels(text["namespace"], source, text["who"], ephemeral)

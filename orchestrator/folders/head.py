@@ -11,19 +11,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import IO, NamedTuple
 
+from orchestrator.folders import names
 from orchestrator.folders.git_objects import EMPTY_TREE, Head, branch_name, object_id, tree_data
 from orchestrator.folders.ignore import MOST_BYTES, TooManyRules, lines_of
 from orchestrator.folders.known import UNSURE, File, Known
-from orchestrator.folders.names import (
-    COMMIT,
-    FILE,
-    FOLDER,
-    LINK,
-    MOST_LINK,
-    PROGRAM,
-    refused_link,
-    refused_name,
-)
 from orchestrator.folders.outcomes import Bounds, FolderError
 from orchestrator.folders.packs import PackWriter
 from orchestrator.sandbox.git import (
@@ -37,7 +28,13 @@ from orchestrator.sandbox.git import (
 )
 from orchestrator.sandbox.trusted_files import read_regular
 
-_MODES = {b"100644": FILE, b"100755": PROGRAM, b"120000": LINK, b"160000": COMMIT, b"100664": FILE}
+_MODES = {
+    b"100644": names.FILE,
+    b"100755": names.PROGRAM,
+    b"120000": names.LINK,
+    b"160000": names.COMMIT,
+    b"100664": names.FILE,
+}
 _MOST_LINE = 16 * 1024
 _GIT_S = 10.0
 
@@ -113,8 +110,8 @@ class HeadImport:
     def run(self) -> Known:
         """Everything; the folder has no names that a snapshot may not have."""
         listed = list(self._list())
-        links = {line.sha for line in listed if line.mode == LINK and line.size <= MOST_LINK}
-        wanted = {line.sha: line.size for line in listed if line.mode != COMMIT}
+        links = {line.sha for line in listed if line.mode == names.LINK and line.size <= names.MOST_LINK}
+        wanted = {line.sha: line.size for line in listed if line.mode != names.COMMIT}
         self._copy(list(wanted), links)
         return self._folder(listed)
 
@@ -187,19 +184,19 @@ class HeadImport:
         for line in listed:
             above, _, name = line.path.rpartition(b"/")
             folder = folders.get(above)
-            if folder is None or refused_name(name) is not None:
+            if folder is None or names.refused_name(name) is not None:
                 folders[line.path] = None
-            elif line.mode == FOLDER:
+            elif line.mode == names.FOLDER:
                 folders[line.path] = folder.folders[os.fsdecode(name)] = Known()
-            elif line.mode == COMMIT:
+            elif line.mode == names.COMMIT:
                 folder.links[os.fsdecode(name)] = line.sha
-            elif line.mode != LINK or self._allowed(line):
+            elif line.mode != names.LINK or self._allowed(line):
                 folder.files[os.fsdecode(name)] = File(UNSURE, line.size, 0, line.mode, line.sha)
         self._sum_up(root)
         return root
 
     def _allowed(self, line: Listed) -> bool:
-        return refused_link(self._targets.get(line.sha, b""), line.path.count(b"/")) is None
+        return names.refused_link(self._targets.get(line.sha, b""), line.path.count(b"/")) is None
 
     def _sum_up(self, folder: Known) -> None:
         for below in folder.folders.values():
@@ -213,7 +210,7 @@ class HeadImport:
 
 
 def _mode(text: bytes, kind: bytes) -> int:
-    return FOLDER if kind == b"tree" else _MODES.get(text, FILE if kind == b"blob" else 0)
+    return names.FOLDER if kind == b"tree" else _MODES.get(text, names.FILE if kind == b"blob" else 0)
 
 
 def _records(stream: IO[bytes]) -> Iterator[bytes]:

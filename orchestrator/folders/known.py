@@ -14,28 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
-from orchestrator.folders.git_objects import (
-    EMPTY_TREE,
-    Entry,
-    Head,
-    Snapshot,
-    foreign_entries,
-    object_id,
-    tree_data,
-    tree_entries,
-    tree_of_commit,
-)
+from orchestrator.folders import git_objects, outcomes
 from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted, refused_link
-from orchestrator.folders.outcomes import (
-    NAMED_OMISSIONS,
-    NAMES_BYTES,
-    Bounds,
-    Counts,
-    FolderError,
-    FolderSnapshot,
-    Omission,
-    Omissions,
-)
 from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.store import Objects
 
@@ -94,27 +74,29 @@ class Known:
         self.ignored = False
         """Whether rules ignore the folder: what is recorded of it was tracked before, or is included."""
         self.included = False
-        self.tree = EMPTY_TREE
+        self.tree = git_objects.EMPTY_TREE
         self.count = 0
         """Files, links and empty folders, with those below."""
         self.bytes = 0
         self.recorded = True
         """Whether the tree above names it: not where all that it holds is ignored or left out."""
 
-    def entries(self) -> list[Entry]:
+    def entries(self) -> list[git_objects.Entry]:
         """The entries of its tree."""
-        found = [Entry(os.fsencode(name), file.mode, file.sha) for name, file in self.files.items()]
+        found = [
+            git_objects.Entry(os.fsencode(name), file.mode, file.sha) for name, file in self.files.items()
+        ]
         found += [
-            Entry(os.fsencode(name), FOLDER, folder.tree)
+            git_objects.Entry(os.fsencode(name), FOLDER, folder.tree)
             for name, folder in self.folders.items()
             if folder.recorded
         ]
-        found += [Entry(os.fsencode(name), COMMIT, sha) for name, sha in self.links.items()]
+        found += [git_objects.Entry(os.fsencode(name), COMMIT, sha) for name, sha in self.links.items()]
         return found
 
     def data(self) -> bytes:
         """The bytes of its tree."""
-        return tree_data(self.entries())
+        return git_objects.tree_data(self.entries())
 
     def sum_up(self) -> None:
         """Counts what it holds, after its parts are there."""
@@ -136,7 +118,7 @@ class Known:
 class Walk:
     """A walk of a snapshot's trees, counted: the same few trees can name any number of files."""
 
-    def __init__(self, objects: Objects, bounds: Bounds) -> None:
+    def __init__(self, objects: Objects, bounds: outcomes.Bounds) -> None:
         self._objects = objects
         self._bounds = bounds
         self.count = 0
@@ -148,7 +130,7 @@ class Walk:
             raise _refused(f"folders more than {MOST_DEPTH} deep")
         known = Known()
         known.tree = tree
-        entries = tree_entries(self._objects.read(tree, "tree"))
+        entries = git_objects.tree_entries(self._objects.read(tree, "tree"))
         self._add(0 if entries else 1, 0)
         for entry in entries:
             name = os.fsdecode(entry.name)
@@ -162,7 +144,7 @@ class Walk:
         known.sum_up()
         return known
 
-    def _file(self, entry: Entry, depth: int) -> File:
+    def _file(self, entry: git_objects.Entry, depth: int) -> File:
         size = self._objects.size(entry.sha)
         self._add(1, size)
         if entry.mode == LINK:
@@ -177,14 +159,18 @@ class Walk:
         self.bytes += size
         if self.count > self._bounds.max_files:
             most = f"{self._bounds.max_files:,} files (workspace.max_files)"
-            raise FolderError("too_many_files", f"the snapshot has more than {most}: nothing is made of it")
+            raise outcomes.FolderError(
+                "too_many_files", f"the snapshot has more than {most}: nothing is made of it"
+            )
         if self.bytes > self._bounds.max_bytes:
             most = f"{self._bounds.max_bytes:,} bytes (workspace.max_bytes)"
-            raise FolderError("too_large", f"the snapshot has more than {most}: nothing is made of it")
+            raise outcomes.FolderError(
+                "too_large", f"the snapshot has more than {most}: nothing is made of it"
+            )
 
 
-def _refused(what: str) -> FolderError:
-    return FolderError("refused", f"a snapshot holds {what}: nothing is made of it")
+def _refused(what: str) -> outcomes.FolderError:
+    return outcomes.FolderError("refused", f"a snapshot holds {what}: nothing is made of it")
 
 
 class Change(NamedTuple):
@@ -262,10 +248,10 @@ MOST_PACKS = 32
 class State:
     """A snapshot of this copy: the folder as it was, and the packs that make it."""
 
-    snapshot: FolderSnapshot | None
+    snapshot: outcomes.FolderSnapshot | None
     root: Known
     objects: Objects
-    head: Head | None = None
+    head: git_objects.Head | None = None
 
 
 class NewObjects:
@@ -291,34 +277,34 @@ class NewObjects:
     def tree(self, known: Known, before: Known | None) -> bytes:
         """Writes a folder's tree, against the one that it had."""
         data = known.data()
-        sha = object_id("tree", data)
+        sha = git_objects.object_id("tree", data)
         if not data or sha in self._writer or sha in self._objects:
             return sha
         base = (before.tree, before.data()) if before is not None and before.tree in self._objects else None
         self._writer.add("tree", sha, data, base)
         return sha
 
-    def commit(self, state: State, root: Known, at_ms: int) -> FolderSnapshot:
+    def commit(self, state: State, root: Known, at_ms: int) -> outcomes.FolderSnapshot:
         """Writes the snapshot's commit."""
-        data = Snapshot(root.tree, state.snapshot, state.head).data(at_ms)
-        sha = object_id("commit", data)
+        data = git_objects.Snapshot(root.tree, state.snapshot, state.head).data(at_ms)
+        sha = git_objects.object_id("commit", data)
         self._writer.add("commit", sha, data)
-        return FolderSnapshot(sha.hex())
+        return outcomes.FolderSnapshot(sha.hex())
 
 
-def closure(objects: Objects, commit: bytes, head: Head | None) -> Iterator[tuple[bytes, str]]:
+def closure(objects: Objects, commit: bytes, head: git_objects.Head | None) -> Iterator[tuple[bytes, str]]:
     """The objects that a snapshot needs, and those of the commit that its repository shows."""
     seen: set[bytes] = set()
     for start in (commit, *([head.commit] if head is not None else ())):
         yield start, "commit"
-        pending = [tree_of_commit(objects.read(start, "commit"))]
+        pending = [git_objects.tree_of_commit(objects.read(start, "commit"))]
         while pending:
             tree = pending.pop()
-            if tree in seen or tree == EMPTY_TREE:
+            if tree in seen or tree == git_objects.EMPTY_TREE:
                 continue
             seen.add(tree)
             yield tree, "tree"
-            for entry in foreign_entries(objects.read(tree, "tree")):
+            for entry in git_objects.foreign_entries(objects.read(tree, "tree")):
                 if entry.mode == FOLDER:
                     pending.append(entry.sha)
                 elif entry.mode != COMMIT and entry.sha not in seen and entry.sha in objects:
@@ -345,11 +331,11 @@ def wants_whole(objects: Objects) -> bool:
     return len(rest) >= MOST_PACKS or sum(it.file.bytes for it in rest) > max(first.file.bytes, 1 << 20)
 
 
-def told(changes: Iterable[Change]) -> tuple[Counts, tuple[str, ...]]:
+def told(changes: Iterable[Change]) -> tuple[outcomes.Counts, tuple[str, ...]]:
     """The figures of some changes, and as many names as a record may hold."""
     counts = {"A": 0, "M": 0, "D": 0}
     names: list[str] = []
-    room = NAMES_BYTES
+    room = outcomes.NAMES_BYTES
     for change in changes:
         counts[change.what] += 1
         if room > 0:
@@ -357,18 +343,21 @@ def told(changes: Iterable[Change]) -> tuple[Counts, tuple[str, ...]]:
             room -= len(name.encode()) + 1
             if room >= 0:
                 names.append(name)
-    return Counts(counts["A"], counts["M"], counts["D"]), tuple(names)
+    return outcomes.Counts(counts["A"], counts["M"], counts["D"]), tuple(names)
 
 
-def omissions(before: Known, after: Known) -> Omissions:
+def omissions(before: Known, after: Known) -> outcomes.Omissions:
     """Omissions of now, and those that the snapshot before did not have."""
     if before is after:
-        return Omissions(all=sum(1 for _ in after.omissions()))
+        return outcomes.Omissions(all=sum(1 for _ in after.omissions()))
     old = dict(before.omissions())
     now = list(after.omissions())
     new = [(path, left) for path, left in now if path not in old or old[path].why != left.why]
-    named = tuple(Omission(quoted(path)[:512], left.why, left.bytes) for path, left in new[:NAMED_OMISSIONS])
-    return Omissions(named, len(new), len(now))
+    named = tuple(
+        outcomes.Omission(quoted(path)[:512], left.why, left.bytes)
+        for path, left in new[: outcomes.NAMED_OMISSIONS]
+    )
+    return outcomes.Omissions(named, len(new), len(now))
 
 
 @contextmanager
@@ -379,9 +368,9 @@ def system_errors(doing: str) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             text = f"the disk is full: {doing} was not done. Make room, or set workspace.root elsewhere."
-            raise FolderError("no_space", text) from error
+            raise outcomes.FolderError("no_space", text) from error
         where = f" ({error.filename})" if error.filename else ""
-        raise FolderError(
+        raise outcomes.FolderError(
             "failed", f"{doing} was not done: {os.strerror(error.errno or 0)}{where}"
         ) from error
 

@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapp
 from copy import copy
 from typing import Any
 
+from orchestrator.broker import records
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import SessionArchived, Unavailable, UnknownSession
@@ -30,16 +31,6 @@ from orchestrator.broker.follow import (
 )
 from orchestrator.broker.notices import Answer, until
 from orchestrator.broker.open_requests import RequestChange
-from orchestrator.broker.records import (
-    Deleted,
-    Labels,
-    NewTree,
-    SessionHead,
-    Source,
-    Submit,
-    Submitted,
-    Unstored,
-)
 from orchestrator.broker.seal import LogWriter, seal_session
 from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.blobs import references, resolve
@@ -160,7 +151,7 @@ class Client:
         self,
         birth: Birth,
         *,
-        source: Source = "cli",
+        source: records.Source = "cli",
         ephemeral: bool = False,
         copies: Callable[[], Awaitable[Sequence[str]]] = _no_copies,
     ) -> SessionId:
@@ -175,20 +166,20 @@ class Client:
         session, tree = SessionId(birth.facts.session_id), TreeId(birth.facts.tree_id)
         blobs: dict[str, bytes] = {}
         root = self._born(birth, session, tree, blobs)
-        labels = Labels(self.namespace or "", source, self.who, ephemeral)
-        new = NewTree(root, first_limits(birth.facts.tree_rules), labels, birth.announced_ms)
+        labels = records.Labels(self.namespace or "", source, self.who, ephemeral)
+        new = records.NewTree(root, first_limits(birth.facts.tree_rules), labels, birth.announced_ms)
         await self._insist(lambda: self._stands(new, blobs, copies))
         return session
 
     async def _stands(
-        self, new: NewTree, blobs: Mapping[str, bytes], copies: Callable[[], Awaitable[Sequence[str]]]
+        self, new: records.NewTree, blobs: Mapping[str, bytes], copies: Callable[[], Awaitable[Sequence[str]]]
     ) -> None:
         """Stores the texts of a birth, and makes the session; raises `Unavailable` if Redis lost one."""
         copied = await copies()
         await self._ports.texts.store(new.root.tree, blobs, unborn=True)
         texts = tuple(dict.fromkeys([*copied, *blobs]))
         answer = await self._ports.broker.commits.create(dataclasses.replace(new, texts=texts))
-        if isinstance(answer, Unstored):
+        if isinstance(answer, records.Unstored):
             raise Unavailable(f"Redis lost {len(answer.digests)} texts of a session that is being made")
 
     def _born(self, birth: Birth, session: SessionId, tree: TreeId, blobs: dict[str, bytes]) -> NewSession:
@@ -201,7 +192,7 @@ class Client:
         root = replace(new_session(birth.facts, birth.settings, forked_from=source), unsealed=log)
         return seal_session(root, writer)
 
-    async def submit(self, to: SessionId | SessionHead, submission: Submission) -> Submitted:
+    async def submit(self, to: SessionId | records.SessionHead, submission: Submission) -> records.Submitted:
         """Puts a submission into the session's SQ; acknowledged means kept.
 
         The session is named by its head, which says whether this client may see it, or by its id.
@@ -211,14 +202,16 @@ class Client:
         """
         check_bounds(submission)
         await self._check_visible(to)
-        session = to.session if isinstance(to, SessionHead) else to
+        session = to.session if isinstance(to, records.SessionHead) else to
         if self._permits is not None:
             await self._permits(session, submission.op)
         request = self._request(session, submission)
         restore = self._ports.restore
         for _ in range(RESTORES):
             try:
-                answer: Submitted = await self._insist(lambda: self._ports.broker.commits.submit(request))
+                answer: records.Submitted = await self._insist(
+                    lambda: self._ports.broker.commits.submit(request)
+                )
                 return answer
             except SessionArchived:
                 if restore is None:
@@ -227,10 +220,10 @@ class Client:
                 await self._insist(lambda: restore(session))
         raise SessionArchived(session)
 
-    def _request(self, session: SessionId, submission: Submission) -> Submit:
+    def _request(self, session: SessionId, submission: Submission) -> records.Submit:
         payload = encode_submission(submission)
         by = self.by.encoded() if self.by is not None else b""
-        plain = Submit(session, self.client_id, submission.id, payload, sender=self.who, by=by)
+        plain = records.Submit(session, self.client_id, submission.id, payload, sender=self.who, by=by)
         if not (isinstance(submission.op, UserInputAnswer) and submission.op.response.answers):
             return plain
         self._proof_key = self._proof_key or self._ports.random_bytes(16)
@@ -252,28 +245,32 @@ class Client:
                 await self._ports.sleep(delay)
                 delay = min(2 * delay, RETRY_MAX_S)
 
-    async def head(self, session: SessionId) -> SessionHead | None:
+    async def head(self, session: SessionId) -> records.SessionHead | None:
         """The head of a session, without reading its log; None if there is none."""
         try:
-            head: SessionHead | None = await self._insist(lambda: self._ports.broker.logs.head(session))
+            head: records.SessionHead | None = await self._insist(
+                lambda: self._ports.broker.logs.head(session)
+            )
         except InvalidSessionId:
             # It names a shard that this deployment does not have.
             return None
         return head if head is None or self._sees(head.labels.namespace) else None
 
-    async def deletion(self, session: SessionId) -> Deleted | None:
+    async def deletion(self, session: SessionId) -> records.Deleted | None:
         """When and by whom a session was deleted that this client would see; None if that is not known."""
         try:
-            found: Deleted | None = await self._insist(lambda: self._ports.broker.trees.deletion_of(session))
+            found: records.Deleted | None = await self._insist(
+                lambda: self._ports.broker.trees.deletion_of(session)
+            )
         except InvalidSessionId:
             return None
         return found if found is None or self._sees(found.namespace) else None
 
-    async def family(self, head: SessionHead) -> tuple[SessionHead, ...]:
+    async def family(self, head: records.SessionHead) -> tuple[records.SessionHead, ...]:
         """The heads of all sessions of a session's tree that are still there, its own among them."""
         registry = await self._insist(lambda: self._ports.broker.trees.registry(head.tree))
         sessions = dict.fromkeys((head.session, *(agent.session for agent in registry.agents.values())))
-        found: tuple[SessionHead, ...] = await self._insist(
+        found: tuple[records.SessionHead, ...] = await self._insist(
             lambda: self._ports.broker.logs.heads(tuple(sessions))
         )
         return found
@@ -281,11 +278,11 @@ class Client:
     def _sees(self, namespace: str) -> bool:
         return self.namespace is None or namespace == self.namespace
 
-    async def _check_visible(self, of: SessionId | SessionHead) -> None:
+    async def _check_visible(self, of: SessionId | records.SessionHead) -> None:
         """Raises `UnknownSession` for one of another namespace: nobody learns that it exists."""
         if self.namespace is None:
             return
-        if isinstance(of, SessionHead):
+        if isinstance(of, records.SessionHead):
             session, namespace = of.session, of.labels.namespace
         else:
             session, namespace = of, await self._insist(lambda: self._ports.broker.logs.namespace(of))

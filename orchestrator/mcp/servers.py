@@ -30,17 +30,8 @@ from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCRespo
 from pydantic import ValidationError
 
 from orchestrator.mcp import server_records
+from orchestrator.protocol import mcp
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
-from orchestrator.protocol.mcp import (
-    CallToolResult,
-    ElicitationAction,
-    ImageBlock,
-    McpFailed,
-    McpReady,
-    McpStarting,
-    Tool,
-    text_block,
-)
 from orchestrator.protocol.wire import written
 from orchestrator.tables import McpServerSettings
 
@@ -140,12 +131,12 @@ class Servers:
             return
         if slot.failed and (not anew or self._loop.time() - slot.failed_at < FAILED_AGAIN_S):
             return
-        report(name, McpStarting())
+        report(name, mcp.McpStarting())
         try:
             await self._connected(slot)
-            report(name, McpReady())
+            report(name, mcp.McpReady())
         except server_records.McpFault as fault:
-            report(name, McpFailed(error=_redacted(slot.settings, fault)))
+            report(name, mcp.McpFailed(error=_redacted(slot.settings, fault)))
 
     async def _relist(self, slot: _Slot, connection: Connection) -> None:
         """Asks a server for its tools again if it said that they changed."""
@@ -495,7 +486,7 @@ def answered(result: Mapping[str, Any], shorten: Shorten) -> server_records.Answ
     """The answer of a server's result, as its JSON came."""
     blocks = list(_blocks(result.get("content") or ()))
     structured = _structured(result.get("structuredContent"))
-    shown = CallToolResult(
+    shown = mcp.CallToolResult(
         content=tuple(_within(blocks)),
         structured_content=structured if _size(structured) <= server_records.RESULT_BYTES else None,
         is_error=True if result.get("isError") else None,
@@ -514,7 +505,7 @@ def _blocks(content: Sequence[Any]) -> Iterator[dict[str, Any]]:
     images = 0
     for block in content[: server_records.BLOCKS]:
         if not isinstance(block, Mapping) or server_records.is_deeper(block, server_records.JSON_DEPTH):
-            yield text_block("[a block that is nested too deep]")
+            yield mcp.text_block("[a block that is nested too deep]")
             continue
         kind = block.get("type")
         if kind == "image":
@@ -522,21 +513,21 @@ def _blocks(content: Sequence[Any]) -> Iterator[dict[str, Any]]:
             yield (
                 _image(block)
                 if images <= server_records.IMAGES
-                else text_block(f"[an image beyond the first {server_records.IMAGES}]")
+                else mcp.text_block(f"[an image beyond the first {server_records.IMAGES}]")
             )
         elif kind == "text":
-            yield text_block(server_records.plain(str(block.get("text", ""))))
+            yield mcp.text_block(server_records.plain(str(block.get("text", ""))))
         else:
             yield server_records.plain(block)
     if len(content) > server_records.BLOCKS:
-        yield text_block(f"[{len(content) - server_records.BLOCKS} more blocks]")
+        yield mcp.text_block(f"[{len(content) - server_records.BLOCKS} more blocks]")
 
 
 def _image(block: Mapping[str, Any]) -> dict[str, Any]:
     data, kind = block.get("data"), block.get("mimeType")
     if kind not in _IMAGE_KINDS or not isinstance(data, str) or not _is_base64(data):
-        return text_block(f"[an image that cannot be shown: {server_records.cut(str(kind), 80)}]")
-    return written(ImageBlock(data=data, mime_type=kind))
+        return mcp.text_block(f"[an image that cannot be shown: {server_records.cut(str(kind), 80)}]")
+    return written(mcp.ImageBlock(data=data, mime_type=kind))
 
 
 def _is_base64(data: str) -> bool:
@@ -566,9 +557,9 @@ def _within(blocks: Sequence[dict[str, Any]]) -> Iterator[dict[str, Any]]:
             yield block
         elif block.get("type") == "text":
             kept = block["text"].encode()[:room].decode("utf-8", "ignore")
-            yield text_block(f"{kept}\n[{size - room} more bytes]")
+            yield mcp.text_block(f"{kept}\n[{size - room} more bytes]")
         else:
-            yield text_block(f"[a block of {size} bytes]")
+            yield mcp.text_block(f"[a block of {size} bytes]")
         room = max(0, room - size)
 
 
@@ -1067,8 +1058,8 @@ class Connection:
             answerable,
         )
         decisions = [await call.asks(question) for call in calls]
-        action = decisions[0] if answerable else ElicitationAction.DECLINE
-        content: dict[str, Any] | None = {} if action is ElicitationAction.ACCEPT else None
+        action = decisions[0] if answerable else mcp.ElicitationAction.DECLINE
+        content: dict[str, Any] | None = {} if action is mcp.ElicitationAction.ACCEPT else None
         return sdk.ElicitResult(action=action.value, content=content)
 
 
@@ -1080,7 +1071,7 @@ class _Call:
     limit_s: float
     limit: asyncio.Timeout | None = None
 
-    async def asks(self, question: server_records.Question) -> ElicitationAction:
+    async def asks(self, question: server_records.Question) -> mcp.ElicitationAction:
         self._ends(None)
         try:
             return await self.ask(question)
@@ -1176,7 +1167,7 @@ def _cleaned(name: str, tool: Mapping[str, Any], settings: McpServerSettings) ->
     hints = _hints(tool.get("annotations"))
     title = tool.get("title")
     output_schema = tool.get("outputSchema")
-    record = Tool(
+    record = mcp.Tool(
         name=name,
         input_schema=schema,
         description=description or None,

@@ -12,16 +12,7 @@ from typing import Annotated, Final, Literal, TypeAlias, get_args
 
 from pydantic import Field
 
-from orchestrator.protocol.agents import (
-    AgentStatus,
-    BudgetReport,
-    CancelEvidence,
-    LifecycleChange,
-    SubAgentInvocation,
-    SubAgentResult,
-    SubagentStatus,
-    SubagentSummary,
-)
+from orchestrator.protocol import agents, scalars
 from orchestrator.protocol.catalog import CustomPrompt, HistoryEntry, ListedModel, SkillsListEntry
 from orchestrator.protocol.commands import FileChangeField, ParsedCommandField
 from orchestrator.protocol.ids import CallId, ResponseId
@@ -44,20 +35,6 @@ from orchestrator.protocol.plans import (
 )
 from orchestrator.protocol.policy import AskForApproval, SandboxPolicyField
 from orchestrator.protocol.review import ReviewOutputEvent, ReviewTargetField
-from orchestrator.protocol.scalars import (
-    Chunk,
-    CompactionPhase,
-    Delivered,
-    Duration,
-    ExecCommandSource,
-    LargeText,
-    ModeKind,
-    OutputStream,
-    ReasoningEffort,
-    Refusal,
-    TurnAbortReason,
-    UserMessageKind,
-)
 from orchestrator.protocol.turn_items import TurnItemField
 from orchestrator.protocol.wire import (
     EventModel,
@@ -200,13 +177,13 @@ class SubagentLifecycle(EventModel):
 
     stated_in = Source.NOVEMBER_2025
     type: Literal["subagent_lifecycle"] = "subagent_lifecycle"
-    event: LifecycleChange
+    event: agents.LifecycleChange
     agent_id: Maybe[Uint] = None
     session_id: Maybe[str] = None
-    status: Maybe[SubagentStatus] = None
-    cancel: Maybe[CancelEvidence] = None
+    status: Maybe[agents.SubagentStatus] = None
+    cancel: Maybe[agents.CancelEvidence] = None
     reasoning_header: Maybe[str] = None
-    subagent: Maybe[SubagentSummary] = None
+    subagent: Maybe[agents.SubagentSummary] = None
 
 
 class AgentInbox(EventModel):
@@ -226,7 +203,7 @@ class SubAgentToolCallBegin(EventModel):
     stated_in = Source.DECEMBER_2025
     type: Literal["sub_agent_tool_call_begin"] = "sub_agent_tool_call_begin"
     call_id: CallId
-    invocation: SubAgentInvocation
+    invocation: agents.SubAgentInvocation
 
 
 class SubAgentToolCallActivity(EventModel):
@@ -253,10 +230,10 @@ class SubAgentToolCallEnd(EventModel):
     stated_in = Source.DECEMBER_2025
     type: Literal["sub_agent_tool_call_end"] = "sub_agent_tool_call_end"
     call_id: CallId
-    invocation: SubAgentInvocation
-    duration: Duration
+    invocation: agents.SubAgentInvocation
+    duration: scalars.Duration
     tokens: Maybe[Uint] = None
-    result: SubAgentResult
+    result: agents.SubAgentResult
     outcome: Maybe[str] = None
 
 
@@ -281,7 +258,7 @@ class CollabAgentSpawnEnd(CollabModel):
     type: Literal["collab_agent_spawn_end"] = "collab_agent_spawn_end"
     new_thread_id: str | None = None
     prompt: str
-    status: AgentStatus
+    status: agents.AgentStatus
 
 
 class CollabAgentInteractionBegin(CollabModel):
@@ -298,7 +275,7 @@ class CollabAgentInteractionEnd(CollabModel):
     type: Literal["collab_agent_interaction_end"] = "collab_agent_interaction_end"
     receiver_thread_id: str
     prompt: str
-    status: AgentStatus
+    status: agents.AgentStatus
 
 
 class CollabWaitingBegin(CollabModel):
@@ -312,7 +289,7 @@ class CollabWaitingEnd(CollabModel):
     """The wait is over; the threads that have ended, by id."""
 
     type: Literal["collab_waiting_end"] = "collab_waiting_end"
-    statuses: dict[str, AgentStatus]
+    statuses: dict[str, agents.AgentStatus]
 
 
 class CollabCloseBegin(CollabModel):
@@ -327,7 +304,7 @@ class CollabCloseEnd(CollabModel):
 
     type: Literal["collab_close_end"] = "collab_close_end"
     receiver_thread_id: str
-    status: AgentStatus
+    status: agents.AgentStatus
 
 
 # ── tools ─────────────────────────────────────────────────────────────────────────────────────────
@@ -341,10 +318,10 @@ class ExecCommandBegin(EventModel):
     call_id: CallId
     process_id: Maybe[str] = None
     turn_id: Maybe[str] = None
-    command: tuple[LargeText, ...]
-    cwd: LargeText
+    command: tuple[scalars.LargeText, ...]
+    cwd: scalars.LargeText
     parsed_cmd: tuple[ParsedCommandField, ...]
-    source: Maybe[ExecCommandSource] = None
+    source: Maybe[scalars.ExecCommandSource] = None
     interaction_input: Maybe[str] = None
 
 
@@ -353,8 +330,8 @@ class ExecCommandOutputDelta(EventModel):
 
     type: Literal["exec_command_output_delta"] = "exec_command_output_delta"
     call_id: CallId
-    stream: OutputStream
-    chunk: Chunk
+    stream: scalars.OutputStream
+    chunk: scalars.Chunk
 
 
 class TerminalInteraction(EventModel):
@@ -377,13 +354,13 @@ class ExecCommandEnd(EventModel):
     command: Maybe[tuple[str, ...]] = None
     cwd: Maybe[str] = None
     parsed_cmd: Maybe[tuple[ParsedCommandField, ...]] = None
-    source: Maybe[ExecCommandSource] = None
+    source: Maybe[scalars.ExecCommandSource] = None
     interaction_input: Maybe[str] = None
     stdout: str
     stderr: str
     aggregated_output: str = ""
     exit_code: Int
-    duration: Duration
+    duration: scalars.Duration
     formatted_output: str = ""
 
 
@@ -407,7 +384,7 @@ class PatchApplyEnd(EventModel):
     type: Literal["patch_apply_end"] = "patch_apply_end"
     call_id: CallId
     turn_id: Maybe[str] = None
-    stdout: LargeText
+    stdout: scalars.LargeText
     stderr: str
     success: Flag
     changes: Maybe[dict[str, FileChangeField]] = None
@@ -427,7 +404,7 @@ class McpToolCallEnd(EventModel):
     type: Literal["mcp_tool_call_end"] = "mcp_tool_call_end"
     call_id: CallId
     invocation: McpInvocation
-    duration: Duration
+    duration: scalars.Duration
     result: ToolOutcome
 
 
@@ -508,7 +485,7 @@ class DynamicToolCallResponse(EventModel):
     turn_id: str
     tool: str
     success: Flag
-    output: LargeText
+    output: scalars.LargeText
     content_items: Maybe[tuple[ContentItemField, ...]] = None
     """Texts and images as the model is given them; `output` has the texts alone."""
 
@@ -551,8 +528,8 @@ class ExecApprovalRequest(EventModel):
     """
 
     type: Literal["exec_approval_request"] = "exec_approval_request"
-    command: tuple[LargeText, ...]
-    cwd: LargeText
+    command: tuple[scalars.LargeText, ...]
+    cwd: scalars.LargeText
     env: Maybe[dict[str, str]] = None
     """Variables that the model sets for the command, if it sets any."""
     call_id: CallId
@@ -697,7 +674,9 @@ class SessionConfigured(EventModel):
     approval_policy: Maybe[AskForApproval] = None
     sandbox_policy: Maybe[SandboxPolicyField] = None
     cwd: Maybe[str] = None
-    reasoning_effort: Annotated[Maybe[ReasoningEffort | str], Field(union_mode="left_to_right")] = None
+    reasoning_effort: Annotated[Maybe[scalars.ReasoningEffort | str], Field(union_mode="left_to_right")] = (
+        None
+    )
     """A word that is none of the listed ones is a newer provider's."""
     history_log_id: Uint = 0
     history_entry_count: Uint = 0
@@ -785,10 +764,10 @@ class Error(EventModel):
     """Something failed; `task_complete` with a null message follows if a task did."""
 
     type: Literal["error"] = "error"
-    message: LargeText
+    message: scalars.LargeText
     codex_error_info: Settable[CodexErrorInfo] = None
     """Absent where no kind of error was looked for."""
-    reason: Maybe[Refusal] = None
+    reason: Maybe[scalars.Refusal] = None
     """Dendro's own: why a submission was refused, where a program has to know."""
 
 
@@ -802,7 +781,7 @@ class InputAccepted(EventModel):
     stated_in = Source.DENDRO
     type: Literal["input_accepted"] = "input_accepted"
     turn_id: str
-    delivery: Delivered
+    delivery: scalars.Delivered
 
 
 class ItemsInjected(EventModel):
@@ -827,7 +806,7 @@ class WarningEvent(EventModel):
     stated_in = Source.OCTOBER_2025
     type: Literal["warning"] = "warning"
     message: str
-    budget: Maybe[BudgetReport] = None
+    budget: Maybe[agents.BudgetReport] = None
 
 
 class StreamError(EventModel):
@@ -860,7 +839,7 @@ class TaskStarted(EventModel):
 
     type: Literal["task_started"] = "task_started"
     model_context_window: Uint | None = None
-    collaboration_mode_kind: Maybe[ModeKind] = None
+    collaboration_mode_kind: Maybe[scalars.ModeKind] = None
 
 
 class TaskComplete(EventModel):
@@ -875,7 +854,7 @@ class TurnAborted(EventModel):
     """A task was stopped before its model was done."""
 
     type: Literal["turn_aborted"] = "turn_aborted"
-    reason: TurnAbortReason
+    reason: scalars.TurnAbortReason
     turn_id: Maybe[str] = None
 
 
@@ -903,7 +882,7 @@ def token_count(
 _TOKEN_COUNT = tag_of(TokenCount)
 
 
-def task_started(window: int | None, mode: ModeKind) -> JsonObject:
+def task_started(window: int | None, mode: scalars.ModeKind) -> JsonObject:
     """The payload of a `TaskStarted` of these parts, unchecked, as `token_count` is."""
     return {"type": _TASK_STARTED, "model_context_window": window, "collaboration_mode_kind": str(mode)}
 
@@ -933,7 +912,7 @@ class ContextCompaction(EventModel):
     stated_in = Source.DENDRO
     type: Literal["context_compaction"] = "context_compaction"
     turn_id: str
-    phase: CompactionPhase
+    phase: scalars.CompactionPhase
 
 
 class ThreadRolledBack(EventModel):
@@ -1001,9 +980,9 @@ class UserMessage(EventModel):
     """The person's message, as the model got it."""
 
     type: Literal["user_message"] = "user_message"
-    message: LargeText
-    kind: Maybe[UserMessageKind] = None
-    images: Maybe[tuple[LargeText, ...]] = None
+    message: scalars.LargeText
+    kind: Maybe[scalars.UserMessageKind] = None
+    images: Maybe[tuple[scalars.LargeText, ...]] = None
     local_images: Maybe[tuple[str, ...]] = None
     text_elements: Maybe[tuple[TextElement, ...]] = None
     client_id: Maybe[str] = None
@@ -1126,7 +1105,7 @@ def user_message(message: str, client_id: str | None, who: str | None = None) ->
 
 
 _AGENT_MESSAGE, _USER_MESSAGE = tag_of(AgentMessage), tag_of(UserMessage)
-_PLAIN = UserMessageKind.PLAIN.value
+_PLAIN = scalars.UserMessageKind.PLAIN.value
 
 
 class ItemStarted(ItemEventModel):

@@ -11,6 +11,7 @@ from typing import Annotated, Literal, TypeAlias, get_args
 
 from pydantic import model_validator
 
+from orchestrator.protocol import scalars
 from orchestrator.protocol.ids import ResponseId
 from orchestrator.protocol.inputs import InjectedMessage, InputItemField
 from orchestrator.protocol.items import DynamicToolResponse as DynamicToolResponseBody
@@ -23,16 +24,6 @@ from orchestrator.protocol.plans import (
 )
 from orchestrator.protocol.policy import AskForApproval, DecisionField, SandboxPolicyField
 from orchestrator.protocol.review import ReviewRequest
-from orchestrator.protocol.scalars import (
-    CollaborationMode,
-    Delivery,
-    ItemEvents,
-    Personality,
-    ReasoningEffort,
-    ReasoningSummary,
-    Verbosity,
-    WindowsSandboxLevel,
-)
 from orchestrator.protocol.wire import (
     UNSET,
     Flag,
@@ -106,17 +97,17 @@ class ConfigureSession(OpModel):
     type: Literal["configure_session"] = "configure_session"
     model: Maybe[str] = None
     model_provider: Maybe[str] = None
-    effort: Settable[ReasoningEffort] = UNSET
-    summary: Maybe[ReasoningSummary] = None
-    verbosity: Maybe[Verbosity] = None
+    effort: Settable[scalars.ReasoningEffort] = UNSET
+    summary: Maybe[scalars.ReasoningSummary] = None
+    verbosity: Maybe[scalars.Verbosity] = None
     approval_policy: Maybe[AskForApproval] = None
     sandbox_policy: Maybe[SandboxPolicyField] = None
     cwd: Maybe[str] = None
     base_instructions: Maybe[str] = None
     user_instructions: Maybe[str] = None
-    personality: Maybe[Personality] = None
-    collaboration_mode: Maybe[CollaborationMode] = None
-    item_events: Maybe[ItemEvents] = None
+    personality: Maybe[scalars.Personality] = None
+    collaboration_mode: Maybe[scalars.CollaborationMode] = None
+    item_events: Maybe[scalars.ItemEvents] = None
     session_id: Maybe[str] = None
     workspace: Maybe[WorkspaceSource] = None
 
@@ -140,12 +131,12 @@ class OverrideTurnContext(OpModel):
     cwd: Maybe[str] = None
     approval_policy: Maybe[AskForApproval] = None
     sandbox_policy: Maybe[SandboxPolicyField] = None
-    windows_sandbox_level: Maybe[WindowsSandboxLevel] = None
+    windows_sandbox_level: Maybe[scalars.WindowsSandboxLevel] = None
     model: Maybe[str] = None
-    effort: Settable[ReasoningEffort] = UNSET
-    summary: Maybe[ReasoningSummary] = None
-    collaboration_mode: Maybe[CollaborationMode] = None
-    personality: Maybe[Personality] = None
+    effort: Settable[scalars.ReasoningEffort] = UNSET
+    summary: Maybe[scalars.ReasoningSummary] = None
+    collaboration_mode: Maybe[scalars.CollaborationMode] = None
+    personality: Maybe[scalars.Personality] = None
 
 
 class UserInput(OpModel):
@@ -162,7 +153,7 @@ class UserInput(OpModel):
     items: tuple[InputItemField, ...]
     final_output_json_schema: Maybe[JsonValue] = None
     last_response_id: Maybe[ResponseId] = None
-    delivery: Maybe[Delivery] = None
+    delivery: Maybe[scalars.Delivery] = None
     expected_turn_id: Maybe[str] = None
     client_user_message_id: Maybe[str] = None
     overrides: Maybe[OverrideTurnContext] = None
@@ -181,13 +172,13 @@ class UserTurn(OpModel):
     approval_policy: AskForApproval
     sandbox_policy: SandboxPolicyField
     model: str
-    effort: Maybe[ReasoningEffort] = None
-    summary: ReasoningSummary
+    effort: Maybe[scalars.ReasoningEffort] = None
+    summary: scalars.ReasoningSummary
     final_output_json_schema: Maybe[JsonValue] = None
-    collaboration_mode: Maybe[CollaborationMode] = None
-    personality: Maybe[Personality] = None
+    collaboration_mode: Maybe[scalars.CollaborationMode] = None
+    personality: Maybe[scalars.Personality] = None
     last_response_id: Maybe[ResponseId] = None
-    delivery: Maybe[Delivery] = None
+    delivery: Maybe[scalars.Delivery] = None
     client_user_message_id: Maybe[str] = None
 
 

@@ -11,47 +11,29 @@ from pydantic import ValidationError
 
 from orchestrator.core.calls import ClientToolWork, PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.protocol import ops
+from orchestrator.protocol import ops, plans
 from orchestrator.protocol.bounds import check_op_bounds
 from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
-from orchestrator.protocol.plans import (
-    PlanApprovalResponse,
-    PlanApproved,
-    PlanRejected,
-    PlanRevised,
-    QuestionsAnswered,
-    QuestionsCancelled,
-    RequestUserInputAnswer,
-    RequestUserInputResponse,
-)
 from orchestrator.protocol.policy import Decision, ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
-from orchestrator.requests.person_request import (
-    Answerer,
-    Answers,
-    Choice,
-    Given,
-    Option,
-    Place,
-    Question,
-    RequestBase,
-    Section,
-)
+from orchestrator.requests import person_request
 
 if TYPE_CHECKING:
     from orchestrator.core.commands import AnswerOp
 
-ANSWERED: Final = Choice("answered", "", "Answer the questions")
-CANCELLED: Final = Choice("cancelled", "", "Leave them without an answer; the agent goes on")
-APPROVED: Final = Choice("approved", "yes", "Approve; the agent follows the plan")
-REJECTED: Final = Choice("rejected", "no", "Reject; the agent goes on without it")
-REVISE: Final = Choice("revise", "", "Send back to be changed", text="What to change, if it is to be revised")
-ACCEPT: Final = Choice("accept", "yes", "Answer yes")
-DECLINE: Final = Choice("decline", "no", "Answer no")
-CANCEL: Final = Choice("cancel", "cancel", "Leave it without an answer")
-END: Final = Choice("failed", "no", "End the call; its agent is told that it failed")
+ANSWERED: Final = person_request.Choice("answered", "", "Answer the questions")
+CANCELLED: Final = person_request.Choice("cancelled", "", "Leave them without an answer; the agent goes on")
+APPROVED: Final = person_request.Choice("approved", "yes", "Approve; the agent follows the plan")
+REJECTED: Final = person_request.Choice("rejected", "no", "Reject; the agent goes on without it")
+REVISE: Final = person_request.Choice(
+    "revise", "", "Send back to be changed", text="What to change, if it is to be revised"
+)
+ACCEPT: Final = person_request.Choice("accept", "yes", "Answer yes")
+DECLINE: Final = person_request.Choice("decline", "no", "Answer no")
+CANCEL: Final = person_request.Choice("cancel", "cancel", "Leave it without an answer")
+END: Final = person_request.Choice("failed", "no", "End the call; its agent is told that it failed")
 ENDED_BY_PERSON: Final = (
     "not done: a person has ended the call while it waited for the program that brings the tool"
 )
@@ -66,18 +48,18 @@ _ACTIONS: Final[Mapping[ReviewDecision, ElicitationAction]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class _Questions(RequestBase):
+class _Questions(person_request.RequestBase):
     """The common part of both kinds of questions."""
 
     needs_words: ClassVar[bool] = True
     ends_with_calls: ClassVar[bool] = True
 
     @property
-    def questions(self) -> tuple[Question, ...]:
+    def questions(self) -> tuple[person_request.Question, ...]:
         return tuple(map(_question, self.event["questions"]))
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[person_request.Choice, ...]:
         return (ANSWERED, CANCELLED)
 
     def heading(self, who: str = "the agent") -> str:
@@ -87,14 +69,14 @@ class _Questions(RequestBase):
     def subject(self) -> str:
         return " · ".join(f"{each['header']}: {each['question']}" for each in self.event["questions"])
 
-    def replied(self, answers: Answers | None) -> AnswerOp:
+    def replied(self, answers: person_request.Answers | None) -> AnswerOp:
         """The op of answers by the names of the questions; None for a person who will not answer.
 
         Raises `DoesNotAnswer` where the session would refuse the answers.
         """
         raise NotImplementedError
 
-    def answer(self, given: Given, shown: ops.Shown | None = None) -> AnswerOp:
+    def answer(self, given: person_request.Given, shown: ops.Shown | None = None) -> AnswerOp:
         if self._word(given) == ANSWERED.word:
             return self.replied(given.texts)
         if given.texts:
@@ -111,14 +93,14 @@ class _Questions(RequestBase):
         return self.replied(None)
 
 
-def _question(asked: JsonMapping) -> Question:
+def _question(asked: JsonMapping) -> person_request.Question:
     by_id = "id" in asked
-    return Question(
+    return person_request.Question(
         name=str(asked["id"] if by_id else asked["header"]),
         header=str(asked["header"]),
         question=str(asked["question"]),
         options=tuple(
-            Option(str(option["label"]), str(option.get("description") or ""))
+            person_request.Option(str(option["label"]), str(option.get("description") or ""))
             for option in asked.get("options") or ()
         ),
         several=bool(asked.get("multiSelect")),
@@ -135,14 +117,16 @@ class ChoicesRequest(_Questions):
     kind: ClassVar[Literal["choices"]] = "choices"
     tag: ClassVar[Literal["ask_user_question_request"]] = "ask_user_question_request"
 
-    def replied(self, answers: Answers | None) -> AnswerOp:
+    def replied(self, answers: person_request.Answers | None) -> AnswerOp:
         if answers is None:
-            return self._op(QuestionsCancelled())
-        answered = QuestionsAnswered(answers={name: ", ".join(texts) for name, texts in answers.items()})
+            return self._op(plans.QuestionsCancelled())
+        answered = plans.QuestionsAnswered(
+            answers={name: ", ".join(texts) for name, texts in answers.items()}
+        )
         QuestionWork(tuple(map(dict, self.event["questions"]))).settled(written(answered))
         return self._op(answered)
 
-    def _op(self, response: QuestionsAnswered | QuestionsCancelled) -> AnswerOp:
+    def _op(self, response: plans.QuestionsAnswered | plans.QuestionsCancelled) -> AnswerOp:
         return ops.ResolveAskUserQuestion(id=self.call_id, response=response, agent_id=self.agent_id)
 
 
@@ -153,9 +137,11 @@ class InputRequest(_Questions):
     kind: ClassVar[Literal["input"]] = "input"
     tag: ClassVar[Literal["request_user_input"]] = "request_user_input"
 
-    def replied(self, answers: Answers | None) -> AnswerOp:
-        given = {n: RequestUserInputAnswer(answers=tuple(texts)) for n, texts in (answers or {}).items()}
-        response = RequestUserInputResponse(answers=given)
+    def replied(self, answers: person_request.Answers | None) -> AnswerOp:
+        given = {
+            n: plans.RequestUserInputAnswer(answers=tuple(texts)) for n, texts in (answers or {}).items()
+        }
+        response = plans.RequestUserInputResponse(answers=given)
         UserInputWork(tuple(map(dict, self.event["questions"]))).settled(written(response))
         return ops.UserInputAnswer(id=self.call_id, response=response, agent_id=self.agent_id)
 
@@ -164,7 +150,7 @@ class InputRequest(_Questions):
 
 
 @dataclass(frozen=True, slots=True)
-class PlanDecisionRequest(RequestBase):
+class PlanDecisionRequest(person_request.RequestBase):
     """Shall this plan be followed? A person may also say what is to be changed."""
 
     kind: ClassVar[Literal["plan"]] = "plan"
@@ -191,54 +177,58 @@ class PlanDecisionRequest(RequestBase):
         return str(self.proposal["title"])
 
     @property
-    def body(self) -> tuple[Section, ...]:
+    def body(self) -> tuple[person_request.Section, ...]:
         parts = (
-            Section("text", "Title", self.subject),
-            Section("text", "Summary", str(self.proposal["summary"])),
-            Section("text", "Explanation", str(self.proposal["plan"].get("explanation") or "")),
-            Section("list", "Steps", "\n".join(f"{n}. {step}" for n, step in enumerate(self.steps, 1))),
+            person_request.Section("text", "Title", self.subject),
+            person_request.Section("text", "Summary", str(self.proposal["summary"])),
+            person_request.Section(
+                "text", "Explanation", str(self.proposal["plan"].get("explanation") or "")
+            ),
+            person_request.Section(
+                "list", "Steps", "\n".join(f"{n}. {step}" for n, step in enumerate(self.steps, 1))
+            ),
         )
         return tuple(part for part in parts if part.text)
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[person_request.Choice, ...]:
         return (APPROVED, REJECTED, REVISE)
 
-    def responded(self, response: PlanApprovalResponse) -> AnswerOp:
+    def responded(self, response: plans.PlanApprovalResponse) -> AnswerOp:
         """The op of a response; raises `DoesNotAnswer` where the session would refuse its feedback."""
         PlanWork(dict(self.proposal)).settled(written(response))
         return ops.ResolvePlanApproval(id=self.call_id, response=response, agent_id=self.agent_id)
 
     def revised(self, feedback: str) -> AnswerOp:
         """The op that says what is to be changed; raises `DoesNotAnswer` for no words, or too many."""
-        return self.responded(PlanRevised(feedback=feedback))
+        return self.responded(plans.PlanRevised(feedback=feedback))
 
-    def answer(self, given: Given, shown: ops.Shown | None = None) -> AnswerOp:
+    def answer(self, given: person_request.Given, shown: ops.Shown | None = None) -> AnswerOp:
         match self._word(given):
             case REVISE.word:
                 return self.revised(given.text)
             case APPROVED.word:
-                response: PlanApprovalResponse = PlanApproved()
+                response: plans.PlanApprovalResponse = plans.PlanApproved()
             case _:
-                response = PlanRejected()
+                response = plans.PlanRejected()
         return self.responded(response)
 
     def decided(self, decision: Decision, shown: ops.Shown | None = None) -> AnswerOp:
         if decision is ReviewDecision.APPROVED:
-            return self.responded(PlanApproved())
+            return self.responded(plans.PlanApproved())
         if decision in (ReviewDecision.DENIED, ReviewDecision.ABORT):
-            return self.responded(PlanRejected())
+            return self.responded(plans.PlanRejected())
         raise DoesNotAnswer(f"{self.call_id} is a plan, which holds for no session: yes or no is an answer")
 
     def refused(self, shown: ops.Shown | None = None) -> AnswerOp:
-        return self.responded(PlanRejected())
+        return self.responded(plans.PlanRejected())
 
 
 # ── a server's question ───────────────────────────────────────────────────────────────────────────
 
 
 @dataclass(frozen=True, slots=True)
-class ServerRequest(RequestBase):
+class ServerRequest(person_request.RequestBase):
     """An MCP server asks for yes or no in the middle of a call."""
 
     kind: ClassVar[Literal["elicitation"]] = "elicitation"
@@ -264,20 +254,22 @@ class ServerRequest(RequestBase):
         return f"{self.server}: {self.message}"
 
     @property
-    def place(self) -> Place | None:
+    def place(self) -> person_request.Place | None:
         # An answer goes to the server, which runs already: nothing leaves the sandbox by it.
         if self._reach is not None:
             machine = str(self._reach.get("machine") or "")
-            return Place(str(self._reach["text"]), outside=False, machine=machine)
+            return person_request.Place(str(self._reach["text"]), outside=False, machine=machine)
         where = "the MCP server runs outside of the sandbox"
-        return Place(f"{where}; an answer goes to it, and lets nothing run in Dendro", outside=False)
+        return person_request.Place(
+            f"{where}; an answer goes to it, and lets nothing run in Dendro", outside=False
+        )
 
     @property
-    def body(self) -> tuple[Section, ...]:
-        return (Section("text", self.server, self.message),)
+    def body(self) -> tuple[person_request.Section, ...]:
+        return (person_request.Section("text", self.server, self.message),)
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[person_request.Choice, ...]:
         return (ACCEPT, DECLINE, CANCEL)
 
     def responded(self, action: ElicitationAction) -> AnswerOp:
@@ -289,7 +281,7 @@ class ServerRequest(RequestBase):
             agent_id=self.agent_id,
         )
 
-    def answer(self, given: Given, shown: ops.Shown | None = None) -> AnswerOp:
+    def answer(self, given: person_request.Given, shown: ops.Shown | None = None) -> AnswerOp:
         return self.responded(ElicitationAction(self._word(given)))
 
     def decided(self, decision: Decision, shown: ops.Shown | None = None) -> AnswerOp:
@@ -311,12 +303,12 @@ class ServerRequest(RequestBase):
 
 
 @dataclass(frozen=True, slots=True)
-class ClientToolRequest(RequestBase):
+class ClientToolRequest(person_request.RequestBase):
     """A client is to carry out a call of a tool that it brings: a person can end it, and no more."""
 
     kind: ClassVar[Literal["client_tool"]] = "client_tool"
     tag: ClassVar[Literal["dynamic_tool_call_request"]] = "dynamic_tool_call_request"
-    answered_by: ClassVar[Answerer] = "program"
+    answered_by: ClassVar[person_request.Answerer] = "program"
 
     @property
     def tool(self) -> str:
@@ -346,12 +338,15 @@ class ClientToolRequest(RequestBase):
         return f"{self.client or 'its client'} is to do {self.tool}"
 
     @property
-    def body(self) -> tuple[Section, ...]:
+    def body(self) -> tuple[person_request.Section, ...]:
         given = orjson.dumps(self.arguments, option=orjson.OPT_INDENT_2).decode()
-        return (Section("text", "Tool", self.tool), Section("code", "Arguments", given))
+        return (
+            person_request.Section("text", "Tool", self.tool),
+            person_request.Section("code", "Arguments", given),
+        )
 
     @property
-    def choices(self) -> tuple[Choice, ...]:
+    def choices(self) -> tuple[person_request.Choice, ...]:
         return (END,)
 
     def responded(self, result: Mapping[str, Any]) -> AnswerOp:
@@ -383,7 +378,7 @@ class ClientToolRequest(RequestBase):
             return ops.DynamicToolResponse(id=self.call_id, response=failed)
         return op
 
-    def answer(self, given: Given, shown: ops.Shown | None = None) -> AnswerOp:
+    def answer(self, given: person_request.Given, shown: ops.Shown | None = None) -> AnswerOp:
         self._word(given)
         return self.refused()
 

@@ -20,18 +20,8 @@ from orchestrator.broker.errors import Corrupt, Unavailable
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.rollouts import segments
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.rollouts.segments import (
-    ENDING,
-    BrokenArchive,
-    decode_segment,
-    encode_entries,
-    last_of,
-    pack,
-    require_readable,
-    segment_of,
-    unpack,
-)
 
 if TYPE_CHECKING:
     from orchestrator.rollouts.segments import (
@@ -80,11 +70,11 @@ class Archive:
         return segment
 
     def _packed(self, folder: str, before: bytes, entries: Sequence[StoredEntry]) -> tuple[Segment, bytes]:
-        plain = encode_entries(entries)
-        segment, packed = segment_of(folder, before, entries, plain), pack(plain)
+        plain = segments.encode_entries(entries)
+        segment, packed = segments.segment_of(folder, before, entries, plain), segments.pack(plain)
         del plain
         # Read back before it is trusted: the original is trimmed on the strength of this copy.
-        require_readable(segment, packed, entries, self._secret)
+        segments.require_readable(segment, packed, entries, self._secret)
         return segment, packed
 
     async def rewrite_segment(
@@ -94,7 +84,7 @@ class Archive:
         before = bytes.fromhex(old.before)
         async with self._packing:
             made, packed = await asyncio.to_thread(self._packed, f"{tree}/{session}", before, entries)
-        name = f"{made.name.removesuffix(ENDING)}-{made.sha256[:8]}{ENDING}"
+        name = f"{made.name.removesuffix(segments.ENDING)}-{made.sha256[:8]}{segments.ENDING}"
         await asyncio.to_thread(self._objects.put, name, packed)
         return replace(made, name=name)
 
@@ -121,13 +111,15 @@ class Archive:
             # A share that is not mounted looks like this, and is not damage.
             raise ArchiveUnavailable(f"the archive holds nothing, not even {segment.name}: is it mounted?")
         if packed is None:
-            raise BrokenArchive(f"archive object {segment.name} is missing; restore it from a backup")
-        return decode_segment(segment, packed, self._secret)
+            raise segments.BrokenArchive(
+                f"archive object {segment.name} is missing; restore it from a backup"
+            )
+        return segments.decode_segment(segment, packed, self._secret)
 
     async def sealed_through(self, tree: TreeId, session: SessionId) -> int:
         """The last entry of the session that any segment holds, one that no manifest names too; 0 if none."""
         names = await asyncio.to_thread(self._objects.names, f"{tree}/{session}")
-        return max((last_of(name) for name in names), default=0)
+        return max((segments.last_of(name) for name in names), default=0)
 
     def read_entries(
         self, manifest: Manifest, after_seq: int = 0, through: int | None = None
@@ -143,7 +135,7 @@ class Archive:
 
     def _write_blob(self, name: str, content: bytes) -> None:
         if not self._objects.exists(name):
-            self._objects.put(name, pack(content))
+            self._objects.put(name, segments.pack(content))
 
     async def has_blob(self, tree: TreeId, digest: str) -> bool:
         return await asyncio.to_thread(self._objects.exists, _blob_name(tree, digest))
@@ -156,9 +148,9 @@ class Archive:
         packed = self._objects.get(name)
         if packed is None:
             return None
-        content = unpack(name, packed)
+        content = segments.unpack(name, packed)
         if hashlib.sha256(content).hexdigest() != digest:
-            raise BrokenArchive(f"archive object {name} has another hash than its name says")
+            raise segments.BrokenArchive(f"archive object {name} has another hash than its name says")
         return content
 
     async def text(self, tree: TreeId, digest: str) -> bytes | None:
@@ -167,7 +159,7 @@ class Archive:
             return await self.read_blob(tree, digest)
         except ArchiveUnavailable as error:
             raise Unavailable(f"a large text that was archived cannot be read: {error}") from error
-        except BrokenArchive as error:
+        except segments.BrokenArchive as error:
             raise Corrupt(_blob_name(tree, digest), str(error)) from error
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────

@@ -18,6 +18,7 @@ import orjson
 
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.merkle import EMPTY_ROOT, Frontier, includes, is_consistent, leaf_hash
+from orchestrator.rollouts import signed_notes
 from orchestrator.rollouts.bundle_form import (
     CHECKPOINT,
     CONSISTENCY,
@@ -27,15 +28,6 @@ from orchestrator.rollouts.bundle_form import (
     strict_json,
 )
 from orchestrator.rollouts.bundle_members import BadContainer, lines_of
-from orchestrator.rollouts.signed_notes import (
-    COSIGNATURE,
-    ED25519,
-    MOST_NOTE_BYTES,
-    BadNote,
-    Checkpoint,
-    Note,
-    VerifierKey,
-)
 
 LATEST_S: Final = 300
 """How much later than a statement an entry may be dated that the statement covers."""
@@ -64,12 +56,12 @@ class BadTrust(ValueError):
 class Trust:
     """The keys that an auditor believes, and a checkpoint that they have seen. Never taken from a bundle."""
 
-    log: tuple[VerifierKey, ...] = ()
-    witnesses: tuple[VerifierKey, ...] = ()
+    log: tuple[signed_notes.VerifierKey, ...] = ()
+    witnesses: tuple[signed_notes.VerifierKey, ...] = ()
     quorum: int | None = None
     """How many of the witnesses have to have signed; 0: receipts are not asked for. None: one of those."""
-    people: Mapping[str, VerifierKey] = field(default_factory=dict)
-    checkpoint: Note | None = None
+    people: Mapping[str, signed_notes.VerifierKey] = field(default_factory=dict)
+    checkpoint: signed_notes.Note | None = None
     """The auditor's own, from an earlier day."""
     chosen: bool = False
     """Whether chosen receipts are enough, which cannot show completeness."""
@@ -105,17 +97,17 @@ class Trust:
             if unknown := sorted(value.keys() - known):
                 raise BadTrust(f"it has {', '.join(unknown)}; known are {', '.join(sorted(known))}")
             found = cls(
-                _keys(value.get("log", []), "log", ED25519),
-                _keys(value.get("witnesses", []), "witnesses", COSIGNATURE),
+                _keys(value.get("log", []), "log", signed_notes.ED25519),
+                _keys(value.get("witnesses", []), "witnesses", signed_notes.COSIGNATURE),
                 value.get("quorum"),
                 {
-                    name: _key(text, "people", ED25519)
+                    name: _key(text, "people", signed_notes.ED25519)
                     for name, text in _object(value.get("people", {})).items()
                 },
                 _note(value["checkpoint"]) if value.get("checkpoint") is not None else None,
                 value.get("chosen", False),
             )
-        except (BadForm, BadNote) as error:
+        except (BadForm, signed_notes.BadNote) as error:
             raise BadTrust(str(error)) from None
         whole = found.quorum is None or (type(found.quorum) is int and found.quorum >= 0)
         if not whole or type(found.chosen) is not bool:
@@ -131,25 +123,25 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-def _keys(value: Any, name: str, type_: int) -> tuple[VerifierKey, ...]:
+def _keys(value: Any, name: str, type_: int) -> tuple[signed_notes.VerifierKey, ...]:
     if type(value) is not list:
         raise BadTrust(f"its {name} is no list of verifier keys")
     return tuple(_key(text, name, type_) for text in value)
 
 
-def _key(text: Any, name: str, type_: int) -> VerifierKey:
+def _key(text: Any, name: str, type_: int) -> signed_notes.VerifierKey:
     if type(text) is not str:
         raise BadTrust(f"in its {name} stands {text!r:.80}, and no verifier key")
-    key = VerifierKey.read(text)
+    key = signed_notes.VerifierKey.read(text)
     if key.type != type_:
         raise BadTrust(f"in its {name} stands a key of type {key.type:#04x}, and not {type_:#04x}: {text}")
     return key
 
 
-def _note(text: Any) -> Note:
+def _note(text: Any) -> signed_notes.Note:
     if type(text) is not str:
         raise BadTrust("its checkpoint is no text of a note")
-    return Note.read(text.encode("utf-8", "surrogatepass"))
+    return signed_notes.Note.read(text.encode("utf-8", "surrogatepass"))
 
 
 # ── statements ────────────────────────────────────────────────────────────────────────────────────
@@ -193,7 +185,7 @@ class Receipt:
 
     head: Head
     proof: tuple[bytes, ...]
-    checkpoint: Note
+    checkpoint: signed_notes.Note
 
     def encode(self) -> bytes:
         value = {
@@ -220,9 +212,9 @@ class Receipt:
             found = cls(
                 read_statement(value["i"], value["t"]), tuple(_proof(value["p"])), _note(value["checkpoint"])
             )
-            point = Checkpoint.of(found.checkpoint)
+            point = signed_notes.Checkpoint.of(found.checkpoint)
             leaf = leaf_hash(value["t"].encode())
-        except (BadForm, BadNote, UnicodeEncodeError) as error:
+        except (BadForm, signed_notes.BadNote, UnicodeEncodeError) as error:
             raise BadTrust(str(error)) from None
         if not includes(point.root, point.size, found.head.index, leaf, found.proof):
             raise BadTrust("its proof does not lead to the root of its checkpoint")
@@ -278,8 +270,8 @@ class ReceiptReader:
     def __init__(self, names: Sequence[str], read: Read, find: Find, trust: Trust | None) -> None:
         self._names, self._read, self._find, self._trust = names, read, find, trust
         self._found = Receipts()
-        self._notes: dict[int, Checkpoint] = {}
-        self._newest: Note | None = None
+        self._notes: dict[int, signed_notes.Checkpoint] = {}
+        self._newest: signed_notes.Note | None = None
 
     def run(self, tree: str, origin: str) -> Receipts:
         found, trust = self._found, self._trust
@@ -312,10 +304,10 @@ class ReceiptReader:
             if (match := CHECKPOINT.fullmatch(name)) is None:
                 continue
             try:
-                note = Note.read(_whole(self._read(name), MOST_NOTE_BYTES))
-                checkpoint = Checkpoint.of(note)
+                note = signed_notes.Note.read(_whole(self._read(name), signed_notes.MOST_NOTE_BYTES))
+                checkpoint = signed_notes.Checkpoint.of(note)
                 self._require_signed(note, checkpoint, origin)
-            except (BadNote, BadContainer) as error:
+            except (signed_notes.BadNote, BadContainer) as error:
                 self._find("checkpoint", name, str(error))
                 continue
             if checkpoint.size != int(match[1]):
@@ -325,24 +317,28 @@ class ReceiptReader:
                 self._newest = note
             self._notes[checkpoint.size] = checkpoint
 
-    def _require_signed(self, note: Note, checkpoint: Checkpoint, origin: str) -> None:
+    def _require_signed(
+        self, note: signed_notes.Note, checkpoint: signed_notes.Checkpoint, origin: str
+    ) -> None:
         if checkpoint.origin != origin:
-            raise BadNote(f"it is a checkpoint of {checkpoint.origin}, and the bundle is of {origin}")
+            raise signed_notes.BadNote(
+                f"it is a checkpoint of {checkpoint.origin}, and the bundle is of {origin}"
+            )
         if self._trust is None:
             return
         signers = note.signed_by(self._trust.log)
         if all(key.name != origin for key in signers):
-            raise BadNote("no key of the log that you trust has signed it")
+            raise signed_notes.BadNote("no key of the log that you trust has signed it")
 
-    def _earlier(self, origin: str) -> Checkpoint | None:
+    def _earlier(self, origin: str) -> signed_notes.Checkpoint | None:
         """The checkpoint that the auditor has seen; None if there is none, or it is none of this register."""
         if self._trust is None or self._trust.checkpoint is None:
             return None
         note = self._trust.checkpoint
         try:
-            checkpoint = Checkpoint.of(note)
+            checkpoint = signed_notes.Checkpoint.of(note)
             self._require_signed(note, checkpoint, origin)
-        except BadNote as error:
+        except signed_notes.BadNote as error:
             self._find("earlier", "receipts/", f"the checkpoint that you had: {error}")
             return None
         if checkpoint.size > self._found.size:
@@ -364,7 +360,7 @@ class ReceiptReader:
         for key in trust.witnesses:
             try:
                 signers += bool(newest.signed_by([key]))
-            except BadNote as error:
+            except signed_notes.BadNote as error:
                 self._find("witnesses", place, str(error))
         self._found.witnesses = signers
         if signers < trust.needed:
@@ -372,7 +368,7 @@ class ReceiptReader:
 
     # ── the register ──────────────────────────────────────────────────────────────────────────
 
-    def _read_register(self, tree: str, earlier: Checkpoint | None) -> None:
+    def _read_register(self, tree: str, earlier: signed_notes.Checkpoint | None) -> None:
         frontier, wanted = Frontier(), {size: point.root for size, point in self._notes.items()}
         if 0 in wanted:
             self._compare("register", wanted[0], EMPTY_ROOT, 0)
@@ -440,7 +436,7 @@ class ReceiptReader:
             raise BadForm("its proof does not lead to the root of its checkpoint")
 
     def _compare_at(
-        self, frontier: Frontier, wanted: Mapping[int, bytes], earlier: Checkpoint | None
+        self, frontier: Frontier, wanted: Mapping[int, bytes], earlier: signed_notes.Checkpoint | None
     ) -> None:
         root = frontier.root() if frontier.size in wanted else None
         if root is not None:
@@ -454,7 +450,7 @@ class ReceiptReader:
 
     # ── between checkpoints ───────────────────────────────────────────────────────────────────
 
-    def _check_consistency(self, earlier: Checkpoint | None) -> None:
+    def _check_consistency(self, earlier: signed_notes.Checkpoint | None) -> None:
         """Each proof holds; of chosen receipts, all neighbours and the auditor's own are tied."""
         points = dict(self._notes)
         shown: set[tuple[int, int]] = set()
@@ -482,7 +478,7 @@ class ReceiptReader:
                 self._find("consistency", CONSISTENCY, f"nothing shows that {pair[1]} continues {pair[0]}")
 
 
-def _tied(proof: Mapping[str, Any], points: Mapping[int, Checkpoint]) -> tuple[int, int]:
+def _tied(proof: Mapping[str, Any], points: Mapping[int, signed_notes.Checkpoint]) -> tuple[int, int]:
     pair = proof["from"], proof["to"]
     if pair[0] >= pair[1]:
         raise BadForm(f"no register continues {pair[0]} as {pair[1]}")

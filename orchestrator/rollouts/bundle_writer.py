@@ -26,27 +26,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import Frontier
 from orchestrator.rollouts import RolloutError
-from orchestrator.rollouts.bundle_form import (
-    CONSISTENCY,
-    EMPTY_HEAD,
-    HASH,
-    MANIFEST,
-    NOTE,
-    REGISTER,
-    BadForm,
-    File,
-    Line,
-    LogLine,
-    Manifest,
-    Stated,
-    child_of,
-    conversation,
-    leaf,
-    log_member,
-    note_text,
-    packs_named,
-    texts_named,
-)
+from orchestrator.rollouts import bundle_form as form
 from orchestrator.rollouts.bundle_members import CHUNK
 from orchestrator.rollouts.bundle_receipts import Head, read_statement
 from orchestrator.rollouts.register import BadRegister, Register, Signed
@@ -105,7 +85,7 @@ def read_selection(words: Iterable[str], tree: str) -> Selection:
             all_texts = True
         elif word == "answers":
             answers = True
-        elif kind in ("text", "pack") and HASH.fullmatch(rest):
+        elif kind in ("text", "pack") and form.HASH.fullmatch(rest):
             (texts if kind == "text" else packs).add(rest)
         elif match := _ENTRIES.fullmatch(word):
             first, last = int(match[2]), int(match[3] or match[2])
@@ -187,7 +167,7 @@ class Order:
 class Made:
     """A bundle that was written, in numbers."""
 
-    manifest: Manifest
+    manifest: form.Manifest
     sha256: str = ""
     """Of the manifest, which the note signs."""
     entries: int = 0
@@ -221,7 +201,7 @@ class _Stated:
         try:
             texts = enumerate(wanted.register.statements(wanted.newest.point.size))
             own = [read_statement(n, text) for n, text in texts if text.split("\n", 3)[2:3] == [str(tree)]]
-        except (BadRegister, BadForm) as error:
+        except (BadRegister, form.BadForm) as error:
             raise RolloutError(f"the register {wanted.newest.point.origin} is damaged: {error}") from None
         if not own:
             raise RolloutError(
@@ -234,7 +214,7 @@ class _Stated:
         last = self.last.get(log)
         return last.size if last is not None and last.state != "deleted" else 0
 
-    def disputes(self, log: LogLine) -> bool:
+    def disputes(self, log: form.LogLine) -> bool:
         last = self.last.get(log.id)
         return last is None or (last.size, last.root, last.chain) != (log.size, log.root, log.head)
 
@@ -242,7 +222,7 @@ class _Stated:
         """The members of the bundle; raises `BadRegister`."""
         wanted = self.wanted
         size = wanted.newest.point.size
-        yield REGISTER, self._lines(size)
+        yield form.REGISTER, self._lines(size)
         yield f"receipts/{size}.note", iter((wanted.newest.note.encode(),))
         if wanted.stamp:
             yield f"receipts/{size}.tsr", iter((wanted.stamp,))
@@ -252,7 +232,7 @@ class _Stated:
                 "to": size,
                 "p": _encoded(wanted.register.consistency(size, wanted.since.size)),
             }
-            yield CONSISTENCY, iter((orjson.dumps([proof]) + b"\n",))
+            yield form.CONSISTENCY, iter((orjson.dumps([proof]) + b"\n",))
 
     def _lines(self, size: int) -> Iterator[bytes]:
         register = self.wanted.register
@@ -275,15 +255,15 @@ class _Log:
 
     id: str
     frontier: Frontier = field(default_factory=Frontier)
-    head: bytes = EMPTY_HEAD
+    head: bytes = form.EMPTY_HEAD
 
-    def line(self, line: Line) -> bytes:
-        self.frontier.append(leaf(line.seq, line.epoch, line.digest, line.chain))
+    def line(self, line: form.Line) -> bytes:
+        self.frontier.append(form.leaf(line.seq, line.epoch, line.digest, line.chain))
         self.head = line.chain
         return line.encode()
 
-    def told(self, key_id: str) -> LogLine:
-        return LogLine(self.id, self.frontier.size, self.frontier.root(), self.head, key_id)
+    def told(self, key_id: str) -> form.LogLine:
+        return form.LogLine(self.id, self.frontier.size, self.frontier.root(), self.head, key_id)
 
 
 class _Member:
@@ -308,9 +288,9 @@ class _Member:
         self._waiting.clear()
         self._held = 0
 
-    def file(self) -> File:
+    def file(self) -> form.File:
         self.flush()
-        return File(self._hash.hexdigest(), self._bytes)
+        return form.File(self._hash.hexdigest(), self._bytes)
 
 
 class _Writer:
@@ -330,8 +310,8 @@ class _Writer:
             for head in _kept(heads, order.withhold.sessions)
             if self._end(f"session:{head.session}", head.seq)
         ]
-        self._files: dict[str, File] = {}
-        self._logs: list[LogLine] = []
+        self._files: dict[str, form.File] = {}
+        self._logs: list[form.LogLine] = []
         self._named: set[str] = set()
         """Sessions that an entry names."""
         self._withheld: list[tuple[str, int]] = []
@@ -350,7 +330,7 @@ class _Writer:
         packs, absent_packs = await self._write_packs()
         self._write_receipts()
         kept = {str(head.session) for head in self._heads}
-        manifest = Manifest(
+        manifest = form.Manifest(
             origin=order.origin,
             made_at=order.made_at,
             by=order.by,
@@ -363,10 +343,10 @@ class _Writer:
             files=self._files,
         )
         data = manifest.encode()
-        self._write(MANIFEST, data)
-        text = note_text(order.origin, data)
+        self._write(form.MANIFEST, data)
+        text = form.note_text(order.origin, data)
         note = order.signer.signed(text) if order.signer is not None else Note(text, ())
-        self._write(NOTE, note.encode())
+        self._write(form.NOTE, note.encode())
         entries = sum(log.size for log in self._logs)
         digest, disputed = sha256(data).hexdigest(), tuple(self._disputed)
         return Made(manifest, digest, entries, absent, absent_packs, self._behind, disputed)
@@ -378,7 +358,7 @@ class _Writer:
     # ── logs ──────────────────────────────────────────────────────────────────────────────────
 
     async def _session(self, head: SessionHead) -> None:
-        log, name = _Log(f"session:{head.session}"), log_member(f"session:{head.session}")
+        log, name = _Log(f"session:{head.session}"), form.log_member(f"session:{head.session}")
         end = self._end(log.id, head.seq)
         self._behind += head.seq - end
         with self._archive.open(name, "w", force_zip64=True) as target:
@@ -402,7 +382,7 @@ class _Writer:
         """The last entry of a log that comes into the bundle: that of its last statement, or its last one."""
         return last if self._stated is None else min(last, self._stated.size_of(log))
 
-    def _told_of(self, log: LogLine) -> None:
+    def _told_of(self, log: form.LogLine) -> None:
         self._logs.append(log)
         if self._stated is not None and log.size and self._stated.disputes(log):
             self._disputed.append(log.id)
@@ -420,11 +400,11 @@ class _Writer:
         except BadRegister as error:
             raise RolloutError(f"the register is damaged: {error}") from None
 
-    def _entry(self, log: str, entry: StoredEntry) -> Line:
+    def _entry(self, log: str, entry: StoredEntry) -> form.Line:
         if entry.digest:
             if self._order.withhold.entries and self._order.withhold.has(log, entry.seq):
                 raise RolloutError(f"entry {entry.seq} of {log} was redacted: there is nothing to withhold")
-            return Line(entry.seq, entry.epoch, entry.chain, entry.digest, None, b"")
+            return form.Line(entry.seq, entry.epoch, entry.chain, entry.digest, None, b"")
         digest = entry.covered
         try:
             text: str | None = entry.payload.decode()
@@ -438,7 +418,7 @@ class _Writer:
             text = None
         elif _tells(entry.payload):
             self._note(entry.payload)
-        return Line(entry.seq, entry.epoch, entry.chain, digest, text, entry.salt)
+        return form.Line(entry.seq, entry.epoch, entry.chain, digest, text, entry.salt)
 
     def _require_free(self, log: str, entry: StoredEntry) -> None:
         if entry.seq <= NAMING_ENTRIES or stored_kind(entry.payload) in _NAMING_KINDS:
@@ -450,19 +430,19 @@ class _Writer:
     def _note(self, payload: bytes) -> None:
         """Keeps what an entry names."""
         value = orjson.loads(payload)
-        self._texts.update(texts_named(value))
+        self._texts.update(form.texts_named(value))
         told = value["payload"]
         if value["type"] != DENDRO:
             return
-        for pack in packs_named(told):
+        for pack in form.packs_named(told):
             self._packs.setdefault(pack["sha256"], (str(pack["name"]), pack["bytes"]))
         if kind_of(told) is ChildMade:
-            self._named.add(str(child_of(told)["session"]))
+            self._named.add(str(form.child_of(told)["session"]))
         elif isinstance(stated := decode(told) if kind_of(told) is Forked else None, Forked):
             self._inherited.append(stated.content)
 
     async def _tree_log(self, last: int) -> None:
-        log, name = _Log(f"tree:{self._tree}"), log_member(f"tree:{self._tree}")
+        log, name = _Log(f"tree:{self._tree}"), form.log_member(f"tree:{self._tree}")
         end = self._end(log.id, last)
         self._behind += last - end
         with self._archive.open(name, "w", force_zip64=True) as target:
@@ -478,7 +458,7 @@ class _Writer:
             )
         self._told_of(log.told(""))
 
-    def _told(self, log: str, entry: TreeEntry) -> Line:
+    def _told(self, log: str, entry: TreeEntry) -> form.Line:
         payload = tree_payload(entry)
         digest = payload_digest(entry.salt, payload)
         text: str | None = payload.decode()
@@ -486,9 +466,9 @@ class _Writer:
             self._withheld.append((log, entry.tree_seq))
             text = None
         elif may_refer(payload):
-            self._texts.update(texts_named(orjson.loads(payload)))
+            self._texts.update(form.texts_named(orjson.loads(payload)))
         self._named.add(str(entry.session))
-        return Line(entry.tree_seq, entry.seq, entry.head, digest, text, entry.salt, str(entry.session))
+        return form.Line(entry.tree_seq, entry.seq, entry.head, digest, text, entry.salt, str(entry.session))
 
     # ── texts and packs ───────────────────────────────────────────────────────────────────────
 
@@ -505,7 +485,7 @@ class _Writer:
                 found = await self._found.large_texts(self._tree, [digest])
                 content = found.get(digest)
             if isinstance(content, str):
-                named, inside = conversation(content)
+                named, inside = form.conversation(content)
                 self._texts.update(named)
                 waiting += inside
 
@@ -525,24 +505,24 @@ class _Writer:
         if unknown := sorted(wish.sessions - self._named):
             raise RolloutError(f"no session {unknown[0]} is in the tree, which was to be left out")
 
-    async def _write_texts(self) -> tuple[dict[str, Stated], int]:
+    async def _write_texts(self) -> tuple[dict[str, form.Stated], int]:
         told, absent = {}, 0
         for digest, size in sorted(self._texts.items()):
             if self._keeps_back(digest):
-                told[digest] = Stated(size, "withheld")
+                told[digest] = form.Stated(size, "withheld")
                 continue
             text = (await self._found.large_texts(self._tree, [digest])).get(digest)
             if text is None:
                 absent += 1
-                told[digest] = Stated(size, "withheld")
+                told[digest] = form.Stated(size, "withheld")
                 continue
             content = text.encode("utf-8", "surrogatepass")
             self._write(f"texts/{digest}", content)
-            self._files[f"texts/{digest}"] = File(sha256(content).hexdigest(), len(content))
-            told[digest] = Stated(len(content), "here")
+            self._files[f"texts/{digest}"] = form.File(sha256(content).hexdigest(), len(content))
+            told[digest] = form.Stated(len(content), "here")
         return told, absent
 
-    async def _write_packs(self) -> tuple[dict[str, Stated], int]:
+    async def _write_packs(self) -> tuple[dict[str, form.Stated], int]:
         told, absent, order = {}, 0, self._order
         for digest, (name, size) in sorted(self._packs.items()):
             state = "named"
@@ -555,7 +535,7 @@ class _Writer:
                     self._write_pack(f"packs/{digest}.pack", spool)
                 else:
                     absent += 1
-            told[digest] = Stated(size, state)
+            told[digest] = form.Stated(size, state)
         return told, absent
 
     def _write_pack(self, name: str, source: Path) -> None:

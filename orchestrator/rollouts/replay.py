@@ -16,18 +16,8 @@ from orchestrator.core.facts import Redacted, decode
 from orchestrator.core.frozen import record
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
-from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts import RolloutError, file_format
 from orchestrator.rollouts.audit import is_keyed
-from orchestrator.rollouts.file_format import (
-    BadLine,
-    FileLine,
-    FileWalk,
-    Header,
-    Kind,
-    RolloutText,
-    lines_in,
-    read_rollout,
-)
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.source import LogSource
@@ -47,7 +37,7 @@ class LiveFold:
         return cls(meta["seq"], meta["state_sha256"]) if meta.get("state_sha256") else None
 
     @classmethod
-    def from_header(cls, header: Header | None) -> LiveFold | None:
+    def from_header(cls, header: file_format.Header | None) -> LiveFold | None:
         if header is None or not header.state_sha256:
             return None
         return cls(header.state_seq, header.state_sha256)
@@ -57,7 +47,7 @@ class LiveFold:
 class Folded:
     """A state and how it came about."""
 
-    kind: Kind | None
+    kind: file_format.Kind | None
     """The kind of the file that the state is from; None for a session's stream."""
     state: State = field(default_factory=State)
     seq: int = 0
@@ -125,7 +115,7 @@ def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_he
     result = Folded(None)
     with path.open("rb") as file:
         try:
-            text = read_rollout(lines_in(file))
+            text = file_format.read_rollout(file_format.lines_in(file))
             result.kind, result.live = text.kind, LiveFold.from_header(text.header)
             if text.kind != "foreign":
                 report = audit_file(path, key, None, accept_old_header=accept_old_header)
@@ -134,7 +124,7 @@ def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_he
                 result.unchecked, result.broken = report.unchecked, next(iter(found), None)
             if not result.unchecked:
                 _Fold(text, result, key, instead_in(path)).run(at)
-        except BadLine as error:
+        except file_format.BadLine as error:
             if result.broken is None:
                 raise RolloutError(f"{path}: {error}") from None
     return result
@@ -143,7 +133,7 @@ def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_he
 def instead_in(path: Path) -> dict[int, Entry]:
     """The entries that stand instead of those which facts in a full export say were redacted."""
     with path.open("rb") as file:
-        return instead_of(lines_in(file))
+        return instead_of(file_format.lines_in(file))
 
 
 def instead_of(lines: Iterable[bytes]) -> dict[int, Entry]:
@@ -168,11 +158,15 @@ class _Fold:
     """The fold of a file's lines into `result`, up to the first one that does not follow."""
 
     def __init__(
-        self, text: RolloutText, result: Folded, key: ChainKey | None, instead: Mapping[int, Entry]
+        self,
+        text: file_format.RolloutText,
+        result: Folded,
+        key: ChainKey | None,
+        instead: Mapping[int, Entry],
     ) -> None:
         """`instead` stands in the place of entries that were redacted."""
         self._text, self._result, self._instead = text, result, instead
-        self._walk = FileWalk(key.secret if key else b"")
+        self._walk = file_format.FileWalk(key.secret if key else b"")
 
     def run(self, at: int | None) -> None:
         """Up to entry `at`, or to the end."""
@@ -188,11 +182,11 @@ class _Fold:
                     result.broken = result.broken or broken
                     return
             elif line.fault:
-                raise BadLine(line.number, line.fault)
+                raise file_format.BadLine(line.number, line.fault)
             if not line.tree_seq:
                 self._take(line, seq)
 
-    def _take(self, line: FileLine, seq: int) -> None:
+    def _take(self, line: file_format.FileLine, seq: int) -> None:
         result = self._result
         result.lines += 1
         result.omitted += len(line.omitted)
@@ -204,6 +198,8 @@ class _Fold:
             try:
                 result.state = evolve(result.state, entry, seq)
             except (KeyError, TypeError, ValueError) as error:
-                raise BadLine(line.number, f"it does not fit what came before ({error})") from None
+                raise file_format.BadLine(
+                    line.number, f"it does not fit what came before ({error})"
+                ) from None
         result.passed(seq)
         result.head = self._walk.head

@@ -25,19 +25,9 @@ from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.facts import Configured, Redacted, decode, kind_of, states
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId, created_ms
-from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts import RolloutError, file_format
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
-from orchestrator.rollouts.file_format import (
-    BadLine,
-    FileLine,
-    FileWalk,
-    Header,
-    RolloutText,
-    lines_in,
-    links_of,
-    read_rollout,
-)
 from orchestrator.rollouts.rollout_file import last_noted
 from orchestrator.rollouts.tree_log import audit_tree_log
 
@@ -194,15 +184,15 @@ def audit_file(
     """
     try:
         with path.open("rb") as file:
-            text = read_rollout(lines_in(file))
+            text = file_format.read_rollout(file_format.lines_in(file))
             if text.kind == "foreign":
                 raise RolloutError(_foreign(path, text))
             return _Audit(path, text, key, expected, accept_old_header, tree_lines or {}).run()
-    except BadLine as error:
+    except file_format.BadLine as error:
         raise RolloutError(f"{path}: {error}") from None
 
 
-def _foreign(path: Path, text: RolloutText) -> str:
+def _foreign(path: Path, text: file_format.RolloutText) -> str:
     for line in text.lines:
         if line.place is not None or line.tree_seq or line.inherited is not None:
             return (
@@ -212,7 +202,7 @@ def _foreign(path: Path, text: RolloutText) -> str:
     return f"{path}: Codex's rollout has no hash chain, there is nothing to verify"
 
 
-def keyed_elsewhere(header: Header | None, key: ChainKey | None) -> str:
+def keyed_elsewhere(header: file_format.Header | None, key: ChainKey | None) -> str:
     """The id of the key that a full export was keyed by, where no key is configured here; else empty."""
     return header.key_id if header is not None and key is None else ""
 
@@ -223,7 +213,7 @@ class _Audit:
     def __init__(
         self,
         path: Path,
-        text: RolloutText,
+        text: file_format.RolloutText,
         key: ChainKey | None,
         expected: ExpectedHead | None,
         accept_old_header: bool,
@@ -233,7 +223,7 @@ class _Audit:
         self._accept_old_header, self._tree_lines = accept_old_header, tree_lines
         self._elsewhere = keyed_elsewhere(text.header, key)
         self._secret = key.secret if key else b""
-        self._walk = FileWalk(self._secret, expected, keyed=not self._elsewhere)
+        self._walk = file_format.FileWalk(self._secret, expected, keyed=not self._elsewhere)
         self._seen = _Seen()
 
     def run(self) -> Report:
@@ -246,13 +236,13 @@ class _Audit:
                 findings: list[BrokenLink] = []
             else:
                 findings = [broken] if broken else self._wrong_at_the_end()
-        except BadLine as error:
+        except file_format.BadLine as error:
             findings = [BrokenLink(walk.seq + 1, str(error))]
         shown = _shown(header, self._seen, walk.told)
         key_id = header.key_id if header is not None else ""
         return Report(str(self._path), walk.seq, walk.head, tuple(shown), findings, key_id, unchecked)
 
-    def _walked(self) -> tuple[BrokenLink | None, FileLine | None]:
+    def _walked(self) -> tuple[BrokenLink | None, file_format.FileLine | None]:
         for line in self._text.lines:
             broken = self._walk.take_line(line) or self._told_otherwise(line)
             if broken is not None:
@@ -261,7 +251,7 @@ class _Audit:
                 self._note(line)
         return self._walk.unproved(), None
 
-    def _told_otherwise(self, line: FileLine) -> BrokenLink | None:
+    def _told_otherwise(self, line: file_format.FileLine) -> BrokenLink | None:
         """A line of the tree's log that the log given beside the file has otherwise."""
         known = self._tree_lines.get(line.tree_seq) if line.tree_seq else None
         if known is None:
@@ -273,7 +263,7 @@ class _Audit:
         self._seen.proved += 1
         return None
 
-    def _is_keyed_otherwise(self, broken: BrokenLink, line: FileLine | None) -> bool:
+    def _is_keyed_otherwise(self, broken: BrokenLink, line: file_format.FileLine | None) -> bool:
         """Whether the key is not the chain's: it does not lead to the first entry, and none leads on from it.
 
         A chain without a key goes on behind an entry that was changed: that is a finding.
@@ -287,9 +277,9 @@ class _Audit:
             return False
         chain = line.place.chain
         after = next((line for line in self._text.lines if line.place is not None), None)
-        return after is not None and first_broken(links_of(after, chain), chain) is not None
+        return after is not None and first_broken(file_format.links_of(after, chain), chain) is not None
 
-    def _note(self, line: FileLine) -> None:
+    def _note(self, line: file_format.FileLine) -> None:
         seen = self._seen
         seen.lines += 1
         seen.left_out += len(line.omitted)
@@ -373,7 +363,7 @@ class _Audit:
 
 
 def header_lacks_code(
-    header: Header, key: ChainKey | None, export_mac: bool, accept_old: bool
+    header: file_format.Header, key: ChainKey | None, export_mac: bool, accept_old: bool
 ) -> BrokenLink | None:
     """The fault of a first line without a code where one has to be: without it the file can be cut unseen."""
     if header.mac:
@@ -394,7 +384,7 @@ def header_lacks_code(
     )
 
 
-def _shown(header: Header | None, seen: _Seen, told: int) -> list[str]:
+def _shown(header: file_format.Header | None, seen: _Seen, told: int) -> list[str]:
     parts = f"{seen.lines} stand in the file, {seen.left_out} are left out of it but for their digests"
     shown = [parts if seen.left_out else f"all {seen.lines} stand in the file"]
     shown += ["what those say, only a full export shows"] if seen.left_out else []

@@ -25,17 +25,8 @@ import orjson
 from orchestrator.core.frozen import record
 from orchestrator.core.merkle import is_consistent
 from orchestrator.private_files import open_file, write_file
+from orchestrator.rollouts import signed_notes
 from orchestrator.rollouts.register import BadRegister, Register, Signed
-from orchestrator.rollouts.signed_notes import (
-    COSIGNATURE,
-    MOST_NOTE_BYTES,
-    BadNote,
-    Note,
-    Signature,
-    Signer,
-    VerifierKey,
-    read_signature,
-)
 from orchestrator.sandbox.trusted_files import read_regular
 
 if TYPE_CHECKING:
@@ -90,7 +81,9 @@ class Request:
         first, *lines = head.decode("utf-8", "replace").split("\n")
         old = _OLD.fullmatch(first)
         if old is None or not blank or len(lines) > MOST_PROOF or not all(map(_HASH.fullmatch, lines)):
-            raise BadNote("it is no request to a witness (`old <size>`, a proof, a blank line, a checkpoint)")
+            raise signed_notes.BadNote(
+                "it is no request to a witness (`old <size>`, a proof, a blank line, a checkpoint)"
+            )
         proof = tuple(base64.b64decode(line) for line in lines)
         return cls(int(old[1]), proof, Signed.read(note))
 
@@ -110,10 +103,12 @@ class _Last(TypedDict):
 class Witness:
     """A witness with a file of what it has signed last, by origin."""
 
-    def __init__(self, file: Path, signer: Signer, logs: Sequence[VerifierKey]) -> None:
+    def __init__(
+        self, file: Path, signer: signed_notes.Signer, logs: Sequence[signed_notes.VerifierKey]
+    ) -> None:
         self._file, self._signer, self._logs = file, signer, logs
 
-    def sign(self, request: Request, time_s: int) -> Signature:
+    def sign(self, request: Request, time_s: int) -> signed_notes.Signature:
         """Signs a checkpoint that continues the last one; what it signed is on the disk before.
 
         Raises `NotWitnessed`, `BadNote` and `NotPrivate`.
@@ -121,7 +116,7 @@ class Witness:
         with self._alone():
             return self._sign(request, time_s)
 
-    def _sign(self, request: Request, time_s: int) -> Signature:
+    def _sign(self, request: Request, time_s: int) -> signed_notes.Signature:
         point, known = request.signed.point, self._known()
         keys = [key for key in self._logs if key.name == point.origin]
         if not request.signed.note.signed_by(keys):
@@ -168,16 +163,16 @@ class Witness:
         return found
 
 
-def line_of(signature: Signature) -> str:
+def line_of(signature: signed_notes.Signature) -> str:
     """A signature as a note has it, without its end."""
-    return Note("-\n", (signature,)).encode().decode().split("\n")[2]
+    return signed_notes.Note("-\n", (signature,)).encode().decode().split("\n")[2]
 
 
-def checked(line: str, signed: Signed, key: VerifierKey) -> Note:
+def checked(line: str, signed: Signed, key: signed_notes.VerifierKey) -> signed_notes.Note:
     """The note with the line of a witness under it; raises `BadNote` if it is none of this witness."""
-    signature = read_signature(line)
+    signature = signed_notes.read_signature(line)
     if (signature.name, signature.id) != (key.name, key.id):
-        raise BadNote(f"the line is none of {key.name}")
+        raise signed_notes.BadNote(f"the line is none of {key.name}")
     note = signed.note.with_signatures([signature])
     note.signed_by([key])
     return note
@@ -190,22 +185,24 @@ def checked(line: str, signed: Signed, key: VerifierKey) -> Note:
 class OnLine:
     """A witness that is asked over HTTP."""
 
-    key: VerifierKey
+    key: signed_notes.VerifierKey
     url: str
 
     @classmethod
     def read(cls, text: str) -> OnLine:
         """Reads `VERIFIER-KEY URL`; raises `BadNote`."""
         key, _, url = text.partition(" ")
-        found = VerifierKey.read(key)
-        if found.type != COSIGNATURE or not re.fullmatch(r"https?://\S+", url):
-            raise BadNote(f"{text!r} is no witness: a verifier key of type 0x04, a blank, and its address")
+        found = signed_notes.VerifierKey.read(key)
+        if found.type != signed_notes.COSIGNATURE or not re.fullmatch(r"https?://\S+", url):
+            raise signed_notes.BadNote(
+                f"{text!r} is no witness: a verifier key of type 0x04, a blank, and its address"
+            )
         return cls(found, url.rstrip("/"))
 
 
 async def asked(
     witnesses: Iterable[OnLine], register: Register, signed: Signed, seen: Callable[[str], int]
-) -> Note:
+) -> signed_notes.Note:
     """The checkpoint's note with the signatures of those witnesses that gave one; the others are logged.
 
     `seen` answers the size that a witness, by its name, has signed last, as far as is known.
@@ -214,7 +211,7 @@ async def asked(
     return signed.note.with_signatures(one for note in found if note for one in note.signatures)
 
 
-async def _asked(witness: OnLine, register: Register, signed: Signed, old: int) -> Note | None:
+async def _asked(witness: OnLine, register: Register, signed: Signed, old: int) -> signed_notes.Note | None:
     import aiohttp
 
     timeout = aiohttp.ClientTimeout(total=PATIENCE_S)
@@ -230,7 +227,14 @@ async def _asked(witness: OnLine, register: Register, signed: Signed, old: int) 
                         raise
                     old = conflict.size
             raise NotWitnessed("it names another size each time")
-    except (NotWitnessed, BadNote, BadRegister, aiohttp.ClientError, TimeoutError, OSError) as error:
+    except (
+        NotWitnessed,
+        signed_notes.BadNote,
+        BadRegister,
+        aiohttp.ClientError,
+        TimeoutError,
+        OSError,
+    ) as error:
         log.warning("the witness %s did not sign size %d: %s", witness.key.name, signed.point.size, error)
         return None
 
@@ -240,7 +244,7 @@ async def _posted(http: object, witness: OnLine, body: bytes) -> str:
 
     assert isinstance(http, aiohttp.ClientSession)
     async with http.post(f"{witness.url}/add-checkpoint", data=body, allow_redirects=False) as answer:
-        told = (await _body(answer, MOST_NOTE_BYTES)).decode("utf-8", "replace")
+        told = (await _body(answer, signed_notes.MOST_NOTE_BYTES)).decode("utf-8", "replace")
         if answer.status == 409 and re.fullmatch(r"(0|[1-9][0-9]{0,17})\n?", told):
             raise Conflict(int(told))
         if answer.status != 200:
@@ -272,7 +276,7 @@ class BadStamp(Exception):
     """A time stamp that is none of the checkpoint; the message says why."""
 
 
-def stamp_query(note: Note) -> tuple[bytes, int]:
+def stamp_query(note: signed_notes.Note) -> tuple[bytes, int]:
     """The request for a time stamp of a checkpoint's text with the certificates, and its nonce."""
     from rfc3161_client import HashAlgorithm, TimestampRequestBuilder
 
@@ -282,7 +286,7 @@ def stamp_query(note: Note) -> tuple[bytes, int]:
     return request.as_bytes(), request.nonce
 
 
-def stamped(reply: bytes, note: Note, nonce: int | None = None, roots: bytes = b"") -> datetime:
+def stamped(reply: bytes, note: signed_notes.Note, nonce: int | None = None, roots: bytes = b"") -> datetime:
     """The time that an authority states of a checkpoint's text; raises `BadStamp`.
 
     With `roots`, certificates in PEM, one of them has to stand behind its signature; else nobody looks at it.
@@ -313,7 +317,7 @@ def stamped(reply: bytes, note: Note, nonce: int | None = None, roots: bytes = b
         raise BadStamp(str(error) or "it is no time stamp") from None
 
 
-def _digest(note: Note) -> bytes:
+def _digest(note: signed_notes.Note) -> bytes:
     return sha256(note.text.encode()).digest()
 
 

@@ -12,18 +12,8 @@ from typing import Any, TypeVar
 
 import orjson
 
+from orchestrator.broker import records
 from orchestrator.broker.errors import OutOfMemory, Unavailable, UnknownSession
-from orchestrator.broker.records import (
-    BudgetPart,
-    Claim,
-    CommitRequest,
-    Committed,
-    Fenced,
-    FolderPlace,
-    Refused,
-    Release,
-    Unstored,
-)
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commit_parts import NewEvent, TreePart
 from orchestrator.core.frozen import record
@@ -180,7 +170,7 @@ RESEND_MAX_S = 1.0
 class Writing:
     """The writes of one claim."""
 
-    def __init__(self, ports: Ports, claim: Claim, last_commit: str) -> None:
+    def __init__(self, ports: Ports, claim: records.Claim, last_commit: str) -> None:
         self._ports = ports
         self._claim = claim
         self._last_commit = last_commit
@@ -206,8 +196,8 @@ class Writing:
             self._flush.cancel()
 
     async def commit(
-        self, step: Step, cursor: str, release: Release, meta: bytes | None
-    ) -> Committed | Fenced | Refused | None:
+        self, step: Step, cursor: str, release: records.Release, meta: bytes | None
+    ) -> records.Committed | records.Fenced | records.Refused | None:
         """Sends a step until it is answered; None if the claim was given up meanwhile."""
         await self.insist(lambda: self._store(step.blobs))
         async with self._turn:
@@ -215,18 +205,18 @@ class Writing:
                 await self._emit_pending()
             request = self._request(step, cursor, release, meta)
             answer = await self.insist(lambda: self._stand(request, step.blobs))
-            if isinstance(answer, Refused):
+            if isinstance(answer, records.Refused):
                 self._deltas.give_back()
-        if isinstance(answer, Committed):
+        if isinstance(answer, records.Committed):
             self._cursor, self._last_commit = cursor, answer.last_commit
         return answer
 
     async def _stand(
-        self, request: CommitRequest, texts: Mapping[str, bytes]
-    ) -> Committed | Fenced | Refused:
+        self, request: records.CommitRequest, texts: Mapping[str, bytes]
+    ) -> records.Committed | records.Fenced | records.Refused:
         """Sends a commit once, and again if Redis lost texts that it names: they are stored anew before."""
         answer = await self._ports.broker.commits.commit(request)
-        if isinstance(answer, Unstored):
+        if isinstance(answer, records.Unstored):
             log.warning(
                 "session %s: Redis lost %d texts, storing them again",
                 self._claim.session,
@@ -234,13 +224,13 @@ class Writing:
             )
             await self._store({digest: texts[digest] for digest in answer.digests})
             answer = await self._ports.broker.commits.commit(request)
-        if isinstance(answer, Unstored):
+        if isinstance(answer, records.Unstored):
             raise Unavailable("Redis lost the texts of a step twice")
-        if isinstance(answer, Refused) and await self._brought_back(answer):
+        if isinstance(answer, records.Refused) and await self._brought_back(answer):
             return await self._stand(request, texts)
         return answer
 
-    async def _brought_back(self, answer: Refused) -> bool:
+    async def _brought_back(self, answer: records.Refused) -> bool:
         """Whether the step was refused because it speaks to an archived agent, which is there again now."""
         if answer.reason != "archived_target" or self._ports.restore is None:
             return False
@@ -255,10 +245,12 @@ class Writing:
         if texts:
             await self._ports.texts.store(self._claim.tree, texts)
 
-    def _request(self, step: Step, cursor: str, release: Release, meta: bytes | None) -> CommitRequest:
+    def _request(
+        self, step: Step, cursor: str, release: records.Release, meta: bytes | None
+    ) -> records.CommitRequest:
         pending = self._deltas.take(step.base.seq, step.base.head)
         tree = step.tree or TreePart()
-        return CommitRequest(
+        return records.CommitRequest(
             claim=self._claim,
             commit_id=self._ports.random_bytes(16).hex(),
             expect_seq=step.base.seq,
@@ -273,7 +265,7 @@ class Writing:
             approvals_close=tuple(step.approvals_close),
             texts=tuple(step.blobs),
             tree=tree.behind(len(pending)) if pending and tree.events else tree,
-            budget=step.budget or BudgetPart(),
+            budget=step.budget or records.BudgetPart(),
             status=step.position.state.status,
             meta=meta,
             name=_new_name(step),
@@ -327,16 +319,16 @@ class Writing:
                 )
 
 
-def _folder_place(step: Step, machine: str, *, first: bool) -> FolderPlace | None:
+def _folder_place(step: Step, machine: str, *, first: bool) -> records.FolderPlace | None:
     """The place of a portable session's folder, if the step changes it, or is the first of this claim."""
     before, now = step.base.state.workspace, step.position.state.workspace
     if step.position.state.facts.portable is None or (now is before and not first):
         return None
     if now.unsaved is not None:
-        return FolderPlace(now.unsaved.machine, unsaved=True, settled=before.unsaved is None)
+        return records.FolderPlace(now.unsaved.machine, unsaved=True, settled=before.unsaved is None)
     # A copy that fell back, or could not be made, is no reason to wait for its machine.
     there = now.machine if now.epoch and not now.failures else ""
-    return FolderPlace(there, failed_on=machine if now.failures > before.failures else "")
+    return records.FolderPlace(there, failed_on=machine if now.failures > before.failures else "")
 
 
 def _new_name(step: Step) -> str | None:

@@ -15,17 +15,8 @@ from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
 
+from orchestrator.broker import records
 from orchestrator.broker.errors import BrokerError, CommitTooLarge
-from orchestrator.broker.records import (
-    Claim,
-    Claimed,
-    Committed,
-    Fenced,
-    Refused,
-    Release,
-    Stored,
-    StoredEntry,
-)
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.chain import ChainKey
@@ -93,7 +84,7 @@ class Ended(StrEnum):
 class Runner:
     """The holder of one session. One runner serves one claim."""
 
-    def __init__(self, ports: Ports, config: RunnerConfig, claimed: Claimed, cache: Cache) -> None:
+    def __init__(self, ports: Ports, config: RunnerConfig, claimed: records.Claimed, cache: Cache) -> None:
         self.claim = claimed.claim
         self.reached = claimed.seq
         """The last entry that the log is known to have: Redis has confirmed it."""
@@ -236,7 +227,7 @@ class Runner:
         log.warning("session %s: its claim is over", self.claim.session)
         return Ended.LOST
 
-    def _release(self, step: Step) -> Release:
+    def _release(self, step: Step) -> records.Release:
         state = step.position.state
         if self._side_work.unsettled or self._arrivals:
             return "keep"
@@ -250,7 +241,7 @@ class Runner:
 
     # ── committing ────────────────────────────────────────────────────────────────────────────
 
-    async def _finish(self, step: Step, release: Release) -> Ended | None:
+    async def _finish(self, step: Step, release: records.Release) -> Ended | None:
         if step.export and (fault := await self._copies.export()) and not self._fault_reported:
             self._fault_reported = True
             self._decisions.again_behind(fault, step.base.state)
@@ -260,18 +251,18 @@ class Runner:
         # Work that ends without a step may be the last that kept the session: its summary is still owed.
         owes_summary = release == "park" and self._summed_up != step.position.seq
         if not step.empty or self._arrivals.moved or (owes_summary and not self._arrivals.unread):
-            keep: Release = "keep" if snapshot_due else release
+            keep: records.Release = "keep" if snapshot_due else release
             meta = self._meta(step, release)
             began = self._ports.monotonic()
             self._side_work.prepare(self._decisions.owed(step.position.state), step.position.state)
             answer = await self._writing.commit(step, self._arrivals.cursor, keep, meta)
-            if isinstance(answer, Refused):
+            if isinstance(answer, records.Refused):
                 if answer.reason == "cursor":
                     # Redis went back to before an entry that this step has read: there is none to consume.
                     return self._turned_away(None)
                 self._decisions.refused(answer)
                 return None
-            if not isinstance(answer, Committed):
+            if not isinstance(answer, records.Committed):
                 return self._turned_away(answer)
             self._observe(step, self._ports.monotonic() - began)
             self._committed(step, answer)
@@ -294,7 +285,7 @@ class Runner:
         await self._start_owed()
         return None
 
-    def _meta(self, step: Step, release: Release) -> bytes | None:
+    def _meta(self, step: Step, release: records.Release) -> bytes | None:
         changed = shown_anew(step.base.state, step.position.state)
         rests = release != "keep"
         return session_meta(step.position, step.at_ms, rests=rests) if rests or changed else None
@@ -309,7 +300,7 @@ class Runner:
                 )
             )
 
-    def _committed(self, step: Step, answer: Committed) -> None:
+    def _committed(self, step: Step, answer: records.Committed) -> None:
         self._decisions.committed(step)
         self.reached = step.position.seq
         self._fault_reported = self._fault_reported and not step.export
@@ -321,7 +312,7 @@ class Runner:
         self._side_work.folder.recorded()
         self._arrivals.tip_is(answer.sq_tip)
 
-    def _warn(self, answer: Committed) -> None:
+    def _warn(self, answer: records.Committed) -> None:
         """Tells of budgets that are nearly used up, each once."""
         news = [a for a in nearly_used(answer.budget) if (a.kind, a.limit) not in self._warned]
         warned = warnings(self._journal.state, news)
@@ -340,7 +331,7 @@ class Runner:
         with suppress(BrokerError):
             await self._ports.broker.claims.release(self.claim)
 
-    def _turned_away(self, answer: Fenced | None) -> Ended:
+    def _turned_away(self, answer: records.Fenced | None) -> Ended:
         if answer is not None:
             log.warning(
                 "session %s was lost to epoch %d: %s", self.claim.session, answer.holder_epoch, answer.reason
@@ -357,7 +348,7 @@ class Runner:
         with suppress(BrokerError):
             await self._ports.broker.claims.release(self.claim)
 
-    async def _give_back(self, release: Release) -> bool:
+    async def _give_back(self, release: records.Release) -> bool:
         """Releases the claim; False if it was given up meanwhile. A release sent twice finds it released."""
         end = self._journal.position if release == "park" else None
         answer = await self._writing.insist(
@@ -383,7 +374,7 @@ class Copies:
     def __init__(self, context: RunnerContext) -> None:
         self._context = context
         self._snapshot_seq = context.claimed.snapshot_seq
-        self._unexported: list[StoredEntry] = []
+        self._unexported: list[records.StoredEntry] = []
         self._unexported_bytes = 0
         self._weight: Weight | None = None
 
@@ -398,7 +389,7 @@ class Copies:
         """Notes the entries of a step that is in the log now, and in no copy."""
         epoch, first = self._context.claim.epoch, step.base.seq + 1
         self._unexported += [
-            StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
+            records.StoredEntry(seq, epoch, entry.payload, entry.salt, entry.chain)
             for seq, entry in enumerate(step.entries, first)
         ]
         more = sum([len(entry.payload) for entry in step.entries])
@@ -427,9 +418,9 @@ class Copies:
         key = context.config.chain_key
         data = encode_snapshot(position.state, seq, position.head, key.secret if key else b"")
         stored = await context.writing.insist(lambda: broker.commits.snapshot(claim, seq, data))
-        if isinstance(stored, Stored):
+        if isinstance(stored, records.Stored):
             self._snapshot_seq = seq
-        elif stored is not None and (isinstance(stored, Fenced) or stored.reason == "ahead"):
+        elif stored is not None and (isinstance(stored, records.Fenced) or stored.reason == "ahead"):
             log.warning("session %s was lost: its snapshot of entry %d was refused", claim.session, seq)
             return False
         return True
@@ -460,7 +451,7 @@ class Copies:
         self._unexported_bytes = payload_bytes(self._unexported)
 
 
-def _file(claim: Claim, position: Position, secret: bytes) -> RolloutFile | None:
+def _file(claim: records.Claim, position: Position, secret: bytes) -> RolloutFile | None:
     """The rollout's file of a session; None if it has none."""
     path = position.state.facts.rollout_path
     if not path or not position.state.native:
@@ -479,11 +470,11 @@ class LateFiles:
         self._ports = ports
         self._cache = cache
         self._secret = key.secret if key else b""
-        self._owed: dict[SessionId, tuple[float, Claim, Loaded]] = {}
+        self._owed: dict[SessionId, tuple[float, records.Claim, Loaded]] = {}
         self._task: asyncio.Task[None] | None = None
         self._sleeps = False
 
-    def owe(self, claim: Claim, left: Loaded) -> None:
+    def owe(self, claim: records.Claim, left: Loaded) -> None:
         """Has the file written to where the session's runner left it, in a moment."""
         self._owed.pop(claim.session, None)
         if _file(claim, left.position, self._secret) is None:

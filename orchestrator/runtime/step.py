@@ -10,22 +10,13 @@ from orchestrator.broker.errors import CommitTooLarge
 from orchestrator.broker.records import Refused
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
+from orchestrator.core import outstanding as owed
 from orchestrator.core.commands import SetupBegins
 from orchestrator.core.commit_parts import COUNTED, TreePart
 from orchestrator.core.decide import IllegalCommand, decide
 from orchestrator.core.decide.draft import Decision, Note, noted
 from orchestrator.core.facts import TextKept
 from orchestrator.core.frozen import replace
-from orchestrator.core.outstanding import (
-    AssessCall,
-    BeginSetup,
-    CloseCalls,
-    EndChildren,
-    OweRequest,
-    ReadInstructions,
-    Work,
-    outstanding,
-)
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.instructions.skills import Instructions
@@ -66,7 +57,7 @@ class Decisions:
         self._bisect = Bisect()
         self.cut = False
         """Whether a step ended before all that is owed was decided: the next one follows at once."""
-        self._owing: tuple[State, tuple[Work, ...]] | None = None
+        self._owing: tuple[State, tuple[owed.Work, ...]] | None = None
         """The state that was last asked what it owes, and the answer."""
         self._rules_for: tuple[str, Rules] | None = None
         """The provider that was last asked for, and the rules with its retries."""
@@ -172,10 +163,10 @@ class Decisions:
             self._rules_for = provider, rules
         return self._rules_for[1]
 
-    def owed(self, state: State) -> tuple[Work, ...]:
+    def owed(self, state: State) -> tuple[owed.Work, ...]:
         # A step asks before it decides, before it commits and behind the commit, mostly of one state.
         if self._owing is None or self._owing[0] is not state:
-            self._owing = state, outstanding(state, self._rules(state), self._claim.epoch)
+            self._owing = state, owed.outstanding(state, self._rules(state), self._claim.epoch)
         return self._owing[1]
 
     async def _advance(self, step: Step) -> None:
@@ -193,40 +184,40 @@ class Decisions:
             state = step.position.state
             for work in self.owed(state):
                 match work:
-                    case CloseCalls():
+                    case owed.CloseCalls():
                         self._make(step, c.CloseCalls())
                         progressed = True
-                    case EndChildren():
+                    case owed.EndChildren():
                         self._make(step, c.EndChildren())
                         progressed = True
                     case _ if leaving:
                         continue
-                    case AssessCall() | OweRequest() | ReadInstructions() if (
+                    case owed.AssessCall() | owed.OweRequest() | owed.ReadInstructions() if (
                         fault := await self._workspace.fault(state)
                     ):
                         self._decide(step, c.TaskRefused(fault))
                         # A task with very many calls ends in several steps.
-                        self.cut = CloseCalls() in self.owed(step.position.state)
+                        self.cut = owed.CloseCalls() in self.owed(step.position.state)
                         return
-                    case AssessCall(call_id) if step.concerns_tree and looks_up(call_of(state, call_id)):
+                    case owed.AssessCall(call_id) if step.concerns_tree and looks_up(call_of(state, call_id)):
                         # It looks at the tree, which does not show yet what this very step does to it.
                         self.cut = True
                         return
-                    case AssessCall(call_id):
+                    case owed.AssessCall(call_id):
                         call = call_of(state, call_id)
                         # Large arguments of this very step are not stored yet.
                         self._ports.texts.remember(step.blobs)
                         assessment = await self._ports.tools.assess(call, self._side_work.site(state))
                         self._make(step, c.CallAssessed(call_id, assessment))
                         progressed = True
-                    case BeginSetup():
+                    case owed.BeginSetup():
                         self._make(step, SetupBegins())
                         progressed = True
-                    case ReadInstructions(folder):
+                    case owed.ReadInstructions(folder):
                         told = await self._instructions(folder, state)
                         self._make(step, c.InstructionsRead(folder, told.text, told.warnings))
                         progressed = True
-                    case OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
+                    case owed.OweRequest(not_before_ms) if not_before_ms <= step.at_ms:
                         self._make(step, c.BeginRequest())
                         progressed = True
                     case _:

@@ -27,18 +27,9 @@ from opentelemetry.trace import NonRecordingSpan, SpanContext, SpanKind, Status,
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
+from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import CallWork, Phase, UnknownWork
-from orchestrator.core.entries import (
-    DENDRO,
-    RESPONSE_ITEM,
-    Entry,
-    Kind,
-    decode_entry,
-    kind_of,
-    line_ms,
-    read_event,
-)
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -205,9 +196,9 @@ class Tracing:
         for step in waiting:
             self._fold(spans, step)
 
-    async def _since(self, session: SessionId, seq: int, task_id: str) -> Sequence[tuple[Entry, int]]:
+    async def _since(self, session: SessionId, seq: int, task_id: str) -> Sequence[tuple[e.Entry, int]]:
         """The entries from the beginning of a task on; none if it is not in Redis any more."""
-        found: list[tuple[Entry, int]] = []
+        found: list[tuple[e.Entry, int]] = []
         last = seq
         for _ in range(MOST_READ):
             first = max(0, last - PAGE)
@@ -253,12 +244,12 @@ class Tracing:
         return trace.set_span_in_context(NonRecordingSpan(above))
 
 
-def _timed(stored: StoredEntry) -> tuple[Entry, int]:
-    return decode_entry(stored.payload), line_ms(stored.payload)
+def _timed(stored: StoredEntry) -> tuple[e.Entry, int]:
+    return e.decode_entry(stored.payload), e.line_ms(stored.payload)
 
 
-def _begins(entry: Entry, task_id: str) -> bool:
-    if entry.type != DENDRO or f.kind_of(entry.payload) is not f.TaskBegun:
+def _begins(entry: e.Entry, task_id: str) -> bool:
+    if entry.type != e.DENDRO or f.kind_of(entry.payload) is not f.TaskBegun:
         return False
     fact = f.decode(entry.payload)
     return isinstance(fact, f.TaskBegun) and fact.id == task_id
@@ -301,10 +292,10 @@ Value = str | int | float | bool
 MOST_CONTENT = 4_096
 """Characters of a prompt or an output in a span, where a person wants them there."""
 _TOOL = re.compile(r"[A-Za-z0-9_.-]{1,64}")
-_FACTS: frozenset[Kind] = frozenset(
+_FACTS: frozenset[e.Kind] = frozenset(
     {f.TaskBegun, f.TaskEnded, f.RequestBegun, *get_args(f.RequestEnded), f.CallMoved, f.CallsClosed}
 )
-_CONTENTS: frozenset[Kind] = frozenset({ev.UserMessage, ev.TaskComplete})
+_CONTENTS: frozenset[e.Kind] = frozenset({ev.UserMessage, ev.TaskComplete})
 _USAGE = {
     "input_tokens": "gen_ai.usage.input_tokens",
     "cached_input_tokens": "gen_ai.usage.cache_read.input_tokens",
@@ -372,17 +363,17 @@ class SessionSpans:
     def _session(self) -> str:
         return self.facts.session_id
 
-    def receive(self, entry: Entry, at_ms: int) -> Iterator[EndedSpan]:
+    def receive(self, entry: e.Entry, at_ms: int) -> Iterator[EndedSpan]:
         """The spans that end with the next entry of the log."""
-        kind = kind_of(entry.type, entry.payload)
+        kind = e.kind_of(entry.type, entry.payload)
         if kind in _FACTS:
             yield from self._fact(f.decode(entry.payload), at_ms)
-        elif entry.type == RESPONSE_ITEM:
+        elif entry.type == e.RESPONSE_ITEM:
             self._item(entry.payload, at_ms)
         elif self.task is not None and entry.id == self.task_id and self._tells(kind):
-            self._event(read_event(entry.payload), self.task)
+            self._event(e.read_event(entry.payload), self.task)
 
-    def _tells(self, kind: Kind) -> bool:
+    def _tells(self, kind: e.Kind) -> bool:
         """Whether an event of this kind tells of its task as a whole."""
         return kind is ev.Error or (self.contents and kind in _CONTENTS)
 

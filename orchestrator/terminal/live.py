@@ -34,21 +34,8 @@ from orchestrator.protocol.wire import written
 from orchestrator.requests.approvals import Change, command_text
 from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
+from orchestrator.views import event_text
 from orchestrator.views.event import Event
-from orchestrator.views.event_text import (
-    GIVEN,
-    client_call_text,
-    client_result_text,
-    finding_text,
-    given_line,
-    lifecycle_text,
-    mcp_call_text,
-    mcp_result_text,
-    resolved_text,
-    review_asked_text,
-    review_verdict_text,
-    whole_or_note,
-)
 from orchestrator.views.past import MAIL, message_line
 
 PROPOSED = "the agent proposes a plan:"
@@ -125,8 +112,8 @@ class Live:
             return
         if event.type == MAIL:
             self.line(_hung(message_line(event.msg)), "magenta")
-        elif event.type == GIVEN:
-            self.line(_hung(given_line(event.msg)), "dim")
+        elif event.type == event_text.GIVEN:
+            self.line(_hung(event_text.given_line(event.msg)), "dim")
         elif event.kind is e.TurnAborted:
             # The reason may be one of a newer version.
             self.line(_hung(f"the turn was {event.msg['reason']}"), "yellow")
@@ -157,7 +144,7 @@ class Live:
             case e.PlanUpdate():
                 self._plan(told)
             case e.EnteredReviewMode():
-                self.line(f"reviews {one_line(review_asked_text(told))}", "bold")
+                self.line(f"reviews {one_line(event_text.review_asked_text(told))}", "bold")
             case e.ExitedReviewMode(review_output=output):
                 self._reviewed(output)
             case _:
@@ -178,22 +165,24 @@ class Live:
             case e.PatchApplyBegin(changes=changes, changes_left_out=left_out):
                 self.changes([_change(path, change) for path, change in changes.items()], left_out or 0)
             case e.PatchApplyEnd(success=False):
-                why = told.stderr or whole_or_note(told.stdout)
+                why = told.stderr or event_text.whole_or_note(told.stdout)
                 self.line(_hung(f"the patch failed: {why}"), "red")
             case e.McpToolCallBegin():
-                self.line(one_line(f"⚙ {mcp_call_text(told)}"), "bold cyan")
+                self.line(one_line(f"⚙ {event_text.mcp_call_text(told)}"), "bold cyan")
             case e.McpToolCallEnd(duration=took):
-                self._tool_ended(*mcp_result_text(told), f" {_seconds(took):.1f}s")
+                self._tool_ended(*event_text.mcp_result_text(told), f" {_seconds(took):.1f}s")
             case e.DynamicToolCallRequest():
-                self.line(one_line(f"⚙ {client_call_text(told)}"), "bold cyan")
+                self.line(one_line(f"⚙ {event_text.client_call_text(told)}"), "bold cyan")
             case e.DynamicToolCallResponse(success=good):
-                self._tool_ended(good, client_result_text(told))
+                self._tool_ended(good, event_text.client_result_text(told))
             case e.ViewImageToolCall(path=path):
                 self.line(_hung(f"looks at {path}"), "dim")
             case e.SubagentLifecycle():
                 self._agent(told)
             case e.SubAgentToolCallBegin(invocation=asked):
-                self.line(_hung(f"+ helper {asked.label}: {whole_or_note(asked.description)}"), "blue")
+                self.line(
+                    _hung(f"+ helper {asked.label}: {event_text.whole_or_note(asked.description)}"), "blue"
+                )
             case e.SubAgentToolCallEnd(invocation=asked, result=result, outcome=outcome):
                 mark = "✓" if isinstance(result, SubAgentOk) else "✗"
                 self.line(_hung(f"{mark} helper {asked.label} {outcome}"), "blue")
@@ -205,7 +194,7 @@ class Live:
         """Shows how the task goes on; false for any other event."""
         match told:
             case e.Error(message=message):
-                self.line(_hung(f"error: {whole_or_note(message)}"), "bold red")
+                self.line(_hung(f"error: {event_text.whole_or_note(message)}"), "bold red")
             case e.StreamError(message=message) | e.WarningEvent(message=message):
                 self.line(_hung(message), "yellow")
             case e.BackgroundEvent(message=message):
@@ -221,7 +210,7 @@ class Live:
             case e.McpStartupUpdate(server=server, status=McpFailed(error=error)):
                 self.line(_hung(f"the MCP server {server} did not start: {error}"), "yellow")
             case e.RequestResolved(agent_id=agent):
-                self.line(_hung(resolved_text(told, self.agent(agent or 0))), "dim")
+                self.line(_hung(event_text.resolved_text(told, self.agent(agent or 0))), "dim")
             case e.TokenCount(info=info):
                 self._tokens = info or self._tokens
             case _:
@@ -231,7 +220,7 @@ class Live:
     def _agent(self, told: e.SubagentLifecycle) -> None:
         if told.subagent is not None and told.subagent.label:
             self._labels[told.subagent.agent_id] = told.subagent.label
-        if text := lifecycle_text(told):
+        if text := event_text.lifecycle_text(told):
             self.line(_hung(text), "blue")
 
     # ── lines ─────────────────────────────────────────────────────────────────────────────────
@@ -276,7 +265,7 @@ class Live:
 
     def _command(self, told: e.ExecCommandBegin) -> None:
         self._outputs[told.call_id] = _Output()
-        self.line(_hung(f"$ {command_text([*map(whole_or_note, told.command)])}"), "bold cyan")
+        self.line(_hung(f"$ {command_text([*map(event_text.whole_or_note, told.command)])}"), "bold cyan")
 
     def _output(self, told: e.ExecCommandOutputDelta) -> None:
         output = self._outputs.get(told.call_id)
@@ -351,12 +340,14 @@ class Live:
         if output is None:
             self.line("the review has no result", "yellow")
             return
-        self.line(f"review: {one_line(review_verdict_text(output))}", "bold")
+        self.line(f"review: {one_line(event_text.review_verdict_text(output))}", "bold")
         if output.overall_explanation:
             self.line(_indented(output.overall_explanation, "  "))
         for finding in output.findings:
             urgent = finding.priority <= MENDED_BEFORE_MERGING
-            self.line(f"  {one_line(finding_text(finding))}", "bold red" if urgent else "bold yellow")
+            self.line(
+                f"  {one_line(event_text.finding_text(finding))}", "bold red" if urgent else "bold yellow"
+            )
             self.line(_indented(finding.body, "    "))
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────
@@ -380,9 +371,11 @@ class Live:
 def _change(path: str, change: FileChange) -> Change:
     match change:
         case UpdateFile(unified_diff=diff, move_path=moved):
-            return Change(change.type, path, whole_or_note(diff), whole_or_note(moved or ""))
+            return Change(
+                change.type, path, event_text.whole_or_note(diff), event_text.whole_or_note(moved or "")
+            )
         case AddFile(content=content) | DeleteFile(content=content):
-            return Change(change.type, path, whole_or_note(content))
+            return Change(change.type, path, event_text.whole_or_note(content))
         case _:
             assert_never(change)
 
@@ -506,7 +499,7 @@ class LiveView:
 
     def event(self, event: Event) -> None:
         if self._whole and isinstance(told := event.told, e.UserMessage):
-            self._live.line(f"» {whole_or_note(told.message)}", "bold")
+            self._live.line(f"» {event_text.whole_or_note(told.message)}", "bold")
         self._live.show(event)
 
     def know(self, labels: Mapping[int, str]) -> None:

@@ -14,17 +14,7 @@ from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from typing import Any, Final, assert_never
 
-from orchestrator.requests import (
-    ChoicesRequest,
-    ClientToolRequest,
-    CommandRequest,
-    InputRequest,
-    PatchRequest,
-    PlanDecisionRequest,
-    Request,
-    ServerRequest,
-    UnknownRequest,
-)
+from orchestrator import requests
 from orchestrator.requests.approvals import command_text
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
 
@@ -49,22 +39,27 @@ def names_call(pattern: str, agent_id: int, call_id: str) -> bool:
     return shutil.which(call_id) is None
 
 
-def why_not_allowed(pattern: str, request: Request) -> str:
+def why_not_allowed(pattern: str, request: requests.Request) -> str:
     """Why the pattern does not allow the whole request; the empty string if it does."""
     match request:
-        case ChoicesRequest() | InputRequest():
+        case requests.ChoicesRequest() | requests.InputRequest():
             return BY_WORDS
-        case PlanDecisionRequest() | ServerRequest() | ClientToolRequest() | UnknownRequest():
+        case (
+            requests.PlanDecisionRequest()
+            | requests.ServerRequest()
+            | requests.ClientToolRequest()
+            | requests.UnknownRequest()
+        ):
             return BY_CALL
-        case PatchRequest():
+        case requests.PatchRequest():
             return _why_no_patch(pattern, request)
-        case CommandRequest():
+        case requests.CommandRequest():
             return _why_no_command(pattern, request)
         case _:
             assert_never(request)
 
 
-def _why_no_patch(pattern: str, request: PatchRequest) -> str:
+def _why_no_patch(pattern: str, request: requests.PatchRequest) -> str:
     if request.left_out:
         return f"it changes {request.left_out:,} files more than it shows; allow it by its call"
     if request.by_link:
@@ -72,7 +67,7 @@ def _why_no_patch(pattern: str, request: PatchRequest) -> str:
     return _unmatched(pattern, "its path", request.all_paths)
 
 
-def _why_no_command(pattern: str, request: CommandRequest) -> str:
+def _why_no_command(pattern: str, request: requests.CommandRequest) -> str:
     if request.variables:
         return f"it sets variables ({', '.join(request.variables)}); allow it by its call"
     script = unwrap(request.command)
@@ -97,31 +92,31 @@ def _unmatched(pattern: str, kind: str, parts: list[str]) -> str:
     return "" if parts else "there is nothing to match"
 
 
-def denies(pattern: str, request: Request) -> bool:
+def denies(pattern: str, request: requests.Request) -> bool:
     """Whether any part of the request matches the pattern, read as widely as it can be."""
     return any(fnmatchcase(part, pattern) for part in _parts(request))
 
 
-def _parts(request: Request) -> list[str]:
+def _parts(request: requests.Request) -> list[str]:
     match request:
-        case CommandRequest():
+        case requests.CommandRequest():
             return _parts_of_command(request)
-        case PatchRequest():
+        case requests.PatchRequest():
             return request.all_paths
         case (
-            ChoicesRequest()
-            | InputRequest()
-            | PlanDecisionRequest()
-            | ServerRequest()
-            | ClientToolRequest()
-            | UnknownRequest()
+            requests.ChoicesRequest()
+            | requests.InputRequest()
+            | requests.PlanDecisionRequest()
+            | requests.ServerRequest()
+            | requests.ClientToolRequest()
+            | requests.UnknownRequest()
         ):
             return []
         case _:
             assert_never(request)
 
 
-def _parts_of_command(request: CommandRequest) -> list[str]:
+def _parts_of_command(request: requests.CommandRequest) -> list[str]:
     command = request.command
     parts = [command_text(command), shlex.join(command), *_endings(" ".join(command))]
     script = unwrap(command)

@@ -21,16 +21,8 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack
 from orchestrator.core.workspace import NO_WORKSPACE, Unsaved, Workspace
+from orchestrator.folders import outcomes
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.outcomes import (
-    Bounds,
-    Branch,
-    Difference,
-    FolderError,
-    FolderSnapshot,
-    Joined,
-    Place,
-)
 from orchestrator.private_files import make_folder
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
@@ -50,7 +42,7 @@ class Moment:
 
     seq: int
     """The entry from which on the folder was so."""
-    snapshot: FolderSnapshot
+    snapshot: outcomes.FolderSnapshot
     packs: tuple[Pack, ...]
     files: int = 0
     """Files that differ from the snapshot before."""
@@ -122,7 +114,7 @@ class MergedChild:
 
     at_ms: int
     agent_id: int
-    snapshot: FolderSnapshot
+    snapshot: outcomes.FolderSnapshot
     packs: tuple[Pack, ...]
 
 
@@ -158,9 +150,11 @@ class _Read:
         self.known = known = evolve_workspace(self.known, fact)
         at_ms = line_ms(stored.payload)
         if isinstance(fact, f.WorkspaceMerged):
-            merged = MergedChild(at_ms, int(fact.agent_id), FolderSnapshot(fact.snapshot), fact.packs)
+            merged = MergedChild(
+                at_ms, int(fact.agent_id), outcomes.FolderSnapshot(fact.snapshot), fact.packs
+            )
             self.merges.append(merged)
-        snapshot = None if known.snapshot is None else FolderSnapshot(known.snapshot)
+        snapshot = None if known.snapshot is None else outcomes.FolderSnapshot(known.snapshot)
         if snapshot is not None and (not self.moments or self.moments[-1].snapshot != snapshot):
             files, names = (fact.files.total, fact.names) if isinstance(fact, f.WorkspaceSaved) else (0, ())
             self.moments.append(Moment(stored.seq, snapshot, known.packs, files, names, at_ms))
@@ -222,7 +216,7 @@ class FolderReport:
     """The number of an entry, and what is wrong with its snapshot."""
 
 
-async def folder_report(store: Packs, past: FolderPast, bounds: Bounds) -> FolderReport:
+async def folder_report(store: Packs, past: FolderPast, bounds: outcomes.Bounds) -> FolderReport:
     """Reads each snapshot as far as it differs from the one before; raises `ArchiveUnavailable`."""
     before, findings = None, list[tuple[int, str]]()
     for moment in past.moments:
@@ -232,7 +226,7 @@ async def folder_report(store: Packs, past: FolderPast, bounds: Bounds) -> Folde
             async with fetched(store, past.head.tree, packs, bounds) as copy:
                 await copy.keeper.diff(known, moment.snapshot, copy.packs, stat=True)
             before = moment
-        except (BrokenPack, FolderError) as error:
+        except (BrokenPack, outcomes.FolderError) as error:
             # The next one is read whole: nothing is known of what it adds to.
             before = None
             findings.append((moment.seq, str(error)))
@@ -244,7 +238,7 @@ async def fetched(
     store: Packs,
     tree: TreeId,
     packs: Sequence[Pack],
-    bounds: Bounds,
+    bounds: outcomes.Bounds,
     folder: Path | None = None,
     near: Path | None = None,
 ) -> AsyncIterator[FetchedFolder]:
@@ -266,7 +260,7 @@ async def fetched(
                     raise done
                 files.append(done)
         deadline = boottime() + PATIENCE_S
-        place = Place(folder or Path(spool, "folder"), objects)
+        place = outcomes.Place(folder or Path(spool, "folder"), objects)
         keeper = await Keeper.start(place, bounds, deadline)
         try:
             yield FetchedFolder(keeper, files, place.folder)
@@ -298,7 +292,7 @@ MOST_LOGS = 2_048
 """Logs that are kept as far as they were read for their folders."""
 LOGS_AT_ONCE = 16
 _Key: TypeAlias = tuple[object, ...]
-_Kept: TypeAlias = Difference | Joined
+_Kept: TypeAlias = outcomes.Difference | outcomes.Joined
 
 
 @record
@@ -329,7 +323,7 @@ class TreeChanges:
 
     agents: tuple[JoinedAgent | None, ...]
     """None for one whose folder no log has."""
-    joined: Joined
+    joined: outcomes.Joined
     left_out: int
     """Agents with changes beyond the bounds."""
 
@@ -337,7 +331,7 @@ class TreeChanges:
 class FolderDiffs:
     """Differences of snapshots, shared by all who ask this process."""
 
-    def __init__(self, store: Callable[[], Packs], bounds: Callable[[], Bounds]) -> None:
+    def __init__(self, store: Callable[[], Packs], bounds: Callable[[], outcomes.Bounds]) -> None:
         self._store = store
         self._bounds = bounds
         self._room = asyncio.Semaphore(AT_ONCE)
@@ -348,14 +342,14 @@ class FolderDiffs:
 
     async def between(
         self, tree: TreeId, before: Moment, after: Moment, path: str | None = None
-    ) -> Difference:
+    ) -> outcomes.Difference:
         """The figures of all files that differ, or with `path` (as these figures name it) one file's lines.
 
         Raises `ViewError` where they cannot be had now.
         """
         key = (before.snapshot, after.snapshot, path)
         found = await self._once(key, lambda: self._compared(tree, before, after, path))
-        assert isinstance(found, Difference)
+        assert isinstance(found, outcomes.Difference)
         return found
 
     async def of_tree(
@@ -370,9 +364,9 @@ class FolderDiffs:
         found = _branches(members, reads, at_ms)
         key = tuple((one.parent, one.base, one.now, one.merged) for one in found.branches)
         if all(one.base == one.now for one in found.branches):
-            return TreeChanges(found.agents, Joined((), 0, 0, 0, 0), 0)
+            return TreeChanges(found.agents, outcomes.Joined((), 0, 0, 0, 0), 0)
         done = await self._once(key, lambda: self._joined(members[0].head.tree, found))
-        assert isinstance(done, Joined)
+        assert isinstance(done, outcomes.Joined)
         return TreeChanges(found.agents, done, found.left_out)
 
     async def _read(self, source: LogSource, head: SessionHead, gate: asyncio.Semaphore) -> _Read:
@@ -398,13 +392,15 @@ class FolderDiffs:
             task.add_done_callback(lambda done: self._keep(key, done))
         return await asyncio.shield(task)
 
-    async def _compared(self, tree: TreeId, before: Moment, after: Moment, path: str | None) -> Difference:
+    async def _compared(
+        self, tree: TreeId, before: Moment, after: Moment, path: str | None
+    ) -> outcomes.Difference:
         async with self._copy(tree, packs_of((before, after))) as copy:
             return await copy.keeper.diff(
                 before.snapshot, after.snapshot, copy.packs, stat=path is None, path=path
             )
 
-    async def _joined(self, tree: TreeId, found: _Branches) -> Joined:
+    async def _joined(self, tree: TreeId, found: _Branches) -> outcomes.Joined:
         async with self._copy(tree, found.packs) as copy:
             return await copy.keeper.join(found.branches, copy.packs)
 
@@ -423,7 +419,7 @@ class FolderDiffs:
                 yield copy
         except TimeoutError:
             raise ViewError(f"the folder was not compared within {2 * DIFF_S:.0f} s: {INSTEAD}") from None
-        except (BrokenPack, FolderError, ArchiveUnavailable, OSError) as error:
+        except (BrokenPack, outcomes.FolderError, ArchiveUnavailable, OSError) as error:
             raise ViewError(f"the folder cannot be compared: {error}") from None
         finally:
             self._room.release()
@@ -443,7 +439,7 @@ INSTEAD = "`dendro diff` takes its time"
 
 
 def _size(kept: _Kept) -> int:
-    if isinstance(kept, Joined):
+    if isinstance(kept, outcomes.Joined):
         return sum(200 + len(file.path) + 50 * len(file.shares) for file in kept.files)
     return 2 * len(kept.text) + sum(100 + len(file.path) for file in kept.files)
 
@@ -453,7 +449,7 @@ class _Branches:
     """Folders of agents that are joined, and the packs that make them, in the order of their chains."""
 
     agents: tuple[JoinedAgent | None, ...]
-    branches: tuple[Branch, ...]
+    branches: tuple[outcomes.Branch, ...]
     packs: tuple[Pack, ...]
     left_out: int
 
@@ -477,7 +473,7 @@ def _branches(members: Sequence[Member], reads: Sequence[_Read], at_ms: int | No
             continue
         wanted |= {*line, member.agent_id}
         packs |= more
-    agents, branches, place = list[JoinedAgent | None](), list[Branch](), dict[int, int]()
+    agents, branches, place = list[JoinedAgent | None](), list[outcomes.Branch](), dict[int, int]()
     for member, read in zip(members, reads, strict=True):
         if member.agent_id not in wanted:
             continue
@@ -487,7 +483,7 @@ def _branches(members: Sequence[Member], reads: Sequence[_Read], at_ms: int | No
         parent = None if not branches else place[above]
         if not moments:
             agents.append(None)
-            branches.append(Branch(parent, None, None))
+            branches.append(outcomes.Branch(parent, None, None))
             continue
         # A folder that no log has is as what its agents began with: all of theirs is open.
         merged = _merged(member, pasts) if parent is not None and agents[parent] is not None else None
@@ -495,7 +491,7 @@ def _branches(members: Sequence[Member], reads: Sequence[_Read], at_ms: int | No
         machine = "" if unsaved is None else unsaved.machine
         agents.append(JoinedAgent(member.agent_id, member.head, moments[0], moments[-1], machine))
         last = None if merged is None else merged.snapshot
-        branches.append(Branch(parent, moments[0].snapshot, moments[-1].snapshot, last))
+        branches.append(outcomes.Branch(parent, moments[0].snapshot, moments[-1].snapshot, last))
     return _Branches(tuple(agents), tuple(branches), tuple(packs.values()), left_out)
 
 

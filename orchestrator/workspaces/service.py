@@ -26,16 +26,8 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from orchestrator.boottime import boottime
 from orchestrator.broker.records import Claim
+from orchestrator.core import commands as c
 from orchestrator.core.calls import MergeWork
-from orchestrator.core.commands import (
-    FolderCopied,
-    FolderFailed,
-    FolderMade,
-    FolderMerged,
-    FolderNotCopied,
-    FolderNotMerged,
-    FolderUnsaved,
-)
 from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import Pack
@@ -102,7 +94,7 @@ class MachineFolders:
         self._boottime = boottime
         self._boot = boot_id()
         self._held: dict[str, Held] = {}
-        self._saving: set[asyncio.Task[WorkspaceSaved | FolderUnsaved | None]] = set()
+        self._saving: set[asyncio.Task[WorkspaceSaved | c.FolderUnsaved | None]] = set()
         """Snapshots under way, also those that nobody waits for any more."""
         self._deadlines = Deadlines(boottime, config.trust_s)
         self._hosts = HostFolders(config, packs, now_ms, self._deadlines)
@@ -146,27 +138,27 @@ class MachineFolders:
         kept = bool(unsaved) and (copy.path / UNSAVED).exists()
         return SnapshotId(unsaved) if kept else None
 
-    async def make(self, state: State, claim: Claim) -> FolderMade | FolderFailed:
+    async def make(self, state: State, claim: Claim) -> c.FolderMade | c.FolderFailed:
         portable, machine = state.facts.portable, self._config.machine
         assert portable is not None
         if fault := await asyncio.to_thread(self._config.fault, portable):
-            return FolderFailed(machine, fault, elsewhere=True)
+            return c.FolderFailed(machine, fault, elsewhere=True)
         try:
             held = await self._hold(state, claim, portable)
             async with held.working:
                 return await self._made(state, held, portable)
         except FolderError as error:
-            return FolderFailed(machine, error.text, elsewhere=error.kind in ELSEWHERE)
+            return c.FolderFailed(machine, error.text, elsewhere=error.kind in ELSEWHERE)
         except BrokenPack as error:
-            return FolderFailed(machine, str(error))
+            return c.FolderFailed(machine, str(error))
         except CloneFailed as error:
-            return FolderFailed(machine, str(error))
+            return c.FolderFailed(machine, str(error))
         except KeyUnavailable as error:
-            return FolderFailed(machine, str(error), elsewhere=True)
+            return c.FolderFailed(machine, str(error), elsewhere=True)
         except ArchiveUnavailable as error:
-            return FolderFailed(machine, f"the store did not give it: {error}", elsewhere=True)
+            return c.FolderFailed(machine, f"the store did not give it: {error}", elsewhere=True)
         except OSError as error:
-            return FolderFailed(machine, f"this machine refused it: {error}", elsewhere=True)
+            return c.FolderFailed(machine, f"this machine refused it: {error}", elsewhere=True)
 
     async def _hold(self, state: State, claim: Claim, portable: PortableFolder) -> Held:
         """The folder's keeper under this claim: the one there is, or a new one."""
@@ -201,7 +193,7 @@ class MachineFolders:
             ignored=portable.ignored,
         )
 
-    async def _made(self, state: State, held: Held, portable: PortableFolder) -> FolderMade:
+    async def _made(self, state: State, held: Held, portable: PortableFolder) -> c.FolderMade:
         known, machine = state.workspace, self._config.machine
         if known.snapshot is None:
             return await self._fetched(held, portable)
@@ -211,7 +203,7 @@ class MachineFolders:
         clean = held.copy.is_clean(standing, known.epoch)
         if clean and await held.keeper.adopt((), FolderSnapshot(known.snapshot)):
             self._stands(held, state, standing)
-            return FolderMade(machine, standing)
+            return c.FolderMade(machine, standing)
         held.copy.dirty(held.claim.claim_id)
         try:
             await self._build(held, state, standing)
@@ -223,7 +215,7 @@ class MachineFolders:
             make_folder(held.copy.objects / "packs")
             await self._build(held, state, standing)
         self._stands(held, state, standing)
-        return FolderMade(machine, standing, anew=True)
+        return c.FolderMade(machine, standing, anew=True)
 
     async def _build(self, held: Held, state: State, standing: SnapshotId) -> None:
         packs = list(state.workspace.packs)
@@ -244,7 +236,7 @@ class MachineFolders:
         if known.unsaved is None:
             forget_unsaved(held.copy)
 
-    async def _fetched(self, held: Held, portable: PortableFolder) -> FolderMade:
+    async def _fetched(self, held: Held, portable: PortableFolder) -> c.FolderMade:
         """The first content of a folder: of the repository that it comes from, or empty."""
         source, repository, ref = portable.source, held.copy.objects / SOURCE, ""
         held.copy.dirty(held.claim.claim_id)
@@ -270,7 +262,7 @@ class MachineFolders:
         held.stored = held.standing = taken.snapshot
         forget_unsaved(held.copy)
         omitted, warning = told_omissions((), taken.omitted), await _own_setup(held, portable)
-        return FolderMade(self._config.machine, SnapshotId(taken.snapshot), True, pack, omitted, warning)
+        return c.FolderMade(self._config.machine, SnapshotId(taken.snapshot), True, pack, omitted, warning)
 
     async def _patiently(self, work: Callable[[], Awaitable[T]]) -> T:
         """Does what needs the store, again while it is away."""
@@ -300,7 +292,7 @@ class MachineFolders:
         call_ids: Sequence[CallId],
         at_ms: int,
         within_s: float | None = None,
-    ) -> WorkspaceSaved | FolderUnsaved | None:
+    ) -> WorkspaceSaved | c.FolderUnsaved | None:
         held = self._held.get(claim.claim_id)
         if held is None:
             return None
@@ -327,7 +319,7 @@ class MachineFolders:
                     held.untold = result.snapshot
                 held.stored = FolderSnapshot(result.snapshot)
                 held.standing = held.stored
-            elif isinstance(result, FolderUnsaved) and result.snapshot is not None:
+            elif isinstance(result, c.FolderUnsaved) and result.snapshot is not None:
                 held.standing = FolderSnapshot(result.snapshot)
             return result
         finally:
@@ -335,7 +327,7 @@ class MachineFolders:
 
     async def _saved(
         self, held: Held, state: State, calls: tuple[CallId, ...], at_ms: int
-    ) -> WorkspaceSaved | FolderUnsaved | None:
+    ) -> WorkspaceSaved | c.FolderUnsaved | None:
         async with held.working:
             try:
                 taken = await self._taken(held, at_ms, live=bool(state.processes.living))
@@ -375,7 +367,7 @@ class MachineFolders:
 
     async def _kept(
         self, held: Held, taken: Taken, error: Exception, calls: tuple[CallId, ...], at_ms: int
-    ) -> FolderUnsaved:
+    ) -> c.FolderUnsaved:
         """Keeps a snapshot that the store did not take."""
         why = str(error) or f"the store did not take it within {self._config.settings.store_s:g} s"
         if self._is_over(held.claim):
@@ -396,21 +388,21 @@ class MachineFolders:
         *,
         snapshot: SnapshotId | None = None,
         blocked: bool = False,
-    ) -> FolderUnsaved:
-        return FolderUnsaved(self.machine, reason, calls, at_ms, snapshot, blocked)
+    ) -> c.FolderUnsaved:
+        return c.FolderUnsaved(self.machine, reason, calls, at_ms, snapshot, blocked)
 
-    async def copy(self, state: State, claim: Claim, call_id: CallId) -> FolderCopied | FolderNotCopied:
+    async def copy(self, state: State, claim: Claim, call_id: CallId) -> c.FolderCopied | c.FolderNotCopied:
         return await self._hosts.copy(state, claim, call_id)
 
     async def judge(self, state: State, claim: Claim, work: MergeWork) -> str:
         return await self._hosts.judge(state, claim, work)
 
-    async def merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:
+    async def merge(self, state: State, claim: Claim, work: MergeWork) -> c.FolderMerged | c.FolderNotMerged:
         if state.facts.portable is None:
             return await self._hosts.merge(state, claim, work)
         held = self._held.get(claim.claim_id)
         if held is None:
-            return FolderNotMerged("the folder is not on this machine any more")
+            return c.FolderNotMerged("the folder is not on this machine any more")
         merging = asyncio.ensure_future(self._merge(held, work))
         try:
             return await asyncio.shield(merging)
@@ -419,23 +411,23 @@ class MachineFolders:
             await asyncio.wait((merging,))
             raise
 
-    async def _merge(self, held: Held, work: MergeWork) -> FolderMerged | FolderNotMerged:
+    async def _merge(self, held: Held, work: MergeWork) -> c.FolderMerged | c.FolderNotMerged:
         async with held.working:
             try:
                 return await merge(held, self._packs, work)
             except FolderError as error:
                 if error.kind not in LOST:
-                    return FolderNotMerged(error.text)
+                    return c.FolderNotMerged(error.text)
                 return await self._taken_back(held, error.text)
 
-    async def _taken_back(self, held: Held, why: str) -> FolderNotMerged:
+    async def _taken_back(self, held: Held, why: str) -> c.FolderNotMerged:
         """Takes a merge back whose keeper was lost, by another keeper."""
         try:
             await self._replace_keeper(held)
             await held.keeper.take_back_merge()
         except (FolderError, OSError) as error:
-            return FolderNotMerged(f"{why}; {error}", partly=True)
-        return FolderNotMerged(f"{why}; merge again")
+            return c.FolderNotMerged(f"{why}; {error}", partly=True)
+        return c.FolderNotMerged(f"{why}; merge again")
 
     async def _replace_keeper(self, held: Held) -> None:
         await _ended(held.keeper)

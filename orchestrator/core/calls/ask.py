@@ -17,6 +17,7 @@ from orchestrator.core.forms import LIST
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import check_image_url
 from orchestrator.core.secrets import NOT_KEPT
+from orchestrator.protocol import items
 from orchestrator.protocol.events import (
     AskUserQuestionRequest,
     BackgroundEvent,
@@ -27,16 +28,6 @@ from orchestrator.protocol.events import (
     RequestUserInput,
 )
 from orchestrator.protocol.ids import CallId, SubmissionId
-from orchestrator.protocol.items import (
-    ClientContent,
-    ClientImage,
-    ClientText,
-    ContentItem,
-    DynamicToolResponse,
-    InputImage,
-    InputText,
-    ToolOutput,
-)
 from orchestrator.protocol.plans import (
     PlanProposal,
     PlanRejected,
@@ -63,7 +54,7 @@ class Settled:
     """The end of an ask: the word for it in the log, and what the model reads."""
 
     decision: str
-    output: ToolOutput
+    output: items.ToolOutput
     events: tuple[EventModel, ...] = ()
     """The events before the output."""
     hides: bool = False
@@ -322,7 +313,7 @@ class ClientToolWork(Asks):
 
     def settled(self, response: JsonObject) -> Settled:
         """The end that a response leads to; raises `DoesNotAnswer` for an output that cannot be used."""
-        given = DynamicToolResponse.model_validate(response)
+        given = items.DynamicToolResponse.model_validate(response)
         parts = given.content_items or ()
         output = _output(parts) if given.output is None else given.output
         size = len(_words(output).encode("utf-8", "surrogatepass"))
@@ -347,9 +338,9 @@ class ClientToolWork(Asks):
         return (response,)
 
 
-def _output(parts: Sequence[ClientContent]) -> ToolOutput:
+def _output(parts: Sequence[items.ClientContent]) -> items.ToolOutput:
     """The texts as one, or, with an image among them, all parts in their order; raises `DoesNotAnswer`."""
-    images = [part.image_url for part in parts if isinstance(part, ClientImage)]
+    images = [part.image_url for part in parts if isinstance(part, items.ClientImage)]
     if len(images) > MOST_IMAGES:
         raise DoesNotAnswer(f"contentItems: at most {MOST_IMAGES} images are taken, these are {len(images)}")
     if (size := sum(map(len, images))) > MOST_IMAGE_BYTES:
@@ -358,21 +349,21 @@ def _output(parts: Sequence[ClientContent]) -> ToolOutput:
         )
     if images:
         return tuple(_shown(place, part) for place, part in enumerate(parts))
-    return "\n".join(part.text for part in parts if isinstance(part, ClientText))
+    return "\n".join(part.text for part in parts if isinstance(part, items.ClientText))
 
 
-def _shown(place: int, part: ClientContent) -> ContentItem:
-    if isinstance(part, ClientText):
-        return InputText(text=part.text)
+def _shown(place: int, part: items.ClientContent) -> items.ContentItem:
+    if isinstance(part, items.ClientText):
+        return items.InputText(text=part.text)
     try:
         check_image_url(part.image_url)
     except ValueError as error:
         raise DoesNotAnswer(f"contentItems[{place}].imageUrl: {error}") from None
-    return InputImage(image_url=part.image_url)
+    return items.InputImage(image_url=part.image_url)
 
 
-def _words(output: ToolOutput) -> str:
+def _words(output: items.ToolOutput) -> str:
     """The texts of an output."""
     if isinstance(output, tuple):
-        return "\n".join(str(part.text) for part in output if isinstance(part, InputText))
+        return "\n".join(str(part.text) for part in output if isinstance(part, items.InputText))
     return str(output)

@@ -26,22 +26,11 @@ from typing import assert_never
 
 from orchestrator.core import commands as c
 from orchestrator.core import commands as fc
+from orchestrator.core import commit_parts as parts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, Phase, timer_of
 from orchestrator.core.commands import TimerFired
-from orchestrator.core.commit_parts import (
-    BUDGET_TIMER,
-    FOLDER_TIMER,
-    REAP_BELOW_TIMER,
-    REAP_TIMER,
-    RETRY_TIMER,
-    SLOTS,
-    SPAWNED,
-    approval_timer,
-    wait_timer,
-    watchdog_timer,
-)
 from orchestrator.core.decide.agent import come_to_rest, end_next, folder_copied, pass_over
 from orchestrator.core.decide.agent_calls import arm, end_wait, timed_out, watchdog_fired
 from orchestrator.core.decide.call import BY_TIMER, assessed, finished, give_up, resolve
@@ -229,8 +218,10 @@ def _apply_to_folder(draft: Draft, command: fc.FolderCommand | f.WorkspaceSaved)
 ENDED = "this agent was cancelled or pruned: it takes no more input"
 
 _WHY = {
-    SLOTS: "no slot is free: {detail} agents of this tree are at work; wait for one to finish, or cancel one",
-    SPAWNED: "this tree may make {detail} agents in all, and it has; go on with those that there are",
+    parts.SLOTS: (
+        "no slot is free: {detail} agents of this tree are at work; wait for one to finish, or cancel one"
+    ),
+    parts.SPAWNED: "this tree may make {detail} agents in all, and it has; go on with those that there are",
     "unknown_target": "no such agent; refresh with subagent_list",
     "archived_target": "that agent is archived: nothing can be sent to it",
     "budget_spent": "the tree's budget of {detail} is spent: no agent can be made until more is added",
@@ -295,7 +286,7 @@ def _call_refused(draft: Draft, call_id: str, text: str) -> None:
 def _watchdog_refused(draft: Draft, timer: str, reason: str) -> None:
     """A watchdog whose target is gone ends; one whose target has a full queue skips this message."""
     for agent_id, watchdog in draft.state.tree.watchdogs.items():
-        if timer == watchdog_timer(agent_id):
+        if timer == parts.watchdog_timer(agent_id):
             if reason == "queue_full":
                 arm(draft, watchdog)
             else:
@@ -309,20 +300,23 @@ def _watchdog_refused(draft: Draft, timer: str, reason: str) -> None:
 
 def timer_fired(draft: Draft, command: TimerFired) -> None:
     """Decides the timer of a retry, an approval, a wait, a watchdog, a budget, a reap or a folder."""
-    if command.id == FOLDER_TIMER:
+    if command.id == parts.FOLDER_TIMER:
         folder_timer_fired(draft)
         return
-    if command.id == BUDGET_TIMER:
+    if command.id == parts.BUDGET_TIMER:
         resume(draft)
         return
-    if command.id in (REAP_TIMER, REAP_BELOW_TIMER):
+    if command.id in (parts.REAP_TIMER, parts.REAP_BELOW_TIMER):
         # Claims were taken from those that did not act; the next workers may be lost as well, so it stands.
-        left = draft.state.tree.ending_children if command.id == REAP_TIMER else command.left
+        left = draft.state.tree.ending_children if command.id == parts.REAP_TIMER else command.left
         if not left:
             draft.clear_timer(command.id)
         return
     for watchdog in draft.state.tree.watchdogs.values():
-        if command.id == watchdog_timer(watchdog.agent_id) and command.generation == watchdog.generation:
+        if (
+            command.id == parts.watchdog_timer(watchdog.agent_id)
+            and command.generation == watchdog.generation
+        ):
             watchdog_fired(draft, watchdog)
             return
     if draft.state.task is not None:
@@ -331,21 +325,21 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
 
 def _timer_of_task(draft: Draft, task: Task, command: TimerFired) -> None:
     waiting = task.waiting
-    if waiting is not None and command.id == wait_timer(waiting.call_id):
+    if waiting is not None and command.id == parts.wait_timer(waiting.call_id):
         wait = waiting.work
         if isinstance(wait, AwaitWork) and wait.timer == command.generation and not task.stopping:
             timed_out(draft, waiting, wait)
         return
-    if command.id == RETRY_TIMER:
+    if command.id == parts.RETRY_TIMER:
         if task.wait == command.generation:
             draft.add(f.RetryDue())
         return
     for asked in task.open_elicitations:
-        if command.id == approval_timer(asked.id) and asked.timer == command.generation:
+        if command.id == parts.approval_timer(asked.id) and asked.timer == command.generation:
             decide_elicitation(draft, asked, UNANSWERED, BY_TIMER)
             return
     for call in task.requests:
-        if command.id != approval_timer(call.call_id) or timer_of(call.work) != command.generation:
+        if command.id != parts.approval_timer(call.call_id) or timer_of(call.work) != command.generation:
             continue
         if task.stopping and call.phase is Phase.ASKING:
             # Its task ends it; an approval is denied all the same, which starts nothing.

@@ -12,25 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import orjson
 
+from orchestrator.core import agent_views as views
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import (
-    AwaitedAgent,
-    CancelPayload,
-    Completion,
-    CompletionPayload,
-    EndedPayload,
-    Envelope,
-    Offered,
-    StatusPayload,
-    ToParent,
-    awaited,
-    child_summary,
-    envelope,
-    event_summary,
-    record_of,
-    told_result,
-)
 from orchestrator.core.calls import Call, CopyWork, Phase
 from orchestrator.core.commands import ChildSpec, FolderCopied, Target
 from orchestrator.core.commit_parts import (
@@ -68,8 +52,12 @@ def change(draft: Draft, told: ev.SubagentLifecycle, changes: TreeChanges) -> No
     """Records changes of the agent's status and informs those who watch it; `told` says what has changed."""
     draft.add(f.AgentChanged(changes))
     facts, tree = draft.state.facts, draft.state.tree
-    record = record_of(facts, tree)
-    who = {"agent_id": facts.agent_id, "session_id": facts.session_id, "subagent": event_summary(record)}
+    record = views.record_of(facts, tree)
+    who = {
+        "agent_id": facts.agent_id,
+        "session_id": facts.session_id,
+        "subagent": views.event_summary(record),
+    }
     event = told.model_copy(update=who)
     about: TreeNote = {"record": record}
     draft.tree.publish(facts.born_in, event, watchers(facts), inbox=facts.session_id, about=about)
@@ -91,7 +79,7 @@ def took_task(draft: Draft) -> None:
         return
     if tree.status != "queued" and not _asked_by_parent(draft):
         # The parent's await has to know that there is something to wait for again.
-        again: StatusPayload = {**_opening(draft), "status": "running"}
+        again: views.StatusPayload = {**_opening(draft), "status": "running"}
         _send_to_parent(draft, "status", again, f"status:{tree.turns}:{draft.task.id}")
     told = ev.SubagentLifecycle(event=LifecycleChange.STATUS, status=SubagentStatus.RUNNING)
     change(draft, told, {"status": "running", "slot": True})
@@ -135,7 +123,7 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
     )
     rest: TreeChanges = {"status": status, "slot": False, "turns": turn, "ended": bool(tree.canceling)}
     change(draft, told, rest)
-    result: CompletionPayload = {
+    result: views.CompletionPayload = {
         **_opening(draft),
         "status": status,
         "turn": turn,
@@ -144,12 +132,12 @@ def _rest(draft: Draft, outcome: Outcome, message: str | None) -> None:
         "evidence": tree.evidence,
         "tokens": _tokens(draft),
         **_offered(draft.state),
-        **_completion(outcome, told_result(message or tree.canceling or None)),
+        **_completion(outcome, views.told_result(message or tree.canceling or None)),
     }
     _send_to_parent(draft, "completion", result, f"done:{facts.session_id}:{turn}")
 
 
-def _offered(state: State) -> Offered:
+def _offered(state: State) -> views.Offered:
     offer = offered(state)
     return {} if offer is None else {"workspace": write_offer(offer)}
 
@@ -157,7 +145,7 @@ def _offered(state: State) -> Offered:
 def send_ended(draft: Draft) -> None:
     """Nothing of this agent, or below it, is left; it had come to rest before it was cancelled."""
     facts, tree = draft.state.facts, draft.state.tree
-    end: EndedPayload = {
+    end: views.EndedPayload = {
         **_opening(draft),
         "evidence": tree.evidence,
         "status": tree.status,
@@ -167,7 +155,7 @@ def send_ended(draft: Draft) -> None:
     _send_to_parent(draft, "ended", end, f"ended:{facts.session_id}:{draft.moment.at_ms}")
 
 
-def _completion(outcome: str, text: str | None) -> Completion:
+def _completion(outcome: str, text: str | None) -> views.Completion:
     match outcome:
         case "completed":
             return {"completion_status": "completed", "completion": {"Completed": {"last_message": text}}}
@@ -179,11 +167,11 @@ def _completion(outcome: str, text: str | None) -> Completion:
             return {"completion_status": None, "completion": None}
 
 
-def _opening(draft: Draft) -> Envelope:
-    return envelope(draft.state, draft.moment.at_ms)
+def _opening(draft: Draft) -> views.Envelope:
+    return views.envelope(draft.state, draft.moment.at_ms)
 
 
-def _send_to_parent(draft: Draft, kind: str, payload: ToParent, key: str) -> None:
+def _send_to_parent(draft: Draft, kind: str, payload: views.ToParent, key: str) -> None:
     parent = draft.state.facts.parent_session
     assert parent is not None, "only a root has no parent, and no status"
     outbound = draft.tree.send(parent, kind, payload, key)
@@ -309,12 +297,12 @@ def _synthetic(state: State, group: Sequence[Mail]) -> tuple[FunctionCall, Funct
         arguments='{"timeout_s":0}',
         call_id=CallId(f"await-{state.facts.agent_id}-{group[0].n}"),
     )
-    result = await_result(state, [awaited(state, group)], injected=True)
+    result = await_result(state, [views.awaited(state, group)], injected=True)
     return call, FunctionCallOutput(call_id=call.call_id, output=result)
 
 
 def await_result(
-    state: State, ready: Sequence[AwaitedAgent], *, injected: bool, timed_out: bool = False
+    state: State, ready: Sequence[views.AwaitedAgent], *, injected: bool, timed_out: bool = False
 ) -> str:
     """The output of an await, whether a model or the session itself made the call."""
     waiting = [child.agent_id for child in state.tree.active_children]
@@ -322,13 +310,13 @@ def await_result(
     return orjson.dumps(result, default=dict).decode()
 
 
-def collect(draft: Draft, mails: Sequence[Mail]) -> list[AwaitedAgent]:
+def collect(draft: Draft, mails: Sequence[Mail]) -> list[views.AwaitedAgent]:
     """Takes messages for an await's result, as many as fit; at least one group."""
-    ready: list[AwaitedAgent] = []
+    ready: list[views.AwaitedAgent] = []
     taken: list[Mail] = []
     size = 0
     for group in by_sender(mails):
-        entry = awaited(draft.state, group)
+        entry = views.awaited(draft.state, group)
         size += len(orjson.dumps(entry, default=dict))
         if ready and size > MOST_BYTES:
             break
@@ -384,7 +372,7 @@ def publish_read(draft: Draft, child: Child, content: JsonMapping) -> None:
         agent_id=child.agent_id,
         session_id=child.session,
         status=SubagentStatus.IDLE,
-        subagent=child_summary(draft.state.facts, replace(child, status="idle")),
+        subagent=views.child_summary(draft.state.facts, replace(child, status="idle")),
     )
     facts = draft.state.facts
     targets = dict.fromkeys((facts.session_id, facts.tree_id))
@@ -642,7 +630,7 @@ def _may_be_told(child: Child) -> bool:
 def _tell(draft: Draft, agent_ids: Sequence[AgentId], reason: str) -> None:
     for id in agent_ids:
         child = draft.state.tree.children[id]
-        flag_and_notify(draft, child.session, id, reason, child_summary(draft.state.facts, child))
+        flag_and_notify(draft, child.session, id, reason, views.child_summary(draft.state.facts, child))
     expect_ends(draft, agent_ids)
 
 
@@ -684,8 +672,8 @@ def flag_and_notify(
     draft: Draft, session: str, agent_id: AgentId, reason: str, shown: SubagentSummary | None = None
 ) -> None:
     """Sets the flag, which holds from this commit on; the message makes the agent stop what runs."""
-    opening = envelope(draft.state, draft.moment.at_ms)
-    payload: CancelPayload = {"from": opening["from"], "at_ms": opening["at_ms"], "reason": reason}
+    opening = views.envelope(draft.state, draft.moment.at_ms)
+    payload: views.CancelPayload = {"from": opening["from"], "at_ms": opening["at_ms"], "reason": reason}
     if draft.sender is not None:
         payload["by"] = draft.sender.wire()
     key = f"cancel:{draft.state.facts.agent_id}:{agent_id}"

@@ -12,38 +12,15 @@ from typing import Final, assert_never
 
 import orjson
 
+from orchestrator.core import agent_views as views
 from orchestrator.core import commands as c
+from orchestrator.core import commit_parts as parts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.agent_views import (
-    CANCELLED,
-    MESSAGE_BYTES,
-    SENT_CHARS,
-    SUMMARY_CHARS,
-    InterruptPayload,
-    MessagePayload,
-    Said,
-    agent_of,
-    envelope,
-    event_summary,
-    helper_calls,
-    one_line,
-    record_of,
-)
 from orchestrator.core.birth import Birth, first_entries, inherited_history
 from orchestrator.core.calls import Await, AwaitWork, Call, HelperWork, Phase, VariantsWork
 from orchestrator.core.calls.agents import variant_id
 from orchestrator.core.commands import ChildSpec, Fork, Helper, Spawn, Submitted, Target, Variants
-from orchestrator.core.commit_parts import (
-    SLOTS,
-    SPAWNED,
-    Debit,
-    NewSubmission,
-    TreeNote,
-    new_session,
-    wait_timer,
-    watchdog_timer,
-)
 from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import context_told, standing_instructions
 from orchestrator.core.counts import counted
@@ -160,24 +137,26 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     _follow_up(draft, asked, prompt)
     sent = None
     if prompt or asked.interrupt or asked.label:
-        payload: Said = {"prompt": prompt or None}
+        payload: views.Said = {"prompt": prompt or None}
         if child is not None:
             payload["turn"] = child.turn
         if asked.label:
             payload["label"] = asked.label
         if prompt and target.finished and target.agent_id != ROOT:
             # The message will start it: the slot is paid for here, where it can be refused.
-            draft.tree.debits.append(Debit(SLOTS, 1, f"limit:{SLOTS}"))
+            draft.tree.debits.append(parts.Debit(parts.SLOTS, 1, f"limit:{parts.SLOTS}"))
             payload["slot"] = True
         key = f"message:{draft.state.facts.agent_id}:{draft.state.requests}:{call.call_id}"
         post(draft, target, payload, key, interrupt=asked.interrupt)
-        sent = sent_message(target.agent_id, one_line(prompt, SENT_CHARS), interrupt=asked.interrupt)
+        sent = sent_message(
+            target.agent_id, views.one_line(prompt, views.SENT_CHARS), interrupt=asked.interrupt
+        )
     close(draft, call, json_text(_described(draft, target)), sent=sent)
 
 
-def post(draft: Draft, target: c.Target, payload: Said, key: str, interrupt: bool = False) -> None:
+def post(draft: Draft, target: c.Target, payload: views.Said, key: str, interrupt: bool = False) -> None:
     """A message to another agent, and the event that tells of its inbox."""
-    content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **payload}
+    content: views.MessagePayload = {**views.envelope(draft.state, draft.moment.at_ms), **payload}
     draft.tree.send(target.session, "message", content, key, interrupt)
     parent = target.record.get("parent_session_id") or target.session
     targets = tuple(dict.fromkeys((parent, draft.state.facts.tree_id)))
@@ -194,7 +173,7 @@ def _follow_up(draft: Draft, asked: c.SendMessage, prompt: str) -> None:
         stale = [m for m in draft.state.tree.inbox if m.kind == "completion" and m.agent_id == child.agent_id]
         take(draft, stale)
         changes["status"] = "running"
-        changes["summary"] = one_line(prompt, SUMMARY_CHARS)
+        changes["summary"] = views.one_line(prompt, views.SUMMARY_CHARS)
     if changes:
         draft.add(f.ChildChanged(child.agent_id, changes))
 
@@ -206,7 +185,7 @@ def _described(draft: Draft, target: c.Target) -> dict[str, object]:
         return {"session_id": target.session, "agent_id": ROOT, **known}
     child = draft.state.tree.children.get(target.agent_id)
     if child is not None:
-        agent = agent_of(draft.state.facts, child)
+        agent = views.agent_of(draft.state.facts, child)
         if child.active and target.status in ACTIVE:
             # No message says that a child has begun; the registry does.
             agent["status"] = target.status
@@ -226,7 +205,7 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
     had = id in draft.state.tree.watchdogs
     if asked.cancel:
         if had:
-            draft.clear_timer(watchdog_timer(id))
+            draft.clear_timer(parts.watchdog_timer(id))
             draft.add(f.WatchdogEnded(id))
         action = "canceled" if had else "not_found"
     elif not had and len(draft.state.tree.watchdogs) >= draft.state.facts.tree_rules.watchdogs:
@@ -251,16 +230,18 @@ def sent_message(agent_id: AgentId, text: str | None, *, interrupt: bool) -> f.S
 
 def arm(draft: Draft, watchdog: Watchdog, sent: f.SentMessage | None = None) -> None:
     due = draft.moment.at_ms + watchdog.interval_ms
-    generation = draft.set_timer(watchdog_timer(watchdog.agent_id), due)
+    generation = draft.set_timer(parts.watchdog_timer(watchdog.agent_id), due)
     draft.add(f.WatchdogSet(replace(watchdog, generation=generation), sent))
 
 
 def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
     """Sends the watchdog's message and sets its next time, in one decision."""
     target = c.Target(watchdog.agent_id, watchdog.session, "", "")
-    payload: Said = {"prompt": watchdog.message, "watchdog": True}
+    payload: views.Said = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
-    sent = sent_message(watchdog.agent_id, one_line(watchdog.message, SENT_CHARS), interrupt=False)
+    sent = sent_message(
+        watchdog.agent_id, views.one_line(watchdog.message, views.SENT_CHARS), interrupt=False
+    )
     arm(draft, watchdog, sent)
 
 
@@ -269,7 +250,7 @@ def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
 
 def _cancel(draft: Draft, call: Call, asked: c.CancelAgent) -> None:
     """Marks and tells the agent and all below it; each reports when what it ran is dead."""
-    reason = one_line(asked.reason, 200) or "canceled"
+    reason = views.one_line(asked.reason, 200) or "canceled"
     active = cancel_line(draft, asked.target, asked.below, reason)
     described = _described(draft, asked.target)
     names = (
@@ -318,7 +299,7 @@ def _take_off(draft: Draft, target: c.Target) -> None:
         flag_and_notify(draft, target.session, target.agent_id, "pruned", shown)
     draft.tree.note(pruned_flag(target.agent_id), "1")
     if target.agent_id in draft.state.tree.watchdogs:
-        draft.clear_timer(watchdog_timer(target.agent_id))
+        draft.clear_timer(parts.watchdog_timer(target.agent_id))
         draft.add(f.WatchdogEnded(target.agent_id))
     if target.agent_id not in draft.state.tree.children:
         parent = str(target.record["parent_session_id"])
@@ -458,7 +439,7 @@ def _fork_payload(draft: Draft, created: ChildSession, role: str) -> dict[str, o
         "child_session_id": created.facts.session_id,
         "parent_session_id": draft.state.facts.session_id,
         "label": created.spec.label,
-        "summary": one_line(created.prompt, SUMMARY_CHARS),
+        "summary": views.one_line(created.prompt, views.SUMMARY_CHARS),
         "prompt": created.prompt or None,
     }
 
@@ -472,16 +453,16 @@ def _create(draft: Draft, created: ChildSession) -> None:
         status=status,
         slot=bool(prompt),
         label=spec.label,
-        summary=one_line(prompt, SUMMARY_CHARS),
+        summary=views.one_line(prompt, views.SUMMARY_CHARS),
         started_ms=draft.moment.at_ms,
     )
     if prompt:
-        draft.tree.debits.append(Debit(SLOTS, 1, f"limit:{SLOTS}"))
-    draft.tree.debits.append(Debit(SPAWNED, 1, f"limit:{SPAWNED}"))
+        draft.tree.debits.append(parts.Debit(parts.SLOTS, 1, f"limit:{parts.SLOTS}"))
+    draft.tree.debits.append(parts.Debit(parts.SPAWNED, 1, f"limit:{parts.SPAWNED}"))
     entries, title = _entries(draft, created, tree), tree.summary or ""
-    born = new_session(facts, created.settings, title)
+    born = parts.new_session(facts, created.settings, title)
     draft.tree.create(replace(born, submissions=_first(created)), entries, draft.moment.at_ms)
-    record = record_of(facts, tree)
+    record = views.record_of(facts, tree)
     draft.tree.note(f"a:{facts.agent_id}", record)
     _tell(draft, facts, record)
     if (copied := created.copied) is not None:
@@ -504,9 +485,9 @@ def _child(created: ChildSession, tree: TreeView) -> Child:
 
 
 def _tell(draft: Draft, facts: SessionFacts, record: AgentRecord) -> None:
-    created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=event_summary(record))
+    created = ev.SubagentLifecycle(event=LifecycleChange.CREATED, subagent=views.event_summary(record))
     targets = watchers(facts)
-    about: TreeNote = {"record": record}
+    about: parts.TreeNote = {"record": record}
     draft.tree.publish(facts.born_in, created, targets, about=about)
     publish_depths(draft, facts.born_in, facts.agent_id, facts.session_id, targets)
 
@@ -562,17 +543,17 @@ def _told(draft: Draft, created: ChildSession) -> tuple[Entry, ...]:
     return () if told == (created.settings.cwd,) else (e.fact(f.FoldersTold(told)),)
 
 
-def _first(created: ChildSession) -> tuple[NewSubmission, ...]:
+def _first(created: ChildSession) -> tuple[parts.NewSubmission, ...]:
     if not created.prompt:
         return ()
     op = UserInput(items=(TextInput(text=created.prompt),))
     id = f"spawn-{created.facts.agent_id}"
-    return (NewSubmission(CLIENT, id, encode_json({"id": id, "op": written(op)})),)
+    return (parts.NewSubmission(CLIENT, id, encode_json({"id": id, "op": written(op)})),)
 
 
 def _result(draft: Draft, created: ChildSession, asked: Spawn | Fork) -> str:
     child = draft.state.tree.children[created.facts.agent_id]
-    result: dict[str, object] = {**agent_of(draft.state.facts, child)}
+    result: dict[str, object] = {**views.agent_of(draft.state.facts, child)}
     result |= {"model": created.spec.model, "pending_messages": 0, "pending_interrupts": 0}
     if isinstance(asked, Fork):
         result["payload"] = _fork_payload(draft, created, "parent")
@@ -658,7 +639,7 @@ def _output(work: HelperWork, text: str) -> str:
 
 def _helper_call_of(draft: Draft, child: Child) -> tuple[Call, HelperWork] | None:
     task = draft.state.task
-    calls = helper_calls(task.calls.begun) if task is not None and not task.stopping else ()
+    calls = views.helper_calls(task.calls.begun) if task is not None and not task.stopping else ()
     return next(((call, work) for call, work in calls if work.agent_id == child.agent_id), None)
 
 
@@ -668,7 +649,7 @@ def _end(
     """Publishes the end of a helper; whether there is an answer, and it or what came instead."""
     answered, text = answer_of(content)
     told = SubAgentOk(Ok=text) if answered else SubAgentErr(Err=text)
-    outcome = OUTCOME.get(content["status"], CANCELLED) if content["completion"] else CANCELLED
+    outcome = OUTCOME.get(content["status"], views.CANCELLED) if content["completion"] else views.CANCELLED
     draft.event(helper.end(call_id, draft.moment.at_ms, told, outcome, content))
     return answered, text
 
@@ -706,14 +687,16 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
     if not op.text.strip():
         draft.add(e.error(command.id, "there is nothing to say: the text is empty"))
         return
-    if len(op.text.encode()) > MESSAGE_BYTES:
-        text = f"too long: a message has at most {MESSAGE_BYTES:,} bytes; write it to a file and name that"
+    if len(op.text.encode()) > views.MESSAGE_BYTES:
+        text = (
+            f"too long: a message has at most {views.MESSAGE_BYTES:,} bytes; write it to a file and name that"
+        )
         draft.add(e.error(command.id, text))
         return
-    said: Said = {"prompt": op.text, "person": command.who or command.client}
+    said: views.Said = {"prompt": op.text, "person": command.who or command.client}
     if draft.sender is not None:
         said["by"] = draft.sender.wire()
-    content: MessagePayload = {**envelope(draft.state, draft.moment.at_ms), **said}
+    content: views.MessagePayload = {**views.envelope(draft.state, draft.moment.at_ms), **said}
     key = key_of_person(command.client, command.id)
     draft.tree.send(target.session, "message", content, key, op.interrupt)
     _publish_inbox(draft, command.id, target)
@@ -733,7 +716,7 @@ def cancel_agent(draft: Draft, command: Submitted, op: CancelAgent) -> None:
     target = _target(draft, command, op.agent_id)
     if target is None:
         return
-    reason = one_line(op.reason, REASON_CHARS) or f"cancelled by {command.who or 'a person'}"
+    reason = views.one_line(op.reason, REASON_CHARS) or f"cancelled by {command.who or 'a person'}"
     cancel_line(draft, target, command.agents[1:], reason)
 
 
@@ -756,7 +739,7 @@ def interrupt_below(draft: Draft, key: str) -> None:
     """
     for child in draft.state.tree.children.values():
         if child.status != "canceled":
-            told, asked = f"{key}:{child.agent_id}", InterruptPayload(at_ms=draft.moment.at_ms)
+            told, asked = f"{key}:{child.agent_id}", views.InterruptPayload(at_ms=draft.moment.at_ms)
             if draft.sender is not None:
                 asked["by"] = draft.sender.wire()
             draft.tree.send(child.session, "interrupt", asked, told, interrupt=True)
@@ -783,7 +766,7 @@ def await_agents(draft: Draft, call: Call, asked: Await) -> None:
     generation = draft.next_generation()
     work = AwaitWork(asked.agent_ids, generation, deadline)
     draft.add(f.CallMoved(call.call_id, Phase.WAITING, work=work))
-    draft.set_timer_of(wait_timer(call.call_id), generation, deadline)
+    draft.set_timer_of(parts.wait_timer(call.call_id), generation, deadline)
 
 
 def end_wait(draft: Draft) -> None:
@@ -804,7 +787,7 @@ def timed_out(draft: Draft, call: Call, wait: AwaitWork) -> None:
 
 def _end_wait(draft: Draft, call: Call, mails: list[Mail], *, timed_out: bool) -> None:
     ready = collect(draft, mails) if mails else []
-    draft.clear_timer(wait_timer(call.call_id))
+    draft.clear_timer(parts.wait_timer(call.call_id))
     close(draft, call, await_result(draft.state, ready, injected=False, timed_out=timed_out and not ready))
 
 

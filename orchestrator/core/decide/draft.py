@@ -6,22 +6,11 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import field
 
+from orchestrator.core import commit_parts as parts
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import TOLD_BY_ITEMS, Payload, one_line
 from orchestrator.core.commands import ItemCompleted, Moment
-from orchestrator.core.commit_parts import (
-    Approval,
-    Debit,
-    NewSession,
-    OutboundMessage,
-    Timer,
-    TreeEvent,
-    TreeNote,
-    TreePart,
-    approval,
-    tree_event,
-)
 from orchestrator.core.context import context_told
 from orchestrator.core.entries import Encoded, Entry, encode_entry, encode_json
 from orchestrator.core.evolve import evolve, stated
@@ -84,13 +73,13 @@ class Decision:
     blobs: Mapping[str, bytes] = field(default_factory=dict)
     """Texts that are too large for the entries, by hash: to be stored before the entries are."""
     requests: tuple[Metered, ...] = ()
-    timers_set: tuple[Timer, ...] = ()
+    timers_set: tuple[parts.Timer, ...] = ()
     timers_clear: tuple[str, ...] = ()
-    approvals_open: tuple[Approval, ...] = ()
+    approvals_open: tuple[parts.Approval, ...] = ()
     approvals_close: tuple[str, ...] = ()
     export: bool = False
     """The rollout's file is to be brought up to date before this becomes visible."""
-    tree: TreePart | None = None
+    tree: parts.TreePart | None = None
     """None in the usual case: the decision concerns no other session."""
     budget_wait: bool = False
     """The session waits for room in the tree's budget."""
@@ -102,7 +91,7 @@ class Note:
     """Entries and events that no rule decides on: an error, a warning, a piece of a text as it streams."""
 
     entries: tuple[Entry, ...] = ()
-    tree: TreePart | None = None
+    tree: parts.TreePart | None = None
 
 
 def noted(state: State, note: Note, moment: Moment) -> Decision:
@@ -157,9 +146,9 @@ class Draft:
         self.tree = TreeDraft(self._blobs)
         self._passing: list[Passing] = []
         self._requests: list[Metered] = []
-        self._set: list[Timer] = []
+        self._set: list[parts.Timer] = []
         self._clear: list[str] = []
-        self._open: list[Approval] = []
+        self._open: list[parts.Approval] = []
         self._close: list[str] = []
 
     @property
@@ -224,12 +213,12 @@ class Draft:
 
     def set_timer(self, id: str, at_ms: int) -> int:
         generation = self.next_generation()
-        self._set.append(Timer(id, generation, at_ms))
+        self._set.append(parts.Timer(id, generation, at_ms))
         return generation
 
     def set_timer_of(self, id: str, generation: int, at_ms: int) -> None:
         """A timer whose generation was taken, and recorded, before."""
-        self._set.append(Timer(id, generation, at_ms))
+        self._set.append(parts.Timer(id, generation, at_ms))
 
     def clear_timer(self, id: str) -> None:
         # A commit clears before it sets.
@@ -237,7 +226,7 @@ class Draft:
         self._clear.append(id)
 
     def open_approval(self, call_id: str, request: JsonMapping) -> None:
-        self._open.append(approval(call_id, request, self._blobs))
+        self._open.append(parts.approval(call_id, request, self._blobs))
 
     def close_approval(self, call_id: str) -> None:
         self._close.append(call_id)
@@ -286,11 +275,11 @@ class TreeDraft:
     )
 
     def __init__(self, blobs: dict[str, bytes]) -> None:
-        self.outbox: list[OutboundMessage] = []
-        self.children: list[NewSession] = []
-        self.events: list[TreeEvent] = []
+        self.outbox: list[parts.OutboundMessage] = []
+        self.children: list[parts.NewSession] = []
+        self.events: list[parts.TreeEvent] = []
         self.summary: dict[str, bytes] = {}
-        self.debits: list[Debit] = []
+        self.debits: list[parts.Debit] = []
         self.unless_flagged: tuple[str, ...] = ()
         self.dropped: list[str] = []
         """The names of answers whose texts nobody needs any more."""
@@ -299,10 +288,10 @@ class TreeDraft:
 
     def send(
         self, to: str, kind: str, payload: Payload, key: str, interrupt: bool = False
-    ) -> OutboundMessage:
+    ) -> parts.OutboundMessage:
         """Sends a message to another session of the tree."""
         content = encode_json({"kind": kind, **payload})
-        message = OutboundMessage(SessionId(to), kind, content, key, interrupt)
+        message = parts.OutboundMessage(SessionId(to), kind, content, key, interrupt)
         self.outbox.append(message)
         return message
 
@@ -313,18 +302,18 @@ class TreeDraft:
         targets: Iterable[str],
         *,
         inbox: str = "",
-        about: TreeNote | None = None,
+        about: parts.TreeNote | None = None,
         once: str = "",
     ) -> None:
         """Adds an event for the tree log and the queues of `targets`; see `tree_event`."""
-        event = tree_event(id, message, targets, self._blobs, inbox=inbox, about=about, once=once)
+        event = parts.tree_event(id, message, targets, self._blobs, inbox=inbox, about=about, once=once)
         self.events.append(event)
 
     def note(self, field: str, value: str | AgentRecord) -> None:
         """Sets a field of the registry's projection; a record becomes JSON."""
         self.summary[field] = value.encode() if isinstance(value, str) else encode_json(value)
 
-    def create(self, session: NewSession, entries: Iterable[Entry], at_ms: int) -> None:
+    def create(self, session: parts.NewSession, entries: Iterable[Entry], at_ms: int) -> None:
         """Creates a session of the tree, whose log begins with these entries."""
         log = tuple(encode_entry(entry, at_ms, self._blobs) for entry in entries)
         self.children.append(replace(session, unsealed=log))
@@ -333,11 +322,11 @@ class TreeDraft:
         """Counts a message that leaves the inbox."""
         self._taken[interrupt] += 1
 
-    def part(self) -> TreePart | None:
+    def part(self) -> parts.TreePart | None:
         counted = self.unless_flagged or self._taken != [0, 0] or self.dropped
         if not (counted or self.outbox or self.children or self.events or self.summary or self.debits):
             return None
-        return TreePart(
+        return parts.TreePart(
             tuple(self.outbox),
             tuple(self.children),
             tuple(self.events),

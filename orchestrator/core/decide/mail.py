@@ -6,17 +6,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.commit_parts import SLOTS, Debit
-from orchestrator.core.decide.agent import (
-    begin_canceling,
-    change,
-    forget_children,
-    heard_end,
-    publish_inbox,
-    publish_read,
-    publish_undelivered,
-    send_ended,
-    takes_offers,
-)
+from orchestrator.core.decide import agent
 from orchestrator.core.decide.agent_calls import helper_done, interrupt_below, variant_done
 from orchestrator.core.decide.call import routed_answer
 from orchestrator.core.decide.draft import Draft
@@ -41,7 +31,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
         case "status":
             _child_status(draft, command.payload)
         case "gone":
-            forget_children(draft, [AgentId(int(command.payload["agent_id"]))])
+            agent.forget_children(draft, [AgentId(int(command.payload["agent_id"]))])
         case "ended":
             _ended(draft, command.payload)
         case "interrupt":
@@ -67,9 +57,9 @@ def _message(draft: Draft, command: MailArrived) -> None:
     prompt = content.get("prompt")
     if over or not prompt:
         draft.tree.take(command.interrupt)
-        publish_inbox(draft, draft.state.facts)
+        agent.publish_inbox(draft, draft.state.facts)
         if over:
-            publish_undelivered(draft, [command.key])
+            agent.publish_undelivered(draft, [command.key])
         elif command.interrupt:
             stop(draft, "interrupted", command.key)
         return
@@ -94,7 +84,7 @@ def _rename(draft: Draft, content: JsonMapping) -> None:
     if draft.state.facts.is_root:
         draft.add(f.AgentChanged(changes))
     else:
-        change(draft, SubagentLifecycle(event=LifecycleChange.UPDATED), changes)
+        agent.change(draft, SubagentLifecycle(event=LifecycleChange.UPDATED), changes)
 
 
 def _mail(command: MailArrived) -> Mail:
@@ -118,19 +108,19 @@ def _completion(draft: Draft, command: MailArrived) -> None:
         "header": content.get("header"),
     }
     draft.add(f.ChildChanged(id, changes))
-    if content.get("workspace") and takes_offers(draft.state, id):
+    if content.get("workspace") and agent.takes_offers(draft.state, id):
         draft.add(f.WorkspaceOffered(id, read_offer(content["workspace"])))
     if content["status"] == "canceled":
-        heard_end(draft, id)
+        agent.heard_end(draft, id)
     child = draft.state.tree.children[id]
     if child.pruned or tree.pruned or tree.canceling or draft.state.closing or draft.state.closed:
         draft.tree.take(command.interrupt)
-        publish_inbox(draft, draft.state.facts)
+        agent.publish_inbox(draft, draft.state.facts)
         if content["status"] == "canceled":
             _ended(draft, content)
     elif child.helper:
         draft.tree.take(command.interrupt)
-        publish_inbox(draft, draft.state.facts)
+        agent.publish_inbox(draft, draft.state.facts)
         helper_done(draft, child, content)
         variant_done(draft, child, content)
     else:
@@ -140,7 +130,7 @@ def _completion(draft: Draft, command: MailArrived) -> None:
 def _ended(draft: Draft, content: JsonMapping) -> None:
     """Records that a child that was told to end has, with everything below it."""
     id = content["from"]["agent_id"]
-    heard_end(draft, id)
+    agent.heard_end(draft, id)
     _correct(draft, id, content)
     ending = draft.state.tree.canceling or draft.state.closing
     if ending and content["evidence"] == "presumed":
@@ -155,7 +145,7 @@ def _correct(draft: Draft, agent_id: AgentId, content: JsonMapping) -> None:
         return
     if status == "ready" and content["turn"] and not any(mail.agent_id == agent_id for mail in tree.inbox):
         status = "idle"
-        publish_read(draft, child, content)
+        agent.publish_read(draft, child, content)
     draft.add(f.ChildChanged(agent_id, {"status": status}))
 
 
@@ -171,9 +161,9 @@ def end_agent(draft: Draft, reason: str) -> None:
     """Ends this agent, and everything below it."""
     if draft.state.facts.is_root:
         return
-    if not begin_canceling(draft, reason):
+    if not agent.begin_canceling(draft, reason):
         if draft.state.tree.ended:
             # Another agent asks now, which was not told.
-            send_ended(draft)
+            agent.send_ended(draft)
         return
     stop(draft, "canceled")

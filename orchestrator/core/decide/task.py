@@ -13,6 +13,7 @@ from typing import Final, assert_never
 
 import orjson
 
+from orchestrator.core import context
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, awaited_helpers, child_summary
@@ -21,16 +22,6 @@ from orchestrator.core.calls import ANSWERABLE, Call, HelperWork, Phase, PlanWor
 from orchestrator.core.commands import CommitRefused
 from orchestrator.core.commit_parts import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer
 from orchestrator.core.compaction import LONG_TEXT, newest_texts, nothing_said, stored_texts
-from orchestrator.core.context import (
-    INSTRUCTIONS_TAG,
-    SHELL,
-    TURN_ABORTED_MARKER,
-    context_change,
-    context_told,
-    environment_context,
-    is_context,
-    standing_instructions,
-)
 from orchestrator.core.decide.agent import (
     end_watchdogs,
     expect_ends,
@@ -270,11 +261,11 @@ def _rewind(draft: Draft, response_id: ResponseId, past: State | None) -> None:
 def _put_back(draft: Draft, response_id: ResponseId, past: State) -> None:
     """Puts the conversation of before a compaction in; the model is told how the settings differ now."""
     content, _ = inherited_history(past.history, frozenset())
-    texts, instructions = stored_texts(newest_texts(past)), standing_instructions(past.history)
+    texts, instructions = stored_texts(newest_texts(past)), context.standing_instructions(past.history)
     draft.add(f.Rewound(response_id, 1, content, tuple(texts), tuple(instructions), draft.sender))
     if past.told_folders != draft.state.told_folders:
         draft.add(f.FoldersTold(past.told_folders))
-    changed = context_told(task_settings(past.in_force), task_settings(draft.state.settings))
+    changed = context.context_told(task_settings(past.in_force), task_settings(draft.state.settings))
     if changed is not None:
         draft.add(e.item(changed))
 
@@ -282,13 +273,13 @@ def _put_back(draft: Draft, response_id: ResponseId, past: State) -> None:
 def cut_back(draft: Draft, response_id: ResponseId, length: int) -> None:
     """Drops the conversation behind `length`; the model is told anew of the settings in force."""
     dropped = islice(draft.state.history, length, None)
-    lost = [item for item in dropped if is_context(item)]
+    lost = [item for item in dropped if context.is_context(item)]
     draft.add(f.Rewound(response_id, length, by=draft.sender))
-    if any(message_text(item).startswith(INSTRUCTIONS_TAG) for item in lost):
+    if any(message_text(item).startswith(context.INSTRUCTIONS_TAG) for item in lost):
         # Which folders the rest tells of is not known: they are looked at again when a task comes to them.
         draft.add(f.FoldersTold(()))
     if lost:
-        draft.add(e.item(environment_context(task_settings(draft.state.settings).wire())))
+        draft.add(e.item(context.environment_context(task_settings(draft.state.settings).wire())))
 
 
 def bookmarked(state: State, response_id: str) -> int | None:
@@ -309,7 +300,7 @@ def change_settings(draft: Draft, changes: SettingsChanges) -> None:
     draft.add(f.SettingsChanged(changes, draft.sender))
     if draft.state.task is not None:
         return
-    shown = context_change(before, task_settings(draft.state.settings), changes)
+    shown = context.context_change(before, task_settings(draft.state.settings), changes)
     if shown is not None:
         draft.add(e.item(shown))
 
@@ -564,7 +555,7 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo])
         draft.event(ev.TaskComplete(response_id=bookmark))
     else:
         if reason == "interrupted" and draft.task.branch is None:
-            draft.add(e.item(user_message(TURN_ABORTED_MARKER)))
+            draft.add(e.item(user_message(context.TURN_ABORTED_MARKER)))
         left = leave(draft)
         draft.event(ev.TurnAborted(reason=_abort_reason(draft.task, reason)))
     draft.end_task(reason, message)
@@ -772,7 +763,7 @@ def goal_fault(goal: str) -> str | None:
 def plan_beginning(session: TurnSettings, goal: str, rules: Rules) -> Beginning:
     """The beginning of a planning session under the session's settings."""
     settings = _settings(session, rules)
-    narrowed = context_told(task_settings(session), settings)
+    narrowed = context.context_told(task_settings(session), settings)
     instructions = Message(role="developer", content=(InputText(text=INSTRUCTIONS),))
     opening = (*([narrowed] if narrowed else []), instructions, user_message(goal))
     event = ev.EnteredPlanMode(goal=goal)
@@ -827,7 +818,11 @@ TOO_LONG: Final = (
 def review_beginning(session: TurnSettings, request: ReviewRequest, rules: Rules) -> Beginning:
     """The beginning of a review under the session's settings."""
     settings = _review_settings(session, rules)
-    opening = (environment_context(settings.wire(), SHELL), brief(), user_message(assignment(request)))
+    opening = (
+        context.environment_context(settings.wire(), context.SHELL),
+        brief(),
+        user_message(assignment(request)),
+    )
     event = ev.EnteredReviewMode(
         prompt=request.prompt, target=request.target, user_facing_hint=request.user_facing_hint
     )

@@ -10,17 +10,7 @@ from pydantic import Field, ValidationError
 from orchestrator.core.settings import OF_TURNS, TurnSettings
 from orchestrator.gateways.app_server.messages import bad_params, invalid
 from orchestrator.gateways.app_server.method import Params
-from orchestrator.protocol import ops
-from orchestrator.protocol.inputs import (
-    ByteRange,
-    ImageInput,
-    InputItem,
-    LocalImageInput,
-    MentionInput,
-    SkillInput,
-    TextElement,
-    TextInput,
-)
+from orchestrator.protocol import inputs, ops
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 from orchestrator.tables import SESSION_KEYS
 
@@ -101,7 +91,7 @@ class Sound(Params):
 Said: TypeAlias = Annotated[Text | Image | LocalImage | Named | Sound, Field(discriminator="type")]
 
 
-def input_items(said: tuple[Said, ...]) -> tuple[InputItem, ...]:
+def input_items(said: tuple[Said, ...]) -> tuple[inputs.InputItem, ...]:
     """The input of an operation; raises `RpcError` for what is not taken."""
     if not said:
         # A turn would end before it begins, and the client wait for its end.
@@ -109,26 +99,26 @@ def input_items(said: tuple[Said, ...]) -> tuple[InputItem, ...]:
     return tuple(map(_item, said))
 
 
-def _item(said: Said) -> InputItem:
+def _item(said: Said) -> inputs.InputItem:
     match said:
         case Text():
             elements = tuple(map(_element, said.text_elements))
-            return TextInput(text=said.text, text_elements=elements or None)
+            return inputs.TextInput(text=said.text, text_elements=elements or None)
         case Image():
-            return ImageInput(image_url=said.url)
+            return inputs.ImageInput(image_url=said.url)
         case LocalImage():
-            return LocalImageInput(path=said.path)
+            return inputs.LocalImageInput(path=said.path)
         case Named(type="skill"):
-            return SkillInput(name=said.name, path=said.path)
+            return inputs.SkillInput(name=said.name, path=said.path)
         case Named():
-            return MentionInput(name=said.name, path=said.path)
+            return inputs.MentionInput(name=said.name, path=said.path)
         case Sound():
             raise bad_params(f"input: {said.type} is not taken: send text or images")
 
 
-def _element(element: ElementParams) -> TextElement:
-    place = ByteRange(start=element.byte_range.start, end=element.byte_range.end)
-    return TextElement(byte_range=place, placeholder=element.placeholder)
+def _element(element: ElementParams) -> inputs.TextElement:
+    place = inputs.ByteRange(start=element.byte_range.start, end=element.byte_range.end)
+    return inputs.TextElement(byte_range=place, placeholder=element.placeholder)
 
 
 # ── settings, as params name them ─────────────────────────────────────────────────────────────────

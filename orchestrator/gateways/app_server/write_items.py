@@ -14,20 +14,11 @@ from orchestrator.protocol.events import CodexErrorKind, HttpFaultKind, TokenUsa
 from orchestrator.protocol.scalars import ExecCommandSource
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 from orchestrator.views.threads import ReadState, Spawned, Thread, Waits
+from orchestrator.views.turns import projector
 from orchestrator.views.turns import turn_records as r
-from orchestrator.views.turns.projector import (
-    BUDGET_SPENT,
-    listed,
-    mapping,
-    mappings,
-    optional,
-    text,
-    texts,
-    whole,
-)
 
 ItemsView = Literal["full", "summary", "notLoaded"]
-_KINDS: Final = frozenset({*CodexErrorKind, BUDGET_SPENT})
+_KINDS: Final = frozenset({*CodexErrorKind, projector.BUDGET_SPENT})
 _HTTP_KINDS: Final = frozenset(HttpFaultKind)
 _SHELLS: Final = frozenset({"bash", "sh", "zsh", "/bin/bash", "/bin/sh", "/bin/zsh"})
 _RETRY: Final = re.compile(r"retrying (\d+/\d+)")
@@ -125,9 +116,13 @@ def error_info(info: JsonValue) -> JsonValue:
         return None
     if isinstance(info, str):
         return camel(info) if info in _KINDS else "other"
-    for kind, body in mapping(info).items():
+    for kind, body in projector.mapping(info).items():
         if kind in _HTTP_KINDS:
-            return {camel(kind): {"httpStatusCode": whole(mapping(body).get("http_status_code"))}}
+            return {
+                camel(kind): {
+                    "httpStatusCode": projector.whole(projector.mapping(body).get("http_status_code"))
+                }
+            }
         if kind == "model_cap":
             return "usageLimitExceeded"
     return "other"
@@ -197,22 +192,26 @@ def input_json(item: JsonMapping) -> JsonObject:
     """A `UserInput`."""
     match item.get("type"):
         case "image":
-            return {"type": "image", "url": text(item.get("image_url"))}
+            return {"type": "image", "url": projector.text(item.get("image_url"))}
         case "local_image":
-            return {"type": "localImage", "path": text(item.get("path"))}
+            return {"type": "localImage", "path": projector.text(item.get("path"))}
         case "skill" | "mention" as kind:
-            return {"type": kind, "name": text(item.get("name")), "path": text(item.get("path"))}
+            return {
+                "type": kind,
+                "name": projector.text(item.get("name")),
+                "path": projector.text(item.get("path")),
+            }
         case _:
-            elements = [_element(one) for one in mappings(item.get("text_elements"))]
-            return {"type": "text", "text": text(item.get("text")), "text_elements": elements}
+            elements = [_element(one) for one in projector.mappings(item.get("text_elements"))]
+            return {"type": "text", "text": projector.text(item.get("text")), "text_elements": elements}
 
 
 def _element(element: JsonMapping) -> JsonObject:
-    span = mapping(element.get("byte_range"))
-    start, end = whole(span.get("start")) or 0, whole(span.get("end")) or 0
+    span = projector.mapping(element.get("byte_range"))
+    start, end = projector.whole(span.get("start")) or 0, projector.whole(span.get("end")) or 0
     return {
         "byteRange": {"start": start, "end": end},
-        "placeholder": optional(element.get("placeholder")),
+        "placeholder": projector.optional(element.get("placeholder")),
     }
 
 
@@ -247,15 +246,15 @@ def command_action(argv: Sequence[str]) -> JsonObject:
 
 
 def _action(parsed: JsonMapping) -> JsonObject:
-    command, path = text(parsed.get("cmd")), optional(parsed.get("path"))
+    command, path = projector.text(parsed.get("cmd")), projector.optional(parsed.get("path"))
     match parsed.get("type"):
         case "read":
-            name = text(parsed.get("name"))
+            name = projector.text(parsed.get("name"))
             return {"type": "read", "command": command, "name": name, "path": path or name}
         case "list_files":
             return {"type": "listFiles", "command": command, "path": path}
         case "search":
-            query = optional(parsed.get("query"))
+            query = projector.optional(parsed.get("query"))
             return {"type": "search", "command": command, "query": query, "path": path}
         case _:
             return {"type": "unknown", "command": command}
@@ -274,7 +273,10 @@ def _tool(item: r.McpToolCall) -> JsonObject:
     result = None
     if item.result is not None:
         structured = item.result.get("structuredContent")
-        result = {"content": list(listed(item.result.get("content"))), "structuredContent": structured}
+        result = {
+            "content": list(projector.listed(item.result.get("content"))),
+            "structuredContent": structured,
+        }
     return {
         "type": "mcpToolCall",
         "server": item.server,
@@ -305,8 +307,8 @@ def _dynamic(item: r.DynamicToolCall) -> JsonObject:
 
 def _client_content(part: JsonMapping) -> JsonObject:
     if part.get("type") == "input_image":
-        return {"type": "inputImage", "imageUrl": text(part.get("image_url"))}
-    return {"type": "inputText", "text": text(part.get("text"))}
+        return {"type": "inputImage", "imageUrl": projector.text(part.get("image_url"))}
+    return {"type": "inputText", "text": projector.text(part.get("text"))}
 
 
 def _collab(item: r.CollabToolCall) -> JsonObject:
@@ -337,14 +339,18 @@ def action_json(action: JsonMapping | None) -> JsonValue:
     """A `WebSearchAction`, or None where the search had none."""
     if action is None:
         return None
-    url, query = optional(action.get("url")), optional(action.get("query"))
+    url, query = projector.optional(action.get("url")), projector.optional(action.get("query"))
     match action.get("type"):
         case "search":
-            return {"type": "search", "query": query, "queries": list(texts(action.get("queries"))) or None}
+            return {
+                "type": "search",
+                "query": query,
+                "queries": list(projector.texts(action.get("queries"))) or None,
+            }
         case "open_page":
             return {"type": "openPage", "url": url}
         case "find_in_page":
-            return {"type": "findInPage", "url": url, "pattern": optional(action.get("pattern"))}
+            return {"type": "findInPage", "url": url, "pattern": projector.optional(action.get("pattern"))}
         case _:
             return {"type": "other"}
 

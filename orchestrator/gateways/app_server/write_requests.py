@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
+from orchestrator import requests
 from orchestrator.broker.errors import BrokerError, QueueFull
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.frozen import record
@@ -27,17 +28,6 @@ from orchestrator.protocol.policy import (
 )
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
-from orchestrator.requests import (
-    ChoicesRequest,
-    ClientToolRequest,
-    CommandRequest,
-    InputRequest,
-    KnownRequest,
-    PatchRequest,
-    PlanDecisionRequest,
-    Question,
-    ServerRequest,
-)
 from orchestrator.requests.approvals import shown_as
 from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved, TurnId
 
@@ -56,18 +46,18 @@ class Malformed(Exception):
     """An answer that says nothing about its request, which stays open."""
 
 
-def request_method(request: KnownRequest) -> str:
+def request_method(request: requests.KnownRequest) -> str:
     """The method of the server's request."""
     match request:
-        case CommandRequest():
+        case requests.CommandRequest():
             return "item/commandExecution/requestApproval"
-        case PatchRequest():
+        case requests.PatchRequest():
             return "item/fileChange/requestApproval"
-        case ChoicesRequest() | InputRequest() | PlanDecisionRequest():
+        case requests.ChoicesRequest() | requests.InputRequest() | requests.PlanDecisionRequest():
             return "item/tool/requestUserInput"
-        case ServerRequest():
+        case requests.ServerRequest():
             return "mcpServer/elicitation/request"
-        case ClientToolRequest():
+        case requests.ClientToolRequest():
             return "item/tool/call"
         case _:
             assert_never(request)
@@ -78,24 +68,24 @@ def request_params(thread: SessionId, opened: RequestOpened, at_ms: int) -> Json
     request = opened.request
     params: JsonObject = {"threadId": thread, "turnId": opened.turn, "itemId": opened.item}
     match request:
-        case CommandRequest():
+        case requests.CommandRequest():
             return params | _command(request) | {"startedAtMs": opened.at_ms or at_ms}
-        case PatchRequest():
+        case requests.PatchRequest():
             more = {"reason": request.told, "grantRoot": request.event.get("grant_root")}
             return params | more | {"startedAtMs": opened.at_ms or at_ms}
-        case ChoicesRequest() | InputRequest():
+        case requests.ChoicesRequest() | requests.InputRequest():
             return params | _asked([question_json(each) for each in request.questions])
-        case PlanDecisionRequest():
+        case requests.PlanDecisionRequest():
             return params | _asked([_plan_question(request)])
-        case ServerRequest():
+        case requests.ServerRequest():
             return _elicitation(thread, opened.turn, request)
-        case ClientToolRequest():
+        case requests.ClientToolRequest():
             return _tool_call(thread, opened, request)
         case _:
             assert_never(request)
 
 
-def _command(request: CommandRequest) -> JsonObject:
+def _command(request: requests.CommandRequest) -> JsonObject:
     prefix = list(request.prefix)
     amend = [{AMENDED: {"execpolicy_amendment": prefix}}] if prefix else []
     return {
@@ -110,9 +100,13 @@ def _command(request: CommandRequest) -> JsonObject:
     }
 
 
-def shown_of(request: CommandRequest | PatchRequest) -> str:
+def shown_of(request: requests.CommandRequest | requests.PatchRequest) -> str:
     """The words that a client is handed of an approval's request; files of a patch it has by their item."""
-    what = shlex.join(request.command) if isinstance(request, CommandRequest) else "\n".join(request.paths)
+    what = (
+        shlex.join(request.command)
+        if isinstance(request, requests.CommandRequest)
+        else "\n".join(request.paths)
+    )
     return f"{request.told}\n{what}"
 
 
@@ -120,7 +114,7 @@ def _asked(questions: Sequence[JsonObject]) -> JsonObject:
     return {"questions": list(questions), "isBlocking": True, "autoResolutionMs": None}
 
 
-def question_json(question: Question) -> JsonObject:
+def question_json(question: requests.Question) -> JsonObject:
     """A question as clients draw it."""
     return {
         "id": question.name,
@@ -136,7 +130,7 @@ def _option(label: str, description: str) -> JsonObject:
     return {"label": label, "description": description}
 
 
-def _plan_question(request: PlanDecisionRequest) -> JsonObject:
+def _plan_question(request: requests.PlanDecisionRequest) -> JsonObject:
     """A plan as a question with two answers; another text says what to change."""
     steps = "\n".join(f"- {step}" for step in request.steps)
     return {
@@ -152,7 +146,7 @@ def _plan_question(request: PlanDecisionRequest) -> JsonObject:
     }
 
 
-def _elicitation(thread: SessionId, turn: TurnId, request: ServerRequest) -> JsonObject:
+def _elicitation(thread: SessionId, turn: TurnId, request: requests.ServerRequest) -> JsonObject:
     """A question of an MCP server, which takes yes or no."""
     return {
         "threadId": thread,
@@ -164,7 +158,7 @@ def _elicitation(thread: SessionId, turn: TurnId, request: ServerRequest) -> Jso
     }
 
 
-def _tool_call(thread: SessionId, opened: RequestOpened, request: ClientToolRequest) -> JsonObject:
+def _tool_call(thread: SessionId, opened: RequestOpened, request: requests.ClientToolRequest) -> JsonObject:
     return {
         "threadId": thread,
         "turnId": opened.turn,
@@ -182,25 +176,25 @@ def answer_of(opened: RequestOpened, result: Mapping[str, Any]) -> ops.Op:
     """The operation that a client's result means; raises `Malformed`, and what the request refuses."""
     request = opened.request.in_own_session()
     match request:
-        case CommandRequest() | PatchRequest():
+        case requests.CommandRequest() | requests.PatchRequest():
             shown = shown_as(shown_of(request), "app-server v2", opened.at_ms or 0)
             return request.decided(_decision(request, result.get("decision")), shown)
-        case ChoicesRequest() | InputRequest():
+        case requests.ChoicesRequest() | requests.InputRequest():
             return request.replied(_texts(result) or None)
-        case PlanDecisionRequest():
+        case requests.PlanDecisionRequest():
             return request.responded(_response(_texts(result)))
-        case ServerRequest():
+        case requests.ServerRequest():
             return request.responded(_action(result.get("action")))
-        case ClientToolRequest():
+        case requests.ClientToolRequest():
             return request.responded(result)
         case _:
             assert_never(request)
 
 
-def _decision(request: CommandRequest | PatchRequest, word: JsonValue) -> Decision:
+def _decision(request: requests.CommandRequest | requests.PatchRequest, word: JsonValue) -> Decision:
     if isinstance(word, str) and word in DECISIONS:
         return DECISIONS[word]
-    if isinstance(request, CommandRequest) and isinstance(word, dict) and word.keys() == {AMENDED}:
+    if isinstance(request, requests.CommandRequest) and isinstance(word, dict) and word.keys() == {AMENDED}:
         amendment = word[AMENDED]
         prefix = amendment.get("execpolicy_amendment") if isinstance(amendment, dict) else None
         if isinstance(prefix, list) and prefix and all(isinstance(part, str) for part in prefix):
@@ -320,7 +314,7 @@ class Asks:
 def _op(opened: RequestOpened, answer: Answer) -> Op | None:
     """The operation that an answer means; None for one that says nothing, which leaves the request open."""
     if answer.result is None:
-        if not isinstance(opened.request, ClientToolRequest):
+        if not isinstance(opened.request, requests.ClientToolRequest):
             return None
         return opened.request.failed(answer.error or "its client answered with an error")
     try:

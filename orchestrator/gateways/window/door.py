@@ -26,18 +26,10 @@ from starlette.types import Receive, Send
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
+from orchestrator.gateways.app_server import messages
 from orchestrator.gateways.app_server.door import ClientInfo, Door, WasDeleted, head_of
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import LiveThreads
-from orchestrator.gateways.app_server.messages import (
-    Code,
-    NotMeant,
-    NotThere,
-    RpcError,
-    bad_params,
-    invalid,
-    no_rollout,
-)
 from orchestrator.gateways.app_server.method import Method, Params
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
@@ -87,7 +79,7 @@ class Refused(Exception):
         self,
         status: HTTPStatus,
         message: str,
-        code: int = Code.REFUSED,
+        code: int = messages.Code.REFUSED,
         headers: Mapping[str, str] | None = None,
     ) -> None:
         super().__init__(message)
@@ -177,7 +169,7 @@ class Window:
             return
         except Exception:
             log.exception("a request of the window failed", extra={"path": scope["path"][:100]})
-            answer = self._error(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, FAULT, Code.INTERNAL))
+            answer = self._error(Refused(HTTPStatus.INTERNAL_SERVER_ERROR, FAULT, messages.Code.INTERNAL))
         await answer(scope, receive, send)
 
     async def _answer(self, request: Request) -> Response:
@@ -215,7 +207,7 @@ class Window:
         try:
             await self._given.watch.serve(principal, serving)
         except Crowded as error:
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), Code.OVERLOADED) from None
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, str(error), messages.Code.OVERLOADED) from None
         except Revoked as error:
             raise Ended(HTTPStatus.UNAUTHORIZED, str(error)) from None
 
@@ -244,7 +236,7 @@ class Window:
         if (wait_s := self._tries.wait_s(address)) > 0:
             headers = {"retry-after": str(int(wait_s) + 1)}
             text = f"{MOST_WRONG} wrong tries from this address: wait {int(wait_s) + 1} s"
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, Code.OVERLOADED, headers)
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, messages.Code.OVERLOADED, headers)
         asked = Login.of(await _body(request, MOST_LOGIN))
         # Counted before it is looked at: many at once are no way around the bound.
         counted = self._tries.count(address)
@@ -292,9 +284,11 @@ class Window:
         try:
             params = method.checked(name, principal, given, experimental=True)
             if getattr(params, "ephemeral", False):
-                raise bad_params("ephemeral: such a thread lasts as long as a connection, and here is none")
+                raise messages.bad_params(
+                    "ephemeral: such a thread lasts as long as a connection, and here is none"
+                )
             return dict(await self._patiently(method.answer(door, params)))
-        except (RpcError, BrokerError, NotPermitted, MalformedSubmission, OpRefused) as error:
+        except (messages.RpcError, BrokerError, NotPermitted, MalformedSubmission, OpRefused) as error:
             refused = refused_by(error)
             if principal.is_tenant:
                 refused.message = without_places(refused.message)
@@ -357,7 +351,7 @@ class Window:
                 return await self._thread(asked, reader, stream)
             topic = TOPICS[asked.name]
             await topic.check(self._given.ports, reader, asked.named)
-        except (RpcError, UnknownSession) as error:
+        except (messages.RpcError, UnknownSession) as error:
             channel = LogChannel(asked.topic, stream.news)
             stream.add(channel)
             told = deleted_json(error.found) if isinstance(error, WasDeleted) else {}
@@ -370,7 +364,7 @@ class Window:
     async def _thread(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
         channel = LogChannel(asked.topic, stream.news)
         client = self._given.ports.client(reader, "window")
-        head = await head_of(client, asked.named, no_rollout)
+        head = await head_of(client, asked.named, messages.no_rollout)
         session = head.session
         stream.add(channel)
         seat = ThreadSeat(channel, client)
@@ -396,11 +390,11 @@ class Window:
         ports = self._given.ports
         try:
             export = await self._patiently(export_of(ports, seen.principal, given))
-        except (RpcError, BrokerError, NotPermitted) as error:
+        except (messages.RpcError, BrokerError, NotPermitted) as error:
             raise refused_by(error) from None
         if self._exports >= MOST_AT_ONCE:
             text = f"{MOST_AT_ONCE} logs are exported at this gateway: wait for one to end"
-            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, Code.OVERLOADED, {"retry-after": "10"})
+            raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, messages.Code.OVERLOADED, {"retry-after": "10"})
         headers = [
             (b"content-type", b"application/x-ndjson"),
             (b"content-disposition", f'attachment; filename="{export.name}"'.encode()),
@@ -467,26 +461,26 @@ async def _left(request: Request) -> None:
 
 def away() -> Refused:
     """Redis does not answer."""
-    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, AWAY, Code.INTERNAL, {"retry-after": "2"})
+    return Refused(HTTPStatus.SERVICE_UNAVAILABLE, AWAY, messages.Code.INTERNAL, {"retry-after": "2"})
 
 
 def refused_by(error: Exception) -> Refused:
     """The answer to a call that ended so: a status for each kind, and the code of JSON-RPC."""
     match error:
-        case NotThere():
+        case messages.NotThere():
             return Refused(HTTPStatus.NOT_FOUND, error.message, error.code)
-        case NotMeant():
+        case messages.NotMeant():
             return Refused(HTTPStatus.FORBIDDEN, error.message, error.code)
-        case RpcError(code=Code.BAD_PARAMS):
+        case messages.RpcError(code=messages.Code.BAD_PARAMS):
             return Refused(HTTPStatus.BAD_REQUEST, error.message, error.code)
-        case RpcError(code=Code.UNKNOWN_METHOD):
+        case messages.RpcError(code=messages.Code.UNKNOWN_METHOD):
             return Refused(HTTPStatus.NOT_FOUND, error.message, error.code)
-        case RpcError():
+        case messages.RpcError():
             return Refused(HTTPStatus.CONFLICT, error.message, error.code)
         case NotPermitted():
             return Refused(HTTPStatus.FORBIDDEN, str(error))
         case MalformedSubmission():
-            return Refused(HTTPStatus.BAD_REQUEST, str(error), Code.BAD_PARAMS)
+            return Refused(HTTPStatus.BAD_REQUEST, str(error), messages.Code.BAD_PARAMS)
         case UnknownSession():
             return Refused(HTTPStatus.NOT_FOUND, str(error))
         case Unavailable():
@@ -552,10 +546,10 @@ def _method(name: str) -> Method:
     """The method of this name that a request may call; raises `Refused`."""
     found = METHODS.get(name)
     if found is None or found.before_initialize:
-        raise Refused(HTTPStatus.NOT_FOUND, refusal(name), Code.UNKNOWN_METHOD)
+        raise Refused(HTTPStatus.NOT_FOUND, refusal(name), messages.Code.UNKNOWN_METHOD)
     if found.of_connection:
         text = f"{name} belongs to a connection: GET /api/stream?topic=thread:ID tells of a thread"
-        raise Refused(HTTPStatus.NOT_FOUND, text, Code.UNKNOWN_METHOD)
+        raise Refused(HTTPStatus.NOT_FOUND, text, messages.Code.UNKNOWN_METHOD)
     return found
 
 
@@ -579,7 +573,7 @@ async def _body(request: Request, most: int) -> JsonValue:
 
 
 def _bad(why: str) -> Refused:
-    return Refused(HTTPStatus.BAD_REQUEST, f"Invalid params: {why}", Code.BAD_PARAMS)
+    return Refused(HTTPStatus.BAD_REQUEST, f"Invalid params: {why}", messages.Code.BAD_PARAMS)
 
 
 def _check_json(request: Request) -> None:
@@ -672,14 +666,14 @@ async def export_of(ports: Ports, principal: Principal, given: JsonValue) -> Exp
     """The export that is asked for; raises `RpcError`, `NotPermitted`, `BrokerError`."""
     principal.require(Scope.APPROVE, "export")
     if principal.is_tenant:
-        raise NotMeant(_OTHERS)
+        raise messages.NotMeant(_OTHERS)
     if not isinstance(given, dict):
-        raise bad_params("an object is expected")
+        raise messages.bad_params("an object is expected")
     try:
         wish = ExportWish.model_validate(given)
     except ValidationError as error:
-        raise invalid(error) from None
+        raise messages.invalid(error) from None
     if wish.full:
         principal.require(Scope.ADMIN, _WHOLE)
-    head = await head_of(ports.client(principal, "window"), wish.thread_id, no_rollout)
+    head = await head_of(ports.client(principal, "window"), wish.thread_id, messages.no_rollout)
     return Export(head, wish.full)

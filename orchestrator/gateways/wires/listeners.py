@@ -28,6 +28,7 @@ from websockets.http11 import Request, Response
 
 from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.wires import byte_wire
 from orchestrator.gateways.wires.addresses import (
     HTTP,
     Address,
@@ -38,20 +39,6 @@ from orchestrator.gateways.wires.addresses import (
     refusal,
 )
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch, Unauthenticated
-from orchestrator.gateways.wires.byte_wire import (
-    HANDSHAKE_S,
-    MESSAGE_LIMIT,
-    PING_S,
-    READ_BYTES,
-    STALL_S,
-    CloseCode,
-    SocketStream,
-    StreamBounds,
-    TooSlow,
-    Wire,
-    WireClosed,
-    keep_alive,
-)
 from orchestrator.private_files import FILE, make_folder
 from orchestrator.tables import KIB
 
@@ -63,18 +50,18 @@ BACKLOG = 1024
 """A thousand clients may come back at once when a gateway has died."""
 
 
-async def _nobody(wire: Wire) -> None:
+async def _nobody(wire: byte_wire.Wire) -> None:
     pass
 
 
-LinesDoor = Callable[[SocketStream], Coroutine[Any, Any, None]]
+LinesDoor = Callable[[byte_wire.SocketStream], Coroutine[Any, Any, None]]
 
 
 @record
 class Doors:
     """The servers of a listener's connections."""
 
-    messages: Callable[[Wire], Coroutine[Any, Any, None]] = _nobody
+    messages: Callable[[byte_wire.Wire], Coroutine[Any, Any, None]] = _nobody
     lines: LinesDoor | None = None
     """Its first line says who it is, so it authenticates itself."""
     pages: HttpDoor | None = None
@@ -94,7 +81,7 @@ class ListenerConfig:
     """Connections of one listener, those in their handshake included; more are closed at once."""
     is_ready: Callable[[], bool] = lambda: True
     watch: TokenWatch | None = None
-    bounds: StreamBounds = field(default_factory=StreamBounds)
+    bounds: byte_wire.StreamBounds = field(default_factory=byte_wire.StreamBounds)
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
@@ -206,18 +193,18 @@ class _Streams:
 
     def protocol(self) -> asyncio.StreamReaderProtocol:
         """The asyncio protocol of a new connection."""
-        reader = asyncio.StreamReader(limit=READ_BYTES)
+        reader = asyncio.StreamReader(limit=byte_wire.READ_BYTES)
         return asyncio.StreamReaderProtocol(reader, self._connected)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         if self._door is None or len(self._tasks) >= self._config.most_connections:
             writer.transport.abort()
             return
-        task = asyncio.create_task(self._serve(SocketStream(reader, writer, self._config.bounds)))
+        task = asyncio.create_task(self._serve(byte_wire.SocketStream(reader, writer, self._config.bounds)))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _serve(self, stream: SocketStream) -> None:
+    async def _serve(self, stream: byte_wire.SocketStream) -> None:
         assert self._door is not None
         try:
             await self._door(stream)
@@ -237,7 +224,7 @@ async def _lines(
     listener: socket.socket, streams: _Streams, tls: ssl.SSLContext | None
 ) -> AsyncIterator[None]:
     loop = asyncio.get_running_loop()
-    patience = HANDSHAKE_S if tls else None
+    patience = byte_wire.HANDSHAKE_S if tls else None
     server = await loop.create_server(
         streams.protocol, sock=listener, backlog=BACKLOG, ssl=tls, ssl_handshake_timeout=patience
     )
@@ -277,7 +264,7 @@ async def _websockets(
         try:
             await (config.watch.serve(wire.principal, serving) if config.watch else serving)
         except NotServed as error:
-            await wire.close(CloseCode.NOT_PERMITTED, str(error))
+            await wire.close(byte_wire.CloseCode.NOT_PERMITTED, str(error))
 
     def connected(protocol: Any, server: Server, **bounds: Any) -> asyncio.Protocol:
         def websocket() -> asyncio.Protocol:
@@ -303,7 +290,7 @@ async def _websockets(
         yield
     finally:
         server.server.close()
-        open_ones = [close(each, CloseCode.GOING_AWAY, LEAVING) for each in server.connections]
+        open_ones = [close(each, byte_wire.CloseCode.GOING_AWAY, LEAVING) for each in server.connections]
         await asyncio.gather(streams.close(), *open_ones)
         server.close()
         await server.wait_closed()
@@ -328,7 +315,7 @@ class _Sniffing(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # A transport of uvloop is none by its class.
         self._transport = cast(asyncio.Transport, transport)
-        self._patience = asyncio.get_running_loop().call_later(HANDSHAKE_S, self._transport.abort)
+        self._patience = asyncio.get_running_loop().call_later(byte_wire.HANDSHAKE_S, self._transport.abort)
 
     def data_received(self, data: bytes) -> None:
         assert self._transport is not None
@@ -362,12 +349,12 @@ MOST_REASON = 120
 """Bytes of a close frame's reason (RFC 6455, section 5.5, leaves 123)."""
 BOUNDS: Mapping[str, Any] = {
     "compression": None,
-    "max_size": MESSAGE_LIMIT,
+    "max_size": byte_wire.MESSAGE_LIMIT,
     "max_queue": 4,
     "write_limit": WRITE_BUFFER,
-    "open_timeout": HANDSHAKE_S,
-    "ping_interval": PING_S,
-    "ping_timeout": PING_S,
+    "open_timeout": byte_wire.HANDSHAKE_S,
+    "ping_interval": byte_wire.PING_S,
+    "ping_timeout": byte_wire.PING_S,
     "close_timeout": CLOSE_S,
     "server_header": None,
 }
@@ -440,25 +427,27 @@ class WebSocketWire:
         waiting = transport.get_write_buffer_size() + sum(map(len, messages))
         while True:
             try:
-                async with asyncio.timeout(STALL_S):
+                async with asyncio.timeout(byte_wire.STALL_S):
                     await sending()
                 return
             except ConnectionClosed as error:
-                raise WireClosed("the client has left") from error
+                raise byte_wire.WireClosed("the client has left") from error
             except TimeoutError:
                 if transport.get_write_buffer_size() < waiting:
                     # The frames are in the buffer already, and the client takes some of them.
                     waiting, sending = transport.get_write_buffer_size(), self._connection.drain
                     continue
-            await self.close(CloseCode.TOO_SLOW, "nothing was read; come back, and go on where you were")
-            raise TooSlow(f"the client has read nothing for {STALL_S:g} s")
+            await self.close(
+                byte_wire.CloseCode.TOO_SLOW, "nothing was read; come back, and go on where you were"
+            )
+            raise byte_wire.TooSlow(f"the client has read nothing for {byte_wire.STALL_S:g} s")
 
-    async def close(self, code: CloseCode = CloseCode.DONE, reason: str = "") -> None:
+    async def close(self, code: byte_wire.CloseCode = byte_wire.CloseCode.DONE, reason: str = "") -> None:
         """Sends a close frame, and waits for the client's at most `CLOSE_S`."""
         await close(self._connection, code, reason)
 
 
-async def close(connection: ServerConnection, code: CloseCode, reason: str = "") -> None:
+async def close(connection: ServerConnection, code: byte_wire.CloseCode, reason: str = "") -> None:
     """Ends a WebSocket. The library waits without end for a client that reads nothing; this does not."""
     try:
         async with asyncio.timeout(CLOSE_S):
@@ -481,7 +470,7 @@ class Handshake:
         """None lets the WebSocket open; the principal is the connection's then."""
         answer = self._health(request) or await self._judged(cast(DoorConnection, connection), request)
         if answer is None:
-            keep_alive(connection.transport.get_extra_info("socket"))
+            byte_wire.keep_alive(connection.transport.get_extra_info("socket"))
             return None
         response = connection.respond(answer.status, answer.text)
         if answer.status is HTTPStatus.UNAUTHORIZED:

@@ -23,16 +23,7 @@ from orchestrator.protocol.commands import FileChange
 from orchestrator.protocol.wire import written
 from orchestrator.sandbox.policy_paths import PROJECT_CONFIG, Place
 from orchestrator.sandbox.trusted_files import read_regular
-from orchestrator.tools.patch.grammar import (
-    AddFile,
-    Chunk,
-    DeleteFile,
-    Hunk,
-    LineKind,
-    Patch,
-    PatchSyntaxError,
-    UpdateFile,
-)
+from orchestrator.tools.patch import grammar
 from orchestrator.tools.patch.writer import read_entry
 
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────
@@ -114,7 +105,7 @@ class PatchCheckError(Exception):
         self.hunk_index = hunk_index
 
 
-def refusal_text(error: PatchSyntaxError | PatchCheckError) -> str:
+def refusal_text(error: grammar.PatchSyntaxError | PatchCheckError) -> str:
     """The text that the model reads about a patch that was refused before anything was written."""
     return f"apply_patch verification failed: {error.message}"
 
@@ -152,7 +143,7 @@ class PatchPlan:
     summary: str
 
 
-def plan_patch(patch: Patch, cwd: Path, files: FileReader) -> PatchPlan:
+def plan_patch(patch: grammar.Patch, cwd: Path, files: FileReader) -> PatchPlan:
     """Checks all hunks; raises `PatchCheckError` for the first that cannot be applied.
 
     `cwd` must be absolute; relative paths in the patch start there.
@@ -296,26 +287,26 @@ class _Overlay:
         return "add" if self._before[target] is None or target in self._added else "update"
 
 
-def _check_hunk(overlay: _Overlay, hunk: Hunk) -> None:
+def _check_hunk(overlay: _Overlay, hunk: grammar.Hunk) -> None:
     match hunk:
-        case AddFile():
+        case grammar.AddFile():
             _check_add(overlay, hunk)
-        case DeleteFile():
+        case grammar.DeleteFile():
             _check_delete(overlay, hunk)
-        case UpdateFile():
+        case grammar.UpdateFile():
             _check_update(overlay, hunk)
         case _:
             assert_never(hunk)
 
 
-def _check_add(overlay: _Overlay, hunk: AddFile) -> None:
+def _check_add(overlay: _Overlay, hunk: grammar.AddFile) -> None:
     place = overlay.locate(hunk.path)
     before = _read_for_write(overlay, place)
     image = FileImage(_encoded(hunk.content, place.path), before.mode if before else 0)
     overlay.write(place.target, image, added=True)
 
 
-def _check_delete(overlay: _Overlay, hunk: DeleteFile) -> None:
+def _check_delete(overlay: _Overlay, hunk: grammar.DeleteFile) -> None:
     place = overlay.locate(hunk.path)
     try:
         present = overlay.read(place.path, place.entry) is not None
@@ -326,7 +317,7 @@ def _check_delete(overlay: _Overlay, hunk: DeleteFile) -> None:
     overlay.write(place.entry, None)
 
 
-def _check_update(overlay: _Overlay, hunk: UpdateFile) -> None:
+def _check_update(overlay: _Overlay, hunk: grammar.UpdateFile) -> None:
     place = overlay.locate(hunk.path)
     before, text = _read_for_update(overlay, place)
     try:
@@ -393,7 +384,7 @@ def _write_failed(path: Path, error: OSError) -> _Misfit:
     return _Misfit(f"Failed to write file {path}: {_reason(error)}", path)
 
 
-def _no_match(path: Path, hunk: UpdateFile, mismatch: ChunkMismatch) -> _Misfit:
+def _no_match(path: Path, hunk: grammar.UpdateFile, mismatch: ChunkMismatch) -> _Misfit:
     message = f"Failed to find {mismatch.problem} in {path}"
     if mismatch.expected:
         message += ":\n" + "\n".join(mismatch.expected)
@@ -408,13 +399,13 @@ def _encoded(text: str, path: Path) -> bytes:
         raise _Misfit(f"Failed to write file {path}: the text is not valid Unicode", path) from error
 
 
-def _header(hunk: Hunk) -> str:
+def _header(hunk: grammar.Hunk) -> str:
     match hunk:
-        case AddFile():
+        case grammar.AddFile():
             return f"Add File: {hunk.path}"
-        case DeleteFile():
+        case grammar.DeleteFile():
             return f"Delete File: {hunk.path}"
-        case UpdateFile():
+        case grammar.UpdateFile():
             return f"Update File: {hunk.path}"
         case _:
             assert_never(hunk)
@@ -446,15 +437,15 @@ def _file_change(file: PlannedFile) -> wire.FileChange:
             assert_never(file.kind)
 
 
-def _summary(patch: Patch) -> str:
+def _summary(patch: grammar.Patch) -> str:
     letters: dict[str, list[str]] = {"A": [], "M": [], "D": []}
     for hunk in patch.hunks:
         match hunk:
-            case AddFile():
+            case grammar.AddFile():
                 letters["A"].append(hunk.path)
-            case UpdateFile():
+            case grammar.UpdateFile():
                 letters["M"].append(hunk.move_to or hunk.path)
-            case DeleteFile():
+            case grammar.DeleteFile():
                 letters["D"].append(hunk.path)
             case _:
                 assert_never(hunk)
@@ -504,7 +495,7 @@ class ChunkMismatch(ValueError):
         self.expected = tuple(expected)
 
 
-def apply_chunks(text: str, chunks: Sequence[Chunk]) -> str:
+def apply_chunks(text: str, chunks: Sequence[grammar.Chunk]) -> str:
     """The text with every chunk applied; ends with a newline unless it is empty.
 
     Lines that a chunk keeps stay as the file has them, even where a forgiving pass matched:
@@ -542,15 +533,15 @@ class _Block:
     """A chunk's lines as a block to be found (`old`) and the marks to replace it by."""
 
     old: tuple[str, ...]
-    marks: tuple[tuple[LineKind, str], ...]
+    marks: tuple[tuple[grammar.LineKind, str], ...]
 
     @classmethod
-    def of(cls, chunk: Chunk) -> _Block:
+    def of(cls, chunk: grammar.Chunk) -> _Block:
         marks = tuple((line.kind, line.text) for line in chunk.lines)
-        return cls(tuple(text for kind, text in marks if kind is not LineKind.ADD), marks)
+        return cls(tuple(text for kind, text in marks if kind is not grammar.LineKind.ADD), marks)
 
     def added(self) -> list[str]:
-        return [text for kind, text in self.marks if kind is LineKind.ADD]
+        return [text for kind, text in self.marks if kind is grammar.LineKind.ADD]
 
     def without_last_empty_line(self) -> _Block | None:
         """Models write the text's last newline as an empty line; the file has no such line.
@@ -560,13 +551,15 @@ class _Block:
         if not self.old or self.old[-1] != "":
             return None
         marks = list(self.marks)
-        last = max(i for i, (kind, _) in enumerate(marks) if kind is not LineKind.ADD)
+        last = max(i for i, (kind, _) in enumerate(marks) if kind is not grammar.LineKind.ADD)
         # What is not in the file cannot be kept: if it is to be there, it is new.
-        marks[last : last + 1] = [(LineKind.ADD, "")] if marks[last][0] is LineKind.KEEP else []
-        end = max((i for i, (kind, _) in enumerate(marks) if kind is not LineKind.DROP), default=None)
+        marks[last : last + 1] = (
+            [(grammar.LineKind.ADD, "")] if marks[last][0] is grammar.LineKind.KEEP else []
+        )
+        end = max((i for i, (kind, _) in enumerate(marks) if kind is not grammar.LineKind.DROP), default=None)
         if end is not None and marks[end][1] == "":
-            kept = marks[end][0] is LineKind.KEEP
-            marks[end : end + 1] = [(LineKind.DROP, "")] if kept else []
+            kept = marks[end][0] is grammar.LineKind.KEEP
+            marks[end : end + 1] = [(grammar.LineKind.DROP, "")] if kept else []
         return _Block(self.old[:-1], tuple(marks))
 
     def replacement(self, found: Sequence[str], ending: str) -> list[str]:
@@ -574,11 +567,11 @@ class _Block:
         kept = iter(found)
         lines: list[str] = []
         for kind, text in self.marks:
-            if kind is LineKind.ADD:
+            if kind is grammar.LineKind.ADD:
                 lines.append(text + ending)
                 continue
             line = next(kept)
-            if kind is LineKind.KEEP:
+            if kind is grammar.LineKind.KEEP:
                 lines.append(line)
         return lines
 
@@ -593,7 +586,7 @@ class _TooAlike(Exception):
     """More lines were compared than a patch may cost."""
 
 
-def _after_contexts(seeker: _Seeker, chunk: Chunk, index: int, cursor: int) -> int:
+def _after_contexts(seeker: _Seeker, chunk: grammar.Chunk, index: int, cursor: int) -> int:
     for context in chunk.contexts:
         found = seeker.find((context,), cursor)
         if found is None:
@@ -602,7 +595,9 @@ def _after_contexts(seeker: _Seeker, chunk: Chunk, index: int, cursor: int) -> i
     return cursor
 
 
-def _place(seeker: _Seeker, chunk: Chunk, block: _Block, index: int, cursor: int) -> tuple[int, _Block]:
+def _place(
+    seeker: _Seeker, chunk: grammar.Chunk, block: _Block, index: int, cursor: int
+) -> tuple[int, _Block]:
     """Where the block starts, and the block as it matched (without its last empty line)."""
     for candidate in (block, block.without_last_empty_line()):
         if candidate is None:

@@ -11,31 +11,22 @@ from typing import Final
 import orjson
 
 from orchestrator.broker.records import StoredEntry
+from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
-from orchestrator.core.entries import (
-    DENDRO,
-    EVENT_MSG,
-    RESPONSE_ITEM,
-    Entry,
-    Kind,
-    is_event,
-    milliseconds,
-    stored_kind,
-)
 from orchestrator.protocol.events import RawResponseItem, RequestResolved
 from orchestrator.protocol.items import FunctionCall, FunctionCallOutput
 from orchestrator.protocol.wire import JsonObject, tag_of, written
 from orchestrator.views.event import Event
 
-_ALONE: Final[frozenset[Kind]] = frozenset({FunctionCall, FunctionCallOutput, f.Answered})
+_ALONE: Final[frozenset[e.Kind]] = frozenset({FunctionCall, FunctionCallOutput, f.Answered})
 """Kinds that may tell something, though they are no events."""
 _ITEM_TOLD: Final = {"type": tag_of(RawResponseItem)}
 
 
-def may_tell(kind: Kind) -> bool:
+def may_tell(kind: e.Kind) -> bool:
     """Whether an entry of this kind may be of use to a projector; looked at before it is decoded."""
-    return is_event(kind) or kind in _ALONE
+    return e.is_event(kind) or kind in _ALONE
 
 
 def told_by(stored: StoredEntry, *, facts: bool = True) -> Event | None:
@@ -43,32 +34,32 @@ def told_by(stored: StoredEntry, *, facts: bool = True) -> Event | None:
 
     References to large texts in it are the reader's to resolve. Without `facts` no person's answer is told.
     """
-    kind = stored_kind(stored.payload)
+    kind = e.stored_kind(stored.payload)
     return event_of(stored) if may_tell(kind) and (facts or kind is not f.Answered) else None
 
 
 def event_of(stored: StoredEntry) -> Event | None:
     """The same for an entry that may tell something."""
     line = orjson.loads(stored.payload)
-    at_ms = milliseconds(line["timestamp"])
-    if line["type"] == EVENT_MSG:
+    at_ms = e.milliseconds(line["timestamp"])
+    if line["type"] == e.EVENT_MSG:
         return Event(line.get("id", ""), line["payload"], None, at_ms, stored.seq)
-    return event_in(Entry(line["type"], line["payload"], line.get("id", "")), at_ms, stored.seq)
+    return event_in(e.Entry(line["type"], line["payload"], line.get("id", "")), at_ms, stored.seq)
 
 
-def event_in(entry: Entry, at_ms: int, seq: int) -> Event | None:
+def event_in(entry: e.Entry, at_ms: int, seq: int) -> Event | None:
     """The event that an entry is, or stands for."""
-    if entry.type == EVENT_MSG:
+    if entry.type == e.EVENT_MSG:
         return Event(entry.id, dict(entry.payload), None, at_ms, seq)
-    if entry.type == RESPONSE_ITEM:
+    if entry.type == e.RESPONSE_ITEM:
         kind, name = entry.payload.get("type"), entry.payload.get("name")
         if kind == "function_call_output" or (kind == "function_call" and name in TOLD_BY_ITEMS):
             told: JsonObject = {"item": dict(entry.payload), **_ITEM_TOLD}
             return Event("", told, None, at_ms, seq)
-    return _answer(entry, at_ms, seq) if entry.type == DENDRO else None
+    return _answer(entry, at_ms, seq) if entry.type == e.DENDRO else None
 
 
-def _answer(entry: Entry, at_ms: int, seq: int) -> Event | None:
+def _answer(entry: e.Entry, at_ms: int, seq: int) -> Event | None:
     """A decision on a request of the session's own; one that was sent on names its agent."""
     if not f.states(entry.payload, f.Answered):
         return None

@@ -41,6 +41,7 @@ from orchestrator.protocol.events import ThreadNameUpdated
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.replay import fold_session
+from orchestrator.views import thread_pages
 from orchestrator.views.search import excerpt
 from orchestrator.views.thread_list import (
     Kind,
@@ -53,16 +54,6 @@ from orchestrator.views.thread_list import (
     threads_page,
 )
 from orchestrator.views.thread_log import ThreadLog, begun_since, turn_at
-from orchestrator.views.thread_pages import (
-    Asked,
-    BadCursor,
-    Cursor,
-    Direction,
-    ItemPage,
-    TurnPage,
-    items_page,
-    turns_page,
-)
 from orchestrator.views.threads import Thread, read_state, read_states, threads
 from orchestrator.views.tree_past import place_then
 from orchestrator.views.turns.turn_records import ThreadItem, Turn, TurnId
@@ -115,7 +106,7 @@ class ThreadList(Params):
     limit: Limit | None = None
     cursor: CursorText | None = None
     sort_key: Literal["created_at", "updated_at", "recency_at", "section_position"] | None = None
-    sort_direction: Direction | None = None
+    sort_direction: thread_pages.Direction | None = None
     source_kinds: Annotated[tuple[SourceKind, ...], Field(max_length=MOST_NAMES)] | None = None
     cwd: Text | Texts | None = None
     archived: bool | None = None
@@ -152,7 +143,7 @@ class ThreadList(Params):
         limit = max(1, min(self.limit or USUAL_THREADS, MOST_THREADS))
         try:
             cursor = None if self.cursor is None else ListCursor.of(self.cursor, sort)
-        except BadCursor as error:
+        except thread_pages.BadCursor as error:
             raise bad_params(str(error)) from None
         return ListAsked(limit, sort, self.sort_direction or "desc", cursor, namespace, wanted)
 
@@ -216,7 +207,7 @@ async def _read_states(door: Door, listed: Sequence[Thread]) -> JsonObject:
     return {thread: read_state_json(state) for thread, state in states.items()}
 
 
-def _text(cursor: ListCursor | Cursor | None) -> str | None:
+def _text(cursor: ListCursor | thread_pages.Cursor | None) -> str | None:
     return None if cursor is None else str(cursor)
 
 
@@ -311,7 +302,7 @@ class TurnsList(Params):
     thread_id: str
     limit: Limit | None = None
     cursor: CursorText | None = None
-    sort_direction: Direction | None = None
+    sort_direction: thread_pages.Direction | None = None
     items_view: ItemsView | None = None
     at: TreePlace | None = None
 
@@ -321,14 +312,18 @@ async def turns_list(door: Door, params: TurnsList) -> Result:
     head = await as_it_was(door, await head_to_read(door, params.thread_id), params.at)
     view: ItemsView = params.items_view or "summary"
 
-    async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], TurnPage]:
-        found = await turns_page(log, asked)
+    async def read(
+        log: ThreadLog, asked: thread_pages.Asked
+    ) -> tuple[list[JsonObject], thread_pages.TurnPage]:
+        found = await thread_pages.turns_page(log, asked)
         root_turn = await _root_turns(door, head, found.turns)
         return [listed_turn_json(turn, view, root_turn(turn)) for turn in found.turns], found
 
     limit = max(1, min(params.limit or USUAL_TURNS, MOST_TURNS))
     cursor = _cursor(params.cursor, "turns")
-    return await _page_that_fits(door, head, Asked(params.sort_direction or "desc", limit, cursor), read)
+    return await _page_that_fits(
+        door, head, thread_pages.Asked(params.sort_direction or "desc", limit, cursor), read
+    )
 
 
 class ItemAnchor(Params):
@@ -345,7 +340,7 @@ class ItemsList(Params):
     turn_id: str | None = None
     limit: Limit | None = None
     cursor: CursorText | ItemAnchor | None = None
-    sort_direction: Direction | None = None
+    sort_direction: thread_pages.Direction | None = None
     at: TreePlace | None = None
 
 
@@ -355,27 +350,34 @@ async def items_list(door: Door, params: ItemsList) -> Result:
         raise bad_params("cursor: give a text that such a list answered; items are no places here")
     head = await as_it_was(door, await head_to_read(door, params.thread_id), params.at)
 
-    async def read(log: ThreadLog, asked: Asked) -> tuple[list[JsonObject], ItemPage]:
-        found = await items_page(log, asked, params.turn_id)
+    async def read(
+        log: ThreadLog, asked: thread_pages.Asked
+    ) -> tuple[list[JsonObject], thread_pages.ItemPage]:
+        found = await thread_pages.items_page(log, asked, params.turn_id)
         return [_entry(turn, item) for turn, item in found.items], found
 
     limit = max(1, min(params.limit or USUAL_ITEMS, MOST_ITEMS))
     cursor = _cursor(params.cursor, "items")
-    return await _page_that_fits(door, head, Asked(params.sort_direction or "asc", limit, cursor), read)
+    return await _page_that_fits(
+        door, head, thread_pages.Asked(params.sort_direction or "asc", limit, cursor), read
+    )
 
 
-def _cursor(text: str | None, kind: Literal["turns", "items"]) -> Cursor | None:
+def _cursor(text: str | None, kind: Literal["turns", "items"]) -> thread_pages.Cursor | None:
     try:
-        return None if text is None else Cursor.of(text, kind)
-    except BadCursor as error:
+        return None if text is None else thread_pages.Cursor.of(text, kind)
+    except thread_pages.BadCursor as error:
         raise bad_params(str(error)) from None
 
 
 async def _page_that_fits(
     door: Door,
     head: SessionHead,
-    asked: Asked,
-    read: Callable[[ThreadLog, Asked], Awaitable[tuple[list[JsonObject], TurnPage | ItemPage]]],
+    asked: thread_pages.Asked,
+    read: Callable[
+        [ThreadLog, thread_pages.Asked],
+        Awaitable[tuple[list[JsonObject], thread_pages.TurnPage | thread_pages.ItemPage]],
+    ],
 ) -> Result:
     """A page of the log, of as many rows as a client can be sent: halved until it fits."""
     try:
@@ -384,7 +386,7 @@ async def _page_that_fits(
         while not fits(data):
             asked = replace(asked, limit=len(data) // 2)
             data, found = await read(log, asked)
-    except BadCursor as error:
+    except thread_pages.BadCursor as error:
         raise bad_params(str(error)) from None
     return {
         "data": data,
