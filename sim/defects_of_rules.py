@@ -305,7 +305,7 @@ DEFECTS = (
     Mutant(
         "servers' questions have no deadline",
         "a question of a server that nobody answers in time stays open",
-        text(decide, "_timer_of_task", "if command.id == approval_timer(asked.id) and", "if False and"),
+        text(decide, "_timer_of_task", "if command.id == parts.approval_timer(asked.id) and", "if False and"),
         "servers",
     ),
     Mutant(

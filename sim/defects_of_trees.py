@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import birth, compaction, context, decide
-from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.decide import agent, agent_calls, request, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.runtime import model_request
@@ -36,10 +35,6 @@ def _keeps_its_slot(real: Any) -> Any:
             draft.tree.debits = [debit for debit in draft.tree.debits if debit.amount > 0]
 
     return come_to_rest
-
-
-def _uncounted(real: Any) -> Any:
-    return lambda counter, amount, limit="": real(counter, 0 if counter == SPAWNED else amount, limit)
 
 
 def _sets_what_it_clears(real: Any) -> Any:
@@ -172,7 +167,7 @@ DEFECTS = (
     Mutant(
         "spawn does not count",
         "a new agent is not drawn from those that the tree may make",
-        swapped(agent_calls, "Debit", _uncounted),
+        text(agent_calls, "_create", "parts.Debit(parts.SPAWNED, 1,", "parts.Debit(parts.SPAWNED, 0,"),
     ),
     Mutant(
         "inbox is not lowered",

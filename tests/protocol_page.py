@@ -17,7 +17,6 @@ from typing import Annotated, Any, Final, Literal, NewType, Union, get_args, get
 from pydantic import AliasChoices, BaseModel
 from pydantic.fields import FieldInfo
 
-from orchestrator.gateways.bursts import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 from orchestrator.protocol import (
     agents,
     bounds,
@@ -36,6 +35,8 @@ from orchestrator.protocol import (
     turn_items,
     wire,
 )
+from tests.protocol.lines import RolloutLine
+from tests.protocol.served import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 
 SHARED: Final[tuple[ModuleType, ...]] = (
     inputs, policy, scalars, commands, plans, review, mcp, agents, catalog,
@@ -185,7 +186,7 @@ def _rollout() -> Iterator[str]:
 
 def _own_fields() -> list[str]:
     known = ("timestamp", "item", "extra")
-    return [field.name for field in fields(codec.RolloutLine) if field.name not in known]
+    return [field.name for field in fields(RolloutLine) if field.name not in known]
 
 
 def _unions(module: ModuleType) -> Iterator[str]:

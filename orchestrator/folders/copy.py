@@ -170,9 +170,7 @@ class Copy:
         """Removes an uploaded pack from the spool."""
         taken.pack.unlink(missing_ok=True)
 
-    def make(
-        self, packs: Sequence[PackSource], snapshot: outcomes.FolderSnapshot, *, repository: bool = True
-    ) -> outcomes.Made:
+    def make(self, packs: Sequence[PackSource], snapshot: outcomes.FolderSnapshot) -> outcomes.Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place."""
         with known.system_errors("the folder"):
             objects = self._received(packs)
@@ -181,7 +179,7 @@ class Copy:
             remove(beside)
             build = Build(objects)
             made = build.folder(beside, root)
-            if head is not None and repository:
+            if head is not None:
                 write_repository(beside / ".git", objects, head, made, build.stats, self.bounds)
             doubted(made, clock_ns(self.place.objects))
             self._put_in_place(beside)

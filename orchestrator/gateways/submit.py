@@ -70,8 +70,6 @@ async def submit_op(
     op: ops.Op,
     answers: Callable[[Event, str], bool],
     patience_s: float = PATIENCE_S,
-    *,
-    id: SubmissionId | None = None,
 ) -> OpAnswer:
     """Submits, and waits a while for the first later event that `answers` accepts (given the op's id).
 
@@ -81,7 +79,7 @@ async def submit_op(
     head = await client.head(session)
     if head is None:
         raise UnknownSession(session)
-    id = id or SubmissionId(new_submission_id())
+    id = SubmissionId(new_submission_id())
     await client.submit(session, Submission(id, op))
     looking = _first(client, session, EqCursor.at(head), lambda event: _settles(event, id, answers))
     answer = await _within(patience_s, looking)

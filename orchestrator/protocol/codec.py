@@ -33,8 +33,6 @@ from orchestrator.protocol.policy import (
 )
 from orchestrator.protocol.scalars import CollaborationMode, Personality, ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import (
-    Event,
-    MalformedEvent,
     MalformedSubmission,
     Submission,
     UnknownOp,
@@ -126,25 +124,6 @@ RolloutItem: TypeAlias = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class RolloutLine:
-    """A line of the log. `type` on the wire follows from the item's class.
-
-    `id` is the `Event.id` the item belongs to, `seq` its place, `epoch` the claim that
-    wrote it, `agent_id` its agent in the tree; `salt` and `chain` tie it to the line before.
-    """
-
-    timestamp: str
-    item: RolloutItem
-    id: str | None = None
-    seq: int | None = None
-    epoch: int | None = None
-    agent_id: int | None = None
-    salt: str | None = None
-    chain: str | None = None
-    extra: Mapping[str, JsonValue] = field(default_factory=dict)
-
-
 # ── codec ─────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -217,23 +196,6 @@ def encode_submission(submission: Submission) -> bytes:
 
 
 # --- events --------------------------------------------------------------------------
-
-
-def parse_event(data: bytes | JsonObject) -> Event:
-    """Reads one line of the EQ, or its value; raises `MalformedEvent`."""
-    try:
-        frame = _object(data) if isinstance(data, bytes) else data
-    except _Unreadable as error:
-        raise MalformedEvent(str(error)) from None
-    event_id = frame.get("id")
-    if not isinstance(event_id, str):
-        raise MalformedEvent("id: a string is required")
-    msg = frame.get("msg")
-    try:
-        parsed = event_msg(msg)
-    except ValidationError as error:
-        raise MalformedEvent(_fault(error, msg, "msg")) from None
-    return Event(SubmissionId(event_id), parsed, _rest(frame, ("id", "msg")))
 
 
 def event_msg(value: JsonValue) -> EventMsg:

@@ -307,7 +307,6 @@ class McpToolCallOutput(ItemModel):
 
 
 ResponseInputItem: TypeAlias = Message | FunctionCallOutput | McpToolCallOutput | CustomToolCallOutput
-ResponseInputItemField = Annotated[ResponseInputItem, OneOf()]
 
 
 class ClientText(WireModel):

@@ -1,10 +1,8 @@
 """The two frames of the protocol, `Submission` and `Event`, and what reading one can raise.
 
     ProtocolError
-    ├── MalformedSubmission     the line is not a submission
-    │   └── UnknownOp           it is one, but of an operation not known here
-    ├── MalformedEvent          the value is not an event
-    └── MalformedRolloutLine    the line is not one of a rollout
+    └── MalformedSubmission     the line is not a submission
+        └── UnknownOp           it is one, but of an operation not known here
 
 Messages are one line, short enough for an `error` event, and name the field at fault.
 """
@@ -62,11 +60,3 @@ class MalformedSubmission(ProtocolError):
 
 class UnknownOp(MalformedSubmission):
     """A well-formed submission of an operation that this version does not know."""
-
-
-class MalformedEvent(ProtocolError):
-    """The value is not an event, or a known event with wrong fields."""
-
-
-class MalformedRolloutLine(ProtocolError):
-    """The line is not one of a rollout, or a known item with wrong fields."""

@@ -11,7 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import orjson
 
@@ -158,10 +158,6 @@ class LogLine:
     def session(self) -> str:
         """The session whose log it is; empty for a tree's."""
         return self.id.removeprefix("session:") if self.id.startswith("session:") else ""
-
-
-TextState = Literal["here", "withheld", "redacted"]
-PackState = Literal["here", "named", "withheld"]
 
 
 @record

@@ -97,10 +97,10 @@ def _trusted(said: tuple[str, ...], known: object, now: int) -> tuple[str, ...]:
     return tuple(dict.fromkeys(folder for folder in said if _is_trusted(folder, never)))
 
 
-def program_environment(search_path: str | None = None) -> dict[str, str]:
+def program_environment() -> dict[str, str]:
     """Variables for a process of the product's own that finds programs itself."""
     vouched = os.environ.get(PROGRAMS)
-    return {"PATH": ":".join(program_folders(search_path)), **({PROGRAMS: vouched} if vouched else {})}
+    return {"PATH": ":".join(program_folders()), **({PROGRAMS: vouched} if vouched else {})}
 
 
 def find_named_program(name: str, search_path: str, work: Iterable[Path] = ()) -> str | None:

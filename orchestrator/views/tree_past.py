@@ -61,8 +61,6 @@ _LEVEL: Final = 3
 MarkKind: TypeAlias = Literal[
     "spawn", "end", "failure", "approval", "decision", "takeover", "budget", "person", "snapshot"
 ]
-OF_SESSIONS: Final[frozenset[MarkKind]] = frozenset({"person", "snapshot"})
-"""Marks that the sessions' own logs tell, and the tree's does not."""
 NEWEST: Final = 512
 """Entries at the end of a session's log among which such marks are looked for at first."""
 MOST_OF_SESSIONS: Final = 200

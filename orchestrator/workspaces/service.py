@@ -62,7 +62,6 @@ from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 STORE_PATIENCE_S = 60.0
 """The wait for a store that is away while a folder is made."""
-FORGET_S = 30.0
 LOST = frozenset({"lost", "time"})
 """Kinds of errors behind which there is no keeper any more."""
 ELSEWHERE = frozenset({"no_space", "busy", "lost", "time", "failed"})

@@ -8,13 +8,13 @@ import orjson
 import pytest
 
 from orchestrator.core.blobs import resolve
-from orchestrator.gateways.bursts import NEVER_SERVED
 from orchestrator.protocol.codec import UnknownRolloutItem, event_msg
 from orchestrator.protocol.events import UnknownEvent
 from orchestrator.protocol.ops import OPS
 from tests.core.driver import Session, op, text
 from tests.core.lives import LIVES
 from tests.protocol.lines import encode_msg, parse_rollout_line
+from tests.protocol.served import NEVER_SERVED
 
 SERVED: dict[str, dict[str, Any]] = {
     "set_thread_name": {"name": "n"},

@@ -6,6 +6,7 @@ The product writes lines from its own records and reads them as JSON; tests hold
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
@@ -15,7 +16,6 @@ from orchestrator.protocol.codec import (
     Compacted,
     DendroFact,
     RolloutItem,
-    RolloutLine,
     SessionMeta,
     TurnContext,
     UnknownRolloutItem,
@@ -23,14 +23,43 @@ from orchestrator.protocol.codec import (
     _object,
     _rest,
     _Unreadable,
+    event_msg,
     rollout_item,
 )
 from orchestrator.protocol.events import EventModel, EventMsg, UnknownEvent
+from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.items import UnknownItem
-from orchestrator.protocol.submission import Event, MalformedRolloutLine
+from orchestrator.protocol.submission import Event, ProtocolError
 from orchestrator.protocol.wire import ItemModel, JsonObject, JsonValue
 
 _OWN_TYPES: Final = {"id": str, "seq": int, "epoch": int, "agent_id": int, "salt": str, "chain": str}
+
+
+class MalformedEvent(ProtocolError):
+    """The value is not an event, or a known event with wrong fields."""
+
+
+class MalformedRolloutLine(ProtocolError):
+    """The line is not one of a rollout, or a known item with wrong fields."""
+
+
+@dataclass(frozen=True, slots=True)
+class RolloutLine:
+    """A line of the log. `type` on the wire follows from the item's class.
+
+    `id` is the `Event.id` the item belongs to, `seq` its place, `epoch` the claim that
+    wrote it, `agent_id` its agent in the tree; `salt` and `chain` tie it to the line before.
+    """
+
+    timestamp: str
+    item: RolloutItem
+    id: str | None = None
+    seq: int | None = None
+    epoch: int | None = None
+    agent_id: int | None = None
+    salt: str | None = None
+    chain: str | None = None
+    extra: Mapping[str, JsonValue] = field(default_factory=dict)
 
 
 def encode_event(event: Event) -> bytes:
@@ -42,6 +71,23 @@ def encode_event(event: Event) -> bytes:
 def encode_msg(msg: EventMsg) -> bytes:
     """The event alone, as it stands in `msg` and in a rollout's payload."""
     return _dump(msg)
+
+
+def parse_event(data: bytes | JsonObject) -> Event:
+    """Reads one line of the EQ, or its value; raises `MalformedEvent`."""
+    try:
+        frame = _object(data) if isinstance(data, bytes) else data
+    except _Unreadable as error:
+        raise MalformedEvent(str(error)) from None
+    event_id = frame.get("id")
+    if not isinstance(event_id, str):
+        raise MalformedEvent("id: a string is required")
+    msg = frame.get("msg")
+    try:
+        parsed = event_msg(msg)
+    except ValidationError as error:
+        raise MalformedEvent(_fault(error, msg, "msg")) from None
+    return Event(SubmissionId(event_id), parsed, _rest(frame, ("id", "msg")))
 
 
 def parse_rollout_line(line: bytes, *, foreign: bool = False) -> RolloutLine:

@@ -14,10 +14,10 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.protocol.codec import UnknownRolloutItem, encode_submission, parse_event, parse_submission
+from orchestrator.protocol.codec import UnknownRolloutItem, encode_submission, parse_submission
 from orchestrator.protocol.events import PatchApplyBegin, UnknownEvent
 from orchestrator.protocol.items import UnknownItem
-from tests.protocol.lines import encode_event, encode_rollout_line, parse_rollout_line
+from tests.protocol.lines import encode_event, encode_rollout_line, parse_event, parse_rollout_line
 
 TRANSCRIPTS = Path(__file__).parent.parent / "transcripts"
 CONVERSATIONS = sorted(path.parent.name for path in TRANSCRIPTS.glob("*/sq_eq.ndjson"))

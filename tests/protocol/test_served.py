@@ -6,18 +6,16 @@ import ast
 from collections.abc import Iterator
 from pathlib import Path
 
-from orchestrator.gateways.bursts import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 from orchestrator.protocol import events, ops
 from tests.core.driver import Session
 from tests.coverage_page import enumerations
+from tests.protocol.served import NEVER_SENT, NEVER_SERVED, ONLY_READ, SENT_EVENTS, SERVED_OPS
 from tests.protocol.test_wire_ops import submit
 from tests.protocol.wire_examples import examples
 
 PRODUCT = Path(__file__).parents[2] / "orchestrator"
 REFUSAL = "this version does not serve"
-ADAPT = (
-    "adapt orchestrator/gateways/bursts.py, then: python -m tests.protocol_page > docs/protocol/reference.md"
-)
+ADAPT = "adapt tests/protocol/served.py, then: python -m tests.protocol_page > docs/protocol/reference.md"
 EVENT_TAGS = {model.__name__: tag for tag, model in events.EVENTS.items()}
 
 

@@ -8,11 +8,11 @@ import orjson
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.protocol.codec import UnknownRolloutItem, parse_event
+from orchestrator.protocol.codec import UnknownRolloutItem
 from orchestrator.protocol.events import EVENT_SYNONYMS, EVENTS, UnknownEvent
 from orchestrator.protocol.items import UnknownItem
 from tests.commit_seed import examples
-from tests.protocol.lines import encode_event, encode_rollout_line, parse_rollout_line
+from tests.protocol.lines import encode_event, encode_rollout_line, parse_event, parse_rollout_line
 
 values = st.recursive(
     st.none()

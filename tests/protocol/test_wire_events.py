@@ -8,14 +8,14 @@ import orjson
 import pytest
 
 from orchestrator.protocol import events as ev
-from orchestrator.protocol.codec import event_of, parse_event
+from orchestrator.protocol.codec import event_of
 from orchestrator.protocol.commands import AddFile, UpdateFile
 from orchestrator.protocol.events import CodexErrorKind
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.protocol.scalars import Duration, OutputStream
-from orchestrator.protocol.submission import Event, MalformedEvent
-from tests.protocol.lines import encode_event
+from orchestrator.protocol.submission import Event
+from tests.protocol.lines import MalformedEvent, encode_event, parse_event
 from tests.protocol.wire_examples import Json, examples, ids
 
 EVENTS = examples("events")

@@ -6,11 +6,17 @@ import orjson
 import pytest
 
 from orchestrator.protocol import items
-from orchestrator.protocol.codec import DendroFact, RolloutLine, UnknownRolloutItem, rollout_item
+from orchestrator.protocol.codec import DendroFact, UnknownRolloutItem, rollout_item
 from orchestrator.protocol.events import AgentMessage, UnknownEvent
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.submission import MalformedRolloutLine
-from tests.protocol.lines import encode_payload, encode_rollout_line, parse_rollout_line, rollout_type
+from tests.protocol.lines import (
+    MalformedRolloutLine,
+    RolloutLine,
+    encode_payload,
+    encode_rollout_line,
+    parse_rollout_line,
+    rollout_type,
+)
 from tests.protocol.wire_examples import Json, examples, ids
 
 ITEMS = examples("items")

@@ -541,8 +541,7 @@ HANDLERS: Final[Mapping[EventKind, Handler]] = {
         )
     ),
 }
-HANDLED: Final = frozenset(HANDLERS)
-"""The events that change turns; no other one does."""
+"""The events that change turns, and how; no other one does."""
 
 
 # ── reviews ───────────────────────────────────────────────────────────────────────────────────────
