@@ -21,6 +21,7 @@ from orchestrator.gateways.bearer_tokens import (
     revoke,
 )
 from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.window.door import MOST_WRONG, WRONG_S, Tries
 from tests.runtime.harness import Harness
 from tests.window.site import KEY, Site
 
@@ -223,3 +224,18 @@ async def test_no_secret_of_a_sign_in_stands_in_the_log(site: Site, caplog: pyte
     assert "signed in" in ours
     for secret in (code, token, KEY, browser.client.cookies["dendro"]):
         assert secret not in ours
+
+
+def test_right_try_takes_no_wrong_one_back_and_other_addresses_do_not_wait() -> None:
+    now = [5.0]
+    tries = Tries(lambda: now[0])
+    for _ in range(MOST_WRONG - 1):
+        tries.count("here")
+        now[0] += 1
+    tries.forgive("here", tries.count("here"))
+    assert tries.wait_s("here") == 0
+    tries.count("here")
+    assert tries.wait_s("here") > 0
+    assert tries.wait_s("there") == 0
+    now[0] += WRONG_S
+    assert tries.wait_s("here") == 0
