@@ -8,6 +8,7 @@ unless that is what they are about.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,6 +21,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.calls import ApplyPatch, Call, Exec, RunnableWork
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.commit_parts import Approval, Timer
+from orchestrator.core.context import is_context
 from orchestrator.core.decide import advance, decide
 from orchestrator.core.decide.draft import Decision, Draft
 from orchestrator.core.entries import Entry, decode_entry, encode_entry
@@ -54,6 +56,9 @@ PIECES: Mapping[Work, c.Command] = {CloseCalls(): c.CloseCalls(), EndChildren():
 USAGE: Mapping[str, int] = {"input_tokens": 100, "output_tokens": 20, "total_tokens": 120}
 RULES = Rules(parallel_safe=frozenset({"view_image", "spawn_subagent"}), repeatable=frozenset({"view_image"}))
 """The rules of a worker, as the built-in tools state them."""
+
+
+_TOLD = re.compile(r"<(cwd|approval_policy|sandbox_mode)>(.*?)</\1>")
 
 
 def op(type: str, /, **fields: Any) -> Op:
@@ -258,7 +263,21 @@ class Session:
     def begin(self) -> int:
         """The request that is owed goes out; its number."""
         self.happens(c.BeginRequest())
+        self._knows_where_it_works()
         return self.request_n
+
+    def _knows_where_it_works(self) -> None:
+        """Checks that what the model was told last of where it works is so, as far as it was told."""
+        task = self.state.task
+        if task is None or task.request is None or task.request.purpose != "turn":
+            return
+        told: dict[str, str] = {}
+        for one in map(message_text, filter(is_context, self.shown())):
+            told |= dict(_TOLD.findall(one))
+        mode = task.settings.sandbox_policy["mode"]
+        force = {"cwd": task.settings.cwd, "approval_policy": task.settings.approval_policy}
+        known = {name: value for name, value in {**force, "sandbox_mode": mode}.items() if name in told}
+        assert told == known, "the model is told otherwise of where it works"
 
     def item(self, item: Mapping[str, Any], item_id: str = "", *, begun: bool = False) -> Seen:
         return self.happens(c.ItemCompleted(self.request_n, item, item_id, begun))

@@ -79,6 +79,18 @@ def test_person_goes_on_from_a_turn_that_a_compaction_summed_up() -> None:
     assert session.status == "idle"
 
 
+def test_person_who_goes_back_has_the_model_told_of_settings_that_changed_while_that_turn_ran() -> None:
+    session = talked(1)
+    session.say("question 2", "u2")
+    session.begin()
+    session.submit(op("override_turn_context", approval_policy="never"), "over")
+    session.answers_now("answer 2", "r2")
+    summed_up(session)
+    goes_back(session, "r2")
+    assert "<approval_policy>never</approval_policy>" in said(session)[-2]
+    session.answers("done", "r3")
+
+
 def test_conversation_that_was_put_back_is_compacted_with_what_people_said_in_it() -> None:
     session = talked()
     summed_up(session)

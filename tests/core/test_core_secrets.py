@@ -98,6 +98,17 @@ def test_texts_go_in_the_commit_that_ends_the_task(end: str) -> None:
     assert dropped(seen) == ("n1",)
 
 
+def test_texts_of_each_secret_of_a_task_go_with_its_end() -> None:
+    session = Session()
+    session.submit(op("user_input", items=[text("go")]), "u1")
+    for number in (1, 2, 3):
+        session.asks_for(f"c{number}", name="request_user_input")
+        session.assessed(f"c{number}", WORK)
+        response = {"answers": {"token": {"answers": [SECRET]}, "place": {"answers": ["home"]}}}
+        session.submit(op("user_input_answer", id=f"c{number}", response=response), secret=f"n{number}")
+    assert dropped(session.answers("done")) == ("n1", "n2", "n3")
+
+
 def test_client_that_hands_a_secret_in_in_clear_is_warned() -> None:
     session = asking()
     assert "in clear" in puts_in(session, {"token": [SECRET]}, in_clear=True).one("warning")["message"]

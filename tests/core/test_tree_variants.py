@@ -132,14 +132,32 @@ def test_agents_plan_that_is_sent_back_leaves_the_roots_draft_its_one_time() -> 
 
 def test_interrupt_ends_the_helpers_with_the_call() -> None:
     tree = planning()
-    one, two, _ = drafting(tree)
+    one, two, three = drafting(tree)
     answers(one, written())
     tree.settle()
     ends = tree.root.interrupt().all("sub_agent_tool_call_end")
     assert [end["call_id"] for end in ends] == ["v:plan_variant:2", "v:plan_variant:3"]
     assert {end["outcome"] for end in ends} == {"cancelled"}
     tree.settle()
-    assert two.standing == "canceled"
+    assert (two.standing, three.standing) == ("canceled", "canceled")
+    tree.check()
+
+
+@pytest.mark.parametrize("end", ["interrupt", "input", "configure", "shutdown"])
+def test_whatever_ends_a_call_ends_each_of_its_helpers(end: str) -> None:
+    tree = planning()
+    helpers = drafting(tree)
+    match end:
+        case "interrupt":
+            tree.root.interrupt()
+        case "input":
+            tree.root.say("something else", "u2")
+        case "configure":
+            tree.root.submit(op("configure_session"))
+        case _:
+            tree.root.shutdown()
+    tree.settle()
+    assert [helper.standing for helper in helpers] == ["canceled"] * 3
     tree.check()
 
 

@@ -17,6 +17,7 @@ from typing import Any
 import orjson
 
 from orchestrator.core import commands as c
+from orchestrator.core.agent_views import awaited_helpers
 from orchestrator.core.calls import Await
 from orchestrator.core.commit_parts import NewSession, OutboundMessage, TreeEvent, TreePart
 from orchestrator.core.decide import decide
@@ -316,6 +317,11 @@ class TreeDriver:
                 assert tree.status == "running"
         lanes = [sum(m.interrupt == lane for m in tree.inbox) for lane in (False, True)]
         assert lanes == self.inboxes[agent.sid], f"agent {agent.id}"
+        task = agent.state.task
+        waited = {work.agent_id for _, work in awaited_helpers(task.calls)} if task is not None else set()
+        for child in tree.children.values():
+            asked = child.agent_id in waited or child.ending or not (child.helper and child.active)
+            assert asked, f"helper {child.agent_id} is at work, and no call waits for it"
         for child in tree.listed_children.values():
             status = known.agents[child.agent_id].status
             # A parent need not know that what it queued has begun.

@@ -610,6 +610,15 @@ async def test_redaction_is_stated_and_changes_no_root(kept: Kept, office: Offic
         assert all(b"swordfish" not in archive.read(name) for name in archive.namelist())
 
 
+async def test_redaction_is_stated_also_where_its_log_has_gone_on_since(kept: Kept, office: Office) -> None:
+    session = await kept.has(said("go"), said("the password is swordfish"))
+    await office.looks()
+    await redacted(kept, session, (await kept.head(session)).seq)
+    await grow(kept, session, "more", "idle")
+    stated = await office.looks(MINUTE)
+    assert [(head.log, head.state) for head in stated] == [(f"session:{session}", "redacted")]
+
+
 async def test_all_is_looked_at_at_once_where_redis_was_away(
     kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -150,11 +150,16 @@ async def test_nobody_gives_way_while_nobody_waits(harness: Harness) -> None:
     assert await harness.run(session, quantum_s=0.0) is Ended.PARKED
 
 
+RUNS = b'"phase":"running"'
+
+
 async def test_a_command_is_not_run_where_replicas_do_not_confirm_it(harness: Harness) -> None:
     session = await harness.session()
     answers = iter([False, True])
 
     async def confirmed(claim: Claim, seq: int) -> bool:
+        begun = [one.seq for one in await harness.broker.logs.read_rollout(session) if RUNS in one.payload]
+        assert begun[-1] <= seq, "the call's begin is among what replicas have"
         return next(answers)
 
     harness.models.will([calls("c1"), ends()], [calls("c2"), ends()])

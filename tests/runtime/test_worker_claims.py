@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -177,6 +177,22 @@ async def test_full_worker_has_others_told_of_what_it_alone_was_told(harness: Ha
             assert await _last(harness, short) == "w2"
         harness.tools.gates["c1"].open()
         await harness.until(long, "task_complete")
+
+
+async def test_full_worker_has_others_told_of_sessions_of_each_of_its_pools(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[tuple[str, SessionId]] = []
+
+    async def pass_on(pool: str, sessions: Iterable[SessionId]) -> None:
+        told.extend((pool, one) for one in sessions)
+
+    monkeypatch.setattr(harness.ports.broker.claims, "pass_on", pass_on)
+    one, two, three = [await harness.session() for _ in range(3)]
+    worker = harness.worker(pools=(POOL, "other", "third"))
+    worker._add_alone([(POOL, one), ("other", two), ("third", three)])
+    await worker._turn_away()
+    assert sorted(told) == sorted([(POOL, one), ("other", two), ("third", three)])
 
 
 @pytest.mark.usefixtures("without_looks")
