@@ -45,7 +45,8 @@ def seal_tree(sight: Sight, keys: Keys, given: Given) -> Reply:
         return [b"REFUSED", b"the log has another entry"]
     first, last = (entries[at][0].partition(b"-")[0] for at in (0, len(seen) - 1))
     known |= {first: segment, b"index": b" ".join((*known.get(b"index", b"").split(), first)), b"end": last}
-    sight.stream(keys[0]).begins_at(int(last) + 1)
+    for _ in seen:
+        sight.stream(keys[0]).loses()
     return [b"OK", sight.now]
 
 
