@@ -44,8 +44,13 @@ class Answers:
         """By signature: the session, the call, and the entry that it has led to."""
 
     def went_back(self) -> None:
-        """Forgets when questions were asked: that is unknown for logs that are read anew."""
+        """Forgets when questions were asked: that is unknown for logs that are read anew.
+
+        A signature whose decision was lost may decide again: its answer can still be in the queue. What logs
+        keep of decisions is noted as they are read anew.
+        """
         self._asked.clear()
+        self._signatures.clear()
 
     def _shown(self, session: str, fact: Mapping[str, Any]) -> None:
         """The rule `answer_shown`: who decides here says what they had before them, and the log keeps it."""
@@ -61,11 +66,14 @@ class Answers:
         """The rule `answer_signed`: a decision that counts bears a fresh signature under just that, once."""
         if not self.signed or fact.get("digest") or fact.get("secret"):
             return
-        self._watch.reach.saw("answer_signed")
         digest = sha256(str(fact.get("shown", "")).encode()).hexdigest()
         parts = ("dendro-answer/1", session, fact["turn"], fact["call_id"], fact["decision"])
         text = "\n".join((*parts, str(fact["answered_ms"]), digest, ""))
         given, place = str(fact.get("sig", "")), (session, fact["call_id"], seen.seq)
+        if self._watch.reads_anew:
+            self._signatures[given] = place
+            return
+        self._watch.reach.saw("answer_signed")
         if fact.get("key") != KNOWN or base64.b64decode(given) != signature_under(text):
             self._watch.broken("answer_signed", f"{session}: {fact} is under no signature that it needs")
         elif self._signatures.setdefault(given, place) != place:
@@ -73,14 +81,17 @@ class Answers:
 
     def entry(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """A fact of a session's log, whose queue was read to its end before that was written."""
+        persons = fact["kind"] == "answer" and "agent_id" not in fact and fact["who"] != "timer"
         if self._watch.reads_anew:
+            if persons:
+                self._signed(session, seen, fact)
             return
         if fact["kind"] == "call" and fact["phase"] in ANSWERABLE:
             place = session, fact["call_id"]
             if place in self._asked:
                 self._watch.reach.saw("asked_first")
             self._asked[place] = seen.tip
-        elif fact["kind"] == "answer" and "agent_id" not in fact and fact["who"] != "timer":
+        elif persons:
             self._shown(session, fact)
             self._signed(session, seen, fact)
             self._answered(session, seen, fact)

@@ -39,11 +39,11 @@ from orchestrator.gateways.wires.authentication import Authentication, NotServed
 from orchestrator.gateways.wires.byte_wire import MESSAGE_LIMIT, STALL_S, CloseCode, TooSlow, WireClosed
 from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.deletion import delete_everywhere
+from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.runtime.loader import restore_session
 from orchestrator.tables import SessionDefaults, ToolSettings
 from sim.accounts import MODEL_SETTINGS
 from sim.double import EPOCH_S
-from sim.log_source import StoredLogs
 from sim.loop import Lane, SimLoop
 from sim.machines import POOL, Clock, Site, storage_on
 

@@ -25,10 +25,10 @@ from orchestrator.rollouts.bundle_receipts import Head
 from orchestrator.rollouts.notary import Look, Notary
 from orchestrator.rollouts.notary_state import Alarm, KnownLog, NotaryState
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.rollouts.register import BadRegister, Forked
 from orchestrator.rollouts.signed_notes import Note, Signer
 from sim.double import EPOCH_S, Double
-from sim.log_source import StoredLogs
 from sim.loop import Lane
 from sim.machines import Process, Site, archive_of, broker_on, storage_of
 from sim.notary_rules import NotaryRules

@@ -41,6 +41,7 @@ from orchestrator.protocol.plans import (
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.runtime.loader import restore_session
 from orchestrator.views import ViewError
@@ -49,7 +50,6 @@ from orchestrator.wiring.open_deployment import SealedLogs
 from sim.answering import Answering
 from sim.double import EPOCH_S
 from sim.grammar_terms import BOTH, BRINGS, BROUGHT, MEANT, PNG
-from sim.log_source import StoredLogs
 from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on

@@ -20,6 +20,7 @@ from typing import Any, cast
 import orjson
 
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
+from orchestrator.core.facts import Claimed
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog
@@ -134,7 +135,8 @@ class UpkeepProcess(Process):
         )
         retention_ms = None if rules.retention_s is None else int(rules.retention_s * 1000)
         packs = Packs(site.objects.opened()) if rules.packs else None
-        upkeep = Upkeep(mover, retention_ms, rules.verify_sessions, self._reaping, packs=packs)
+        about = Claimed(name, name, "uid:1", "0")
+        upkeep = Upkeep(mover, retention_ms, rules.verify_sessions, self._reaping, packs=packs, about=about)
         self._settings = worker_settings(upkeep, cast(Any, queue))
         self._hourly = {cron.name: Hourly(cron) for cron in self._settings["cron_jobs"]}
         queue.heard.append((self.main, self._woken.set))

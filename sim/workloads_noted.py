@@ -18,11 +18,11 @@ from orchestrator.rollouts.bundle_check import check_bundle
 from orchestrator.rollouts.bundle_receipts import Receipt, Trust, read_statement
 from orchestrator.rollouts.bundle_writer import Order, WantedReceipts, write_bundle
 from orchestrator.rollouts.deletion import delete_everywhere
+from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.rollouts.register import Register
 from orchestrator.rollouts.signed_notes import Signer
 from sim.archive_moves import NEVER, UpkeepRules
 from sim.fixture import Fixture, new_session, perhaps_agents, used
-from sim.log_source import StoredLogs
 from sim.machines import Clock, archive_of, broker_on, storage_of
 from sim.notary import INTERVAL_S, NAME, PRIVATE, NotaryProcess, Office, strikes
 

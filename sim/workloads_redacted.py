@@ -17,13 +17,12 @@ from orchestrator.core.sender import Sender
 from orchestrator.protocol import ops
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.objects import ArchiveUnavailable
-from orchestrator.rollouts.redaction import Act, Plan, Wanted, plan_of, redact
+from orchestrator.rollouts.redaction import Act, Plan, StoredLogs, Wanted, plan_of, redact
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import restore_session
 from sim.archive_moves import NEVER, UpkeepRules
 from sim.double import EPOCH_S
 from sim.fixture import Fixture, new_session, perhaps_agents
-from sim.log_source import StoredLogs
 from sim.loop import Lane
 from sim.machines import Process, archive_of, broker_on, storage_of
 from sim.people import Person, words

@@ -23,6 +23,7 @@ import sys
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import arq
@@ -36,14 +37,17 @@ from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
 from orchestrator.core.counts import counted
+from orchestrator.core.facts import Claimed
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.redaction import finish_redactions
+from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.reaper import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
+from orchestrator.wiring.new_sessions import this_process
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.portable import pack_store
 from orchestrator.workspaces.stored_packs import Packs
@@ -95,6 +99,8 @@ class Upkeep:
     """Whether this process has looked for trees that an earlier version left out of what is looked at."""
     packs: Packs | None = None
     """The packs of portable folders; None where there are none to look after."""
+    about: Claimed = field(default_factory=this_process)
+    """This process, as a log names it with whose redaction it goes on."""
     webhook: Webhook | None = None
     """The owner's server; None if there is none to be told."""
 
@@ -105,19 +111,21 @@ class Upkeep:
 
 def upkeep_of(settings: Settings, storage: Storage, url: str) -> Upkeep:
     rules = settings.upkeep
+    mover = Mover(
+        storage=storage,
+        name=f"upkeep-{worker_name()}",
+        seal_after=rules.seal_after,
+        archive_after_ms=int(rules.archive_after_days * DAY_MS),
+        idle_after_ms=None if rules.archive_idle_days is None else int(rules.archive_idle_days * DAY_MS),
+        seal_idle_ms=None if rules.seal_idle_s is None else int(rules.seal_idle_s * 1000),
+    )
     return Upkeep(
-        mover=Mover(
-            storage=storage,
-            name=f"upkeep-{worker_name()}",
-            seal_after=rules.seal_after,
-            archive_after_ms=int(rules.archive_after_days * DAY_MS),
-            idle_after_ms=None if rules.archive_idle_days is None else int(rules.archive_idle_days * DAY_MS),
-            seal_idle_ms=None if rules.seal_idle_s is None else int(rules.seal_idle_s * 1000),
-        ),
+        mover=mover,
         retention_ms=None if rules.retention_days is None else int(rules.retention_days * DAY_MS),
         verify_sessions=rules.verify_sessions,
         reaping=lambda: reaping(settings, url),
         packs=pack_store(settings),
+        about=this_process(mover.name),
     )
 
 
@@ -169,8 +177,9 @@ async def look(ctx: Context) -> None:
         if upkeep.webhook is not None:
             upkeep.webhook.set_aside(heads, now_ms)
         concerned |= {head.session: head for head in heads if concerns(head)}
-    if done := await finish_redactions(upkeep.storage, upkeep.mover.name):
-        log.info("copies of redacted text of %s are removed now", counted(done, "session"))
+    restore = partial(restore_session, upkeep.storage)
+    if done := await finish_redactions(upkeep.storage, upkeep.about, restore):
+        log.info("redactions of %s that were not at their ends are done now", counted(done, "session"))
     for complaint in unattended(list(concerned.values()), await broker.claims.workers(), now_ms):
         log.warning("%s", complaint)
 

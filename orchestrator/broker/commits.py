@@ -167,13 +167,17 @@ class Storage(Port):
             case _:
                 raise reply.unexpected()
 
-    async def rewrite(self, claim: Claim, seen: bytes, manifest: bytes) -> Stored | Fenced | Refused:
-        """Names other segments of the same entries, in which redacted ones have no text; all copies are gone.
+    async def rewrite(
+        self, claim: Claim, seen: bytes, manifest: bytes, owed: Sequence[str] | None = None
+    ) -> Stored | Fenced | Refused:
+        """Names other segments of the same entries, in which redacted ones have no text.
 
-        Refused if the manifest is not the one that was `seen`.
+        `owed`: what the session is marked with from now on; None where no copy is left. Refused if the
+        manifest is not the one that was `seen`.
         """
         keys = [self.keys.session(claim.session)]
-        rewrite = call("rewrite", keys, **holder(claim), seen=seen, manifest=manifest)
+        mark = "" if owed is None else " ".join(("owed", *owed))
+        rewrite = call("rewrite", keys, **holder(claim), seen=seen, manifest=manifest, redacting=mark)
         return await self._store(claim, rewrite)
 
     async def archive(self, claim: Claim, closed_root: SessionId | None = None) -> Stored | Fenced | Refused:

@@ -241,7 +241,7 @@ class Logs(Port):
         return _instead(key, (await self._connection.command("HGETALL", key)).items())
 
     async def redacting(self, session: SessionId) -> list[str] | None:
-        """Large texts that are to go with what was redacted of a session; None where no copy is left."""
+        """Words that say what a redaction still owes of a session; None where it owes nothing."""
         found = await self._connection.command("HGET", self.keys.session(session), "redacting")
         return found.decode().split()[1:] if found else None
 

@@ -485,7 +485,7 @@ class CommitRequest:
     redacted: tuple[RedactedEntry, ...] = ()
     """Entries that lose their text: with it go the session's snapshot and its queue of events."""
     redacting: tuple[str, ...] = ()
-    """Digests of large texts that are to go with them."""
+    """Words that say what the redaction owes behind this commit."""
 
 
 @record

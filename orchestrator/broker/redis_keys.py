@@ -116,7 +116,8 @@ The fields of a session's hash, by who writes them:
     snapshot_seq                                     snapshot restore
     sealed_seq manifest                              seal rewrite
     redacting                                        commit: copies of what it redacted are still to be
-                                                     removed, with these large texts; rewrite clears
+                                                     removed, with these large texts, and entries of these
+                                                     sessions to be redacted; rewrite sets, or clears
     archived                                         archive restore
 """
 

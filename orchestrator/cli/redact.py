@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.broker.records import SessionHead
-    from orchestrator.core.facts import Claimed
     from orchestrator.rollouts.redaction import Act, Plan
     from orchestrator.wiring.open_deployment import Opened
 
@@ -125,28 +124,9 @@ def _act(why: str) -> Act:
 
     from orchestrator.gateways.principals import machine_user
     from orchestrator.rollouts.redaction import Act
+    from orchestrator.wiring.new_sessions import this_process
 
-    return Act(why, machine_user().sender("cli"), _worker(), time.time_ns() // 1_000_000)
-
-
-def _worker() -> Claimed:
-    """This process, as the first entry of its claim names it."""
-    import os
-    import platform
-    import socket
-
-    from orchestrator.core.facts import Claimed
-    from orchestrator.wiring.deployment import worker_name
-    from orchestrator.wiring.new_sessions import VERSION
-
-    return Claimed(
-        worker_name(),
-        socket.gethostname(),
-        f"uid:{os.getuid()}",
-        VERSION,
-        python=platform.python_version(),
-        sandbox={"kind": "none"},
-    )
+    return Act(why, machine_user().sender("cli"), this_process(), time.time_ns() // 1_000_000)
 
 
 async def _remove_files(found: Opened) -> None:

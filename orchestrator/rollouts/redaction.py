@@ -3,23 +3,38 @@
 Each copy is looked for first: the event and the item of one output, agents' and forks' logs, the tree's log,
 large texts, prompts. Then, for each log, one commit states a fact for each entry (`Redacted`) and takes the
 text away in Redis, with the session's snapshot and its queue of events. What is not in Redis follows:
-segments of the archive, large texts, prompts. A session is marked until all of that is done (`redacting`), so
-that upkeep goes on where a process died. Chain and Merkle roots stay: they go by the digest.
+segments of the archive, large texts. A session is marked until all of that is done (`redacting`), also with
+entries and sessions that the redaction has not come to, so that upkeep goes on where a process died. Chain
+and Merkle roots stay: they go by the digest.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import uuid
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import orjson
 
-from orchestrator.broker.claims import Claims
+from orchestrator.broker.blobs import Texts
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import (
+    Claim,
     Claimed,
     CommitRequest,
     Committed,
@@ -61,6 +76,8 @@ from orchestrator.rollouts.segments import Manifest
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.summary import Position, session_meta
 from orchestrator.rollouts.tree_log import tree_entries
+
+log = logging.getLogger("dendro.redaction")
 
 INSTEAD: Final = "[redacted]"
 LEAST_WORDS: Final = 8
@@ -242,6 +259,8 @@ class Plan:
     tree: TreeId
     heads: dict[SessionId, SessionHead] = field(default_factory=dict)
     entries: dict[SessionId, list[int]] = field(default_factory=dict)
+    chains: dict[SessionId, bytes] = field(default_factory=dict)
+    """The chain value of the last of a session's entries."""
     texts: list[tuple[TreeId, str]] = field(default_factory=list)
     """Large texts that go, each with the tree that has it."""
     copies: list[Copy] = field(default_factory=list)
@@ -399,6 +418,7 @@ class _Look:
                 names |= {(head.tree, name) for name in named}
                 if goes:
                     taken.append(entry.seq)
+                    plan.chains[head.session] = entry.chain
                 if hit and (goes or _kind(line) is not f.Redacted):
                     tag = str(line["payload"].get("kind") or line["payload"].get("type"))
                     what = tag if goes else f"{tag}: it cannot be redacted"
@@ -482,26 +502,109 @@ class Act:
     now_ms: int
 
 
+@record
+class _Rest:
+    """Entries of a session that are still to be redacted."""
+
+    session: SessionId
+    seqs: tuple[int, ...]
+    chain: bytes
+    """The chain value of the last of them: behind a moment to which Redis went back these may be others."""
+
+    @property
+    def word(self) -> str:
+        return f"{self.session}:{','.join(map(str, self.seqs))}:{self.chain.hex()}"
+
+    @classmethod
+    def of(cls, word: str) -> _Rest:
+        session, seqs, chain = word.split(":")
+        return cls(SessionId(session), tuple(map(int, seqs.split(","))), bytes.fromhex(chain))
+
+
+@record
+class _Owed:
+    """The part of a redaction that is still to be done, as the mark of a session has it (`redacting`).
+
+    A large text of the session's own tree is its digest there, one of another tree `tree/digest`.
+    """
+
+    texts: tuple[tuple[TreeId, str], ...] = ()
+    rests: tuple[_Rest, ...] = ()
+
+    def words(self, tree: TreeId) -> tuple[str, ...]:
+        texts = (digest if of == tree else f"{of}/{digest}" for of, digest in self.texts)
+        return (*texts, *(rest.word for rest in self.rests))
+
+    @classmethod
+    def read(cls, words: Iterable[str], tree: TreeId) -> _Owed:
+        words = list(words)
+        texts = [word.rpartition("/") for word in words if ":" not in word]
+        return cls(
+            tuple((TreeId(of or tree), digest) for of, _, digest in texts),
+            tuple(_Rest.of(word) for word in words if ":" in word),
+        )
+
+    def covers(self, other: _Owed) -> bool:
+        """Whether another mark is of this redaction, or of a part of it."""
+        own = {rest.session: {*rest.seqs} for rest in self.rests}
+        return {*other.texts} <= {*self.texts} and all(
+            {*rest.seqs} <= own.get(rest.session, set()) for rest in other.rests
+        )
+
+
 async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> int:
     """Takes the planned entries' text away; answers how many. Each session has to be at rest.
 
     Raises `NotRedacted` for the first session that is not, and nothing was changed; but where it began to
-    work meanwhile, those before it are done, and a second call does the rest. Large texts go with the last
-    session of their tree: until then another one may need them.
+    work meanwhile, those before it are done, and upkeep does the rest when it is at rest. Large texts go with
+    the last session: until then another one may need them.
 
     Prompts, and texts of trees without such an entry, go first: no log says that they are owed, and a second
-    call finds the words by the entries.
+    call finds the words by the entries. What an earlier redaction of these sessions owes is done before.
     """
-    done = 0
-    for session in plan.entries:
-        await _see_at_rest(found, session, act)
-    trees = {plan.heads[session].tree: session for session in plan.entries}
+    rests = tuple(_Rest(each, tuple(seqs), plan.chains[each]) for each, seqs in plan.entries.items())
+    for rest in rests:
+        await _see_at_rest(found, plan.heads[rest.session], rest if len(rests) > 1 else None, act)
+    for rest in rests:
+        await _go_on(found, storage, rest.session, act.worker)
+    trees = {plan.heads[session].tree for session in plan.entries}
     for who in sorted(plan.people - {""}):
         await found.broker.requests.forget_prompts(who, plan.has)
     await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
-    for session, seqs in plan.entries.items():
-        texts = [digest for tree, digest in plan.texts if trees.get(tree) == session]
-        done += await _redact_session(found, storage, plan.heads[session], seqs, texts, act)
+    owed = _Owed(tuple(text for text in plan.texts if text[0] in trees), rests)
+    return await _redact_sessions(found, storage, owed, act)
+
+
+async def _redact_sessions(found: LogSource, storage: Storage, owed: _Owed, act: Act) -> int:
+    """Redacts one session after the other; each is marked until the next one is.
+
+    So there is no moment between at which nothing says what is still to be done.
+    """
+    done, before = 0, None
+    for at, rest in enumerate(owed.rests):
+        try:
+            taken = await _redact_session(found, rest, replace(owed, rests=owed.rests[at:]), act)
+        except NotRedacted:
+            if before is not None:
+                await before.finish(storage, replace(owed, rests=owed.rests[at:]))
+            raise
+        except BaseException:
+            if before is not None:
+                await before.release()
+            raise
+        if taken is None:
+            continue
+        done += taken.count
+        if before is not None and not taken.count:
+            # It was done before, and is not marked with what comes behind it.
+            await taken.finish(storage, None)
+            continue
+        if before is not None:
+            await before.finish(storage, None)
+        before = taken
+    if before is not None:
+        await _remove_texts(storage, owed.texts)
+        await before.finish(storage, None)
     return done
 
 
@@ -513,34 +616,72 @@ async def _claimed(found: LogSource, session: SessionId, act: Act) -> Claimed:
     return claimed
 
 
-async def _see_at_rest(found: LogSource, session: SessionId, act: Act) -> None:
-    """Raises `NotRedacted` for a session that is at work, before anything of others is changed."""
-    claimed = await _claimed(found, session, act)
-    head = await found.broker.logs.head(session)
-    await found.broker.claims.release(claimed.claim, park_at=_At(claimed.seq, claimed.head))
-    if head is None or head.status not in _RESTS:
-        raise NotRedacted(_in_a_task(session))
+async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, act: Act) -> None:
+    """Raises `NotRedacted` where a session cannot be redacted, before anything of others is changed.
+
+    `rest`: what is to be taken of it, where there are others.
+    """
+    claimed = await _claimed(found, head.session, act)
+    try:
+        now = await found.broker.logs.head(head.session)
+        if now is None or now.status not in _RESTS:
+            raise NotRedacted(_in_a_task(head.session))
+        if rest is not None:
+            await _Fold(found, head, rest).run(claimed.seq, claimed.head)
+    finally:
+        await found.broker.claims.release(claimed.claim, park_at=_At(claimed.seq, claimed.head))
 
 
 def _in_a_task(session: SessionId) -> str:
     return f"session {session} is in the middle of a task: it is redacted at rest"
 
 
-async def _redact_session(
-    found: LogSource, storage: Storage, head: SessionHead, seqs: Sequence[int], texts: Sequence[str], act: Act
-) -> int:
-    session = head.session
+async def _redact_session(found: LogSource, rest: _Rest, owed: _Owed, act: Act) -> _Redacted | None:
+    """Commits what is to be taken of a session; None where it is gone. The caller finishes it.
+
+    `owed` is what the redaction has still to do, this session's part included.
+    """
+    session = rest.session
+    head = await found.broker.logs.head(session)
+    if head is None:
+        return None
     claimed = await _claimed(found, session, act)
-    claim, at = claimed.claim, _At(claimed.seq, claimed.head)
+    redacted = _Redacted(found, claimed, _At(claimed.seq, claimed.head))
     try:
-        told = await _Fold(found, head, frozenset(seqs)).run(claimed.seq, claimed.head)
+        known = await found.broker.logs.redacting(session)
+        if known is not None and not owed.covers(_Owed.read(known, head.tree)):
+            raise NotRedacted(f"another redaction of session {session} is not done yet")
+        told = await _Fold(found, head, rest).run(claimed.seq, claimed.head)
         if told.state.task is not None or told.state.queue:
             raise NotRedacted(_in_a_task(session))
-        at = await _commit(found, claimed, told, texts, act)
-        await _finish(storage, claimed, texts, told.stated)
-    finally:
-        await found.broker.claims.release(claim, park_at=at)
-    return len(told.redacted)
+        redacted.at = await _commit(found, claimed, told, owed, act)
+    except BaseException:
+        await redacted.release()
+        raise
+    redacted.count, redacted.stated = len(told.redacted), told.stated
+    return redacted
+
+
+@dataclass(slots=True)
+class _Redacted:
+    """A session whose log says what was taken of it; copies beside the log are left."""
+
+    found: LogSource
+    claimed: Claimed
+    at: _At
+    count: int = 0
+    stated: Mapping[int, bytes] | None = None
+    """The lines that stand instead, where the log was read."""
+
+    async def finish(self, storage: Storage, still: _Owed | None) -> None:
+        """Removes the copies, and ends the claim; `still` is what stays marked."""
+        try:
+            await _finish(storage, self.claimed, still, self.stated)
+        finally:
+            await self.release()
+
+    async def release(self) -> None:
+        await self.found.broker.claims.release(self.claimed.claim, park_at=self.at)
 
 
 @record
@@ -554,8 +695,8 @@ class _At:
 class _Fold:
     """The log as it will be: folded with what stands instead."""
 
-    def __init__(self, found: LogSource, head: SessionHead, seqs: frozenset[int]) -> None:
-        self._found, self._head, self._seqs = found, head, seqs
+    def __init__(self, found: LogSource, head: SessionHead, rest: _Rest) -> None:
+        self._found, self._head, self._rest, self._seqs = found, head, rest, frozenset(rest.seqs)
         self.state = State()
         self.redacted: list[tuple[StoredEntry, bytes]] = []
         self.stated: dict[int, bytes] = {}
@@ -575,6 +716,9 @@ class _Fold:
                 if entry.digest or payload is not entry.payload:
                     self.stated[entry.seq] = payload
                 self.state = evolve(self.state, decode_entry(payload), entry.seq)
+                if entry.seq == self._rest.seqs[-1] and entry.chain != self._rest.chain:
+                    # Redis has lost those that were meant.
+                    return await _Fold(self._found, self._head, _NOTHING).run(seq, head)
                 last = _At(entry.seq, entry.chain)
         if (last.seq, last.head) != (seq, head):
             raise NotRedacted(f"the log of session {self._head.session} is not whole: see `dendro verify`")
@@ -595,6 +739,9 @@ class _Fold:
         return encoded.line
 
 
+_NOTHING: Final = _Rest(SessionId(""), (0,), b"")
+
+
 def _shape(state: State) -> tuple[Any, ...]:
     """The parts of a state that no redaction may change."""
     return (
@@ -610,16 +757,19 @@ def _shape(state: State) -> tuple[Any, ...]:
     )
 
 
-async def _commit(found: LogSource, claimed: Claimed, told: _Fold, texts: Sequence[str], act: Act) -> _At:
+async def _commit(found: LogSource, claimed: Claimed, told: _Fold, owed: _Owed, act: Act) -> _At:
+    """Commits the facts; `owed` begins with this session's part, which gets shorter with each commit."""
     claim, at, last_commit = claimed.claim, _At(claimed.seq, claimed.head), claimed.last_commit
     writer = LogWriter(os.urandom, found.secret, claim.epoch)
-    log = f"session:{claim.session}"
+    of = f"session:{claim.session}"
     for start in range(0, len(told.redacted), AT_ONCE):
-        some = told.redacted[start : start + AT_ONCE]
+        some, left = told.redacted[start : start + AT_ONCE], told.redacted[start + AT_ONCE :]
+        own = replace(owed.rests[0], seqs=tuple(entry.seq for entry, _ in left))
+        marked = replace(owed, rests=(*([own] if left else ()), *owed.rests[1:]))
         stated: list[f.Fact] = [act.worker] if start == 0 else []
         for entry, payload in some:
             digest, who = entry.covered.hex(), act.by.who
-            stated.append(f.Redacted(log, entry.seq, digest, who, act.why, orjson.loads(payload), by=act.by))
+            stated.append(f.Redacted(of, entry.seq, digest, who, act.why, orjson.loads(payload), by=act.by))
         entries, seq, head = [], at.seq, at.head
         blobs = dict(told.blobs)
         for each in stated:
@@ -642,7 +792,7 @@ async def _commit(found: LogSource, claimed: Claimed, told: _Fold, texts: Sequen
                 RedactedEntry(entry.seq, entry.epoch, entry.covered, entry.chain, payload)
                 for entry, payload in some
             ),
-            redacting=tuple(texts),
+            redacting=marked.words(claim.tree),
         )
         await found.texts.store(claim.tree, told.blobs if start == 0 else {})
         answer = await found.broker.commits.commit(request)
@@ -661,16 +811,15 @@ def _line(stated: f.Fact, now_ms: int, blobs: dict[str, bytes]) -> dict[str, Any
 
 
 async def _finish(
-    storage: Storage, claimed: Claimed, texts: Collection[str], instead: Mapping[int, bytes] | None = None
+    storage: Storage, claimed: Claimed, still: _Owed | None, instead: Mapping[int, bytes] | None = None
 ) -> None:
-    """Removes what is not in the log's stream: segments with the text, and large texts.
+    """Removes the segments with the text; the session stays marked with what is `still` to be done.
 
     `instead` is what stands instead of redacted entries, where the caller has read the log.
     """
     claim = claimed.claim
     head = await storage.broker.logs.head(claim.session)
     assert head is not None
-    await _remove_texts(storage, ((claim.tree, digest) for digest in texts))
     manifest = Manifest.decode(head.manifest)
     kept = []
     if manifest.segments and instead is None:
@@ -692,11 +841,22 @@ async def _finish(
     named = {segment.name for segment in kept}
     stray = [name for name in await storage.archive.segments(claim.tree, claim.session) if name not in named]
     encoded = Manifest(tuple(kept)).encode() if manifest.segments else head.manifest
-    answer = await storage.broker.commits.rewrite(claim, head.manifest, encoded)
+    if stray:
+        # Segments that no manifest names still have the text: the mark outlives them.
+        owed = await storage.broker.logs.redacting(claim.session)
+        await _rewrite(storage, claim, head.manifest, encoded, owed)
+        for name in stray:
+            await storage.archive.remove_segment(name)
+    left = None if still is None else still.words(claim.tree)
+    await _rewrite(storage, claim, encoded if stray else head.manifest, encoded, left)
+
+
+async def _rewrite(
+    storage: Storage, claim: Claim, seen: bytes, manifest: bytes, owed: Sequence[str] | None
+) -> None:
+    answer = await storage.broker.commits.rewrite(claim, seen, manifest, owed)
     if not isinstance(answer, Stored):
         raise NotRedacted(f"copies of session {claim.session} stay in the archive: {answer}")
-    for name in stray:
-        await storage.archive.remove_segment(name)
 
 
 async def _remove_texts(storage: Storage, texts: Iterable[tuple[TreeId, str]]) -> None:
@@ -707,36 +867,129 @@ async def _remove_texts(storage: Storage, texts: Iterable[tuple[TreeId, str]]) -
 
 async def _stated_in(storage: Storage, head: SessionHead) -> dict[int, bytes]:
     """The lines that stand instead of a log's redacted entries, as its facts say."""
+    return {stated.seq: encode_json(stated.instead) async for stated in _redactions_of(storage, head)}
+
+
+async def _redactions_of(storage: Storage, head: SessionHead) -> AsyncIterator[f.Redacted]:
+    """The redactions that a log tells of: those of its own entries."""
     from orchestrator.rollouts.full_log import full_log
 
-    told: dict[int, bytes] = {}
     async for entry in full_log(storage.broker.logs, storage.archive, head.session, 0, head.seq):
         if stored_kind(entry.payload) is f.Redacted:
             stated = f.decode(decode_entry(entry.payload).payload)
             assert isinstance(stated, f.Redacted)
             if stated.log == f"session:{head.session}":
-                told[stated.seq] = encode_json(stated.instead)
-    return told
+                yield stated
 
 
-async def finish_redactions(storage: Storage, worker: str) -> int:
-    """Upkeep's part: removes the copies that a process which died has left; answers of how many sessions."""
-    done = 0
+@dataclass(frozen=True)
+class StoredLogs:
+    """A log source over the storage of sessions."""
+
+    storage: Storage
+    texts: Texts
+
+    @classmethod
+    def of(cls, storage: Storage) -> StoredLogs:
+        return cls(storage, Texts(storage.blobs, archived=storage.archive.text))
+
+    @property
+    def broker(self) -> Broker:
+        return self.storage.broker
+
+    @property
+    def secret(self) -> bytes:
+        return self.storage.secret
+
+    def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        from orchestrator.rollouts.full_log import full_log
+
+        return full_log(self.broker.logs, self.storage.archive, session, after, through)
+
+    async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
+        wanted = list(digests)
+        await self.texts.fetch(tree, wanted)
+        found = {digest: self.texts.get(digest) for digest in wanted}
+        return {digest: text for digest, text in found.items() if text is not None}
+
+
+async def finish_redactions(
+    storage: Storage, worker: f.Claimed, restore: Callable[[SessionId], Awaitable[bool]]
+) -> int:
+    """Upkeep's part: goes on with what a process that died has left; answers of how many sessions.
+
+    Sessions that are at work are left for the next look.
+    """
+    found, done = StoredLogs.of(storage), 0
     for shard in range(storage.broker.config.shards):
         for session, _ in await storage.broker.logs.redacted_lately(shard, 0):
-            texts = await storage.broker.logs.redacting(session)
-            if texts is None:
-                continue
-            claims: Claims = storage.broker.claims
-            claimed = await claims.claim_session(session, worker, uuid.uuid4().hex, parked=True)
-            if claimed is None:
-                continue
-            try:
-                await _finish(storage, claimed, texts)
-                done += 1
-            finally:
-                await claims.release(claimed.claim, park_at=_At(claimed.seq, claimed.head))
+            with suppress(UnknownSession):
+                try:
+                    done += await _go_on(found, storage, session, worker, restore)
+                except NotRedacted as error:
+                    log.info("a redaction is not done yet: %s", error)
     return done
 
 
-__all__ = ["Act", "Copy", "NotRedacted", "Plan", "Wanted", "finish_redactions", "plan_of", "redact"]
+async def _go_on(
+    found: LogSource,
+    storage: Storage,
+    session: SessionId,
+    worker: f.Claimed,
+    restore: Callable[[SessionId], Awaitable[bool]] | None = None,
+) -> bool:
+    """Does what a redaction owes that a session is marked with; False where it owes nothing."""
+    head = await storage.broker.logs.head(session)
+    words = await storage.broker.logs.redacting(session)
+    if head is None or words is None:
+        return False
+    owed = _Owed.read(words, head.tree)
+    refused: NotRedacted | None = None
+    try:
+        if owed.rests:
+            if restore is not None:
+                await _bring_back(storage, owed, restore)
+            await _redact_sessions(found, storage, owed, await _act_of(storage, head, worker))
+    except NotRedacted as error:
+        refused = error
+    # What is marked now has no part that is to be redacted, or one that is not at rest.
+    words = await storage.broker.logs.redacting(session)
+    if words is not None:
+        left = _Owed.read(words, head.tree)
+        claimed = await _claimed(found, session, Act("", Sender(""), worker, 0))
+        taken = _Redacted(found, claimed, _At(claimed.seq, claimed.head))
+        if refused is None:
+            await _remove_texts(storage, left.texts)
+        await taken.finish(storage, None if refused is None else left)
+    if refused is not None:
+        raise refused
+    return True
+
+
+async def _bring_back(storage: Storage, owed: _Owed, restore: Callable[[SessionId], Awaitable[bool]]) -> None:
+    """Sessions that were archived meanwhile come back to Redis: they are written to."""
+    for rest in owed.rests:
+        head = await storage.broker.logs.head(rest.session)
+        if head is not None and head.archived:
+            await restore(rest.session)
+
+
+async def _act_of(storage: Storage, head: SessionHead, worker: f.Claimed) -> Act:
+    """The redaction that a log tells of last, gone on with by another process."""
+    last = f.Redacted("", 0, "", "", "", {})
+    async for stated in _redactions_of(storage, head):
+        last = stated
+    return Act(last.why, last.by or Sender(last.who), worker, storage.broker.now_ms())
+
+
+__all__ = [
+    "Act",
+    "Copy",
+    "NotRedacted",
+    "Plan",
+    "StoredLogs",
+    "Wanted",
+    "finish_redactions",
+    "plan_of",
+    "redact",
+]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import platform
+import socket
 from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
@@ -10,6 +12,7 @@ from pathlib import Path
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.birth import Birth, ForkedFrom, taken_facts, taken_settings
+from orchestrator.core.facts import Claimed
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.lines import given
@@ -36,11 +39,23 @@ from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared, register_outside
 from orchestrator.tables import SESSION_KEYS, AgentSettings
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
-from orchestrator.wiring.deployment import portable_pool, session_pool
+from orchestrator.wiring.deployment import portable_pool, session_pool, worker_name
 
 VERSION = version("dendro-orchestrator")
 SESSIONS = "sessions"
 """The folder of rollout files, in the user's own."""
+
+
+def this_process(name: str = "") -> Claimed:
+    """This process, as the first entry of its claim names it."""
+    return Claimed(
+        name or worker_name(),
+        socket.gethostname(),
+        f"uid:{os.getuid()}",
+        VERSION,
+        python=platform.python_version(),
+        sandbox={"kind": "none"},
+    )
 
 
 def guide(settings: Settings) -> Guide:

@@ -79,13 +79,13 @@ def archive(sight: Sight, keys: Keys, given: Given) -> Reply:
 
 
 def rewrite(sight: Sight, keys: Keys, given: Given) -> Reply:
-    who, seen, manifest = given.words(3), given.word(), given.word()
+    who, seen, manifest, owed = given.words(3), given.word(), given.word(), given.word()
     session = sight.hash(keys[0])
     if not holds(session, *who):
         return fenced(session)
     if session.get(b"manifest", b"") != seen:
         return [b"REFUSED", b"the manifest is another one"]
-    session |= {b"manifest": manifest, b"redacting": b""}
+    session |= {b"manifest": manifest, b"redacting": owed}
     return [b"OK", sight.now]
 
 

@@ -7,6 +7,7 @@ import re
 import uuid
 import zipfile
 from collections.abc import AsyncIterator, Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -50,7 +51,7 @@ from orchestrator.rollouts.rollout_file import RolloutFile, locked, rollout_path
 from orchestrator.rollouts.segments import Manifest
 from orchestrator.rollouts.summary import Position
 from orchestrator.rollouts.verify import audit_file
-from orchestrator.runtime.loader import Cache, Loaded, load
+from orchestrator.runtime.loader import Cache, Loaded, load, restore_session
 from tests.rollouts.conftest import kept
 from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, newcomer, output, said
 from tests.rollouts.test_bundle_writer import bundled, held
@@ -59,6 +60,7 @@ __all__ = ["kept"]
 ANN = Sender("ann@host", "", "admin", "cli", "machine")
 SECRET = "the number of ACME is 4711-0815"
 LARGE = f"{SECRET} " + "and more of the page " * INLINE_BYTES
+UPKEEP = f.Claimed("upkeep", "host", "uid:1", "0")
 ACT = Act("personal data", ANN, f.Claimed("cli@host", "host", "uid:1", "0"), NOW_MS)
 
 
@@ -80,6 +82,11 @@ def worked() -> list[Entry]:
         ),
         e.fact(f.TaskEnded("completed")),
     ]
+
+
+async def finished(kept: Kept) -> int:
+    """Looks for what redactions owe, as upkeep does each minute; answers of how many sessions it was done."""
+    return await finish_redactions(kept.stored, UPKEEP, partial(restore_session, kept.stored))
 
 
 async def planned(kept: Kept, session: SessionId, *seqs: int, find: str = "") -> Plan:
@@ -285,7 +292,7 @@ def test_what_stands_instead_of_a_queued_turn_is_a_turn() -> None:
     assert UserTurn.of(made).op.type == "user_turn"
 
 
-@pytest.mark.parametrize("copies", ["have the text", "are written anew"])
+@pytest.mark.parametrize("copies", ["have the text", "are without a name", "are written anew"])
 async def test_upkeep_finishes_what_a_process_that_died_has_left(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, copies: str
 ) -> None:
@@ -300,14 +307,111 @@ async def test_upkeep_finishes_what_a_process_that_died_has_left(
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         if copies == "have the text":
             patch.setattr(redaction, "_finish", dies)
+        elif copies == "are without a name":
+            patch.setattr(kept.stored.archive, "remove_segment", dies)
         else:
             patch.setattr(kept.broker.commits, "rewrite", dies)
         await redacted(kept, session, find="ACME")
     assert SECRET.encode() in await everything(kept, tmp_path), "the manifest names segments with it"
-    assert await finish_redactions(kept.stored, "upkeep") == 1
+    assert await finished(kept) == 1
     assert SECRET.encode() not in await everything(kept, tmp_path)
-    assert await finish_redactions(kept.stored, "upkeep") == 0
+    assert await finished(kept) == 0
     assert (await audit_session(kept.stored, await kept.head(session))).findings == []
+
+
+async def dies_at(kept: Kept, monkeypatch: pytest.MonkeyPatch, commit: int, plan: Plan) -> None:
+    """A redaction whose process dies before one of its commits, of one entry each."""
+    from orchestrator.rollouts import redaction
+
+    real, left = kept.broker.commits.commit, [commit]
+
+    async def commits(request: Any) -> Any:
+        left[0] -= 1
+        if not left[0]:
+            raise KeyboardInterrupt
+        return await real(request)
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(redaction, "AT_ONCE", 1)
+        patch.setattr(kept.broker.commits, "commit", commits)
+        await redact(kept, kept.stored, plan, ACT)
+
+
+@pytest.mark.parametrize("commit", [2, 3, 4, 5])
+async def test_redaction_whose_process_dies_between_its_commits_is_done_by_upkeep(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, commit: int
+) -> None:
+    session = await kept.has(*worked())
+    fork = await a_fork(kept, session)
+    await sealed(kept, session, 9)
+    plan = await planned(kept, session, find="ACME")
+    assert (list(plan.entries), plan.count) == ([session, fork], 5)
+    await dies_at(kept, monkeypatch, commit, plan)
+    assert SECRET.encode() in await everything(kept, tmp_path)
+    assert await finished(kept) >= 1
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    assert await finished(kept) == 0
+    for each, seqs in plan.entries.items():
+        head = await kept.head(each)
+        assert (head.holder, (await audit_session(kept.stored, head)).findings) == (None, [])
+        told = [one async for one in kept.log(each, head.seq)]
+        facts = [f.decode(decode_entry(one.payload).payload) for one in told if b'"redacted"' in one.payload]
+        stated = [fact for fact in facts if isinstance(fact, f.Redacted)]
+        assert sorted(fact.seq for fact in stated) == sorted(seqs), "each once"
+        assert {(fact.why, fact.by) for fact in stated} == {("personal data", ANN)}
+
+
+async def test_redaction_is_gone_on_with_when_its_other_session_is_at_rest_or_was_archived(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await kept.has(*worked())
+    fork = await a_fork(kept, session)
+    await sealed(kept, session, 9)
+    plan = await planned(kept, session, find="ACME")
+    await dies_at(kept, monkeypatch, 1 + len(plan.entries[session]), plan)
+    held = await kept.broker.claims.claim_session(fork, "w", "k", parked=True)
+    assert held is not None
+    assert await finished(kept) == 0
+    assert await kept.broker.logs.redacting(session), "the fork is owed"
+    manifest = Manifest.decode((await kept.head(session)).manifest)
+    inside = [one for each in manifest.segments for one in await kept.stored.archive.read_segment(each)]
+    assert inside
+    assert not any(SECRET.encode() in one.payload for one in inside), "its own copies are gone"
+    await kept.broker.claims.release(held.claim)
+    brought = list[SessionId]()
+
+    async def restored(other: SessionId) -> bool:
+        brought.append(other)
+        await kept.redis.hset(kept.broker.keys.session(fork), "archived", "")
+        return True
+
+    await kept.redis.hset(kept.broker.keys.session(fork), "archived", "1")
+    assert await finish_redactions(kept.stored, UPKEEP, restored) == 1
+    assert (brought, await finished(kept)) == ([fork], 0)
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+async def test_second_redaction_does_first_what_the_one_before_owes(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await kept.has(*worked(), said("and the other number is 0815-0815"))
+    await dies_at(kept, monkeypatch, 2, await planned(kept, session, find="ACME"))
+    assert await redacted(kept, session, find="0815-0815") == 1
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    assert await finished(kept) == 0
+
+
+async def test_entries_that_redis_has_lost_since_are_not_taken_by_their_numbers(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await kept.has(*worked())
+    fork = await a_fork(kept, session)
+    plan = await planned(kept, session, find="ACME")
+    plan.chains[fork] = bytes(32)
+    before = await kept.head(fork)
+    assert await redact(kept, kept.stored, plan, ACT) == len(plan.entries[session])
+    assert (await kept.head(fork)).seq == before.seq
+    assert await finished(kept) == 0
 
 
 async def test_entries_that_name_the_session_and_sessions_at_work_are_refused(kept: Kept) -> None:
