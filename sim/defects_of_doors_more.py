@@ -12,6 +12,7 @@ from orchestrator.gateways import sq_eq as lines_door
 from orchestrator.gateways.app_server.client_connection import Connection
 from orchestrator.gateways.app_server.door import Conversations, Door
 from orchestrator.gateways.app_server.live_threads import LiveThread
+from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.bursts import Burst
 from orchestrator.gateways.client import Client
@@ -49,6 +50,17 @@ def _crowds(name: str, wrong: str, plant: Any, test: str = "") -> Mutant:
 
 
 DEFECTS = (
+    Mutant(
+        "pieces of text without the version",
+        "a client of JSON-RPC 2.0 is told pieces of a text that are sent together without the member",
+        text(
+            Outbox,
+            "_take",
+            "return versioned(data) if self.versioned else data",
+            "return versioned(data) if self.versioned and waiting.data else data",
+        ),
+        "doors",
+    ),
     _doors(
         "settled in another thread",
         "a request that is settled in one thread takes back another thread's of the same call id",

@@ -81,5 +81,19 @@ DEFECTS = (
         lua("_commit_writes", "redis.call('DEL', snapshot, KEYS[3])", "redis.call('DEL', KEYS[3])"),
         "redactions",
     ),
+    Mutant(
+        "redaction forgets its other entries",
+        "a commit of a redaction marks its session with copies alone, and with no entry that is still to go",
+        text(
+            redaction, "_commit", "rests=(*([own] if left else ()), *owed.rests[1:])", "rests=owed.rests[1:]"
+        ),
+        "redactions",
+    ),
+    Mutant(
+        "upkeep goes on with copies alone",
+        "upkeep removes what a redaction has left of copies, and takes no entry",
+        text(redaction, "_go_on", "if owed.rests:", "if owed.rests and restore is None:"),
+        "redactions",
+    ),
 )
 """Found by the workloads `receipts` and `redactions`."""

@@ -384,6 +384,14 @@ DEFECTS = (
         "amnesia",
     ),
     Mutant(
+        "look-ups of two clients are one",
+        "the answer to a client's look-up ends another client's of the same id",
+        text(
+            evolve, "_looked_up", "(asked.id, asked.client) != (fact.id, fact.client)", "asked.id != fact.id"
+        ),
+        "queues",
+    ),
+    Mutant(
         "requests outlive trust",
         "a worker does not end the work of a claim that it cannot trust any more",
         text(Worker, "_tick", "runner.lose()", "pass"),

@@ -54,6 +54,10 @@ class DoorClient(ABC):
         """Whether it makes sessions of its own beside those that it shares."""
         self.asks = True
         """Whether its person answers; a client of version 2 may name a model as the reviewer instead."""
+        # Drawn beside the others: what else it does is as it is without, and kept stories stay as they are.
+        drawn = Random(f"versioned:{name}:{rng.getstate()[1][:4]}").random()
+        self.versioned = drawn < 0.3 and not site.network.instant
+        """Whether its messages say that they are of JSON-RPC 2.0."""
         self.wanted: dict[str, None] = {}
         """Sessions that it hears, and resumes when it comes back."""
         self.here = False
@@ -159,6 +163,7 @@ class DoorClient(ABC):
 
     def _took(self, ears: Ears, data: bytes) -> None:
         message = orjson.loads(data)
+        self._doors.dialect(ears, message, versioned=self.versioned)
         id, method = message.get("id"), message.get("method")
         if method is None:
             asked, params, answer = self._waiting.pop(id, ("", {}, None))
@@ -191,12 +196,15 @@ class DoorClient(ABC):
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[self._sent] = method, params, answer
         self._note("calls", method, str(params.get("threadId") or params.get("conversationId") or "")[-4:])
-        wire.write(orjson.dumps({"id": self._sent, "method": method, "params": params}))
+        self._writes(wire, {"id": self._sent, "method": method, "params": params})
         return await answer
+
+    def _writes(self, wire: SimWire, message: Mapping[str, Any]) -> None:
+        wire.write(orjson.dumps({"jsonrpc": "2.0", **message} if self.versioned else message))
 
     def _says_to(self, id: Any, result: Mapping[str, Any]) -> None:
         if self._wire is not None and self._ears is not None and self._ears.living:
-            self._wire.write(orjson.dumps({"id": id, "result": result}))
+            self._writes(self._wire, {"id": id, "result": result})
 
     def _decides_later(self, id: Any, decisions: tuple[str, ...]) -> None:
         """Answers a request: late, twice, or not at all."""

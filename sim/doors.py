@@ -315,6 +315,13 @@ class Doors:
     def saw(self, case: str) -> None:
         self._watch.reach.saw(case)
 
+    def dialect(self, ears: Ears, message: Mapping[str, Any], *, versioned: bool) -> None:
+        """The rule `dialect`, of a message to a client that says its version, or does not."""
+        if versioned and str(message.get("method", "")).endswith(("/delta", "_delta")):
+            self.saw("dialect")
+        if message.get("jsonrpc") != ("2.0" if versioned else None):
+            self.broken("dialect", f"{ears.whose} ({versioned}) is told {message!r:.200}")
+
     def answers(self, ears: Ears, session: str, call: str, agent: int = 0) -> None:
         """A client answers a request that is open, as far as it knows."""
         self.given.append(Given(ears, session, call, agent, self.now_s, self._rewinds))

@@ -506,6 +506,7 @@ CASES = {
     "snapshot_compared": Case("a snapshot was compared with the log"),
     "stopping_taken_over": Case("a session was claimed from a holder that was stopping its task"),
     "cancel_taken_over": Case("an agent was claimed from a holder that was ending it"),
+    "looked_up_by_two": Case("two clients asked under one id, and neither was answered yet"),
     "answered_by_turn": Case("somebody answered a request for approval by its turn"),
     "answered_by_agent": Case("somebody answered a request of an agent by the agent's number"),
     "supervisor_missed": Case(

@@ -31,6 +31,13 @@ DOOR_RULES = {
         "An answer that a client gives to an open request is handed to the session that asked, as its own.",
         Case("an answer of a client of a gateway was handed in"),
     ),
+    "dialect": Rule(
+        (
+            "A client whose first message says that it is of JSON-RPC 2.0 is told that in every message, "
+            "and no other client is."
+        ),
+        Case("a client that says so was told a piece of a text"),
+    ),
     "permitted": Rule(
         (
             "What a session is given comes from one whose token counts, is of its namespace, and holds the "

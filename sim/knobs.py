@@ -14,6 +14,7 @@ from random import Random
 from orchestrator.broker import job_queue
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.decide import agent, task
+from orchestrator.rollouts import redaction
 from orchestrator.runtime import step
 from orchestrator.tools.exec import worker_processes
 
@@ -27,6 +28,8 @@ _SMALL = (
     (worker_processes, "UNSEEN_S", 5.0),
 )
 """Constants of the product, and what they are in seeds with small bounds."""
+_OFTEN_SMALL = ((redaction, "AT_ONCE", 1),)
+"""The same, in most seeds: a redaction of a few entries is one of several commits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +46,8 @@ class Knobs:
     """How many entries a submission queue takes."""
     own_models: bool = False
     """Reviews and planning sessions are asked of another model than their session's."""
+    few_at_once: bool = False
+    """A redaction commits its entries one by one."""
 
     @classmethod
     def drawn(cls, rng: Random) -> Knobs:
@@ -52,7 +57,8 @@ class Knobs:
             mixed=rng.random() < 0.15,
             small=rng.random() < 0.25,
             queue=rng.choice((3, 6)) if rng.random() < 0.15 else 1_000,
-            own_models=rng.random() < 0.4,
+            own_models=(drawn := rng.random()) < 0.4,
+            few_at_once=drawn * 1_000 % 1 < 0.8,
         )
 
     @property
@@ -62,7 +68,9 @@ class Knobs:
     @contextmanager
     def set(self) -> Iterator[None]:
         """While a simulation runs the product's bounds are this seed's."""
-        before = [(module, name, getattr(module, name)) for module, name, _ in _SMALL]
+        before = [(module, name, getattr(module, name)) for module, name, _ in (*_SMALL, *_OFTEN_SMALL)]
+        for module, name, few in _OFTEN_SMALL if self.few_at_once else ():
+            setattr(module, name, few)
         for module, name, small in _SMALL if self.small else ():
             setattr(module, name, small)
         try:

@@ -63,6 +63,14 @@ NOTARY_RULES = {
         ),
         Case("a bundle was held against a receipt that was older than the register"),
     ),
+    "bundled": Rule(
+        (
+            "A bundle of a tree that is taken while its agents commit holds for two readers that share no "
+            "code, has each session that there was when it was asked for, and each log as it was at one of "
+            "its ends."
+        ),
+        Case("a log of a tree with agents grew while its bundle was written"),
+    ),
 }
 NOTARY_CASES = {
     "notary_forked": Case("a notary stopped, because another one had continued its register"),

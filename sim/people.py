@@ -127,6 +127,8 @@ class Person(Answering):
         """Whether this person says where input goes, and which turn an op is for."""
         self.two_clients = False
         """Whether this person queues input by two clients that count their submissions alike."""
+        self.looks_twice = False
+        """Whether this person looks things up by both of them."""
         self.fickle = False
         """Whether this person's turns are under other policies than the turns before."""
         self.apart_s = 0.0
@@ -293,6 +295,8 @@ class Person(Answering):
             await self.submits(session, ops.SetThreadName(name=name))
         if self._whims.random() < LOOKS:
             await self.submits(session, a_lookup(self._whims, f"typed {self.name}.{self._numbered}"))
+        if self.looks_twice and self._whims.random() < 0.3:
+            await self._looks_twice(session)
         match self._rng.choices(list(self.habits), list(self.habits.values()))[0]:
             case "say":
                 await self.says(session)
@@ -347,6 +351,14 @@ class Person(Answering):
                 break
             await asyncio.sleep(1.0)
         await self.submits(session, ops.ThreadRollback(num_turns=self._rng.choice((1, 1, 2, 3))))
+
+    async def _looks_twice(self, session: str) -> None:
+        """Asks for something by two clients that know nothing of each other, under one id."""
+        self._numbered += 1
+        id, op = f"{self.name}.{self._numbered}{BOTH}", a_lookup(self._whims, f"typed {self.name}")
+        await asyncio.gather(
+            *(self.submits(session, op, id, client) for client in (None, self._second_client))
+        )
 
     async def _requeues(self, session: str) -> None:
         """Lets inputs wait, and takes one of them back or puts them in another order before it looks."""

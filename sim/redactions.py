@@ -17,7 +17,7 @@ import zstandard
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.broker.replies import stored_entry
-from orchestrator.core.entries import Entry, decode_entry
+from orchestrator.core.entries import DENDRO, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED
 from orchestrator.core.state import State
@@ -43,6 +43,13 @@ REDACTION_RULES = {
         ),
         Case("an entry was redacted"),
     ),
+    "redacted_whole": Rule(
+        (
+            "A redaction that has begun comes to its end, whoever dies: when upkeep has looked, all that it "
+            "was to take is taken, in each of its sessions, or Redis has lost it."
+        ),
+        Case("a process that redacted died when a part of its entries was taken"),
+    ),
     "words_gone": Rule(
         (
             "When a redaction is done, its words are nowhere in Redis, in the archive or in a request to the "
@@ -55,6 +62,8 @@ REDACTION_RULES = {
 REDACTION_CASES = {
     "redaction_died": Case("a process that redacted died in the middle"),
     "redaction_ended": Case("upkeep removed the copies that a redaction had left", ("reply rewrite OK",)),
+    "redaction_unnamed": Case("a process that redacted died between segments and the manifest"),
+    "redacted_prompts": Case("a prompt was forgotten that had redacted words", ("reply forget_prompts OK",)),
     "redacted_sealed": Case("an entry was redacted that was in the archive"),
     "redacted_heard": Case("a follower was told what stands instead of redacted words"),
     "redaction_lost": Case("Redis went back behind a redaction"),
@@ -88,7 +97,18 @@ class Gone:
     """Where it said that they stay: `session:seq`, and trees."""
     ends: Mapping[str, int]
     """How far the logs went that it has looked through."""
+    began_s: float
     done_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A redaction as its process has planned it."""
+
+    who: str
+    """The name of the process, under which its log says that it began."""
+    entries: tuple[tuple[str, int, bytes], ...]
+    """Session, number and digest of each entry that it is to take."""
 
 
 class Redactions:
@@ -100,9 +120,11 @@ class Redactions:
         """Entries as they were written, by their digests."""
         self._facts: list[Mapping[str, Any]] = []
         self.gone: list[Gone] = []
-        self.trees = set[str]()
-        """Trees of which something was redacted, also where Redis has lost that: large texts of theirs may be
-        gone."""
+        self.planned: list[Planned] = []
+        self._prompted: list[tuple[float, bytes]] = []
+        """When prompts were added to a history, with their words."""
+        self.texts = set[tuple[str, str]]()
+        """Large texts, by tree and digest, that a redaction was to take, also where Redis has lost that."""
 
     # ── logs ──────────────────────────────────────────────────────────────────────────────────
 
@@ -120,7 +142,6 @@ class Redactions:
         """A fact of the log says that an entry was redacted."""
         if fact["log"] != f"session:{session}" or not 0 < fact["seq"] < seen.seq:
             self._watch.broken("redacted", f"{session}: a fact redacts {fact['log']} at {fact['seq']}")
-        self.trees.add(seen.tree)
         self._facts.append(fact)
 
     def read(self, session: str, seen: Seen) -> None:
@@ -184,6 +205,28 @@ class Redactions:
                 "redacted", f"{session}: {len(found)} of {seen.seq} entries are there, others at {unlike}"
             )
 
+    # ── ends ──────────────────────────────────────────────────────────────────────────────────
+
+    def left(self, plan: Planned) -> list[str] | None:
+        """The entries that a redaction which has begun has not taken; None if no log says that it began."""
+        sessions = {session: self._watch.sessions.get(session) for session, _, _ in plan.entries}
+        if not any(seen is not None and _claimed_by(plan.who, seen) for seen in sessions.values()):
+            return None
+        left = []
+        for session, seq, digest in plan.entries:
+            seen = sessions[session]
+            if seen is not None and seq <= seen.seq:
+                stored = as_stored(*seen.stored[seq - 1])
+                left += [f"{session}:{seq}"] if stored.covered == digest and not stored.digest else []
+        return left
+
+    def ended(self) -> None:
+        """Each redaction that has begun is at its end."""
+        for plan in self.planned:
+            if left := self.left(plan):
+                told = f"{plan.who} has begun to redact, died, and nobody goes on: {left} have their words"
+                self._watch.broken("redacted_whole", told)
+
     # ── words ─────────────────────────────────────────────────────────────────────────────────
 
     def standing(self) -> Iterator[Gone]:
@@ -233,10 +276,20 @@ class Redactions:
                 place.removeprefix("tree:").partition(":")[0] for place in excused if place[:5] == "tree:"
             }
             for place in self._holding(gone.words, gone.done_s):
+                if ":history:" in place and self._prompted_since(gone):
+                    continue
                 if not _is_excused(place, sessions, trees, self._watch):
                     self._watch.broken(
                         "words_gone", f"{gone.words!r:.80} stand at {place}, excused {excused}"
                     )
+
+    def prompted(self, args: Sequence[Any]) -> None:
+        """A script adds a prompt to a history."""
+        words = b"\n".join(arg if isinstance(arg, bytes) else str(arg).encode() for arg in args)
+        self._prompted.append((self._watch.now_s, words))
+
+    def _prompted_since(self, gone: Gone) -> bool:
+        return any(at_s > gone.began_s and has(words, gone.words) for at_s, words in self._prompted)
 
     def _holding(self, words: Sequence[str], done_s: float) -> Iterator[str]:
         """Keys that have one of some words, and objects that were put before.
@@ -249,6 +302,13 @@ class Redactions:
         for name in self._objects.all_names():
             if self._objects.put_s[name] <= done_s and has(self._objects.get(name) or b"", words):
                 yield name
+
+
+def _claimed_by(who: str, seen: Seen) -> bool:
+    return any(
+        entry.type == DENDRO and entry.payload["kind"] == "claimed" and entry.payload["worker"] == who
+        for entry in seen.entries
+    )
 
 
 def _is_excused(place: str, sessions: Iterable[str], trees: Iterable[str], watch: Watch) -> bool:
@@ -307,4 +367,4 @@ def shape(state: State) -> tuple[Any, ...]:
     return (state.status, calls, state.closed, state.task, sorted(state.tree.children), state.facts.tree_id)
 
 
-__all__ = ["REDACTION_CASES", "REDACTION_RULES", "Gone", "Redactions", "as_stored"]
+__all__ = ["REDACTION_CASES", "REDACTION_RULES", "Gone", "Planned", "Redactions", "as_stored"]

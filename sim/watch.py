@@ -170,6 +170,8 @@ class Watch(Rest, Branches, TreeLogs):
             self.folders.script(name, args, reply, session)
         if name in SCRIPTS:
             self.jobs.wrote(name, args, reply)
+        if name == "add_to_history":
+            self.redactions.prompted(args)
         self._judge(name, args, reply, session)
         if name == "seal_tree" and code == b"OK":
             rules = self.archive_moves.rules
@@ -433,9 +435,8 @@ class Watch(Rest, Branches, TreeLogs):
 
     def _text(self, session: str, content: Any) -> str | None:
         tree = self.sessions[session].tree
-        if tree in self.redactions.trees and is_reference(content):
-            # What referred to a text that was redacted may be a copy which was taken before; or a redaction
-            # of two sessions was refused behind the first one.
+        if is_reference(content) and (tree, content[REFERENCE]) in self.redactions.texts:
+            # It is gone, or Redis has lost the redaction, and the archive has not.
             key = self.keys.blob(tree, content[REFERENCE])
             stored = self._double.look("GET", key) is not None
             return text_of(self._double, self.keys, tree, content) if stored else None

@@ -585,6 +585,7 @@ LATER = (
     ((redactions,), 0.025),
     ((signed,), 0.02),
     ((resting,), 0.02),
+    ((*(folders, letters) * 4, *(births, oddities, receipts, redactions, ends, heirs, contents) * 2), 0.13),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""

@@ -6,6 +6,8 @@ import asyncio
 import io
 import tempfile
 from contextlib import suppress
+from functools import cache
+from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,12 +16,15 @@ from orchestrator.broker.blobs import Blobs, Texts
 from orchestrator.broker.errors import BrokerError
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.ids import TreeId
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import check_bundle
 from orchestrator.rollouts.bundle_receipts import Receipt, Trust, read_statement
 from orchestrator.rollouts.bundle_writer import Order, WantedReceipts, write_bundle
 from orchestrator.rollouts.deletion import delete_everywhere
+from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.rollouts.register import Register
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.signed_notes import Signer
 from sim.archive_moves import NEVER, UpkeepRules
 from sim.fixture import Fixture, new_session, perhaps_agents, used
@@ -30,6 +35,7 @@ QUIET_S = INTERVAL_S + 15.0
 """An interval, and two looks."""
 TRIES = 8
 HOME = "home"
+ROOT = Path(__file__).parent.parent
 
 
 async def receipts(fixture: Fixture) -> None:
@@ -51,6 +57,7 @@ async def receipts(fixture: Fixture) -> None:
         session = await new_session(fixture, person, "never", **facts)
         plays.append(person.does(used(fixture, person, session, rng.choice((1, 2, 4))), "uses"))
         plays.append(person.does(auditor.keeps(session), "keeps"))
+        plays.append(person.does(auditor.takes(session), "takes"))
     await asyncio.wait(plays)
     await nemesis.calm.wait()
     await asyncio.wait([striking])
@@ -124,6 +131,54 @@ class Auditor:
                 proof = register.inclusion(signed.point.size, found[-1].index)
                 self._kept.append(Receipt(found[-1], tuple(proof), signed.note).encode())
 
+    async def takes(self, session: str) -> None:
+        """Takes bundles of a session's tree while it is at work, and has them checked by two readers."""
+        rng, watch = Random(f"takes:{session}"), self._watch
+        for _ in range(rng.choice((2, 3, 4))):
+            await asyncio.sleep(rng.choice((2.0, 8.0)) * rng.random())
+            if session in watch.sessions:
+                await self._takes(watch.sessions[session].tree)
+
+    async def _takes(self, tree: str) -> None:
+        watch, rewinds, out = self._watch, len(self._watch.rewinds), io.BytesIO()
+        before = {one: seen.seq for one, seen in watch.sessions.items() if seen.tree == tree}
+        secret = self.source.secret
+        order = Order("sim", "2027-01-15T08:00:00.000Z", "d", key_id="k" if secret else "")
+        # What is committed while it reads is to meet it.
+        answers_s = self._fixture.site.network.answers_s
+        answers_s["auditor"] = (0.02, 0.3)
+        try:
+            await write_bundle(self.source, TreeId(tree), out, order)
+        except (BrokerError, ArchiveUnavailable):
+            return
+        except (RolloutError, BrokenArchive) as error:
+            if len(watch.rewinds) == rewinds and watch.parted is None:
+                watch.broken("bundled", f"{tree}: no bundle of a tree at work: {error}")
+            return
+        finally:
+            answers_s.pop("auditor", None)
+        if len(watch.rewinds) != rewinds or watch.parted is not None:
+            return
+        after = {one: seen.seq for one, seen in watch.sessions.items() if seen.tree == tree}
+        if len(after) > 1 and any(seq != before.get(one) for one, seq in after.items()):
+            watch.reach.saw("bundled")
+        with tempfile.TemporaryDirectory(prefix="dendro-sim-") as folder:
+            path = Path(folder, "run.zip")
+            _keep(path, out.getvalue())
+            report = check_bundle(path, key=ChainKey("k", secret) if secret else None)
+            found = [f"{one.code} {one.place}: {one.text}" for one in report.findings]
+            found += [repr(one) for one in _second_reader().Check(str(path), None, {}).run()]
+        if found:
+            watch.broken("bundled", f"{tree}: its bundle, taken at work, does not hold: {found}")
+        for log, seen in report.logs.items():
+            kind, _, name = log.partition(":")
+            if kind == "session" and seen.entries:
+                ends = watch.sessions[name].stored[seen.entries - 1][1][b"h"]
+                if seen.head != ends or seen.entries < before.get(name, 0):
+                    watch.broken("bundled", f"{tree}: {log} ends at {seen.entries} in its bundle")
+        if lacks := [one for one in before if f"session:{one}" not in report.logs]:
+            watch.broken("bundled", f"{tree}: its bundle lacks {lacks}")
+
     async def audits(self, tree: str, notary: NotaryProcess) -> None:
         """A bundle of a tree with the register, held against every receipt that was kept."""
         rules, registers = self._office.rules, self._office.registers.opened()
@@ -164,6 +219,17 @@ class Auditor:
                     self._watch.broken(
                         "receipts", f"{tree}: {spoiled} are not as stated, and its bundle holds"
                     )
+
+
+@cache
+def _second_reader() -> Any:
+    """The checker of bundles that the repository has as an example: it shares no code with the product."""
+    spec = spec_from_file_location("check_bundle", ROOT / "examples" / "check_bundle.py")
+    assert spec is not None
+    assert spec.loader is not None
+    made = module_from_spec(spec)
+    spec.loader.exec_module(made)
+    return made
 
 
 def _keep(path: Path, content: bytes) -> None:

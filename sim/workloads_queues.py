@@ -23,6 +23,8 @@ async def queues(fixture: Fixture) -> None:
         "run": 1,
     }
     person.delivers, person.two_clients = True, rng.random() < 0.6
+    # Kept stories are calm, and stay as they are.
+    person.looks_twice = person.two_clients and not fixture.site.network.instant
     facts: dict[str, Any] = {"on_user_input": rng.choice(("replace", "steer")), **perhaps_agents(rng, 0.3)}
     session = await new_session(fixture, person, rng.choice(("never", "untrusted")), **facts)
     await used(fixture, person, session, rng.choice((3, 6)))

@@ -18,7 +18,7 @@ from orchestrator.protocol import ops
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.redaction import Act, Plan, StoredLogs, Wanted, plan_of, redact
-from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.rollouts.segments import BrokenArchive, Segment
 from orchestrator.runtime.loader import restore_session
 from sim.archive_moves import NEVER, UpkeepRules
 from sim.double import EPOCH_S
@@ -26,7 +26,7 @@ from sim.fixture import Fixture, new_session, perhaps_agents
 from sim.loop import Lane
 from sim.machines import Process, archive_of, broker_on, storage_of
 from sim.people import Person, words
-from sim.redactions import Gone
+from sim.redactions import Gone, Planned, as_stored
 
 WHY = "a customer's number"
 UPKEEP_S = 75.0
@@ -57,6 +57,7 @@ async def redactions(fixture: Fixture) -> None:
     await asyncio.wait(plays)
     await nemesis.calm.wait()
     await _all_finished(fixture)
+    fixture.site.watch.redactions.ended()
     fixture.site.watch.redactions.look(rests=True)
     other = fixture.person()
     for session in sorted(fixture.site.watch.trees):
@@ -75,18 +76,23 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
             text += ", and more of the page" * 300
         await person.submits(session, words(text))
         await person.works(session, rng.choice((0, 1, 2)))
+        if rng.random() < 0.4:
+            await person.submits(session, ops.AddToHistory(text=text))
         if rng.random() < 0.3:
             await person.submits(session, ops.Compact())
         if rng.random() < 0.2:
             await person.shuts(session)
         await asyncio.sleep(rng.choice((2.0, 4.0, 20.0, 80.0)) * rng.uniform(0.5, 1.5))
         find = re.compile(secret) if rng.random() < 0.6 else None
-        for _ in range(TRIES):
+        for tried in range(TRIES):
             redactor = Redactor(fixture, Random(rng.getrandbits(64)))
-            await asyncio.wait([redactor.begins(session, find)])
+            await asyncio.wait([redactor.begins(session, find, is_first=tried == 0)])
             if redactor.done:
                 if rng.random() < 0.2 and not fixture.nemesis.calm.is_set():
                     await fixture.nemesis._restart(rng.uniform(0.1, 4.0))
+                break
+            if redactor.died and rng.random() < 0.6:
+                # Nobody redacts again: the rest is upkeep's.
                 break
             await asyncio.sleep(rng.uniform(2.0, 15.0))
         await person.works(session, rng.choice((0, 1)))
@@ -126,7 +132,10 @@ class Redactor(Process):
         self._storage = storage_of(site, broker, connection, self.clock)
         texts = Texts(Blobs(connection, broker.keys), archived=archive_of(site).text)
         self._source = StoredLogs(self._storage, texts)
-        self.done = False
+        self.done = self.died = False
+        self._planned: Planned | None = None
+        self._unnamed = False
+        """Whether segments were written anew that no manifest names yet."""
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
@@ -136,20 +145,61 @@ class Redactor(Process):
         if self.alive and not self.done:
             self.site.trace.note("nemesis", "kills", self.name)
             self.site.watch.reach.saw("redaction_died")
+            if self._unnamed:
+                self.site.watch.reach.saw("redaction_unnamed")
+            if self._planned is not None and self.site.watch.redactions.left(self._planned):
+                self.site.watch.reach.saw("redacted_whole")
             self.site.loop.kill(self.main)
+            self.died = True
             self._end()
 
     def drain(self) -> None:
         self.kill()
 
-    def begins(self, session: str, find: re.Pattern[str] | None) -> asyncio.Future[None]:
-        """Redacts; ends with the process."""
+    def begins(self, session: str, find: re.Pattern[str] | None, *, is_first: bool) -> asyncio.Future[None]:
+        """Redacts; ends with the process. Behind all faults only the first one may die."""
         self._ended = asyncio.get_running_loop().create_future()
         self.site.loop.start(self.main, self._runs(session, find), "redacts")
-        if not self._fixture.nemesis.calm.is_set() and self._rng.random() < 0.5:
+        if self._fixture.nemesis.calm.is_set():
+            if is_first and self._rng.random() < 0.6:
+                self._is_to_die()
+            return self._ended
+        if self._rng.random() < 0.25:
             after_s = self._rng.choice((0.02, 0.1, 0.5)) * self._rng.random()
             self.site.loop.on(self.site.network.lane, self.kill, after=after_s)
+        elif self._rng.random() < 0.7:
+            self._is_to_die()
         return self._ended
+
+    def _is_to_die(self) -> None:
+        """Before another commit, when segments are written anew, or are to be named or removed."""
+        commits, archive = self._storage.broker.commits, self._storage.archive
+        match self._rng.choice(("commit", "commit", "commit", "rewrite", "remove")):
+            case "commit":
+                self._dies_before(commits, "commit", self._rng.choice((2, 2, 2, 3, 4)))
+            case "rewrite":
+                self._dies_before(commits, "rewrite", 1)
+            case _:
+                self._dies_before(archive, "remove_segment", 1)
+        written = archive.rewrite_segment
+
+        async def writes(*args: Any) -> Segment:
+            self._unnamed = True
+            return await written(*args)
+
+        setattr(archive, "rewrite_segment", writes)  # noqa: B010
+
+    def _dies_before(self, owner: Any, name: str, times: int) -> None:
+        real, left = getattr(owner, name), [times]
+
+        async def dying(*args: Any, **named: Any) -> Any:
+            left[0] -= 1
+            if not left[0]:
+                self.site.loop.on(self.site.network.lane, self.kill, after=0.0)
+                await asyncio.get_running_loop().create_future()
+            return await real(*args, **named)
+
+        setattr(owner, name, dying)
 
     async def _runs(self, session: str, find: re.Pattern[str] | None) -> None:
         try:
@@ -165,7 +215,7 @@ class Redactor(Process):
             self._ended.set_result(None)
 
     async def _redacts(self, session: str, find: re.Pattern[str] | None) -> None:
-        watch = self.site.watch
+        watch, began_s = self.site.watch, self.site.loop.time()
         head = await self._source.broker.logs.head(SessionId(session))
         seen = watch.sessions.get(session)
         if head is None or seen is None:
@@ -187,6 +237,7 @@ class Redactor(Process):
         if not plan.count:
             self.done = True
             return
+        self._plans(plan)
         for each in plan.entries:
             if plan.heads[each].archived:
                 await restore_session(self._storage, each)
@@ -197,9 +248,22 @@ class Redactor(Process):
         await redact(self._source, self._storage, plan, act)
         self.done = True
         self.site.trace.note(self.name, "redacted", plan.count)
-        self._notes(plan)
+        self._notes(plan, began_s)
 
-    def _notes(self, plan: Plan) -> None:
+    def _plans(self, plan: Plan) -> None:
+        """Notes what is to be taken."""
+        watch = self.site.watch
+        watch.redactions.texts |= {(str(tree), digest) for tree, digest in plan.texts}
+        entries = [
+            (str(session), seq, as_stored(*watch.sessions[str(session)].stored[seq - 1]).covered)
+            for session, seqs in plan.entries.items()
+            for seq in seqs
+            if str(session) in watch.sessions and len(watch.sessions[str(session)].stored) >= seq
+        ]
+        self._planned = Planned(self.name, tuple(entries))
+        watch.redactions.planned.append(self._planned)
+
+    def _notes(self, plan: Plan, began_s: float) -> None:
         """Notes the words that are gone from now on."""
         watch = self.site.watch
         told = (plan.find.pattern,) if plan.find is not None else tuple(plan.words)
@@ -216,7 +280,7 @@ class Redactor(Process):
             # Redis went back meanwhile.
             return
         ends = {str(session): head.seq for session, head in plan.heads.items()}
-        gone = Gone(_whole(told), tuple(places), stays, ends, watch.now_s)
+        gone = Gone(_whole(told), tuple(places), stays, ends, began_s, watch.now_s)
         watch.redactions.gone.append(gone)
         watch.redactions.look(rests=False)
 
