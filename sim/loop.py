@@ -54,14 +54,19 @@ def current_lane() -> Lane:
 
 
 class Step:
-    """Something that is to run on a lane; what asyncio calls a handle."""
+    """Something that is to run on a lane; what asyncio calls a handle.
+
+    `SimLoop` fills it in where it makes one: there are thousands, and a constructor takes as long again.
+    """
 
     __slots__ = ("args", "callback", "cancelled_", "context", "lane", "when_")
 
-    def __init__(self, callback: Callable[..., Any], args: tuple[Any, ...], context: Context, when: float):
-        self.callback, self.args, self.context, self.when_ = callback, args, context, when
-        self.lane = context[_LANE]
-        self.cancelled_ = False
+    args: tuple[Any, ...]
+    callback: Callable[..., Any]
+    cancelled_: bool
+    context: Context
+    lane: Lane
+    when_: float
 
     def cancel(self) -> None:
         self.cancelled_ = True
@@ -231,11 +236,17 @@ class SimLoop:
         return self._now
 
     def call_soon(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
-        step = Step(callback, args, copy_context() if context is None else context, self._now)
-        if not (self._closed or (lane := step.lane).dead):
-            if not (lane.ready or lane.held):
+        if context is None:
+            context = copy_context()
+        step = Step()
+        step.callback, step.args, step.context, step.when_ = callback, args, context, self._now
+        step.lane = lane = context[_LANE]
+        step.cancelled_ = False
+        if not (self._closed or lane.dead):
+            ready = lane.ready
+            if not (ready or lane.held):
                 self._awake.append(lane)
-            lane.ready.append(step)
+            ready.append(step)
         return step
 
     def call_soon_threadsafe(self, callback: Any, *args: Any, context: Context | None = None) -> Any:
@@ -251,10 +262,15 @@ class SimLoop:
 
     def _schedule(self, delay: float, callback: Any, args: tuple[Any, ...], context: Context) -> Step:
         when = self._now + delay if delay > 0.0 else self._now
-        step = Step(callback, args, context, _ticked(when) if self.first_ready else when)
+        if self.first_ready:
+            when = _ticked(when)
+        step = Step()
+        step.callback, step.args, step.context, step.when_ = callback, args, context, when
+        step.lane = context[_LANE]
+        step.cancelled_ = False
         if not self._closed:
-            self._numbered += 1
-            heappush(self._timers, (step.when_, self._numbered, step))
+            self._numbered = number = self._numbered + 1
+            heappush(self._timers, (when, number, step))
         return step
 
     async def sleep(self, seconds: float) -> None:
