@@ -52,7 +52,7 @@ DEFECTS = (
         text(
             _Input,
             "precedes",
-            "return same(self._items, items) or self._items == list(items[: len(self._items)])",
+            "return self._items == list(items[: len(self._items)])",
             "return len(self._items) <= len(items)",
         ),
         "compactions",
@@ -117,7 +117,7 @@ DEFECTS = (
     Mutant(
         "added words keep their mark",
         "the model is shown the mark of messages that were added without a turn",
-        text(history, "_arranged", "if name not in _MARKS", ""),
+        text(history.Arrangement, "take", "if name not in _MARKS", ""),
         "queues",
     ),
     Mutant(
