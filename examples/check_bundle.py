@@ -1,25 +1,13 @@
 """Checks a bundle of a Dendro run, by docs/protocol/bundle.md alone: nothing of Dendro's is imported.
 
-    python check_bundle.py run.zip [trust.json]
-A line for each finding. Exit code 0: the bundle holds; 1: it does not; 2: it cannot be checked here.
-"""
+`python check_bundle.py run.zip [trust.json]` ends with 0 (holds), 1 (findings) or 2 (cannot be checked)."""
 
 # fmt: off
-import base64
-import functools
-import itertools
-import json
-import re
-import stat
-import sys
-import zipfile
-import zlib
+import base64, functools, itertools, json, re, stat, sys, zipfile, zlib  # noqa: E401, I001
 from hashlib import blake2b, sha256
 from pathlib import Path
-
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
-
 ID, HASH, COUNT = r"[0-9A-Za-z][0-9A-Za-z._-]{0,99}", "[0-9a-f]{64}", "(?:0|[1-9][0-9]{0,17})"
 LOG, LINE, ANY = f"(?:session|tree):{ID}", r"[^\x00-\x1f]+", "(?s:.*)"
 LISTED = (rf"logs/(?:session|tree)-{ID}[.]jsonl|texts/{HASH}|packs/{HASH}[.]pack"
@@ -36,6 +24,7 @@ BARE = {"s": 1, "e": 0, "c": HASH, "d": HASH}
 ENTRY = {"s": 1, "e": 0, "c": HASH, "salt": "(?:[0-9a-f]{32})?", "p": ANY}
 MOST_LINE, MOST_MEMBERS, MOST_BARE = 16 << 20, 100_000, 100_000
 DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, OSError, ValueError, OverflowError)
+ASKS = "(?:(?:exec|apply_patch|plan)_approval|ask_user_question|elicitation)_request|request_user_input"
 FOLDERS, GENESIS = ("logs/", "texts/", "packs/", "receipts/"), bytes(32)
 Bad = type("Bad", (Exception,), {})  # not what the format says: a code, and why
 def cannot(why):
@@ -45,10 +34,9 @@ def require(holds, code, why=""):
     if not holds:
         raise Bad(code, why)
 def fits(value, form):
-    if isinstance(form, str):
-        return isinstance(value, str) and re.fullmatch(form, value) is not None
-    if isinstance(form, int):
-        return type(value) is int and form <= value < 1 << 63
+    if isinstance(form, (str, int)):
+        plain = isinstance(value, str) and isinstance(form, str) and re.fullmatch(form, value) is not None
+        return plain or (isinstance(form, int) and type(value) is int and form <= value < 1 << 63)
     if isinstance(form, (list, tuple)):
         whole = type(value) is list and (isinstance(form, list) or len(value) == len(form))
         return whole and all(map(fits, value, itertools.cycle(form)))
@@ -118,7 +106,9 @@ def references(value, packs=False):  # the texts that a value names, or the pack
 class Check:
     def __init__(self, path, keys=None, people=()):
         self.found, self.path, self.keys, self.zip, self.sizes = [], Path(path), keys, None, {}
-        self.files, self.people, self.forks = {}, dict(people), {}
+        named = [(name, key) for called, key in dict(people).items() for name in (called, read_key(key)[0])]
+        self.people = [(f"{name}{key[len(read_key(key)[0]):]}+", read_key(key)[2]) for name, key in named]
+        self.files, self.forks, self.signed = {}, {}, set()
         self.unread, self.made, self.named_by_tree = set(), set(), set()
         self.bare, self.redacted, self.chains, self.named = {}, {}, {}, {"texts": {}, "packs": {}}
     def find(self, code, place="", why=""):
@@ -184,9 +174,8 @@ class Check:
         self.logs_told = {log["id"]: log["size"] for log in told["logs"]}
         self.log_files = {id: f"logs/{id.replace(':', '-', 1)}.jsonl" for id in self.logs_told}
         self.withheld, self.left_out = {*map(tuple, told["withheld"])}, {*told["left_out"]}
-        unlike = len(self.logs_told) + len(self.withheld) + len(self.left_out)
-        listed = len(told["logs"]) + len(told["withheld"]) + len(told["left_out"])
-        require(unlike == listed, "manifest", "a name stands twice")
+        listed = [len(told[name]) for name in ("logs", "withheld", "left_out")]
+        require([*map(len, (self.logs_told, self.withheld, self.left_out))] == listed, "manifest", "twice")
         self.files = told["files"]
         self.guarded("manifest.note", self.note, data)
         for name in self.sizes.keys() - {"manifest.json", "manifest.note"} ^ self.files.keys():
@@ -208,6 +197,7 @@ class Check:
                 self.guarded(log["id"], self.log, log)
     def log(self, log):
         id, peaks, size, head, is_tree = log["id"], [], 0, GENESIS, log["id"].startswith("tree:")
+        self.asked, self.whole = set(), True  # requests to people that are open, by their digests
         chains, by = self.chains.setdefault(id, bytearray()), {"by": ID} if is_tree else {}
         checked = not is_tree and not log.get("key_id")  # without the key a keyed chain shows nothing
         for line in self.read(self.log_files[id], lines=True):
@@ -230,7 +220,7 @@ class Check:
             if text is not None:
                 self.guarded(f"{id}:{size}", self.entry, id, size, text)
             else:
-                self.bare[id, size] = value["d"]
+                self.bare[id, size], self.whole = value["d"], False
                 require(len(self.bare) <= MOST_BARE, "unexplained", "too many lines have no text")
         require(size == log["size"], "size", f"it has {size} entries")
         for code, hash in (("root", root(peaks)), ("head", head)):
@@ -258,26 +248,37 @@ class Check:
             self.name("texts", digest, size, f"{id}:{seq}")
         for digest, size in references(told, packs=True) if (log, kind) == ("session", "dendro") else ():
             self.name("packs", digest, size, f"{id}:{seq}")
+        if (log, kind) == ("session", "event_msg") and fits(told.get("type"), ASKS):
+            self.whole &= len(self.asked) < MOST_BARE
+            self.asked |= {sha256(text.encode()[40:]).hexdigest()} if len(self.asked) < MOST_BARE else set()
         if fact == "child":
             child = str((mapping(told.get("child")) or told).get("session"))
             known = f"session:{child}" in self.logs_told or child in self.left_out
             self.made.add(child) if known else self.find("child-absent", f"{id}:{seq}", child)
         if fact == "answer" and told.get("agent_id") is None and "sig" in told:
-            self.answer(f"{id}:{seq}", session, told)
+            self.answer(f"{id}:{seq}", session, {"key": "", "shown": "", "request": "", "digest": "", **told})
         if fact == "redacted":
             seq = told["seq"] if fits(told.get("seq"), 1) else -1
             self.redacted[str(told.get("log")), seq] = str(told.get("digest"))
         if fact == "forked":
             self.forks[f"{id}:{seq}"] = mapping(told.get("parent"))
             self.inherited(told.get("content"))
-    def answer(self, place, session, told):  # a person's signature under a decision
-        name, shown = str(told.get("key", "")).partition("+")[0], told.get("shown", "")
+    def answer(self, place, session, told):  # a person's signature under it, for one request
+        key, shown, asked = str(told["key"]), told["shown"], str(told["request"])
         text = str(shown).encode(errors="surrogatepass")  # JSON may name half of a pair
         digest = shown.get("$blob") if type(shown) is dict else sha256(text).hexdigest()
-        parts = map(told.get, ("turn", "call_id", "decision", "answered_ms"))
-        said = "\n".join(map(str, ["dendro-answer/1", session, *parts, digest, ""]))
-        if name in self.people and not signs(self.people[name], told["sig"], said):
-            self.find("answer", place, f"its signature is none of {name} under this answer")
+        form = "2 turn call_id request decision digest" if asked else "1 turn call_id decision"
+        version, *parts = *form.split(), "answered_ms"
+        said = "\n".join(map(str, [f"dendro-answer/{version}", session, *map(told.get, parts), digest, ""]))
+        ours = any(name.startswith(key.partition("+")[0] + "+") for name, _ in self.people)
+        sound = any(signs(one, told["sig"], said) for name, one in self.people if name.startswith(key + "+"))
+        sig = base64.b64decode(str(told["sig"])) if sound else b""
+        there = asked in self.asked or not (asked and self.whole)
+        if ours and not (sound and there and sig not in self.signed):
+            self.find("answer", place, f"none of {key} under it, or for another request, or given before")
+        elif ours:
+            self.asked.discard(asked)
+            self.signed.add(sig)
     def inherited(self, content):  # a conversation names texts, too, and so does what it had inherited itself
         if type(content) is dict:
             name = f"texts/{content.get('$blob')}"
@@ -337,8 +338,7 @@ def main(path, trust=None):
     told = json.loads(Path(trust).read_text()) if trust else {}
     if trust and (told.get("quorum", 1) or told.get("checkpoint")):
         cannot("the trust file asks for receipts, which this program does not read (say quorum 0)")
-    people = {name: read_key(key)[2] for name, key in told.get("people", {}).items()}
-    check = Check(path, [read_key(key) for key in told.get("log", [])] if trust else None, people)
+    check = Check(path, trust and [*map(read_key, told.get("log", []))], told.get("people", ()))
     for finding in check.run():
         print(*map(ascii, finding))
     if check.found:

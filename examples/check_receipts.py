@@ -81,7 +81,7 @@ def continued(old, size, old_root, proof, whole=True):  # the two roots to which
 
 class ReceiptCheck(Check):
     def __init__(self, path, trust=None):
-        people = {name: read_key(text, 1)[3] for name, text in (trust or {}).get("people", {}).items()}
+        people = (trust or {}).get("people", {})
         keys = trust and [(n, id, key) for n, id, kind, key in trust["log"] if kind == 1]
         super().__init__(path, keys, people)
         self.trust, self.points, self.heads, self.register_read, self.chosen = trust, {}, {}, False, True

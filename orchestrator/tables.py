@@ -915,9 +915,9 @@ class ApprovalsSettings(Table):
     """Approvals: whether they have to be signed ([verifying](verifying.md#signed-answers))."""
 
     signed: Literal["off", "wanted", "required"] = setting("off", "approvals.signed")
-    """Whether a decision on a command, a patch or a call of a tool has to bear a person's signature
-    (`dendro approvals --sign`): `required` refuses one without, and the request stays open; `wanted` warns.
-    Read by workers, for all sessions that they run."""
+    """Whether the answer of a person to a request has to bear their signature (`dendro approvals --sign`):
+    `required` refuses one without, and the request stays open; `wanted` warns. Read by workers, for all
+    sessions that they run."""
 
     signers: tuple[str, ...] = setting((), "approvals.signers")
     """Verifier keys of the people whose signatures count, as `dendro approvals --sign` prints them:

@@ -10,8 +10,11 @@ from hashlib import sha256
 from random import Random
 from typing import Any, cast
 
-from orchestrator.core.decide.call import decision_word
+from orchestrator.core.calls.ask import digest_of
+from orchestrator.core.decide.call import reply_of
+from orchestrator.core.entries import request_digest
 from orchestrator.protocol import ops
+from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.items import DynamicToolResponse
 from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.plans import (
@@ -37,6 +40,8 @@ from sim.secrets import SECRET
 
 ALLOWS = 0.8
 """How likely a person who may allow a prefix of commands does so."""
+ASKER = ("agent_id", "session_id", "agent_path")
+"""Fields by which a request at a root names the agent that asks."""
 PLANNED = ("approved", "rejected")
 SENDS_IMAGE = 0.4
 """How likely the answer of a client's tool has an image."""
@@ -54,6 +59,8 @@ class Answering(ABC):
         self._numbered = 0
         self._named = "", "", ""
         """The session, turn and call of the request that it answers."""
+        self._request = ""
+        """The digest of that request."""
         self._signatures: dict[tuple[str, str, str], ops.AnswerSignature] = {}
         """The last one under each request."""
 
@@ -85,8 +92,14 @@ class Answering(ABC):
             agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
             prefix = event.msg.get("proposed_execpolicy_amendment")
             decision = _amendment(prefix) if prefix and self._whims.random() < ALLOWS else ""
-            self._named = str(event.msg.get("session_id") or session), event.id, str(event.msg["call_id"])
+            self._looks_at(session, event)
             await self.decides(session, event.type, meant, decision, agent_id=agent)
+
+    def _looks_at(self, session: str, event: Event) -> None:
+        """Reads the request that is answered next; at a root it names the agent that asks."""
+        told = {name: value for name, value in event.msg.items() if name not in ASKER}
+        self._named = str(event.msg.get("session_id") or session), event.id, str(call_id_of(event.msg))
+        self._request = request_digest(event.id, told)
 
     async def _answers_questions(self, session: str, event: Event) -> None:
         rng, request = self._rng, event.msg
@@ -94,6 +107,7 @@ class Answering(ABC):
             await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
             meant = event.id if rng.random() < 0.25 else call_id_of(request)
             agent = request.get("agent_id") if rng.random() < 0.7 else None
+            self._looks_at(session, event)
             if rng.random() < 0.1:
                 # An op that answers something else: nothing of it may happen.
                 await self.decides(session, "exec", meant, "approved", agent_id=agent)
@@ -130,6 +144,7 @@ class Answering(ABC):
         for _ in range(rng.choice((0, 1, 1, 2))):
             await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
             meant = event.id if rng.random() < 0.25 else call_id_of(event.msg)
+            self._looks_at(session, event)
             agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
             if rng.random() < 0.1:
                 await self.decides(session, "exec", meant, "approved", agent_id=agent)
@@ -142,7 +157,7 @@ class Answering(ABC):
             {"type": decision} if decision in PLANNED else {"type": "revised", "feedback": decision}
         )
         op = {"type": "resolve_plan_approval", "id": id, "response": response, "agent_id": agent_id}
-        await self.submits(session, ops.ResolvePlanApproval.model_validate(op))
+        await self.submits(session, self._under_signature(ops.ResolvePlanApproval.model_validate(op)))
 
     def _words_for(self, request: Mapping[str, Any]) -> dict[str, str] | None:
         """An answer to each question; None: this person will not answer. Some answers fit no question."""
@@ -171,10 +186,15 @@ class Answering(ABC):
         else:
             response = QuestionsCancelled() if words is None else QuestionsAnswered(answers=dict(words))
             op = ops.ResolveAskUserQuestion(id=id, response=response, agent_id=agent_id)
-        await self.submits(session, op)
+        await self.submits(session, self._under_signature(op))
 
     async def settles(self, session: str, call_id: str, kind: str) -> None:
         """Brings a request to its end, whatever it asks."""
+        task = self._site.watch.sessions[session].state.task
+        asked = task.call(CallId(call_id)) if task is not None else None
+        questions = {one.id: one.request for one in task.elicitations} if task is not None else {}
+        self._named = session, task.id if task is not None else "", call_id
+        self._request = asked.request if asked is not None else questions.get(call_id, "")
         if kind == "elicitation":
             await self.tells_server(session, call_id, "decline")
         elif kind == "plan":
@@ -185,8 +205,6 @@ class Answering(ABC):
             types = {"question": "ask_user_question_request", "user_input": "request_user_input"}
             await self.replies(session, types[kind], call_id, None)
         else:
-            task = self._site.watch.sessions[session].state.task
-            self._named = session, task.id if task is not None else "", call_id
             await self.decides(
                 session, "apply_patch" if kind in ("patch", "merge") else "exec", call_id, "denied"
             )
@@ -197,13 +215,14 @@ class Answering(ABC):
         """Answers a question of an MCP server."""
         action = ElicitationAction(decision)
         op = ops.ResolveElicitation(server_name=server, request_id=id, decision=action, agent_id=agent_id)
-        await self.submits(session, op)
+        await self.submits(session, self._under_signature(op))
 
     async def _answers_server(self, session: str, event: Event) -> None:
         rng, request = self._whims, event.msg
         for _ in range(rng.choice((0, 1, 1, 2))):
             await asyncio.sleep(rng.choice((0.0, 1.0, 10.0)) * rng.random())
             agent = request.get("agent_id") if rng.random() < 0.7 else None
+            self._looks_at(session, event)
             server = "sim" if rng.random() < 0.9 else "another"
             decision = rng.choice(("accept", "decline", "cancel"))
             await self.tells_server(session, request["id"], decision, agent, server)
@@ -222,11 +241,14 @@ class Answering(ABC):
             reach.saw("answered_by_turn")
         shown = ops.Shown(text=f"sim {id}", surface="sim", opened_ms=1)
         op = kind(id=id, decision=cast(Any, chosen), agent_id=agent_id, shown=shown)
-        if self._site.signs and (signature := self._signature(op)) is not None:
-            op = op.model_copy(update={"signature": signature})
-        await self.submits(session, op)
+        await self.submits(session, self._under_signature(op))
 
-    def _signature(self, op: ops.ExecApproval | ops.PatchApproval) -> ops.AnswerSignature | None:
+    def _under_signature(self, op: Any) -> Any:
+        """The answer under its person's signature, where people sign."""
+        signature = self._signature(op) if self._site.signs else None
+        return op if signature is None else op.model_copy(update={"signature": signature})
+
+    def _signature(self, op: Any) -> ops.AnswerSignature | None:
         """A signature under a decision, mostly; else one of before, for another decision, or an old one."""
         drawn, named = self._whims.random(), self._named
         now_ms = int((EPOCH_S + self._site.loop.time()) * 1000)
@@ -235,10 +257,14 @@ class Answering(ABC):
         if drawn < 0.25 and named in self._signatures:
             return self._signatures[named]
         at_ms = now_ms - 660_000 if drawn > 0.95 else now_ms
-        decision = decision_word(op.decision) if drawn < 0.85 else "denied"
-        assert op.shown
-        digest = sha256(op.shown.text.encode()).hexdigest()
-        text = "\n".join(("dendro-answer/1", *named, decision, str(at_ms), digest, ""))
+        reply = reply_of(op)
+        decision = reply.decision if drawn < 0.85 else "denied"
+        response = (
+            "" if reply.response is None or SECRET in str(reply.response) else digest_of(reply.response)
+        )
+        digest = sha256((op.shown.text if op.shown else "").encode()).hexdigest()
+        about = ("dendro-answer/2", *named, self._request, decision, response)
+        text = "\n".join((*about, str(at_ms), digest, ""))
         sig = base64.b64encode(signature_under(text)).decode()
         self._signatures[named] = ops.AnswerSignature(answered_ms=at_ms, sig=sig, key=KNOWN)
         return self._signatures[named]

@@ -11,7 +11,11 @@ from collections.abc import Container, Mapping
 from hashlib import sha256
 from typing import Any
 
+import orjson
+
 from orchestrator.core.calls import ANSWERABLE
+from orchestrator.requests import call_id_of
+from orchestrator.rollouts.signed_notes import REQUESTS
 from sim.observer import Observer
 from sim.seen import Seen
 
@@ -42,6 +46,8 @@ class Answers:
         """Whether approvals have to be signed."""
         self._signatures: dict[str, tuple[str, str, int]] = {}
         """By signature: the session, the call, and the entry that it has led to."""
+        self._requests: dict[tuple[str, str], str] = {}
+        """By session and call: the digest of the last request to a person, of the bytes in the log."""
 
     def went_back(self) -> None:
         """Forgets when questions were asked: that is unknown for logs that are read anew.
@@ -51,6 +57,17 @@ class Answers:
         """
         self._asked.clear()
         self._signatures.clear()
+
+    def _requested(self, session: str, seen: Seen, id: str) -> None:
+        """Keeps the digest of a request, whose event stands a few entries before its fact."""
+        for _, fields in reversed(seen.stored[-8:]):
+            line = fields[b"p"]
+            told = orjson.loads(line)
+            asks = told["type"] == "event_msg" and told["payload"]["type"] in REQUESTS
+            if asks and call_id_of(told["payload"]) == id:
+                self._requests[session, id] = sha256(line[40:]).hexdigest()
+                return
+        self._requests.pop((session, id), None)
 
     def _shown(self, session: str, fact: Mapping[str, Any]) -> None:
         """The rule `answer_shown`: who decides here says what they had before them, and the log keeps it."""
@@ -64,11 +81,12 @@ class Answers:
 
     def _signed(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """The rule `answer_signed`: a decision that counts bears a fresh signature under just that, once."""
-        if not self.signed or fact.get("digest") or fact.get("secret"):
+        asked = self._requests.get((session, fact["call_id"]))
+        if not self.signed or asked is None:
             return
         digest = sha256(str(fact.get("shown", "")).encode()).hexdigest()
-        parts = ("dendro-answer/1", session, fact["turn"], fact["call_id"], fact["decision"])
-        text = "\n".join((*parts, str(fact["answered_ms"]), digest, ""))
+        about = ("dendro-answer/2", session, fact["turn"], fact["call_id"], asked, fact["decision"])
+        text = "\n".join((*about, str(fact.get("digest", "")), str(fact["answered_ms"]), digest, ""))
         given, place = str(fact.get("sig", "")), (session, fact["call_id"], seen.seq)
         if self._watch.reads_anew:
             self._signatures[given] = place
@@ -82,6 +100,10 @@ class Answers:
     def entry(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """A fact of a session's log, whose queue was read to its end before that was written."""
         persons = fact["kind"] == "answer" and "agent_id" not in fact and fact["who"] != "timer"
+        if fact["kind"] == "elicitation":
+            self._requested(session, seen, fact["id"])
+        if fact["kind"] == "call" and fact["phase"] in ANSWERABLE:
+            self._requested(session, seen, fact["call_id"])
         if self._watch.reads_anew:
             if persons:
                 self._signed(session, seen, fact)

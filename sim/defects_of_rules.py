@@ -50,6 +50,13 @@ DEFECTS = (
         "::test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox",
     ),
     Mutant(
+        "signature for any request",
+        "a signature under an answer counts for another request of the same call, too",
+        text(call, "counted_signature", "(*about, asked.request)", "(*about, signature.request)"),
+        test="tests/core/test_core_approvals.py"
+        "::test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox",
+    ),
+    Mutant(
         "signature under any decision",
         "a worker takes a signature for an answer whatever decision it is under",
         text(intake, "_checked", "if holds or (", "if given.key or ("),

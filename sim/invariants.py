@@ -334,8 +334,8 @@ RULES = {
         Case("somebody decided about a command or a patch"),
     ),
     "answer_signed": Rule(
-        "Where approvals have to be signed, each decision of a person bears a signature of its own.",
-        Case("somebody decided about a command or a patch that has to be signed"),
+        "Where answers have to be signed, each of a person bears a signature of its own, for its request.",
+        Case("somebody answered a request that has to be signed"),
     ),
     "asked_first": Rule(
         "An answer counts only for a question that had been asked when it was given.",

@@ -67,7 +67,7 @@ def approvals(
         bool, typer.Option("--follow", help="Go on: each request as it is opened, and as it ends.")
     ] = False,
     sign: Annotated[
-        Path | None, typer.Option("--sign", metavar="FILE", help="Sign decisions by your Ed25519 key.")
+        Path | None, typer.Option("--sign", metavar="FILE", help="Sign answers by your Ed25519 key.")
     ] = None,
     name: Annotated[
         str | None,
@@ -89,10 +89,10 @@ def approvals(
     prefix of commands is allowed by the call that proposes it. A plan is approved
     or rejected by its call, or sent back with --revise.
 
-    With --sign each decision on a command, a patch or a tool bears your signature
-    over what is printed before it: nobody else can give it in your name. FILE is a
-    key of OpenSSH or OpenSSL without a passphrase. Your verifier key goes to
-    stderr, for `approvals.signers` of workers and an auditor's trust file.
+    With --sign each answer bears your signature over what is printed before it and
+    over the request itself: nobody else can give it in your name. FILE is a key of
+    OpenSSH or OpenSSL without a passphrase. Your verifier key goes to stderr, for
+    `approvals.signers` of workers and an auditor's trust file.
 
     \b
     dendro approvals
@@ -119,8 +119,8 @@ def approvals(
     if name is not None and sign is None:
         raise Fault("--name is what a key is called: name it by --sign", ExitCode.USAGE)
     signer = _signer(sign, name) if sign is not None else None
-    if signer is not None and not (any(wishes.values()) or words.amended):
-        raise Fault("--sign signs decisions: say --allow, --deny, --for-session or --amend", ExitCode.USAGE)
+    if signer is not None and not (any(wishes.values()) or words):
+        raise Fault("--sign signs answers: give one, by --allow, --deny, --answer or another", ExitCode.USAGE)
     if follow:
         if any(wishes.values()) or words:
             raise Fault("--follow answers nothing: answer beside it", ExitCode.USAGE)
@@ -204,11 +204,11 @@ async def _answer(
         said += [(one, plan.revised(text)) for one, plan, text in revised]
     except DoesNotAnswer as error:
         raise Fault(f"not answered: {error}", ExitCode.USAGE) from None
-    done = [await hand_in(client, found, one, op) for one, op in said]
     how = (*amendments, *choice.decisions)
     decided = [(one, one.request.in_own_session().decided(decision)) for one, decision in how]
     if signer is not None:
-        decided = await _signed(found, decided, signer)
+        said, decided = await _signed(found, said, signer), await _signed(found, decided, signer)
+    done = [await hand_in(client, found, one, op) for one, op in said]
     done += await asyncio.gather(*(answered(*one) for one in decided))
     for why in choice.passed_over:
         typer.echo(plain(why), err=True)
@@ -219,7 +219,7 @@ async def _answer(
 async def _signed(
     found: Opened, decided: Sequence[tuple[Asked, AnswerOp]], signer: Signer
 ) -> list[tuple[Asked, AnswerOp]]:
-    """Prints each request, and signs its decision over just that text."""
+    """Prints each request, and signs its answer over just that text."""
     from orchestrator.protocol.ops import Shown
     from orchestrator.terminal.text import plain
     from orchestrator.views.approvals import needed, signed
@@ -232,7 +232,7 @@ async def _signed(
         typer.echo(text)
         answer = signed(asked, op, signer, Shown(text=text, surface="cli", opened_ms=now_ms), now_ms)
         if answer is op:
-            typer.echo(f"dendro: the answer to {asked.call} is no approval, and is not signed", err=True)
+            typer.echo(f"dendro: {asked.call} is answered for a program, and is not signed", err=True)
         signed_ops.append((asked, answer))
     return signed_ops
 

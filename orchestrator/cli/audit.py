@@ -393,7 +393,7 @@ def _signers(ctx: typer.Context, trust: Path | None) -> Signers:
     from orchestrator.rollouts.signed_notes import Signers, VerifierKey
 
     if (told := read_trust(trust)) is not None:
-        return Signers(told.people.values())
+        return Signers(told.people.values(), told.people)
     return Signers(map(VerifierKey.read, Invocation.of(ctx).settings().approvals.signers))
 
 

@@ -214,14 +214,32 @@ class Signature:
     turn: str = ""
     fault: str = ""
     known: bool = True
+    request: str = ""
+    """The digest of the request that is signed with it; empty for one of an earlier version's."""
 
 
-def signed_answer(*parts: object) -> str:
-    """The text under a person's signature, `dendro-answer/1`.
+def signed_answer(
+    session: str,
+    turn: object,
+    call_id: object,
+    decision: object,
+    answered_ms: object,
+    shown: object,
+    *,
+    request: object = "",
+    response: object = "",
+) -> str:
+    """The text under a person's signature: `dendro-answer/2`, or without a `request` `dendro-answer/1`.
 
-    Of session, turn, call, decision, Unix milliseconds, and the hexadecimal SHA-256 of what was shown.
+    `shown` is the hexadecimal SHA-256 of what was shown, `request` that of the request (`request_digest`),
+    `response` the digest of an answer in words as the log has it; docs/protocol/bundle.md has the form.
     """
-    return "\n".join(map(str, ("dendro-answer/1", *parts, "")))
+    if not request:
+        parts: tuple[object, ...] = ("dendro-answer/1", session, turn, call_id, decision, answered_ms, shown)
+    else:
+        about = ("dendro-answer/2", session, turn, call_id, request)
+        parts = (*about, decision, response, answered_ms, shown)
+    return "\n".join(map(str, (*parts, "")))
 
 
 @record

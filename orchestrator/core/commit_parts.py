@@ -43,6 +43,8 @@ class OpenRequest:
     tree: str = ""
     agent_id: AgentId = AgentId(0)
     agent_path: str = "0"
+    digest: str = ""
+    """The digest of the event that a signature under an answer is bound to (`request_digest`)."""
 
     @classmethod
     def read(cls, value: JsonMapping) -> OpenRequest:
@@ -60,6 +62,7 @@ class OpenRequest:
             "tree": self.tree,
             "agent_id": self.agent_id,
             "agent_path": self.agent_path,
+            "digest": self.digest,
         }
 
 

@@ -12,6 +12,7 @@ import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
+from hashlib import sha256
 from typing import Final, TypeAlias, TypeGuard
 
 import orjson
@@ -229,6 +230,19 @@ def line_ms(line: bytes) -> int:
     if _TIME.match(line) is not None:
         return milliseconds(line[14:38].decode())
     return milliseconds(orjson.loads(line)["timestamp"])
+
+
+def request_digest(turn: str, request: JsonMapping) -> str:
+    """SHA-256, in hex, of the stored line of a request to people behind its time.
+
+    A signature under an answer is bound to its request by it. `request` is the event as its turn tells it,
+    whole or as it is stored.
+    """
+    return sha256(encode_entry(event(turn, request), 0, {}).line[BEHIND_TIME:]).hexdigest()
+
+
+BEHIND_TIME: Final = len('{"timestamp":"2026-01-01T00:00:00.000Z",')
+"""The length of the beginning of a stored line that says its time."""
 
 
 def encode_event(entry: Entry) -> bytes:

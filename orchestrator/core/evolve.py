@@ -203,9 +203,11 @@ def _of_session(state: State, fact: f.SessionFact) -> State:
             return replace(state, closing=None, closed=True)
         case f.RateLimitsReported(snapshot):
             return replace(state, rate_limits=snapshot)
-        case f.ApprovedForSession(keys, granted):
+        case f.ApprovedForSession(keys, granted, is_signed):
             roots = tuple(dict.fromkeys((*state.granted_roots, *granted)))
-            return replace(state, approved=state.approved | set(keys), granted_roots=roots)
+            under_key = state.approved_signed | set(keys) if is_signed else state.approved_signed
+            known = state.approved | set(keys)
+            return replace(state, approved=known, approved_signed=under_key, granted_roots=roots)
         case f.Rewound():
             return _rewound(state, fact.length) if fact.content is None else _restored(state, fact)
         case f.FoldersTold(folders):
@@ -571,8 +573,8 @@ def evolve_task(state: State, fact: f.TaskFact) -> State:
         case f.CallsClosed(call_ids):
             task = task_of(state)
             return replace(state, task=replace(task, calls=task.calls.closed(frozenset(call_ids))))
-        case f.ElicitationOpened(call_id, id, server, timer):
-            task, asked = task_of(state), Elicitation(id, call_id, server, timer)
+        case f.ElicitationOpened(call_id, id, server, timer, request):
+            task, asked = task_of(state), Elicitation(id, call_id, server, timer, request=request)
             return replace(state, task=replace(task, elicitations=(*task.elicitations, asked)))
         case f.ElicitationClosed(id, decision):
             task = task_of(state)
@@ -665,7 +667,7 @@ def evolve_call(state: State, fact: f.CallMoved, seq: int) -> State:
     if isinstance(fact.work, VariantsWork):
         task = replace(task, drafted=True)
     if fact.phase is Phase.AWAITING_APPROVAL or fact.phase is Phase.ASKING:
-        changes["asked_seq"] = seq
+        changes["asked_seq"], changes["request"] = seq, fact.request
     task = task.with_call(call.moved(fact.phase, changes))
     if task.elicitations:
         # A server waits for nothing once its call is over.

@@ -63,7 +63,12 @@ def encode(state: State) -> bytes:
     return _json(_stated(_stored(state), _USUAL))
 
 
-_USUAL: Mapping[str, object] = {**USUAL_PROCESSES, **USUAL_WORKSPACE, "extras": NO_EXTRAS}
+_USUAL: Mapping[str, object] = {
+    **USUAL_PROCESSES,
+    **USUAL_WORKSPACE,
+    "extras": NO_EXTRAS,
+    "approved_signed": frozenset(),
+}
 
 
 def _json(value: object) -> bytes:
@@ -164,7 +169,10 @@ def _without(cls: type, unsaid: tuple[str, ...]) -> tuple[type, Callable[[object
 
 
 def _stored_task(task: Task) -> Task:
-    stored = replace(_emptied(task, _TASK_EMPTY), settings=_stored_settings(task.settings))
+    asked = tuple(_stated(one, _OLD_REQUEST) for one in task.elicitations)
+    stored = replace(
+        _emptied(task, _TASK_EMPTY), settings=_stored_settings(task.settings), elicitations=asked
+    )
     return _stated(stored, USUAL_TASK)
 
 
@@ -196,6 +204,9 @@ def _waiting(queued: Queued) -> _Waiting:
     return _stated(waiting, {"by": None})
 
 
+_OLD_REQUEST: Mapping[str, object] = {"request": ""}
+
+
 @record
 class _Kept:
     """`Call` as a snapshot has it."""
@@ -207,11 +218,15 @@ class _Kept:
     epoch: int
     spec: JsonMapping
     asked_seq: int
+    request: str = ""
 
 
 def _kept(call: Call) -> _Kept:
     spec = spec_of(call.work) if call.work is not None else {}
-    return _Kept(call.call_id, call.name, call.item, call.phase, call.epoch, spec, call.asked_seq)
+    place = call.asked_seq, call.request
+    return _stated(
+        _Kept(call.call_id, call.name, call.item, call.phase, call.epoch, spec, *place), _OLD_REQUEST
+    )
 
 
 def _default(value: object) -> object:
@@ -290,6 +305,7 @@ def _state(wire: JsonObject) -> State:
             tuple(_mark(mark) for mark in wire["bookmarks"]["tail"]),
         ),
         approved=frozenset(wire["approved"]),
+        approved_signed=frozenset(wire.get("approved_signed", ())),
         granted_roots=tuple(wire["granted_roots"]),
         answers=tuple(Answer(**answer) for answer in wire["answers"]),
         tree=decode_tree(wire["tree"]),
@@ -313,6 +329,7 @@ _STATE_NESTED = frozenset(
         "last_response",
         "bookmarks",
         "approved",
+        "approved_signed",
         "granted_roots",
         "answers",
         "tree",
@@ -385,4 +402,5 @@ def _call(wire: JsonObject) -> Call:
         kept.epoch,
         work_of(kept.spec),
         kept.asked_seq,
+        kept.request,
     )

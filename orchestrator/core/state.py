@@ -257,6 +257,8 @@ class Elicitation:
     timer: int | None = None
     """The generation of the timer that ends the wait."""
     decision: str = ""
+    request: str = ""
+    """The digest of the request to people; empty where an earlier version has asked."""
 
 
 @record
@@ -469,6 +471,8 @@ class State:
     last_response: Response | None = None
     """The last completed one, unless the history was cut or rewritten since."""
     approved: frozenset[str] = frozenset()
+    approved_signed: frozenset[str] = frozenset()
+    """Those of them that somebody has signed."""
     granted_roots: tuple[str, ...] = ()
     answers: tuple[Answer, ...] = ()
     requests: int = 0

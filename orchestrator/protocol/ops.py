@@ -195,7 +195,7 @@ class Shown(WireModel):
 
 
 class AnswerSignature(WireModel):
-    """A person's signature under a decision: Ed25519 over `dendro-answer/1` (docs/protocol/bundle.md)."""
+    """A person's signature under an answer: Ed25519 over `dendro-answer/2` (docs/protocol/bundle.md)."""
 
     stated_in = Source.DENDRO
     answered_ms: Uint
@@ -229,7 +229,10 @@ class PatchApproval(OpModel):
 
 
 class ResolveElicitation(OpModel):
-    """Answers a question of an MCP server; `request_id` is the `id` of the request."""
+    """Answers a question of an MCP server; `request_id` is the `id` of the request.
+
+    `shown`, `signature` are Dendro's own.
+    """
 
     stated_in = Source.JANUARY_2026
     type: Literal["resolve_elicitation"] = "resolve_elicitation"
@@ -237,16 +240,23 @@ class ResolveElicitation(OpModel):
     request_id: RequestId
     decision: ElicitationAction
     agent_id: Maybe[Uint] = None
+    shown: Maybe[Shown] = None
+    signature: Maybe[AnswerSignature] = None
 
 
 class UserInputAnswer(OpModel):
-    """Answers `request_user_input`; also read as `request_user_input_response`."""
+    """Answers `request_user_input`; also read as `request_user_input_response`.
+
+    `shown`, `signature` are Dendro's own.
+    """
 
     stated_in = Source.JANUARY_2026
     type: Literal["user_input_answer"] = "user_input_answer"
     id: str
     response: RequestUserInputResponse
     agent_id: Maybe[Uint] = None
+    shown: Maybe[Shown] = None
+    signature: Maybe[AnswerSignature] = None
 
 
 class DynamicToolResponse(OpModel):
@@ -260,13 +270,15 @@ class DynamicToolResponse(OpModel):
 
 
 class ResolveAskUserQuestion(OpModel):
-    """Answers `ask_user_question_request`."""
+    """Answers `ask_user_question_request`; `shown`, `signature` are Dendro's own."""
 
     stated_in = Source.DECEMBER_2025
     type: Literal["resolve_ask_user_question"] = "resolve_ask_user_question"
     id: str
     response: AskUserQuestionResponseField
     agent_id: Maybe[Uint] = None
+    shown: Maybe[Shown] = None
+    signature: Maybe[AnswerSignature] = None
 
 
 class Plan(OpModel):
@@ -278,13 +290,15 @@ class Plan(OpModel):
 
 
 class ResolvePlanApproval(OpModel):
-    """Answers `plan_approval_request`."""
+    """Answers `plan_approval_request`; `shown`, `signature` are Dendro's own."""
 
     stated_in = Source.DECEMBER_2025
     type: Literal["resolve_plan_approval"] = "resolve_plan_approval"
     id: str
     response: PlanApprovalResponseField
     agent_id: Maybe[Uint] = None
+    shown: Maybe[Shown] = None
+    signature: Maybe[AnswerSignature] = None
 
 
 class AddToHistory(OpModel):

@@ -7,7 +7,6 @@ check reads each member once, in bounded memory, and starts no server.
 
 from __future__ import annotations
 
-import base64
 import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -19,8 +18,7 @@ from typing import Any, Final
 import orjson
 
 from orchestrator.core.chain import GENESIS, NAMING_ENTRIES, ChainKey, next_chain
-from orchestrator.core.commands import signed_answer
-from orchestrator.core.entries import DENDRO, EVENT_MSG, SESSION_META
+from orchestrator.core.entries import BEHIND_TIME, DENDRO, EVENT_MSG, SESSION_META
 from orchestrator.core.frozen import record
 from orchestrator.core.merkle import EMPTY_ROOT, Frontier
 from orchestrator.rollouts.bundle_form import (
@@ -51,7 +49,14 @@ from orchestrator.rollouts.bundle_form import (
 )
 from orchestrator.rollouts.bundle_members import BadContainer, Members, lines_of, open_members
 from orchestrator.rollouts.bundle_receipts import Head, LogReceipts, ReceiptReader, Receipts, Trust
-from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES, BadNote, Note, verifies
+from orchestrator.rollouts.signed_notes import (
+    MOST_NOTE_BYTES,
+    REQUESTS,
+    BadNote,
+    Note,
+    SignedAnswers,
+    Signers,
+)
 
 MOST_FINDINGS: Final = 1_000
 """More are counted, and not kept."""
@@ -162,6 +167,8 @@ class _Check:
         self._packs: dict[str, set[int]] = {}
         """Texts and packs that entries name, with the lengths that they say."""
         self._named_by_tree: set[str] = set()
+        people = trust.people if trust is not None else {}
+        self.answers = SignedAnswers(Signers(people.values(), people))
         self._sessions: frozenset[str] = frozenset()
         self._left_out: frozenset[str] = frozenset()
 
@@ -301,6 +308,7 @@ class _Check:
             self, log, manifest, seen, self._report.receipts.logs.get(log.id), self._chain_key(log)
         )
         keep = self._chains.of(log.session)
+        self.answers.begins()
         try:
             for lines in lines_of(self._read(name)):
                 for data in lines:
@@ -336,6 +344,7 @@ class _Check:
     def bare(self, log: str, line: Line) -> None:
         """Takes a line without text."""
         self._bare[log, line.seq] = line.digest
+        self.answers.unread()
         if len(self._bare) > MOST_UNEXPLAINED:
             self.find("unexplained", f"{log}:{line.seq}", "more lines than are looked at have no text")
             raise _Stopped
@@ -347,7 +356,11 @@ class _Check:
             for digest, size in texts_named(value):
                 self._name(self._texts, digest, size, place, "text")
         payload = value.get("payload")
-        if value.get("type") != DENDRO or not isinstance(payload, dict) or not log.session:
+        if not isinstance(payload, dict) or not log.session:
+            return
+        if value.get("type") == EVENT_MSG and str(payload.get("type")) in REQUESTS:
+            self.answers.asks(sha256(text.encode()[BEHIND_TIME:]).hexdigest())
+        if value.get("type") != DENDRO:
             return
         if '"sha256"' in text:
             for pack in packs_named(payload):
@@ -441,19 +454,16 @@ class _Check:
         return None
 
     def _answer(self, place: str, log: LogLine, payload: Mapping[str, Any]) -> None:
-        report, people = self._report, self._trust.people if self._trust is not None else {}
+        report = self._report
         if payload.get("agent_id") is not None:
             return  # It was sent on to the agent that has asked, and decides nothing here.
         report.answers += 1
         if "sig" not in payload:
             return
-        name = str(payload.get("key", "")).partition("+")[0]
-        if name not in people:
-            return
-        if _proves(people[name].public, log.session, payload):
-            report.proved_answers += 1
-        else:
-            self.find("answer", place, f"its signature is not one of {name} under this answer")
+        fault = self.answers.fault(log.session, payload, _shown(payload))
+        if fault:
+            self.find("answer", place, fault)
+        report.proved_answers += fault == ""
 
     # ── the tree ──────────────────────────────────────────────────────────────────────────────
 
@@ -750,21 +760,11 @@ def _bytes(value: Any) -> bytes:
         return b""
 
 
-def _proves(public: bytes, session: str, answer: Mapping[str, Any]) -> bool:
-    """Whether the signature in a fact is one of the key under this decision."""
+def _shown(answer: Mapping[str, Any]) -> object:
+    """The digest of what a person had before them."""
     shown = answer.get("shown", "")
     text = str(shown).encode("utf-8", "surrogatepass")
-    digest = shown.get("$blob") if isinstance(shown, dict) else sha256(text).hexdigest()
-    said = signed_answer(
-        session,
-        *(answer.get(part) for part in ("turn", "call_id", "decision", "answered_ms")),
-        digest,
-    )
-    try:
-        signature = base64.b64decode(str(answer.get("sig")), validate=True)
-        return verifies(public, signature, said.encode())
-    except ValueError:
-        return False
+    return shown.get("$blob") if isinstance(shown, dict) else sha256(text).hexdigest()
 
 
 __all__ = ["BundleReport", "Finding", "LogSeen", "NewerFormat", "Trust", "check_bundle"]

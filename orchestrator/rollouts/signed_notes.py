@@ -12,10 +12,10 @@ from __future__ import annotations
 import base64
 import binascii
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from orchestrator.core.frozen import record
 from orchestrator.private_files import replacing
@@ -192,16 +192,91 @@ def signature_of(encoded: str) -> bytes:
 class Signers:
     """People's verifier keys, by which signatures under their answers are checked."""
 
-    def __init__(self, keys: Iterable[VerifierKey]) -> None:
-        self._keys = tuple(keys)
+    def __init__(self, keys: Iterable[VerifierKey], called: Mapping[str, VerifierKey] | None = None) -> None:
+        """`called` are keys that have another name, too."""
+        pairs = [*((one.name, one) for one in keys), *(called or {}).items()]
+        self._keys = tuple((f"{name}{str(one)[len(one.name) :]}+", one) for name, one in pairs)
 
     def __call__(self, key: str, signature: bytes, message: bytes) -> bool | None:
         """Whether it is a signature of the message by a key that `key` names: whole, or its beginning.
 
-        None: it names none of them.
+        A key that is not there, under the name of one that is, signs nothing. None: no name is its.
         """
-        named = [one for one in self._keys if f"{one}+".startswith(f"{key}+")]
-        return any(verifies(one.public, signature, message) for one in named) if named else None
+        name = f"{key.partition('+')[0]}+"
+        if not any(text.startswith(name) for text, _ in self._keys):
+            return None
+        named = [one for text, one in self._keys if text.startswith(f"{key}+")]
+        return any(verifies(one.public, signature, message) for one in named)
+
+
+# ── answers ───────────────────────────────────────────────────────────────────────────────────────
+# Signatures of people under answers that stand in logs, each for its request alone.
+
+
+REQUESTS: Final = frozenset(
+    {
+        "exec_approval_request",
+        "apply_patch_approval_request",
+        "ask_user_question_request",
+        "request_user_input",
+        "plan_approval_request",
+        "elicitation_request",
+    }
+)
+"""Events that ask a person."""
+MOST_ASKED: Final = 100_000
+"""Requests of one log that are held; answers to later ones are held against none."""
+
+
+class SignedAnswers:
+    """The answers of logs, read one behind the other: a request is answered once, a signature counts once."""
+
+    def __init__(self, signers: Signers) -> None:
+        self._signers = signers
+        self._asked: set[str] = set()
+        self._all_read = True
+        self._counted: set[bytes] = set()
+
+    def begins(self) -> None:
+        """Goes on with the next log."""
+        self._asked.clear()
+        self._all_read = True
+
+    def asks(self, digest: str) -> None:
+        """Takes a request by its digest (`request_digest`)."""
+        if len(self._asked) < MOST_ASKED:
+            self._asked.add(digest)
+        else:
+            self._all_read = False
+
+    def unread(self) -> None:
+        """Takes an entry without text, which may have been a request."""
+        self._all_read = False
+
+    def fault(self, session: str, answer: Mapping[str, Any], shown: object) -> str | None:
+        """The fault of the signature in a fact `answer`; empty for none, None where nobody has its key.
+
+        `shown` is the digest of what was shown.
+        """
+        from orchestrator.core.commands import signed_answer
+
+        key, signature = str(answer.get("key", "")), signature_of(str(answer.get("sig")))
+        request, response = str(answer.get("request", "")), answer.get("digest", "")
+        turn, call, decision, ms = map(answer.get, ("turn", "call_id", "decision", "answered_ms"))
+        said = signed_answer(session, turn, call, decision, ms, shown, request=request, response=response)
+        holds = self._signers(key, signature, said.encode("utf-8", "surrogatepass"))
+        if holds is None:
+            return None
+        if not holds:
+            return f"its signature is not one of {key:.80} under this answer"
+        if signature in self._counted:
+            return "its signature was given to another answer"
+        if request and request in self._asked:
+            self._asked.remove(request)
+        elif request and self._all_read:
+            return "it is signed for a request that is not in this log before it, or that was answered"
+        self._counted.add(signature)
+        return ""
 
 
 # ── checkpoints ───────────────────────────────────────────────────────────────────────────────────

@@ -17,6 +17,7 @@ from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import (
+    AskWork,
     Call,
     CustomWork,
     MergeWork,
@@ -24,6 +25,7 @@ from orchestrator.core.calls import (
     spec_of,
     work_of,
 )
+from orchestrator.core.calls.ask import DoesNotAnswer, digest_of
 from orchestrator.core.calls.exec import Shown
 from orchestrator.core.decide.call import needs_signature, reply_of
 from orchestrator.core.decide.call_end import lost_processes, unknown_end
@@ -33,11 +35,19 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId
 from orchestrator.core.secrets import SET_APART, put_back, secret_name
 from orchestrator.core.sender import decoded
-from orchestrator.core.state import Process, State
+from orchestrator.core.state import Elicitation, Process, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission, parse_submission, short_id
-from orchestrator.protocol.ops import AnswerSignature, ExecApproval, PatchApproval, UserInputAnswer
+from orchestrator.protocol.ops import (
+    AnswerSignature,
+    ExecApproval,
+    PatchApproval,
+    ResolveAskUserQuestion,
+    ResolveElicitation,
+    ResolvePlanApproval,
+    UserInputAnswer,
+)
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject
 from orchestrator.rollouts.signed_notes import signature_of
@@ -265,15 +275,26 @@ UNKNOWN_SIGNER = "approvals.signers names no key {key!r}, by which it is signed"
 NO_SIGNATURE = "its signature is none: 64 bytes in base64, with the name of their key, are expected"
 MOST_KEY = 500
 """Characters by which a signature names its key."""
-NOT_ITS_OWN = "its signature is none of {key!r} under this decision, this request, and what was shown"
+NOT_ITS_OWN = (
+    "its signature is none of {key!r} under this answer, this request, and what was shown: sign it "
+    "anew, with a program of this version"
+)
+SIGNABLE = (
+    ExecApproval,
+    PatchApproval,
+    ResolveAskUserQuestion,
+    ResolvePlanApproval,
+    UserInputAnswer,
+    ResolveElicitation,
+)
 
 
 def with_signature(context: RunnerContext, command: c.Command | Note) -> c.Command | Note:
     """The command with the signature under its answer, as this worker has found it."""
     match command:
-        case c.Submitted(op=ExecApproval() | PatchApproval() as op) if op.signature:
+        case c.Submitted(op=op) if isinstance(op, SIGNABLE) and op.signature:
             reply = reply_of(op)
-            found = _checked(context, reply.id, reply.decision, op.signature, reply.shown)
+            found = _checked(context, reply.id, reply.decision, reply.response, op.signature, reply.shown)
             return replace(command, signature=found)
         case c.MailArrived(kind="answer", payload={"signature": dict(told)}):
             payload = command.payload
@@ -282,36 +303,59 @@ def with_signature(context: RunnerContext, command: c.Command | Note) -> c.Comma
                 seen = None if shown is None else ops.Shown.model_validate(shown)
             except ValidationError:
                 return replace(command, signature=c.Signature(0, fault=NO_SIGNATURE))
-            found = _checked(context, str(payload["call_id"]), str(payload["decision"]), given, seen)
+            meant, response = str(payload["call_id"]), payload.get("response")
+            found = _checked(context, meant, str(payload["decision"]), response, given, seen)
             return replace(command, signature=found)
         case _:
             return command
 
 
 def _checked(
-    context: RunnerContext, meant: str, decision: str, given: AnswerSignature, shown: ops.Shown | None
+    context: RunnerContext,
+    meant: str,
+    decision: str,
+    response: JsonObject | None,
+    given: AnswerSignature,
+    shown: ops.Shown | None,
 ) -> c.Signature:
-    """The signature under an answer by a call's id or a turn's, held against the requests that are open."""
+    """The signature under an answer by a request's id or a turn's, for the requests that are open."""
     state, task = context.journal.state, context.journal.state.task
-    asked = [call for call in task.requests if meant in (call.call_id, task.id)] if task else []
+    open_here: Sequence[Call | Elicitation] = ()
+    if task is not None:
+        open_here = (*task.requests, *task.open_elicitations)
     digest = sha256((shown.text if shown is not None else "").encode("utf-8", "surrogatepass")).hexdigest()
     fault = NOT_OPEN
-    for call in asked:
-        names = (state.facts.session_id, task.id if task else "", call.call_id)
-        if any(char < " " for name in names for char in name):
+    for asked in open_here:
+        id = asked.id if isinstance(asked, Elicitation) else asked.call_id
+        names = (state.facts.session_id, task.id if task else "", id)
+        if meant not in names[1:] or any(char < " " for name in names for char in name):
             continue  # With a line feed in a name two texts would be one.
-        said = c.signed_answer(*names, decision, given.answered_ms, digest)
+        told = "" if response is None else _response_digest(asked, response)
+        said = c.signed_answer(
+            *names, decision, given.answered_ms, digest, request=asked.request, response=told
+        )
         holds = context.ports.signers(
             given.key, signature_of(given.sig), said.encode("utf-8", "surrogatepass")
         )
         if holds is None and (len(signature_of(given.sig)) != 64 or len(given.key) > MOST_KEY):
             return c.Signature(given.answered_ms, fault=NO_SIGNATURE)
-        if holds or (holds is None and not needs_signature(call, context.config.rules)):
+        if holds or (holds is None and not needs_signature(asked, context.config.rules)):
             # That of a stranger is kept as it is: an auditor may know the key.
-            kept = given.answered_ms, given.sig, given.key, call.call_id, names[1]
-            return c.Signature(*kept, known=holds is not None)
+            kept = given.answered_ms, given.sig, given.key, id, names[1]
+            return c.Signature(*kept, known=holds is not None, request=asked.request)
         fault = (UNKNOWN_SIGNER if holds is None else NOT_ITS_OWN).format(key=given.key[:80])
     return c.Signature(given.answered_ms, fault=fault)
+
+
+def _response_digest(asked: Call | Elicitation, response: JsonObject) -> str:
+    """The digest of a response as the log has it; none of one with a secret, which could be guessed by it."""
+    if isinstance(asked, Call) and isinstance(asked.work, AskWork):
+        try:
+            if asked.work.settled(response).hides:
+                return ""
+        except DoesNotAnswer:
+            pass  # It is refused for that.
+    return digest_of(response)
 
 
 # ── secrets ───────────────────────────────────────────────────────────────────────────────────────

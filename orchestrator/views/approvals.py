@@ -76,6 +76,8 @@ class Asked:
     """The pool whose workers may take the answer."""
     turn: str = ""
     """The turn that it belongs to; empty where an older version has asked."""
+    digest: str = ""
+    """The digest of its event, as the queue says; empty where an older version has asked."""
 
     @property
     def subject(self) -> str:
@@ -170,22 +172,50 @@ async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) ->
         seq=head.seq,
         pool=head.pool,
         turn=open_request.turn,
+        digest=open_request.digest,
     )
 
 
 def signed(asked: Asked, op: AnswerOp, signer: Signer, shown: Shown, now_ms: int) -> AnswerOp:
-    """The approval with what was shown, and a person's signature under both; other answers as they are."""
-    from orchestrator.core.commands import signed_answer
-    from orchestrator.core.decide.call import decision_word
-    from orchestrator.protocol.ops import AnswerSignature, ExecApproval, PatchApproval
+    """The answer with what was shown, and a person's signature under both and the request.
 
-    if not isinstance(op, ExecApproval | PatchApproval):
+    The answer of a program, to a call of a client's tool, stays as it is.
+    """
+    from orchestrator.core.calls.ask import digest_of as response_digest
+    from orchestrator.core.commands import signed_answer
+    from orchestrator.core.decide.call import reply_of
+    from orchestrator.core.entries import request_digest
+    from orchestrator.protocol.ops import AnswerSignature, DynamicToolResponse
+
+    if isinstance(op, DynamicToolResponse):
         return op
-    digest = sha256(shown.text.encode("utf-8", "surrogatepass")).hexdigest()
-    said = signed_answer(asked.session, asked.turn, asked.call_id, decision_word(op.decision), now_ms, digest)
+    reply = reply_of(op)
+    words = reply.response is not None and not _hides(op, asked)
+    said = signed_answer(
+        asked.session,
+        asked.turn,
+        asked.call_id,
+        reply.decision,
+        now_ms,
+        sha256(shown.text.encode("utf-8", "surrogatepass")).hexdigest(),
+        # What is signed is the event that was read; a worker of before holds it against no request.
+        request=asked.digest and request_digest(asked.turn, asked.request.event),
+        response=response_digest(reply.response) if words and reply.response is not None else "",
+    )
     sig = base64.b64encode(signer.private.sign(said.encode("utf-8", "surrogatepass"))).decode()
     signature = AnswerSignature(answered_ms=now_ms, sig=sig, key=str(signer.key))
     return op.model_copy(update={"shown": shown, "signature": signature})
+
+
+def _hides(op: AnswerOp, asked: Asked) -> bool:
+    """Whether the answer has a secret, of which the log has no digest: it could be guessed by one."""
+    from orchestrator.protocol.ops import UserInputAnswer
+
+    if not isinstance(op, UserInputAnswer):
+        return False
+    given, questions = op.response.answers, asked.request.event["questions"]
+    secret = (str(question["id"]) for question in questions if question.get("isSecret"))
+    return any(id in given and given[id].answers for id in secret)
 
 
 # ── choosing ──────────────────────────────────────────────────────────────────────────────────────

@@ -23,9 +23,9 @@ from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference, may_refer, references
 from orchestrator.core.calls import CallWork, CustomWork, ExecWork, McpWork, MergeWork, PatchWork, Phase
 from orchestrator.core.chain import ChainKey, ChainWalk
-from orchestrator.core.commands import signed_answer
 from orchestrator.core.entries import (
     DENDRO,
+    EVENT_MSG,
     RESPONSE_ITEM,
     Entry,
     Kind,
@@ -33,6 +33,7 @@ from orchestrator.core.entries import (
     is_event,
     kind_of,
     read_event,
+    request_digest,
 )
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import TurnSettings
@@ -48,7 +49,7 @@ from orchestrator.rollouts.file_format import BadLine, Header, lines_in, read_ro
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.replay import instead_in, instead_of
 from orchestrator.rollouts.segments import links_of
-from orchestrator.rollouts.signed_notes import Signers, signature_of
+from orchestrator.rollouts.signed_notes import REQUESTS, SignedAnswers, Signers
 from orchestrator.rollouts.verify import unchecked_for
 
 if TYPE_CHECKING:
@@ -474,7 +475,7 @@ async def who(
     `since` is the beginning of a time in UTC, as entries have it; calls that were made before are left out.
     `signers` are people whose signatures prove an answer.
     """
-    log, session = _Log(), ""
+    log, session, answers = _Log(), "", SignedAnswers(signers)
     calls: dict[str, Decided] = {}
     async for told in logs.entries():
         if told.session != session or told.kind is f.TaskEnded:
@@ -485,8 +486,10 @@ async def who(
             calls.clear()
         if told.session != session:
             log, session = _Log(), told.session
+            answers.begins()
         log.take(told)
-        _call(log, told, calls, signers)
+        _hear(answers, told)
+        _call(log, told, calls, answers)
     for call in calls.values():
         if _fits(call, wanted, since):
             yield call
@@ -500,7 +503,15 @@ def _fits(call: Decided, wanted: str, since: str) -> bool:
     )
 
 
-def _call(log: _Log, told: Told, calls: dict[str, Decided], signers: Signers) -> None:
+def _hear(answers: SignedAnswers, told: Told) -> None:
+    """Takes a request to a person, or an entry that may have been one."""
+    if not told.line:
+        answers.unread()
+    elif told.type == EVENT_MSG and str(told.payload.get("type")) in REQUESTS:
+        answers.asks(request_digest(str(told.line.get("id", "")), told.payload))
+
+
+def _call(log: _Log, told: Told, calls: dict[str, Decided], answers: SignedAnswers) -> None:
     payload = told.payload
     key = str(payload.get("call_id", ""))
     if told.item in CALLS:
@@ -515,10 +526,10 @@ def _call(log: _Log, told: Told, calls: dict[str, Decided], signers: Signers) ->
             call.result = f"exit {ended.exit_code}"
             call.entries.append(told.place)
     else:
-        _stated(log, told, call, signers)
+        _stated(log, told, call, answers)
 
 
-def _stated(log: _Log, told: Told, call: Decided, signers: Signers) -> None:
+def _stated(log: _Log, told: Told, call: Decided, answers: SignedAnswers) -> None:
     match told.fact:
         case f.CallMoved() as moved:
             _moved(log, told, moved, call)
@@ -531,7 +542,10 @@ def _stated(log: _Log, told: Told, call: Decided, signers: Signers) -> None:
             older = f"{answer.who} (older entry: no door is named)"
             call.by = older if answer.by is None else name_of(answer.by)
             call.key = answer.key
-            call.signed = _is_signed(told.session, answer, signers) if answer.sig else None
+            call.signed = None
+            if answer.sig:
+                fault = answers.fault(told.session, told.payload, digest_of(stated_text(answer.shown)))
+                call.signed = None if fault is None else not fault
             call.shown = _shown(answer)
         case _:
             pass
@@ -542,12 +556,6 @@ def digest_of(value: Any) -> str:
     if is_reference(value):
         return str(value["$blob"])
     return sha256(value.encode("utf-8", "surrogatepass")).hexdigest() if isinstance(value, str) else ""
-
-
-def _is_signed(session: str, answer: f.Answered, signers: Signers) -> bool | None:
-    shown = digest_of(stated_text(answer.shown))
-    said = signed_answer(session, answer.turn, answer.call_id, answer.decision, answer.answered_ms, shown)
-    return signers(answer.key, signature_of(answer.sig), said.encode("utf-8", "surrogatepass"))
 
 
 def _shown(answer: f.Answered) -> str:

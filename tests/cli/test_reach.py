@@ -92,7 +92,7 @@ def test_signed_answer_counts_where_others_are_refused_and_an_auditor_sees_it_pr
         call = f"0:{asked['call_id']}"
         refused = user.run("approvals", session, "--deny", call)
         assert (
-            f"not taken: {asked['call_id']} was not answered: approvals have to be signed here"
+            f"not taken: {asked['call_id']} was not answered: answers have to be signed here"
             in refused.stdout
         )
         signing = ("--sign", str(tmp_path / "key"), "--name", "ada")

@@ -527,9 +527,10 @@ def test_run_without_the_sandbox_names_the_program_that_the_first_run_may_have_p
 # ── signatures ────────────────────────────────────────────────────────────────────────────────────
 
 
-def signed_at(ms: int, turn: str = "s1") -> Signature:
-    """A signature under an answer to `c1` that the worker has found to hold."""
-    return Signature(ms, "c2ln", "ada", call_id="c1", turn=turn)
+def signed_at(session: Session, later_ms: int = 0, turn: str = "s1") -> Signature:
+    """A signature under an answer to what `c1` asks now, that the worker has found to hold."""
+    about = {"call_id": "c1", "turn": turn, "request": session.call("c1").request}
+    return Signature(session.now_ms + later_ms, "c2ln", "ada", **about)
 
 
 def test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox() -> None:
@@ -537,26 +538,29 @@ def test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox(
     session.say("go", "s1")
     session.asks_for("c1")
     session.assessed("c1", a_command("make"))
-    given = signed_at(session.now_ms)
+    given, another = signed_at(session), signed_at(session, 1)
     session.decides("c1", "approved", signature=given)
     session.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
-    seen = session.decides("c1", "approved", signature=given)
+    for of_the_confined_run in (given, another):
+        seen = session.decides("c1", "approved", signature=of_the_confined_run)
+        assert "its signature is for another request" in seen.one("error")["message"]
+    seen = session.decides("c1", "approved", signature=signed_at(session))
     assert "its signature has decided an earlier request of that name" in seen.one("error")["message"]
     assert session.call("c1").phase == "awaiting_approval"
     assert session.replayed() == session.state
-    session.decides("c1", "approved", signature=signed_at(session.now_ms + 1))
+    session.decides("c1", "approved", signature=signed_at(session, 1))
     assert sandboxed(session.call("c1")) is False
 
 
 def test_signature_for_a_request_of_another_turn_decides_nothing() -> None:
     session = asked()
-    seen = session.decides("c1", "approved", signature=signed_at(session.now_ms, "u0"))
+    seen = session.decides("c1", "approved", signature=signed_at(session, turn="u0"))
     assert "its signature is for another request; it stays open" in seen.one("error")["message"]
 
 
 def test_timer_decides_what_nobody_has_signed_in_time() -> None:
     session = asked(facts={"approval_timeout_ms": 60_000}, rules=Rules(signed_answers="required"))
-    assert "approvals have to be signed here" in session.decides("c1", "denied").one("error")["message"]
+    assert "answers have to be signed here" in session.decides("c1", "denied").one("error")["message"]
     session.now_ms += 60_000
     session.fires("approval:c1")
     assert session.state.answers[-1].who == "timer"
@@ -570,7 +574,29 @@ def test_rule_asks_for_a_signature_whatever_the_settings_are(escalated: bool) ->
     rule = StrictRule("prompt", "deploys are signed", sign=True)
     session.assessed("c1", a_command("make", "deploy", strict_rule=rule, escalated=escalated))
     seen = session.decides("c1", "approved")
-    assert "approvals have to be signed here" in seen.one("error")["message"]
+    assert "answers have to be signed here" in seen.one("error")["message"]
     assert session.replayed() == session.state
-    session.decides("c1", "approved", signature=signed_at(session.now_ms))
+    session.decides("c1", "approved", signature=signed_at(session))
     assert session.call("c1").phase == "running"
+
+
+def deploy(session: Session, call_id: str, rule: StrictRule | None = None) -> None:
+    """The model asks to run the same command again."""
+    session.asks_for(call_id)
+    session.assessed(call_id, a_command("make", "deploy", strict_rule=rule))
+
+
+@pytest.mark.parametrize("by", ["rule", "settings"])
+@pytest.mark.parametrize("signed", [False, True])
+def test_session_wide_approval_is_asked_again_unless_it_was_signed(by: str, signed: bool) -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    session.say("go", "s1")
+    deploy(session, "c1")
+    given = signed_at(session) if signed else None
+    session.decides("c1", "approved_for_session", signature=given)
+    session.finishes("c1", "done", events=(exec_end("c1", 0),))
+    if by == "settings":
+        session.rules = Rules(signed_answers="required")
+    deploy(session, "c2", StrictRule("prompt", sign=True) if by == "rule" else None)
+    assert session.call("c2").phase == ("running" if signed else "awaiting_approval")
+    assert session.replayed() == session.state

@@ -10,7 +10,9 @@ from orchestrator.core import commands as c
 from orchestrator.core.calls import Mcp, Phase
 from orchestrator.core.commit_parts import approval_timer
 from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AnswerServer
+from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, digest, encode
 from tests.core.driver import Seen, Session, op
 from tests.core.tree_driver import Agent, a_tree
@@ -64,6 +66,23 @@ def test_server_asks_and_hears_the_decision_while_its_call_runs() -> None:
     session.finishes("c1", "wiped")
     assert not [work for work in session.owes() if isinstance(work, AnswerServer)]
     assert session.task.elicitations == ()
+    assert replayed(session)
+
+
+def test_decision_for_a_server_counts_under_a_signature_where_answers_have_to_be_signed() -> None:
+    session = Session(rules=Rules(signed_answers="required"))
+    calling(session)
+    asks(session)
+    task = session.state.task
+    assert task is not None
+    (asked,) = task.elicitations
+    assert "have to be signed here" in resolves(session, "accept").one("error")["message"]
+    about = {"call_id": "c1-q1", "turn": "u1"}
+    other = c.Signature(session.now_ms, "c2ln", "ada", **about, request="ab" * 32)
+    seen = resolves(session, "accept", signature=other)
+    assert "its signature is for another request; it stays open" in seen.one("error")["message"]
+    resolves(session, "accept", signature=replace(other, request=asked.request))
+    assert AnswerServer("c1-q1", "accept") in session.owes()
     assert replayed(session)
 
 

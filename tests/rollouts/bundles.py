@@ -313,15 +313,40 @@ def plain_run() -> Draft:
     return draft
 
 
-def signed_answer(session: str, decision: str, signer: Signer | None = ADA, turned: str = "") -> Json:
-    """The fact of an answer; `turned` is another decision than the one that was signed."""
+def asks(call: str = "c1", turn: str = "1", words: str = "make", n: int = 4) -> Json:
+    """The event that asks a person whether a command runs."""
+    told = entry("event_msg", n, type="exec_approval_request", call_id=call, command=[words])
+    return {**told, "id": turn}
+
+
+def request_of(event: Json) -> str:
+    """The digest that a signature under an answer to it is bound to."""
+    return hexed(compact(event).encode()[40:])
+
+
+def signed_answer(
+    session: str,
+    decision: str,
+    signer: Signer | None = ADA,
+    turned: str = "",
+    request: str = "",
+    key: str = "",
+    words: str = "",
+) -> Json:
+    """The fact of an answer; `turned` is another decision than the one that was signed.
+
+    With the digest of a `request` it is signed as this version does, `words` being the digest of a response.
+    """
     shown = "run make, outside the sandbox"
     said = f"dendro-answer/1\n{session}\n1\nc1\n{decision}\n{AT_MS}\n{hexed(shown.encode())}\n"
-    proof: Json = {}
+    if request:
+        about = f"dendro-answer/2\n{session}\n1\nc1\n{request}\n"
+        said = f"{about}{decision}\n{words}\n{AT_MS}\n{hexed(shown.encode())}\n"
+    proof: Json = {"request": request} if request else {}
     if signer is not None:
-        proof = {
+        proof |= {
             "sig": base64.b64encode(signer.private.sign(said.encode())).decode(),
-            "key": str(signer.key)[:12],
+            "key": key or str(signer.key)[:12],
         }
     return fact(
         "answer",
@@ -330,7 +355,7 @@ def signed_answer(session: str, decision: str, signer: Signer | None = ADA, turn
         turn="1",
         decision=turned or decision,
         who="ada",
-        **{"answered_ms": AT_MS, "shown": shown, **proof},
+        **{"answered_ms": AT_MS, "shown": shown, **({"digest": words} if words else {}), **proof},
     )
 
 

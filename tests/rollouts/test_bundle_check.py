@@ -22,7 +22,7 @@ from orchestrator.rollouts import bundle_check, bundle_members, bundle_receipts
 from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
 from orchestrator.rollouts.bundle_form import NewerFormat
 from orchestrator.rollouts.bundle_receipts import BadTrust, Trust
-from orchestrator.rollouts.signed_notes import Signer
+from orchestrator.rollouts.signed_notes import SignedAnswers, Signer, Signers
 from tests.commit_seed import NIGHT, base_seed
 from tests.rollouts import bundles as b
 from tests.rollouts.bundles import AGENT, FORK, ROOT, Draft, Json, fact, plain_run, run, said
@@ -54,8 +54,7 @@ def stranger(
 ) -> set[str]:
     """The findings of the checker for strangers, who trusts the operator, or the keys of `log`."""
     keys = [*map(example().read_key, log or [str(b.OPERATOR.key)])] if trusted else None
-    known = {name: example().read_key(key)[2] for name, key in (people or {}).items()}
-    return {code for code, *_ in example().Check(path, keys, known).run()}
+    return {code for code, *_ in example().Check(path, keys, people or {}).run()}
 
 
 def checked(members: Mapping[str, bytes], folder: Path, **trust: Any) -> set[str]:
@@ -616,6 +615,82 @@ def test_answer_whose_decision_was_turned_is_found_by_the_persons_key(tmp_path: 
     assert checked(draft.sealed(), tmp_path, people=people) == {"answer"}, "of another session"
     draft.logs[ROOT].entries[8] = b.signed_answer(ROOT, "approved", Signer("ada", b.private("eve")))
     assert checked(draft.sealed(), tmp_path, people=people) == {"answer"}, "in another's name"
+
+
+ASKED = b.asks()
+PEOPLE = {"ada": str(b.ADA.key)}
+
+
+def test_signed_answer_holds_for_the_request_before_it_and_for_no_other(tmp_path: Path) -> None:
+    given = b.signed_answer(ROOT, "approved", request=b.request_of(ASKED), words="ab" * 16)
+    for entries, found in (
+        ([ASKED, given], set()),
+        ([b.asks(words="rm"), given], {"answer"}),
+        ([b.asks(turn="2"), given], {"answer"}),
+        ([given, ASKED], {"answer"}),
+        ([ASKED, given, given], {"answer"}),
+        ([ASKED, given, ASKED, given], {"answer"}),
+        ([ASKED, {**given, "payload": {**given["payload"], "digest": "cd" * 16}}], {"answer"}),
+        ([ASKED, {**given, "payload": {**given["payload"], "request": ""}}], {"answer"}),
+    ):
+        draft = b.plain_run()
+        draft.logs[ROOT].entries[8:9] = entries
+        assert checked(draft.sealed(), tmp_path, people=PEOPLE) == found, entries
+
+
+def test_request_whose_text_is_withheld_may_be_the_one_that_was_signed(tmp_path: Path) -> None:
+    given = b.signed_answer(ROOT, "approved", request=b.request_of(ASKED))
+    for again, found in ((False, set()), (True, {"answer"})):
+        draft = b.plain_run()
+        draft.logs[ROOT].entries[8:9] = [ASKED, given, *([given] if again else [])]
+        draft.logs[ROOT].bare.add(9)
+        draft.withheld.append((f"session:{ROOT}", 9))
+        assert checked(draft.sealed(), tmp_path, people=PEOPLE) == found
+
+
+@pytest.mark.parametrize("value", [[], {}, None, 1])
+def test_request_or_its_digest_of_another_kind_ends_no_checker(tmp_path: Path, value: object) -> None:
+    given = b.signed_answer(ROOT, "approved", request=b.request_of(ASKED))
+    draft = b.plain_run()
+    draft.logs[ROOT].entries[8:9] = [
+        {**ASKED, "payload": {**ASKED["payload"], "type": value}},
+        {**given, "payload": {**given["payload"], "request": value}},
+    ]
+    assert checked(draft.sealed(), tmp_path, people=PEOPLE) == {"answer"}
+
+
+def test_signature_of_before_proves_one_answer(tmp_path: Path) -> None:
+    draft = b.plain_run()
+    draft.logs[ROOT].entries[8:9] = [b.signed_answer(ROOT, "approved")] * 2
+    assert checked(draft.sealed(), tmp_path, people=PEOPLE) == {"answer"}
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [
+        ("ada", set()),
+        (str(b.ADA.key), set()),
+        ("ada+26a23f38", set()),
+        ("ada+00000000", {"answer"}),
+        ("ada+26a23f3", {"answer"}),
+        ("eve+26a23f38", set()),
+        ("head of security+26a23f38", set()),
+        ("head of security", set()),
+        ("head of security+00000000", {"answer"}),
+    ],
+)
+def test_key_under_the_name_of_a_person_is_theirs_or_the_answer_is_a_finding(
+    tmp_path: Path, key: str, found: set[str]
+) -> None:
+    draft = b.plain_run()
+    draft.logs[ROOT].entries[8] = b.signed_answer(ROOT, "approved", key=key)
+    people = {"head of security": str(b.ADA.key)}
+    assert checked(draft.sealed(), tmp_path, people=people) == found
+    trust = Trust.read(b.trust(people=people))
+    fault = SignedAnswers(Signers(trust.people.values(), trust.people)).fault(
+        ROOT, draft.logs[ROOT].entries[8]["payload"], b.hexed(b"run make, outside the sandbox")
+    )
+    assert bool(fault) is bool(found)
 
 
 @pytest.mark.parametrize("part", ["shown", "decision", "sig"])

@@ -7,6 +7,7 @@ from hashlib import sha256
 from pathlib import Path
 
 from orchestrator.core.commands import signed_answer
+from orchestrator.core.entries import BEHIND_TIME, decode_entry, request_digest
 from orchestrator.core.merkle import leaf_hash
 from orchestrator.rollouts.bundle_form import leaf, read_line
 from orchestrator.rollouts.bundle_receipts import read_statement
@@ -68,3 +69,16 @@ def test_answer_of_the_page_is_signed_by_its_person() -> None:
     assert signed_answer(*fields[1:7]) == text
     assert Signers([ada])("ada", signature, text.encode())
     assert Signer("ada", private("ada")).key == ada
+
+
+def test_answer_of_the_page_is_signed_for_its_request() -> None:
+    line, text = vector("a request's line").encode(), json.loads(vector("answer to it, as JSON"))
+    digest = sha256(line[BEHIND_TIME:]).hexdigest()
+    request = decode_entry(line)
+    assert vector("its digest") == digest == request_digest(request.id, request.payload)
+    _, session, turn, call, asked, decision, words, at_ms, shown, _ = text.split("\n")
+    about = (session, turn, call, decision, at_ms, shown)
+    assert signed_answer(*about, request=asked, response=words) == text
+    assert asked == digest
+    signers = Signers([VerifierKey.read(vector("key of ada"))])
+    assert signers("ada", signature_of(vector("signature under it")), text.encode())

@@ -73,9 +73,10 @@ async def test_signature_under_an_answer_is_held_against_the_persons_key(
     session = Session(settings={"approval_policy": "untrusted"})
     asked(session)
     nothing = sha256(b"").hexdigest()
-    said = c.signed_answer(session_id, "u1", "call_1", "approved", session.now_ms, nothing)
+    request = session.call("call_1").request
+    said = c.signed_answer(session_id, "u1", "call_1", "approved", session.now_ms, nothing, request=request)
     sig = base64.b64encode(ADA.private.sign(said.encode())).decode()
-    given = c.Signature(session.now_ms, sig, str(ADA.key), "call_1", "u1")
+    given = c.Signature(session.now_ms, sig, str(ADA.key), "call_1", "u1", request=request)
     session.decides("call_1", "approved", by=BEN, who="ben", signature=given)
     [found] = [one async for one in who(logs_of(session), "call_1", "", Signers([ADA.key]))]
     assert (found.key, found.signed) == (str(ADA.key), signed)
@@ -90,9 +91,10 @@ async def test_forged_signature_is_told_also_where_the_call_has_another_answer(f
     for answer in range(2):
         at_ms = session.now_ms + answer
         of = "another" if answer == forged else "s1"
-        said = c.signed_answer(of, "u1", "call_1", "approved", at_ms, sha256(b"").hexdigest())
+        about, request = (of, "u1", "call_1", "approved", at_ms), session.call("call_1").request
+        said = c.signed_answer(*about, sha256(b"").hexdigest(), request=request)
         sig = base64.b64encode(ADA.private.sign(said.encode())).decode()
-        given = c.Signature(at_ms, sig, str(ADA.key), "call_1", "u1")
+        given = c.Signature(at_ms, sig, str(ADA.key), "call_1", "u1", request=request)
         session.decides("call_1", "approved", by=BEN, who="ben", signature=given)
         ended = (exec_end("call_1", 1),)
         session.finishes("call_1", "denied", events=ended, sandbox_denied=answer == 0)
@@ -103,6 +105,20 @@ async def test_forged_signature_is_told_also_where_the_call_has_another_answer(f
     answers = [seq for seq, line in enumerate(lines, 1) if line.get("kind") == "answer"]
     assert found.by_entry == f"s1:{answers[forged]}"
     assert {f"s1:{seq}" for seq in answers} <= {*found.entries}
+
+
+async def test_answer_that_nobody_signed_is_not_proved_by_the_signature_before_it() -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    asked(session)
+    request, nothing = session.call("call_1").request, sha256(b"").hexdigest()
+    said = c.signed_answer("s1", "u1", "call_1", "approved", session.now_ms, nothing, request=request)
+    sig = base64.b64encode(ADA.private.sign(said.encode())).decode()
+    given = c.Signature(session.now_ms, sig, str(ADA.key), "call_1", "u1", request=request)
+    session.decides("call_1", "approved", by=BEN, who="ben", signature=given)
+    session.finishes("call_1", "denied", events=(exec_end("call_1", 1),), sandbox_denied=True)
+    session.decides("call_1", "approved", by=BEN, who="ben")
+    [found] = [one async for one in who(logs_of(session), "call_1", "", Signers([ADA.key]))]
+    assert (found.decision, found.key, found.signed) == ("approved", "", None)
 
 
 async def test_answer_for_an_agent_whose_call_has_the_same_id_is_none_about_the_roots_call() -> None:
@@ -120,7 +136,8 @@ async def test_answer_for_an_agent_is_no_entry_of_the_roots_call_behind_a_forged
     session = Session(settings={"approval_policy": "untrusted"})
     asked(session)
     sig = base64.b64encode(ADA.private.sign(b"something else")).decode()
-    given = c.Signature(session.now_ms, sig, str(ADA.key), "call_1", "u1")
+    request = session.call("call_1").request
+    given = c.Signature(session.now_ms, sig, str(ADA.key), "call_1", "u1", request=request)
     session.decides("call_1", "approved", by=BEN, who="ben", signature=given)
     session.finishes("call_1")
     agents = Answered(CallId("call_1"), SubmissionId("u1"), "denied", "cem", agent_id=AgentId(1), by=ANN)

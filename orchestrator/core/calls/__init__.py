@@ -399,6 +399,8 @@ class Call:
     it."""
     asked_seq: int = 0
     """The entry that opened its approval, or asked: an answer by turn id counts only after it."""
+    request: str = ""
+    """The digest of the request to people; empty where an earlier version has asked."""
 
     def moved(self, phase: Phase, changes: Mapping[str, object]) -> Call:
         if phase not in TRANSITIONS[self.phase]:

@@ -53,6 +53,8 @@ from orchestrator.core.commit_parts import WITHDRAWN, approval_timer
 from orchestrator.core.decide.agent_calls import agent_call
 from orchestrator.core.decide.call_end import KIND as ELICITATION
 from orchestrator.core.decide.call_end import (
+    NOTHING_SEEN,
+    Seen,
     close,
     decide_elicitation,
     keep_process,
@@ -76,7 +78,6 @@ from orchestrator.core.state import Answer, Elicitation, State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.items import ToolOutput
-from orchestrator.protocol.ops import Shown
 from orchestrator.protocol.policy import ApprovedExecpolicyAmendment, Decision
 from orchestrator.protocol.wire import UNSET, EventModel, JsonObject, JsonValue, written
 
@@ -98,10 +99,10 @@ def assessed(draft: Draft, command: CallAssessed) -> None:
             close(draft, call, full)
         case Exec() as asked:
             may_leave = _may_leave_the_sandbox(draft.state)
-            verdict = asked.judged(draft.task.settings, _approved(draft), may_leave=may_leave)
+            verdict = asked.judged(draft.task.settings, _approved(draft, asked), may_leave=may_leave)
             _carry_out(draft, call, asked, verdict)
         case ApplyPatch() | Custom() | Mcp() | Merge() as asked:
-            _carry_out(draft, call, asked, asked.judged(draft.task.settings, _approved(draft)))
+            _carry_out(draft, call, asked, asked.judged(draft.task.settings, _approved(draft, asked)))
         case WriteStdin() as asked:
             write_stdin(draft, call, asked)
         case QuestionWork() | UserInputWork() | PlanWork() | ClientToolWork() as work:
@@ -117,10 +118,17 @@ def _call(draft: Draft, call_id: str, phase: Phase) -> Call:
     return call
 
 
-def _approved(draft: Draft) -> frozenset[str]:
-    """The session's approvals that count: none was given for a task that is to write nothing."""
+def _approved(draft: Draft, asked: Runnable) -> frozenset[str]:
+    """The session's approvals that count: none was given for a task that is to write nothing.
+
+    Where a call's approval has to be signed, those alone count that were.
+    """
     narrow = draft.task.branch is not None or plans(draft.task.settings)
-    return frozenset() if narrow else draft.state.approved
+    if narrow:
+        return frozenset()
+    by_rule = isinstance(asked, Exec) and asked.strict_rule is not None and asked.strict_rule.sign
+    signed = by_rule or draft.moment.rules.signed_answers == "required"
+    return draft.state.approved_signed if signed else draft.state.approved
 
 
 def _may_leave_the_sandbox(state: State) -> bool:
@@ -154,8 +162,9 @@ def ask(draft: Draft, call: Call, work: RunnableWork, asked: Ask) -> None:
     timeout = draft.state.facts.approval_timeout_ms
     if timeout is not None:
         work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
-    draft.add(f.CallMoved(call.call_id, Phase.AWAITING_APPROVAL, work=work))
-    open_request(draft, call.call_id, work.kind, request, work.sandboxed)
+    digest = e.request_digest(draft.task.id, request)
+    draft.add(f.CallMoved(call.call_id, Phase.AWAITING_APPROVAL, work=work, request=digest))
+    open_request(draft, call.call_id, work.kind, request, digest, work.sandboxed)
 
 
 def finished(draft: Draft, command: CallFinished) -> None:
@@ -237,20 +246,20 @@ def reply_of(op: AnswerOp) -> Reply:
     """The answer that an op gives."""
     agent_id = None if op.agent_id is None else AgentId(op.agent_id)
     match op:
-        case ops.ExecApproval() | ops.PatchApproval():
-            decision, shown = decision_word(op.decision), op.shown or None
-            return Reply(op.id, agent_id, op.type, decision, shown=shown, signature=op.signature or None)
-        case ops.ResolveAskUserQuestion() | ops.ResolvePlanApproval():
-            return Reply(op.id, agent_id, op.type, op.response.type, written(op.response))
-        case ops.UserInputAnswer():
-            decision = "answered" if op.response.answers else "cancelled"
-            return Reply(op.id, agent_id, op.type, decision, written(op.response))
         case ops.DynamicToolResponse():
             decision = ANSWERED if op.response.success else FAILED
             return Reply(op.id, agent_id, op.type, decision, written(op.response))
+        case ops.ExecApproval() | ops.PatchApproval():
+            id, decision, response = op.id, decision_word(op.decision), None
+        case ops.ResolveAskUserQuestion() | ops.ResolvePlanApproval():
+            id, decision, response = op.id, op.response.type, written(op.response)
+        case ops.UserInputAnswer():
+            decision = "answered" if op.response.answers else "cancelled"
+            id, response = op.id, written(op.response)
         case ops.ResolveElicitation():
-            decision = op.decision.value
-            return Reply(str(op.request_id), agent_id, op.type, decision, response_of(decision))
+            id, decision, response = str(op.request_id), op.decision.value, response_of(op.decision.value)
+    shown, signature = op.shown or None, op.signature or None
+    return Reply(id, agent_id, op.type, decision, response, shown, signature)
 
 
 def decision_word(decision: Decision) -> str:
@@ -266,7 +275,7 @@ def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
     if isinstance(op, ops.ResolveElicitation) and _for_me(draft, reply):
         asked = open_elicitation(draft, reply.id)
         if asked is not None:
-            _answer_server(draft, command, op, asked)
+            _answer_server(draft, command, op, reply, asked)
             return
     if not _answered_by(draft, command, reply):
         draft.drop_secret(command.secret)
@@ -293,13 +302,20 @@ def _answered_by(draft: Draft, command: Submitted, reply: Reply) -> bool:
     return False
 
 
-def _answer_server(draft: Draft, command: Submitted, op: ops.ResolveElicitation, asked: Elicitation) -> None:
+def _answer_server(
+    draft: Draft, command: Submitted, op: ops.ResolveElicitation, reply: Reply, asked: Elicitation
+) -> None:
     if op.server_name != asked.server:
         text = f"{asked.id} was not answered: the MCP server {asked.server} asks, not {op.server_name!r}"
         draft.add(e.error(command.id, f"{text}; it stays open"))
         return
-    who = command.who or command.client
-    decide_elicitation(draft, asked, op.decision.value, who, command.client)
+    try:
+        seen = Seen(reply.shown, counted_signature(draft, asked, command.signature))
+    except DoesNotAnswer as error:
+        draft.add(e.error(command.id, _stays_open(asked.id, error)))
+        return
+    decide_elicitation(draft, asked, reply.decision, command.who or command.client, command.client, seen)
+    _warn_of_unsigned(draft, command.id, asked, asked.id, seen)
 
 
 def _for_me(draft: Draft, reply: Reply) -> bool:
@@ -309,16 +325,15 @@ def _for_me(draft: Draft, reply: Reply) -> bool:
 def _carry_out_answer(draft: Draft, command: Submitted, reply: Reply, call: Call) -> bool:
     who = command.who or command.client
     try:
+        seen, needed = Seen(reply.shown, counted_signature(draft, call, command.signature)), False
         if reply.response is None:
-            signature = counted_signature(draft, call, command.signature)
-            resolve(draft, call, reply.decision, who, command.client, reply.shown, signature)
-            if told := _unsigned(draft, str(call.call_id), signature):
-                draft.add(e.event(command.id, told))
-            return False
-        needed = settle(draft, call, reply.response, who, command.client, command.secret)
+            resolve(draft, call, reply.decision, who, command.client, seen)
+        else:
+            needed = settle(draft, call, reply.response, who, command.client, command.secret, seen)
     except DoesNotAnswer as error:
         draft.add(e.error(command.id, _stays_open(call.call_id, error)))
         return False
+    _warn_of_unsigned(draft, command.id, call, call.call_id, seen)
     if needed:
         _warn_of_clear_text(draft, command, call.call_id)
     return needed
@@ -404,7 +419,7 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
     of_this_turn = task is not None and answer["turn"] == task.id
     asked = open_elicitation(draft, answer["call_id"]) if of_this_turn else None
     if asked is not None and answer.get("response") == response_of(answer["decision"]):
-        decide_elicitation(draft, asked, answer["decision"], answer["who"])
+        _answer_sent_on(draft, asked, command)
         return
     for call in _pending(draft) if of_this_turn else ():
         asks = call.is_question
@@ -420,24 +435,29 @@ def routed_answer(draft: Draft, command: MailArrived) -> None:
         draft.drop_secret(answer.get("secret", ""))
 
 
-def _answer_sent_on(draft: Draft, call: Call, command: MailArrived) -> bool:
+def _answer_sent_on(draft: Draft, asked: Call | Elicitation, command: MailArrived) -> bool:
     """Carries out an answer of the root's client; whether its texts beside the log are still needed."""
-    answer, name = command.payload, f"{call.call_id} of agent {draft.state.facts.agent_id}"
+    answer, who, needed = command.payload, command.payload["who"], False
+    name = f"{answer['call_id']} of agent {draft.state.facts.agent_id}"
+    shown = answer.get("shown")
     try:
-        if call.is_question:
-            if answer["response"] is None:
-                raise DoesNotAnswer(GONE)
-            return settle(draft, call, answer["response"], answer["who"], secret=answer.get("secret", ""))
-        shown = answer.get("shown")
-        seen = None if shown is None else ops.Shown.model_validate(shown)
-        signature = counted_signature(draft, call, command.signature)
-        resolve(draft, call, answer["decision"], answer["who"], shown=seen, signature=signature)
-        if "id" in answer and (told := _unsigned(draft, name, signature)):
-            draft.tree.publish(answer["id"], told, (draft.state.facts.tree_id,))
+        signature = counted_signature(draft, asked, command.signature)
+        seen = Seen(None if shown is None else ops.Shown.model_validate(shown), signature)
+        if isinstance(asked, Elicitation):
+            decide_elicitation(draft, asked, answer["decision"], who, seen=seen)
+        elif not asked.is_question:
+            resolve(draft, asked, answer["decision"], who, seen=seen)
+        elif answer["response"] is None:
+            raise DoesNotAnswer(GONE)
+        else:
+            needed = settle(draft, asked, answer["response"], who, secret=answer.get("secret", ""), seen=seen)
     except DoesNotAnswer as error:
         if "id" in answer:
             _publish_error_at_root(draft, answer["id"], _stays_open(name, error))
-    return False
+        return False
+    if "id" in answer and (told := _unsigned(draft, asked, name, seen)):
+        draft.tree.publish(answer["id"], told, (draft.state.facts.tree_id,))
+    return needed
 
 
 def _publish_late(draft: Draft, answer: Mapping[str, JsonValue]) -> None:
@@ -558,24 +578,34 @@ MOST_AHEAD_MS: Final = 300_000
 """By as much the clock of the person's machine may be ahead."""
 
 
-def needs_signature(call: Call, rules: Rules) -> bool:
-    """Whether an approval of the call counts only if a person has signed it."""
-    return rules.signed_answers == "required" or (isinstance(call.work, ExecWork) and call.work.sign)
+def _is_of_people(asked: Call | Elicitation) -> bool:
+    """Whether a person answers the request: a client's tool is answered by its program."""
+    return isinstance(asked, Elicitation) or not isinstance(asked.work, ClientToolWork)
 
 
-def counted_signature(draft: Draft, call: Call, signature: Signature | None) -> Signature | None:
+def needs_signature(asked: Call | Elicitation, rules: Rules) -> bool:
+    """Whether an answer to the request counts only if a person has signed it."""
+    if isinstance(asked, Call) and isinstance(asked.work, ExecWork) and asked.work.sign:
+        return True
+    return rules.signed_answers == "required" and _is_of_people(asked)
+
+
+def counted_signature(
+    draft: Draft, asked: Call | Elicitation, signature: Signature | None
+) -> Signature | None:
     """The signature, if it is one for this request; None where the answer has none and needs none.
 
     Raises `DoesNotAnswer` for one that was made for another request, or too long ago, or has counted before.
     """
     if signature is None:
-        if needs_signature(call, draft.moment.rules):
-            raise DoesNotAnswer("approvals have to be signed here: `dendro approvals --sign KEYFILE`")
+        if needs_signature(asked, draft.moment.rules):
+            raise DoesNotAnswer("answers have to be signed here: `dendro approvals --sign KEYFILE`")
         return None
     if signature.fault:
         raise DoesNotAnswer(signature.fault)
-    about, at_ms = (call.call_id, draft.task.id), draft.moment.at_ms
-    if (signature.call_id, signature.turn) != about:
+    id = asked.id if isinstance(asked, Elicitation) else asked.call_id
+    about, at_ms = (id, draft.task.id), draft.moment.at_ms
+    if (signature.call_id, signature.turn, signature.request) != (*about, asked.request):
         raise DoesNotAnswer("its signature is for another request")
     if not at_ms - MOST_SIGNED_MS <= signature.answered_ms <= at_ms + MOST_AHEAD_MS:
         raise DoesNotAnswer(
@@ -588,9 +618,15 @@ def counted_signature(draft: Draft, call: Call, signature: Signature | None) -> 
     return signature
 
 
-def _unsigned(draft: Draft, name: str, signature: Signature | None) -> ev.WarningEvent | None:
-    """The warning about a decision that counts without a signature of a known key, where one is wanted."""
-    if draft.moment.rules.signed_answers != "wanted" or (signature is not None and signature.known):
+def _warn_of_unsigned(draft: Draft, id: str, asked: Call | Elicitation, name: str, seen: Seen) -> None:
+    if told := _unsigned(draft, asked, name, seen):
+        draft.add(e.event(id, told))
+
+
+def _unsigned(draft: Draft, asked: Call | Elicitation, name: str, seen: Seen) -> ev.WarningEvent | None:
+    """The warning about an answer that counts without a signature of a known key, where one is wanted."""
+    signature = seen.signature
+    if draft.moment.rules.signed_answers != "wanted" or seen.is_signed or not _is_of_people(asked):
         return None
     why = "without a signature" if signature is None else "under a key that approvals.signers does not name"
     return ev.WarningEvent(message=f"{name} was decided {why}: `dendro approvals --sign` gives one")
@@ -602,8 +638,7 @@ def resolve(
     decision: str,
     who: str,
     client: str = "",
-    shown: Shown | None = None,
-    signature: Signature | None = None,
+    seen: Seen = NOTHING_SEEN,
 ) -> None:
     """Carries a decision out; it is recorded with who and when, what they had before them, their signature.
 
@@ -613,12 +648,7 @@ def resolve(
     """
     remembered = _remembered(draft, call, decision)
     answer = f.Answered(call.call_id, draft.task.id, decision, who, draft.moment.at_ms, by=draft.sender)
-    if shown is not None:
-        text, surface, since_ms = shown.text, shown.surface, shown.opened_ms
-        answer = replace(answer, shown=text, surface=surface, opened_ms=since_ms)
-    if signature is not None:
-        answer = replace(answer, answered_ms=signature.answered_ms, sig=signature.sig, key=signature.key)
-    draft.add(answer)
+    draft.add(seen.told(answer))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     if decision != "abort":
@@ -628,7 +658,7 @@ def resolve(
         case "approved":
             run(draft, call, _work(call))
         case _ if remembered is not None:
-            draft.add(f.ApprovedForSession(remembered.keys, remembered.roots))
+            draft.add(f.ApprovedForSession(remembered.keys, remembered.roots, seen.is_signed))
             run(draft, call, _work(call))
         case "abort":
             stop(draft, "interrupted", call.call_id)
@@ -687,12 +717,19 @@ def ask_out(draft: Draft, call: Call, work: AskWork) -> None:
     timeout = work.most_ms(draft.state.facts.approval_timeout_ms)
     if timeout is not None:
         work = work.asked(draft.set_timer(approval_timer(call.call_id), draft.moment.at_ms + timeout))
-    draft.add(f.CallMoved(call.call_id, Phase.ASKING, work=work))
-    open_request(draft, call.call_id, work.kind, request)
+    digest = e.request_digest(draft.task.id, request)
+    draft.add(f.CallMoved(call.call_id, Phase.ASKING, work=work, request=digest))
+    open_request(draft, call.call_id, work.kind, request, digest)
 
 
 def settle(
-    draft: Draft, call: Call, response: JsonObject, who: str, client: str = "", secret: str = ""
+    draft: Draft,
+    call: Call,
+    response: JsonObject,
+    who: str,
+    client: str = "",
+    secret: str = "",
+    seen: Seen = NOTHING_SEEN,
 ) -> bool:
     """Gives the call an answer; raises `DoesNotAnswer` before anything is written if it does not fit.
 
@@ -700,9 +737,9 @@ def settle(
     """
     end = _question(call).settled(response)
     if not end.hides:
-        _end(draft, call, end, digest_of(response), who, client)
+        _end(draft, call, end, digest_of(response), who, client, seen=seen)
         return False
-    _end(draft, call, end, "", who, client, secret)
+    _end(draft, call, end, "", who, client, secret, seen)
     return True
 
 
@@ -718,10 +755,18 @@ def _question(call: Call) -> AskWork:
 
 
 def _end(
-    draft: Draft, call: Call, end: Settled, digest: str, who: str, client: str = "", secret: str = ""
+    draft: Draft,
+    call: Call,
+    end: Settled,
+    digest: str,
+    who: str,
+    client: str = "",
+    secret: str = "",
+    seen: Seen = NOTHING_SEEN,
 ) -> None:
     turn, said = draft.task.id, (end.decision, who, draft.moment.at_ms)
-    draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret, by=draft.sender))
+    answer = f.Answered(call.call_id, turn, *said, digest=digest, secret=secret, by=draft.sender)
+    draft.add(seen.told(answer))
     draft.close_approval(call.call_id)
     draft.clear_timer(approval_timer(call.call_id))
     resolved(draft, call.call_id, end.decision, who, client, digest=digest)

@@ -38,11 +38,11 @@ from orchestrator.core.calls.exec import (
 )
 from orchestrator.core.calls.patch import writable_folders
 from orchestrator.core.calls.verdict import Ask
-from orchestrator.core.commands import CallFinished, Elicited, ProcessEnd, ProcessFinished
+from orchestrator.core.commands import CallFinished, Elicited, ProcessEnd, ProcessFinished, Signature
 from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest, TreeNote, approval_timer
 from orchestrator.core.context import PROCESS_GONE
 from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_call, show_activity
-from orchestrator.core.frozen import replace
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import user_message
 from orchestrator.core.modes import plans
 from orchestrator.core.settings import TurnSettings
@@ -56,6 +56,7 @@ from orchestrator.core.state import (
     rights_of,
 )
 from orchestrator.protocol import events as ev
+from orchestrator.protocol import ops
 from orchestrator.protocol.events import ElicitationRequest, Reach, RequestResolved
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.items import ToolOutput
@@ -116,8 +117,9 @@ def elicited(draft: Draft, command: Elicited) -> None:
     timeout, timer = draft.state.facts.approval_timeout_ms, None
     if timeout is not None:
         timer = draft.set_timer(approval_timer(command.id), draft.moment.at_ms + timeout)
-    draft.add(f.ElicitationOpened(call.call_id, command.id, command.server, timer))
-    open_request(draft, command.id, KIND, request)
+    digest = e.request_digest(draft.task.id, request)
+    draft.add(f.ElicitationOpened(call.call_id, command.id, command.server, timer, digest))
+    open_request(draft, command.id, KIND, request, digest)
 
 
 def dropped(draft: Draft, id: str) -> None:
@@ -140,13 +142,44 @@ def open_elicitation(draft: Draft, id: str) -> Elicitation | None:
     return next((one for one in asked if one.id == id), None)
 
 
-def decide_elicitation(draft: Draft, asked: Elicitation, decision: str, who: str, client: str = "") -> None:
+@record
+class Seen:
+    """The request as a person's client has shown it, and their signature under the answer."""
+
+    shown: ops.Shown | None = None
+    signature: Signature | None = None
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether somebody whom the worker knows has signed."""
+        return self.signature is not None and self.signature.known
+
+    def told(self, answer: f.Answered) -> f.Answered:
+        """The fact of an answer, with both."""
+        if (shown := self.shown) is not None:
+            answer = replace(answer, shown=shown.text, surface=shown.surface, opened_ms=shown.opened_ms)
+        if (given := self.signature) is None:
+            return answer
+        return replace(
+            answer, answered_ms=given.answered_ms, sig=given.sig, key=given.key, request=given.request
+        )
+
+
+NOTHING_SEEN: Final = Seen()
+
+
+def decide_elicitation(
+    draft: Draft,
+    asked: Elicitation,
+    decision: str,
+    who: str,
+    client: str = "",
+    seen: Seen = NOTHING_SEEN,
+) -> None:
     """Hands a decision on to the server that waits for it."""
     digest, key = digest_of(response_of(decision)), CallId(asked.id)
-    draft.add(
-        f.Answered(key, draft.task.id, decision, who, draft.moment.at_ms, digest=digest, by=draft.sender),
-        f.ElicitationClosed(asked.id, decision),
-    )
+    answer = f.Answered(key, draft.task.id, decision, who, draft.moment.at_ms, digest=digest)
+    draft.add(seen.told(replace(answer, by=draft.sender)), f.ElicitationClosed(asked.id, decision))
     draft.close_approval(asked.id)
     draft.clear_timer(approval_timer(asked.id))
     resolved(draft, asked.id, decision, who, client, digest=digest)
@@ -275,11 +308,17 @@ def _escaped(char: str) -> str:
 
 
 def open_request(
-    draft: Draft, call_id: str, kind: str, request: JsonObject, sandboxed: bool | None = None
+    draft: Draft,
+    call_id: str,
+    kind: str,
+    request: JsonObject,
+    digest: str,
+    sandboxed: bool | None = None,
 ) -> None:
     """Puts a request, as the session's own log has its event, into the fleet's queue and before the root."""
     facts = draft.state.facts
     asked = OpenRequest(
+        digest=digest,
         event=request,
         kind=kind,
         turn=draft.task.id,

@@ -328,6 +328,8 @@ class ElicitationOpened:
     server: str
     timer: int | None = None
     """The generation of the timer that ends the wait."""
+    request: str = ""
+    """The digest of the request to people (`request_digest`)."""
 
 
 @record
@@ -520,6 +522,8 @@ class CallMoved:
     """`set` and `drop`: what an applied patch leaves for the task's diff to count from."""
     sent: SentMessage | None = None
     """The message that the call wrote, for readers of the log."""
+    request: str = ""
+    """Of one that waits for people: the digest of the request to them (`request_digest`)."""
 
 
 # ── process ───────────────────────────────────────────────────────────────────────────────────────

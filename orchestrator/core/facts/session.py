@@ -164,6 +164,8 @@ class Answered:
     """A person's signature under it, in base64, as docs/protocol/bundle.md has it."""
     key: str = ""
     """The verifier key that it names, or the beginning of it."""
+    request: str = ""
+    """The digest of the request that was signed with it; a signature of before has none."""
 
 
 @record
@@ -174,6 +176,8 @@ class ApprovedForSession:
     of: ClassVar[Literal["session"]] = "session"
     keys: tuple[str, ...] = field(metadata=LIST)
     roots: tuple[str, ...] = field(metadata=LIST)
+    signed: bool = False
+    """Whether a person whom the worker knows has signed it: then it counts where signatures are asked for."""
 
 
 @record

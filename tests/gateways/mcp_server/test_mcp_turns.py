@@ -109,7 +109,7 @@ async def test_client_is_told_where_an_answer_is_refused_and_its_request_stays_o
         person.may_answer.set()
         while not door.sent:
             await asyncio.sleep(0)
-        why = "call_1 was not answered: approvals have to be signed here; it stays open"
+        why = "call_1 was not answered: answers have to be signed here; it stays open"
         for id in ("another", door.ids[0]):
             door.events.put_nowait(Event(id, {"type": "error", "message": why}))
         door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
