@@ -81,6 +81,9 @@ def bundle(
             "--intoto", metavar="FILE", help="Also write an in-toto statement of the bundle, signed."
         ),
     ] = None,
+    unnoted: Annotated[
+        bool, typer.Option("--unnoted", help="Do not state in the log that it was made.")
+    ] = False,
     open_: Annotated[bool, typer.Option("--open", help="Shows what a bundle holds; writes nothing.")] = False,
 ) -> None:
     """Writes a whole tree as a file that a stranger can check.
@@ -96,6 +99,9 @@ def bundle(
     With receipts it goes as far as the notary has stated its logs, and shows
     that nothing of them was changed or left out since. `own` statements show no
     completeness. The bundle is of the register's name then.
+
+    The log of the tree's root says from then on that it was made, by whom, and up
+    to which entry, where no worker holds the root at that moment.
 
     \b
     dendro bundle 0199a2b4 -o run.zip --key ~/.ssh/id_ed25519
@@ -123,7 +129,7 @@ def bundle(
     wanted = receipts, since, checkpoint, stamp
     kept_back = [*(withhold or ()), *(["answers"] if no_answers else ())]
     made, signer = asyncio.run(
-        _bundle(settings, session, Path(output), packs == "here", kept_back, key, origin, wanted)
+        _bundle(settings, session, Path(output), packs == "here", kept_back, key, origin, wanted, not unnoted)
     )
     if intoto is not None:
         _attest(Path(output), intoto, made, signer)
@@ -140,6 +146,7 @@ async def _bundle(
     key: Path | None,
     origin: str,
     receipts: tuple[str, Path | None, Path | None, Path | None],
+    noted: bool,
 ) -> tuple[Made, Signer]:
     import tempfile
     import time
@@ -173,7 +180,23 @@ async def _bundle(
                 spool=Path(spool),
                 receipts=wanted,
             )
-            return await write_bundle(found, head.tree, out, order), signer
+            made = await write_bundle(found, head.tree, out, order)
+        if noted:
+            await _note(found, made, signer)
+        return made, signer
+
+
+async def _note(found: Opened, made: Made, signer: Signer) -> None:
+    """States in the log that the bundle was made; the bundle is there, also where that cannot be."""
+
+    from orchestrator.gateways.principals import machine_user
+    from orchestrator.rollouts.bundle_export import NotNoted, note_bundle
+    from orchestrator.wiring.new_sessions import this_process
+
+    try:
+        await note_bundle(found, made, this_process(), machine_user().sender("cli"), str(signer.key))
+    except NotNoted as error:
+        print(f"warning    the log does not say that it was made: {error}", file=sys.stderr)
 
 
 def _attest(bundle: Path, file: Path, made: Made, signer: Signer) -> None:

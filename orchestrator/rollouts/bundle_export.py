@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import os
+import uuid
 from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from pathlib import Path
@@ -11,16 +13,28 @@ from typing import Any
 
 import orjson
 
-from orchestrator.broker.records import StoredEntry
-from orchestrator.core.chain import ChainKey
+from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.records import CommitRequest, Committed, StoredEntry
+from orchestrator.broker.seal import LogWriter, seal
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.chain import ChainKey, next_chain
+from orchestrator.core.commit_parts import NewEntry
 from orchestrator.core.counts import counted
+from orchestrator.core.entries import encode_entry, encode_json
+from orchestrator.core.frozen import record
+from orchestrator.core.ids import SessionId
+from orchestrator.core.sender import Sender
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import check_bundle
 from orchestrator.rollouts.bundle_form import HASH, MOST_TEXT_BYTES, Line, Manifest, log_member, read_line
 from orchestrator.rollouts.bundle_members import lines_of, open_members
+from orchestrator.rollouts.bundle_writer import Made
 from orchestrator.rollouts.file_format import Header, full_line
 from orchestrator.rollouts.inherited_lines import LogLine
 from orchestrator.rollouts.signed_notes import Signer
+from orchestrator.rollouts.source import LogSource
 
 
 class OpenBundle:
@@ -140,3 +154,71 @@ def statement_of(name: str, sha256: str, manifest: Manifest, manifest_sha256: st
     signed = {"keyid": str(signer.key), "sig": base64.b64encode(signer.private.sign(said)).decode()}
     envelope = {"payload": base64.b64encode(payload).decode(), "payloadType": STATEMENT}
     return orjson.dumps({**envelope, "signatures": [signed]}) + b"\n"
+
+
+# ── in the log ────────────────────────────────────────────────────────────────────────────────────
+
+
+class NotNoted(RolloutError):
+    """The log does not say that the bundle was made; the message says why."""
+
+
+async def note_bundle(found: LogSource, made: Made, worker: f.Claimed, by: Sender, key: str) -> None:
+    """States in the log of the tree's root that a bundle of it was made: by whom, and up to which entry.
+
+    Raises `NotNoted` where the root is at work, is not in Redis, or its chain's key is not here.
+    """
+    try:
+        await _note(found, made, worker, by, key)
+    except BrokerError as error:
+        raise NotNoted(str(error)) from error
+
+
+async def _note(found: LogSource, made: Made, worker: f.Claimed, by: Sender, key: str) -> None:
+    manifest, claims = made.manifest, found.broker.claims
+    session, logs = SessionId(manifest.tree), {log.session: log for log in manifest.logs if log.session}
+    held = [log.size for log in manifest.logs if log.session == session]
+    if not held:
+        raise NotNoted("the log of its root was left out")
+    claimed = await claims.claim_session(session, worker.worker, uuid.uuid4().hex, parked=True)
+    if claimed is None:
+        raise NotNoted("the root of its tree is at work, or archived")
+    at = LogEnd(claimed.seq, claimed.head)
+    try:
+        if not await _has_key(found, session, at):
+            raise NotNoted("its chain is under a key that is not configured here")
+        kept_back = len(manifest.withheld)
+        fact = f.Bundled(made.sha256, held[0], len(logs), kept_back, key, by.who, by=by)
+        now_ms, writer = claimed.now_ms, LogWriter(os.urandom, found.secret, claimed.claim.epoch)
+        entries, seq, head = list[NewEntry](), at.seq, at.head
+        for stated in (worker, fact):
+            seq += 1
+            line: JsonObject = orjson.loads(encode_entry(e.fact(stated), now_ms, {}).line)
+            entries.append(seal(encode_json(line), seq, head, writer))
+            head = entries[-1].chain
+        request = CommitRequest(
+            claimed.claim, uuid.uuid4().hex, at.seq, at.head, claimed.last_commit, tuple(entries)
+        )
+        answer = await found.broker.commits.commit(request)
+        if not isinstance(answer, Committed):
+            raise NotNoted(f"session {session} was not written to: {answer}")
+        at = LogEnd(seq, head)
+    finally:
+        await claims.release(claimed.claim, park_at=at)
+
+
+@record
+class LogEnd:
+    """The end of a log."""
+
+    seq: int
+    head: bytes
+
+
+async def _has_key(found: LogSource, session: SessionId, at: LogEnd) -> bool:
+    """Whether the last entry follows from the one before it by this process's key."""
+    last = [entry async for entry in found.log(session, at.seq, max(0, at.seq - 2))]
+    if len(last) != 2:
+        return False
+    before, entry = last
+    return next_chain(before.chain, entry.seq, entry.epoch, entry.covered, found.secret) == at.head

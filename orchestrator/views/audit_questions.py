@@ -431,10 +431,19 @@ def _leaves(log: _Session, told: Told, id: str, work: w.CallWork | None) -> Answ
 
 
 async def redactions(logs: Source) -> AsyncIterator[Answer]:
-    """Each redaction: what, by whom, when and why; and the files that were made of the tree, and when."""
+    """Each redaction: what, by whom, when and why; and the bundles that were made of the tree, and when.
+
+    A bundle of before may have what was redacted.
+    """
+    bundles: list[tuple[str, str]] = []
+    async for _, told in _walk(logs):
+        if isinstance(stated := told.fact, f.Bundled):
+            bundles.append((told.at, stated.digest))
+            yield _bundled(told, stated)
     async for _, told in _walk(logs):
         if isinstance(stated := told.fact, f.Redacted):
             target = f"{stated.log.removeprefix('session:')}:{stated.seq}"
+            before = [digest for at, digest in bundles if at <= told.at]
             values = {
                 "what": "redacted",
                 "entry": target,
@@ -443,12 +452,33 @@ async def redactions(logs: Source) -> AsyncIterator[Answer]:
                 "why": stated.why,
                 "at": told.at,
                 "by": sender_wire(stated.by),
+                "bundles": before,
             }
             text = f"{target}  redacted at {told.at} by {name_of(stated.by)}: {stated.why}"
+            text += f"; {_counted(len(before), 'bundle')} made before may have it" if before else ""
             yield Answer(text, values, [told.place, target], proved=False)
         elif not told.line:
             text = f"{told.place}  has no text"
             yield Answer(text, {"what": "without text", "entry": told.place}, [told.place])
+
+
+def _bundled(told: Told, stated: f.Bundled) -> Answer:
+    values = {
+        "what": "bundled",
+        "digest": stated.digest,
+        "up_to": f"{told.session}:{stated.seq}",
+        "sessions": stated.sessions,
+        "withheld": stated.withheld,
+        "key": stated.key,
+        "who": stated.who,
+        "at": told.at,
+        "by": sender_wire(stated.by),
+    }
+    about = f"{_counted(stated.sessions, 'session')}, this one up to entry {stated.seq}"
+    text = (
+        f"bundle {stated.digest}  made at {told.at} by {name_of(stated.by)}: {about}, signed by {stated.key}"
+    )
+    return Answer(text, values, [told.place], proved=False)
 
 
 # ── secrets ───────────────────────────────────────────────────────────────────────────────────────

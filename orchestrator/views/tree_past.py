@@ -485,6 +485,7 @@ _ACTS: Final[Mapping[Kind, str]] = {
     f.SettingsChanged: "settings of {} were changed",
     f.Rewound: "turns of {} were taken back",
     f.Redacted: "words of {} were redacted",
+    f.Bundled: "a bundle was made of the tree of {}",
 }
 """Acts of people that are no words for an agent."""
 _TELLS: Final = frozenset[Kind]({f.TaskBegun, f.Steered, f.MailReceived, f.WorkspaceSaved, *_ACTS})
@@ -512,7 +513,7 @@ def told_of(entry: StoredEntry, agent_id: int) -> tuple[int, TreeLine] | None:
             line = TreeLine("person", f"words for {of}", agent_id, str(person))
         case f.Stopping(sender=by) | f.Named(by=by) | f.SettingsChanged(by=by) | f.Rewound(by=by) if by:
             line = TreeLine("person", _ACTS[kind].format(of), agent_id, by.who)
-        case f.Redacted(who=who):
+        case f.Redacted(who=who) | f.Bundled(who=who):
             line = TreeLine("person", _ACTS[kind].format(of), agent_id, who)
         case f.WorkspaceSaved(files=files):
             line = TreeLine(

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import zipfile
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -31,6 +33,21 @@ def key_file(folder: Path) -> VerifierKey:
     pem = private.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
     (folder / "key").write_bytes(pem)
     return VerifierKey.of(ORIGIN, private.public_key().public_bytes_raw())
+
+
+def noted(found: ParkedTree, bundle: Path, key: VerifierKey) -> None:
+    """The log of the root says that the bundle was made, and its chain holds behind that."""
+    with zipfile.ZipFile(bundle) as archive:
+        manifest = archive.read("manifest.json")
+    [line] = found.says("audit", "redactions", found.root, "--json").splitlines()
+    told = json.loads(line)
+    size = next(log["size"] for log in json.loads(manifest)["logs"] if log["id"] == f"session:{found.root}")
+    assert (told["digest"], told["key"]) == (sha256(manifest).hexdigest(), str(key))
+    assert (told["up_to"], told["sessions"]) == (f"{found.root}:{size}", 8)
+    assert told["by"]["via"] == "cli"
+    assert "entries follow" in found.says("verify", found.root)
+    assert found.run("bundle", found.root, "-o", "again.zip", "--unnoted").returncode == 0
+    assert found.says("audit", "redactions", found.root, "--json").count("bundled") == 1
 
 
 def receipted(found: ParkedTree, folder: Path, key: VerifierKey) -> None:
@@ -62,6 +79,8 @@ def test_tree_is_bundled_and_a_stranger_checks_it_by_the_key_alone(machine: Mach
         done = found.run("bundle", found.root, "-o", "run.zip", *signed)
         assert done.returncode == 0, done.stderr
         assert str(key) in done.stderr, "whoever checks it needs the key"
+        assert "warning" not in done.stderr
+        noted(found, folder / "run.zip", key)
         refused = found.refused("bundle", found.root, "-o", "x.zip", "--withhold", f"{found.root}:2")
         assert refused[0] == 1
         assert "cannot be withheld" in refused[1]

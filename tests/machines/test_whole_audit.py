@@ -77,7 +77,7 @@ def test_tree_with_a_takeover_people_a_fork_a_merge_and_a_redaction_is_audited_a
         root = lived(fleet)
     two = fleet.two
     two.says("redact", root, "--find", SECRET, "--why", "a key of a customer")
-    two.says("bundle", root, "-o", "/mnt/run.zip", "--packs", "here")
+    two.says("bundle", root, "-o", "/mnt/run.zip", "--packs", "here", "--unnoted")
     sessions = [agent["session_id"] for agent in json.loads(two.says("tree", root, "--json"))["agents"]]
     for session in sessions:
         two.says("export", session, f"/mnt/{session}.jsonl", "--full")

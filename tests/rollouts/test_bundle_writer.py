@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import base64
+import dataclasses
 import io
+import time
 import zipfile
 from hashlib import sha256
 from pathlib import Path
@@ -16,16 +18,22 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import INLINE_BYTES
+from orchestrator.core.entries import decode_entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import Pack
+from orchestrator.core.sender import Sender
 from orchestrator.core.tree import Child
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
-from orchestrator.rollouts.bundle_export import OpenBundle, statement_of
+from orchestrator.rollouts.bundle_export import NotNoted, OpenBundle, note_bundle, statement_of
 from orchestrator.rollouts.bundle_writer import Made, Order, read_selection, write_bundle
+from orchestrator.rollouts.redaction import Act, Wanted, plan_of, redact
 from orchestrator.rollouts.signed_notes import Signer
+from orchestrator.views.audit_questions import redactions
+from orchestrator.views.audited import logs_of_tree
 from tests.rollouts.deployments import Kept, output, said
 from tests.rollouts.test_bundle_check import example
 
@@ -241,3 +249,57 @@ async def test_statement_of_a_bundle_is_signed_as_envelopes_of_attestations_are(
     assert statement["subject"] == [{"name": "run.zip", "digest": {"sha256": digest}}]
     assert statement["predicate"]["logs"][0]["root"] == made.manifest.logs[0].root.hex()
     assert signed["keyid"] == str(signer.key)
+
+
+# ── in the log ────────────────────────────────────────────────────────────────────────────────────
+
+ANN = Sender("ann@host", "", "admin", "cli", "machine")
+TERMINAL = f.Claimed("cli@host", "host", "uid:1", "0")
+
+
+async def test_log_says_that_a_bundle_was_made_and_audits_tell_what_of_it_was_redacted_later(
+    kept: Kept,
+) -> None:
+    session = await kept.has(said("go"), said("the number is 4711"), said("stop"))
+    made, _ = await bundled(kept, session)
+    before = await kept.head(session)
+    await note_bundle(kept, made, TERMINAL, ANN, "home+1d682d22")
+    head = await kept.head(session)
+    [claimed, stated] = [
+        decode_entry(entry.payload).payload async for entry in kept.log(session, head.seq, before.seq)
+    ]
+    assert (claimed["kind"], stated["kind"]) == ("claimed", "bundled")
+    assert (stated["digest"], stated["seq"]) == (made.sha256, before.seq)
+    assert (stated["by"]["who"], stated["key"]) == ("ann@host", "home+1d682d22")
+    assert (await audit_session(kept.stored, head)).findings == []
+    act = Act("a number", ANN, TERMINAL, time.time_ns() // 1_000_000 + 60_000)
+    plan = await plan_of(kept, head, Wanted(session, (before.seq - 1,), (), None))
+    await redact(kept, kept.stored, plan, act)
+    logs = await logs_of_tree(kept, await kept.head(session))
+    answers = [answer.values async for answer in redactions(logs)]
+    assert [one["what"] for one in answers] == ["bundled", "without text", "redacted"]
+    assert answers[2]["bundles"] == [made.sha256]
+    later, _ = await bundled(kept, session)
+    await note_bundle(kept, later, TERMINAL, ANN, "home+1d682d22")
+    again = await logs_of_tree(kept, await kept.head(session))
+    answers = [answer.values async for answer in redactions(again)]
+    assert [one["what"] for one in answers] == ["bundled", "bundled", "without text", "redacted"]
+
+
+async def test_log_of_a_root_at_work_or_under_another_key_is_left_as_it_is(kept: Kept) -> None:
+    session = await kept.has(said("go"))
+    made, _ = await bundled(kept, session)
+    head = await kept.head(session)
+    keyed = replace_secret(kept, b"a key that the log has not")
+    with pytest.raises(NotNoted, match="under a key"):
+        await note_bundle(keyed, made, TERMINAL, ANN, "home+1d682d22")
+    claims = kept.broker.claims
+    assert await claims.claim_session(session, "a worker", "claim", parked=True) is not None
+    with pytest.raises(NotNoted, match="at work"):
+        await note_bundle(kept, made, TERMINAL, ANN, "home+1d682d22")
+    after = await kept.head(session)
+    assert (after.seq, after.head) == (head.seq, head.head)
+
+
+def replace_secret(kept: Kept, secret: bytes) -> Kept:
+    return dataclasses.replace(kept, stored=dataclasses.replace(kept.stored, secret=secret))

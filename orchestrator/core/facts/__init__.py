@@ -12,6 +12,7 @@ from orchestrator.core.calls import CallWork, Phase, spec_of, work_of
 from orchestrator.core.facts.session import (
     Answered,
     ApprovedForSession,
+    Bundled,
     Claimed,
     Closed,
     Closing,
@@ -597,6 +598,7 @@ __all__ = [
     "AgentFact",
     "Answered",
     "ApprovedForSession",
+    "Bundled",
     "CallMoved",
     "CallsClosed",
     "ChildChanged",
@@ -695,6 +697,7 @@ __all__ = [
 Fact: TypeAlias = (
     Claimed
     | Redacted
+    | Bundled
     | RequestSent
     | CallMoved
     | RequestFact

@@ -313,6 +313,25 @@ class Redacted:
 
 
 @record
+class Bundled:
+    """A bundle of the tree was made, which has this log up to the entry `seq`; stated by whoever made it."""
+
+    kind: ClassVar[str] = "bundled"
+    of: ClassVar[Literal["nothing"]] = "nothing"
+    digest: str
+    """SHA-256 of its manifest, in hex, which its note signs."""
+    seq: int
+    sessions: int
+    """Sessions whose logs are in it."""
+    withheld: int
+    """Entries that were kept back."""
+    key: str
+    """The verifier key that signed it."""
+    who: str
+    by: Sender | None = field(default=None, metadata=SENDER)
+
+
+@record
 class PlanPinned:
     """A plan was approved: the next task of a person is shown it. It replaces an earlier one."""
 
