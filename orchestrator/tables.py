@@ -919,13 +919,17 @@ class ApprovalsSettings(Table):
     `required` refuses one without, and the request stays open; `wanted` warns. Read by workers, for all
     sessions that they run."""
 
+    signed_in: Mapping[str, Literal["off", "wanted", "required"]] = setting({}, "approvals.signed_in")
+    """The same for work that somebody of a namespace has given, in the place of `approvals.signed`:
+    namespaces by name, the machine's own as `home`."""
+
     signers: tuple[str, ...] = setting((), "approvals.signers")
     """Verifier keys of the people whose signatures count, as `dendro approvals --sign` prints them:
     `ada+26a23f38+AdmMXYMQ…`. A signature that names one of them and is none of it is refused in any case."""
 
     @model_validator(mode="after")
     def _somebody_can_sign(self) -> Self:
-        if self.signed == "required" and not self.signers:
+        if "required" in (self.signed, *self.signed_in.values()) and not self.signers:
             raise conflict("approvals.signed", "required", "approvals.signers has to name who may sign")
         return self
 

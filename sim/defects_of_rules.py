@@ -65,7 +65,7 @@ DEFECTS = (
     Mutant(
         "unsigned approvals count",
         "where approvals have to be signed, one that nobody has signed counts",
-        text(call, "needs_signature", 'signed_answers == "required"', 'signed_answers == "none"'),
+        text(call, "needs_signature", 'signing(state.behalf) == "required"', 'signing(None) == "none"'),
         "signed",
     ),
     Mutant(

@@ -211,6 +211,9 @@ EFFECTS: Mapping[str, Effect] = {
     "upkeep.archive_after_days": Effect("1", lambda s: upkeep(s).mover.archive_after_ms, 86_400_000),
     "upkeep.archive_idle_days": Effect("1", lambda s: upkeep(s).mover.idle_after_ms, 86_400_000),
     "upkeep.retention_days": Effect("1", lambda s: upkeep(s).retention_ms, 86_400_000),
+    "approvals.signed_in": Effect(
+        '{acme = "wanted"}', lambda s: at_work.runner_config(s).rules.signed_in, {"acme": "wanted"}
+    ),
     "approvals.signed": Effect('"wanted"', lambda s: at_work.runner_config(s).rules.signed_answers, "wanted"),
     "approvals.signers": Effect(f"""['{ADA.key}']""", lambda s: wired.signers(s)("ada", b"", b""), False),
     "receipts.url": Effect('"file:///r"', lambda s: broker_config(s).salted, True),

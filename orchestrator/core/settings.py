@@ -397,6 +397,10 @@ HELD_WAIT_S = 5.0
 session meanwhile."""
 
 
+Signing: TypeAlias = Literal["off", "wanted", "required"]
+"""Whether answers of people have to be signed."""
+
+
 @record
 class Rules:
     """The worker's side of a decision."""
@@ -417,8 +421,15 @@ class Rules:
     """Tool names whose calls may run again after a crash (they only read)."""
     folder_free: frozenset[str] = frozenset()
     """Tool names whose calls need nothing of the session's folder."""
-    signed_answers: Literal["off", "wanted", "required"] = "off"
-    """Whether an approval is taken that nobody has signed."""
+    signed_answers: Signing = "off"
+    """Whether an answer is taken that nobody has signed."""
+    signed_in: Mapping[str, Signing] = field(default_factory=dict)
+    """The same for work that somebody of a namespace has given, by its name; the machine's own is `home`."""
+
+    def signing(self, behalf: Sender | None) -> Signing:
+        """Whether answers have to be signed in work that a sender has given, as the log says."""
+        namespace = behalf.namespace if behalf is not None else ""
+        return self.signed_in.get(namespace or "home", self.signed_answers)
 
 
 # ── windows ───────────────────────────────────────────────────────────────────────────────────────

@@ -339,7 +339,7 @@ def _checked(
         )
         if holds is None and (len(signature_of(given.sig)) != 64 or len(given.key) > MOST_KEY):
             return c.Signature(given.answered_ms, fault=NO_SIGNATURE)
-        if holds or (holds is None and not needs_signature(asked, context.config.rules)):
+        if holds or (holds is None and not needs_signature(asked, state, context.config.rules)):
             # That of a stranger is kept as it is: an auditor may know the key.
             kept = given.answered_ms, given.sig, given.key, id, names[1]
             return c.Signature(*kept, known=holds is not None, request=asked.request)

@@ -264,6 +264,7 @@ def _worker_config(
                 repeatable=toolbox.repeatable,
                 folder_free=toolbox.folder_free,
                 signed_answers=settings.approvals.signed,
+                signed_in=settings.approvals.signed_in,
             ),
             chain_key=chain_key(settings),
             accounting=Accounting(settings.model),

@@ -13,6 +13,7 @@ from orchestrator.core.calls.exec import UNSANDBOXED_REASON, StrictRule, unconfi
 from orchestrator.core.commands import Signature
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import Rules
 from tests.core.driver import (
     WORKSPACE,
@@ -529,8 +530,8 @@ def test_run_without_the_sandbox_names_the_program_that_the_first_run_may_have_p
 
 def signed_at(session: Session, later_ms: int = 0, turn: str = "s1") -> Signature:
     """A signature under an answer to what `c1` asks now, that the worker has found to hold."""
-    about = {"call_id": "c1", "turn": turn, "request": session.call("c1").request}
-    return Signature(session.now_ms + later_ms, "c2ln", "ada", **about)
+    asked, at_ms = session.call("c1").request, session.now_ms + later_ms
+    return Signature(at_ms, "c2ln", "ada", call_id="c1", turn=turn, request=asked)
 
 
 def test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox() -> None:
@@ -600,3 +601,24 @@ def test_session_wide_approval_is_asked_again_unless_it_was_signed(by: str, sign
     deploy(session, "c2", StrictRule("prompt", sign=True) if by == "rule" else None)
     assert session.call("c2").phase == ("running" if signed else "awaiting_approval")
     assert session.replayed() == session.state
+
+
+@pytest.mark.parametrize(("namespace", "phase"), [("acme", "awaiting_approval"), ("other", "running")])
+def test_answers_have_to_be_signed_in_the_work_of_a_namespace(namespace: str, phase: str) -> None:
+    rules = Rules(signed_in={"acme": "required", "home": "required"})
+    session = Session(settings={"approval_policy": "untrusted"}, rules=rules)
+    by = Sender("ann", namespace, "submit", "app-server", "tk")
+    session.submit(op("user_input", items=[text("go")]), "s1", by=by)
+    session.asks_for("c1")
+    session.assessed("c1", a_command("make"))
+    session.decides("c1", "approved")
+    assert session.call("c1").phase == phase
+
+
+def test_work_that_nobody_is_known_to_have_given_is_the_machines_own() -> None:
+    rules = Rules(signed_answers="required", signed_in={"home": "off", "acme": "wanted"})
+    assert [rules.signing(by) for by in (None, Sender("ann", "acme", "submit", "cli", "tk"))] == [
+        "off",
+        "wanted",
+    ]
+    assert rules.signing(Sender("ann", "new", "submit", "cli", "tk")) == "required"

@@ -77,8 +77,7 @@ def test_decision_for_a_server_counts_under_a_signature_where_answers_have_to_be
     assert task is not None
     (asked,) = task.elicitations
     assert "have to be signed here" in resolves(session, "accept").one("error")["message"]
-    about = {"call_id": "c1-q1", "turn": "u1"}
-    other = c.Signature(session.now_ms, "c2ln", "ada", **about, request="ab" * 32)
+    other = c.Signature(session.now_ms, "c2ln", "ada", call_id="c1-q1", turn="u1", request="ab" * 32)
     seen = resolves(session, "accept", signature=other)
     assert "its signature is for another request; it stays open" in seen.one("error")["message"]
     resolves(session, "accept", signature=replace(other, request=asked.request))

@@ -163,7 +163,7 @@ async def test_signature_over_another_request_than_the_worker_has_asked_counts_f
     one = Asked(session, TreeId(session), 0, "0", "c1", 1, request, 1, turn=told.turn, digest=told.digest)
     shown = ops.Shown(text=SHOWN, surface="cli", opened_ms=1)
     at_ms = time.time_ns() // 1_000_000
-    forged = one.request.event | {"command": ["ls"]}
+    forged = {**one.request.event, "command": ["ls"]}
     for event, started in ((forged, {}), (one.request.event, {"c1": 1})):
         shown_one = replace(one, request=replace(one.request, event=event))
         op = signed(shown_one, answer(None), ADA, shown, at_ms)

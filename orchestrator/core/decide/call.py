@@ -127,7 +127,7 @@ def _approved(draft: Draft, asked: Runnable) -> frozenset[str]:
     if narrow:
         return frozenset()
     by_rule = isinstance(asked, Exec) and asked.strict_rule is not None and asked.strict_rule.sign
-    signed = by_rule or draft.moment.rules.signed_answers == "required"
+    signed = by_rule or draft.moment.rules.signing(draft.state.behalf) == "required"
     return draft.state.approved_signed if signed else draft.state.approved
 
 
@@ -583,11 +583,11 @@ def _is_of_people(asked: Call | Elicitation) -> bool:
     return isinstance(asked, Elicitation) or not isinstance(asked.work, ClientToolWork)
 
 
-def needs_signature(asked: Call | Elicitation, rules: Rules) -> bool:
+def needs_signature(asked: Call | Elicitation, state: State, rules: Rules) -> bool:
     """Whether an answer to the request counts only if a person has signed it."""
     if isinstance(asked, Call) and isinstance(asked.work, ExecWork) and asked.work.sign:
         return True
-    return rules.signed_answers == "required" and _is_of_people(asked)
+    return rules.signing(state.behalf) == "required" and _is_of_people(asked)
 
 
 def counted_signature(
@@ -598,7 +598,7 @@ def counted_signature(
     Raises `DoesNotAnswer` for one that was made for another request, or too long ago, or has counted before.
     """
     if signature is None:
-        if needs_signature(asked, draft.moment.rules):
+        if needs_signature(asked, draft.state, draft.moment.rules):
             raise DoesNotAnswer("answers have to be signed here: `dendro approvals --sign KEYFILE`")
         return None
     if signature.fault:
@@ -626,7 +626,8 @@ def _warn_of_unsigned(draft: Draft, id: str, asked: Call | Elicitation, name: st
 def _unsigned(draft: Draft, asked: Call | Elicitation, name: str, seen: Seen) -> ev.WarningEvent | None:
     """The warning about an answer that counts without a signature of a known key, where one is wanted."""
     signature = seen.signature
-    if draft.moment.rules.signed_answers != "wanted" or seen.is_signed or not _is_of_people(asked):
+    wanted = draft.moment.rules.signing(draft.state.behalf) == "wanted"
+    if not wanted or seen.is_signed or not _is_of_people(asked):
         return None
     why = "without a signature" if signature is None else "under a key that approvals.signers does not name"
     return ev.WarningEvent(message=f"{name} was decided {why}: `dendro approvals --sign` gives one")
