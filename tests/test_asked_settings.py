@@ -8,9 +8,9 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.cli.serve import AskedSessions
 from orchestrator.gateways.mcp_server import NotPermitted, RunArguments
 from orchestrator.settings import Settings, SettingsSources
-from orchestrator.wiring.asked_sessions import AskedSessions
 
 
 def asked(folder: Path, *overrides: str, **arguments: Any) -> Settings:

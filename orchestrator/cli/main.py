@@ -8,6 +8,7 @@ colours would cost twice the start of a command, since rich reads Markdown for i
 from __future__ import annotations
 
 import gc
+import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
@@ -17,7 +18,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from orchestrator.cli.invocation import Invocation, hoisted
-from orchestrator.terminal.missing import open_missing
 
 if TYPE_CHECKING:
     # typer's own copy of click, which its groups are made of.
@@ -28,11 +28,11 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "demo": ("demo", "demo", "Shows a tree of agents that outlives a worker."),
     "run": ("run", "run", "Runs one task and shows it as it happens: commands, text, patches, tokens."),
     "review": (
-        "review",
+        "run",
         "review",
         "Reviews a change and shows what is wrong with it, each finding with its place.",
     ),
-    "proto": ("proto", "proto", "Serves one session on stdio: submissions in, events out, as NDJSON."),
+    "proto": ("serve", "proto", "Serves one session on stdio: submissions in, events out, as NDJSON."),
     "app-server": ("serve", "app_server", "Serves sessions to clients of Codex's app-server protocol."),
     "window": ("serve", "window", "Serves the window, a page in which one supervises agents, with a worker."),
     "serve": ("serve", "serve", "Serves sessions to clients: a gateway, without a worker of its own."),
@@ -72,7 +72,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "diff": ("diff", "diff", "Shows what a session changed in its portable folder, as `git diff` does."),
     "checkout": ("checkout", "checkout", "Makes a session's portable folder as a new folder of yours."),
     "apply": (
-        "apply",
+        "checkout",
         "apply",
         "Merges what a session changed in its portable folder into a folder of yours.",
     ),
@@ -205,6 +205,21 @@ def dendro(
     dendro run -c model=gpt-5-mini "hi"  with another setting
     """
     ctx.obj = Invocation.given(config or (), override or (), home)
+
+
+def open_missing() -> None:
+    """Opens the null device where the process was started without a standard stream.
+
+    The next file or connection would else get its number, and what is written for people go there.
+    """
+    for number, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        try:
+            os.fstat(number)
+        except OSError:
+            # The lowest number that is free is the one that is missing: those below are open.
+            os.open(os.devnull, os.O_RDWR)
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
 def main() -> None:

@@ -1,21 +1,27 @@
-"""The doors for other programs, and the window: `dendro serve`, `window`, `app-server`, `mcp-server`."""
+"""Doors for other programs, and the window: `dendro serve`, `window`, `app-server`, `mcp-server`, `proto`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
-from orchestrator.cli.run import Cwd, NoWorker
+from orchestrator.cli.invocation import Invocation, warn_if_read_only
+from orchestrator.cli.run import At, Cwd, ForkOption, From, NoWorker, Portable, Resume, first_content
 from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.origin import Origin
 
 if TYPE_CHECKING:
+    from orchestrator.core.ids import SessionId
     from orchestrator.gateways.app_server.client_connection import AppServer
+    from orchestrator.gateways.client import Client
+    from orchestrator.gateways.mcp_server import RunArguments
     from orchestrator.gateways.wires.addresses import Address
+    from orchestrator.protocol.ops import WorkspaceSource
     from orchestrator.settings import Settings, SettingsSources
     from orchestrator.wiring.open_deployment import Opened
     from workers.companion import Companion
@@ -334,7 +340,6 @@ async def _serve_tools(invocation: Invocation, settings: Settings, worker: Compa
     from orchestrator.gateways.ndjson import Streams
     from orchestrator.gateways.principals import HOME_NAMESPACE
     from orchestrator.terminal.streams import read_stdin, write_json
-    from orchestrator.wiring.asked_sessions import AskedSessions
     from orchestrator.wiring.new_sessions import VERSION
 
     async with opened(settings, insists=True, kind="gateway") as found:
@@ -346,3 +351,183 @@ async def _serve_tools(invocation: Invocation, settings: Settings, worker: Compa
         if worker is not None:
             serving = worker.outliving(serving, "start dendro mcp-server again: its sessions go on")
         await serving
+
+
+class AskedSessions:
+    """Makes sessions that a program asks for, in one folder or below it or in copies of those folders.
+
+    `sources` are the person's with these flags laid over them. What a `run` asks for is in the name of a
+    model: never beyond the person's own settings.
+    """
+
+    def __init__(
+        self,
+        found: Opened,
+        sources: Callable[[Mapping[str, object]], SettingsSources],
+        client: Client,
+        folder: Path,
+    ) -> None:
+        self._found = found
+        self._sources = sources
+        self._client = client
+        self._folder = folder.resolve()
+
+    async def create(self, asked: RunArguments) -> SessionId:
+        """A session as a `run` wants it; raises `NotPermitted` for more than the person permits, `ViewError`
+        for a folder that cannot be copied.
+        """
+        from orchestrator.protocol.ops import WorkspaceSource
+        from orchestrator.sandbox.git import in_git_thread
+        from orchestrator.wiring.open_deployment import new_session, portable_session
+
+        # The folder is looked at, and files are read.
+        settings = await in_git_thread(self._settings, asked)
+        if self._found.settings.gateway.workspace == "host":
+            return await new_session(settings, self._client)
+        copied = WorkspaceSource(folder=str(settings.session_defaults.cwd))
+        return await portable_session(replace(self._found, settings=settings), self._client, copied)
+
+    def _settings(self, asked: RunArguments) -> Settings:
+        from orchestrator.gateways.mcp_server import NotPermitted
+        from orchestrator.settings import SettingsError, keys_that_loosen, load_settings
+
+        folder = self._in_folder(asked.cwd)
+        wanted = {key: value for key, value in _wanted(asked).items() if value is not None}
+        try:
+            if refused := keys_that_loosen(self._sources({"cwd": str(folder)}), wanted):
+                raise NotPermitted(
+                    f"only a person may set {', '.join(refused)} so: it permits more than this server was "
+                    "started with; start it with it (dendro mcp-server -c KEY=VALUE), or leave it out"
+                )
+            return load_settings(self._sources({"cwd": str(folder), **wanted}))
+        except SettingsError as error:
+            raise NotPermitted(str(error)) from error
+
+    def _in_folder(self, cwd: str | None) -> Path:
+        from orchestrator.gateways.mcp_server import NotPermitted
+
+        try:
+            folder = (self._folder / (cwd or ".")).resolve()
+            there = folder.is_dir()
+        except (OSError, ValueError):
+            raise NotPermitted(f"cwd: {cwd!r} is no folder") from None
+        if not folder.is_relative_to(self._folder):
+            raise NotPermitted(
+                f"cwd: {cwd} is outside of {self._folder}, the folder that this server was started for; "
+                "start it with -C and a folder above both"
+            )
+        if not there:
+            raise NotPermitted(f"cwd: {cwd} is no folder")
+        return folder
+
+
+def _wanted(asked: RunArguments) -> dict[str, object]:
+    from orchestrator.tables import SESSION_KEYS
+
+    named = {key: getattr(asked, name, None) for name, key in SESSION_KEYS.items()}
+    return _flat(asked.config or {}) | {key: value for key, value in named.items() if value is not None}
+
+
+def _flat(table: Mapping[str, object], prefix: str = "") -> dict[str, object]:
+    """The values of nested tables by their dotted keys."""
+    flat: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat
+
+
+# ── proto ─────────────────────────────────────────────────────────────────────────────────────────
+
+
+def proto(
+    ctx: typer.Context,
+    resume: Resume = None,
+    fork: ForkOption = None,
+    at: At = None,
+    no_worker: NoWorker = False,
+    portable: Portable = False,
+    origin_url: From = None,
+) -> None:
+    """Serves one session on stdio: submissions in, events out, as NDJSON.
+
+    The first line out is `session_configured`. The end of stdin ends it when
+    nothing runs any more; exit code 3 if the session waits for an answer then,
+    1 if nobody can go on with it.
+    --fork makes a session that goes on where another stands, or where its
+    turn --at ended; that other session stays as it is. With --portable the
+    session works in a copy of this folder, or of a repository.
+
+    \b
+    echo '{"id":"1","op":{"type":"user_input","items":[{"type":"text","text":"hi"}]}}' | dendro proto
+    dendro proto --resume 0199a2b4 --no-worker
+    dendro proto --fork 0199a2b4 --at resp_68d1
+    """
+    import uvloop
+
+    from orchestrator.cli.processes import companion
+
+    invocation = Invocation.of(ctx)
+    settings = invocation.settings()
+    origin = Origin.of(resume, fork, at)
+    workspace = first_content(settings, origin, origin_url, portable=portable)
+    if origin.is_new and workspace is None:
+        warn_if_read_only(settings)
+    with companion(invocation, wanted=not no_worker) as worker:
+        if worker is not None and origin.resume is None:
+            worker.start()
+        try:
+            code = uvloop.run(_serve_session(settings, origin, worker, workspace))
+        except BrokenPipeError:
+            # The client has gone. What runs goes on with whoever serves the pool.
+            code = ExitCode.FAILED
+        if worker is not None and code == ExitCode.FAILED:
+            worker.dismiss()
+    raise typer.Exit(code)
+
+
+async def _serve_session(
+    settings: Settings, origin: Origin, worker: Companion | None, workspace: WorkspaceSource | None
+) -> ExitCode:
+    from orchestrator.broker.follow import BEGINNING
+    from orchestrator.cli.invocation import opened
+    from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
+    from orchestrator.gateways.resume import greeting, to_resume, until_read
+    from orchestrator.terminal.origin import forked
+    from orchestrator.terminal.streams import read_stdin, write_json
+    from orchestrator.views import SetAside
+    from orchestrator.wiring.open_deployment import new_session, portable_session
+
+    async with opened(settings, insists=True, kind="gateway") as found:
+        client, cursor = found.client(via="proto"), BEGINNING
+        if workspace is not None:
+            session = await portable_session(found, client, workspace)
+        elif origin.is_new:
+            session = await new_session(settings, client)
+        else:
+            if origin.resume is None:
+                head = await forked(found, client, origin)
+            else:
+                head = await to_resume(found, origin.resume)
+                if worker is not None:
+                    worker.start()
+                    await worker.outliving(until_read(found, head), _how_to_go_on(head.session))
+            session = head.session
+            told = await greeting(found, head, await client.history())
+            cursor = told.cursor
+            await write_json(told.lines())
+        streams = Streams(read_stdin, write_json)
+        connection = NdjsonConnection(client, session, streams, settings.wire.line_limit_bytes)
+        serving = connection.serve(cursor)
+        if worker is not None:
+            serving = worker.outliving(serving, _how_to_go_on(session))
+        ending = await serving
+    if ending is Ending.QUARANTINED:
+        raise SetAside(session)
+    return ExitCode.WAITING if ending is Ending.WAITING else ExitCode.DONE
+
+
+def _how_to_go_on(session: SessionId) -> str:
+    return f"go on with: dendro proto --resume {session}"

@@ -7,20 +7,29 @@ simulator puts in the place of a `Library` has no files.
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from orchestrator.core.frozen import record
-from orchestrator.instructions.prompts import custom_prompts
-from orchestrator.instructions.skills import Guide, Instructions
+from orchestrator.instructions.skills import Guide, Instructions, split
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime import log
 from orchestrator.sandbox.git import in_git_thread
+from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.images import fitting_data_url
 
 PATIENCE_S = 10.0
 T = TypeVar("T")
+
+PROMPTS = "prompts"
+MOST_PROMPTS = 200
+MOST_PROMPT_BYTES = 64 << 10
+MOST_BYTES_TOGETHER = 4 << 20
+"""All prompts stand in one event."""
+MOST_ENTRIES = 10_000
+"""Entries of the folder of prompts that are looked at."""
 
 
 class Library(Protocol):
@@ -104,3 +113,69 @@ class NoFiles:
 async def _read(work: Callable[[], T]) -> T:
     async with asyncio.timeout(PATIENCE_S):
         return await in_git_thread(work)
+
+
+# ── saved prompts: Markdown files in the home folder, each a prompt by its file's name ──────────────
+
+
+def custom_prompts(home: Path, warn: Callable[[str], None]) -> tuple[CustomPrompt, ...]:
+    """The prompts in `home`, by name. `warn` gets a line for each file that is left out for its size."""
+    found: list[CustomPrompt] = []
+    left = MOST_BYTES_TOGETHER
+    for file in _prompt_files(home / PROMPTS):
+        content = _prompt_text(file)
+        if content is None:
+            continue
+        size = len(content.encode())
+        if size > MOST_PROMPT_BYTES:
+            warn(f"the prompt {file} was left out: it has more than {MOST_PROMPT_BYTES:,} bytes")
+        elif len(found) == MOST_PROMPTS or size > left:
+            warn(
+                f"the prompt {file} and those behind it were left out: {MOST_PROMPTS} prompts are listed, of "
+                f"{MOST_BYTES_TOGETHER:,} bytes together"
+            )
+            break
+        else:
+            left -= size
+            found.append(_prompt(file, content))
+    return tuple(found)
+
+
+def _prompt_files(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for _, entry in zip(range(MOST_ENTRIES), entries, strict=False)]
+    except OSError:
+        return []
+    return [folder / name for name in sorted(names) if name.endswith(".md") and _printable(name)]
+
+
+def _printable(name: str) -> bool:
+    return name.isprintable() and len(name) > len(".md")
+
+
+def _prompt_text(file: Path) -> str | None:
+    """The file's text; of one that is too long, a little more than it may have. None for no text file."""
+    try:
+        return read_regular(file, MOST_PROMPT_BYTES + 4).decode("utf-8")
+    except UnicodeDecodeError as error:
+        # A long file is cut anywhere.
+        return error.object[: error.start].decode("utf-8") if error.start > MOST_PROMPT_BYTES else None
+    except OSError:
+        return None
+
+
+def _prompt(file: Path, text: str) -> CustomPrompt:
+    try:
+        values, content = split(text)
+    except ValueError:
+        # What only looks like a front matter is a part of the prompt.
+        values, content = None, text
+    told = values or {}
+    return CustomPrompt(
+        name=file.stem,
+        path=str(file),
+        content=content,
+        description=told.get("description"),
+        argument_hint=told.get("argument-hint"),
+    )

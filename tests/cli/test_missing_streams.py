@@ -10,7 +10,7 @@ import pytest
 
 PROGRAM = """
 import os, sys
-from orchestrator.terminal.missing import open_missing
+from orchestrator.cli.main import open_missing
 open_missing()
 with open(sys.argv[1], "w") as kept:
     print("for people")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.cli.invocation import Invocation
-from orchestrator.cli.review import reviewing_with
+from orchestrator.cli.run import reviewing_with
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.terminal.origin import typed_request
 from tests.cli.machine import Machine
