@@ -210,7 +210,7 @@ DEFECTS = (
         text(
             call,
             "_end",
-            "draft.add(f.Answered(call.call_id, turn, *said, digest=digest, secret=secret, by=draft.sender))",
+            "draft.add(seen.told(answer))",
             "pass",
         ),
         "asks",
