@@ -40,7 +40,8 @@ WAYS: dict[str, dict[str, str]] = {
     "client_tool": {"--deny": "failed", "--cancel": "failed"},
 }
 """The options that answer each kind, and the decision that its session reads."""
-SIGNED = {"command", "patch", "prefix"}
+SIGNED = WAYS.keys() - {"client_tool"}
+"""A client's tool is answered for a program."""
 
 
 def asked(kind: str) -> Asked:
