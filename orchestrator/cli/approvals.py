@@ -12,7 +12,7 @@ import typer
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import age
 from orchestrator.core.frozen import record
-from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.faults import ExitCode, Fault, refuse
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -111,19 +111,20 @@ def approvals(
         ReviewDecision.APPROVED_FOR_SESSION: for_session or [],
         ReviewDecision.DENIED: deny or [],
     }
-    words = Words.of(answer or [], cancel or [], amend or [], revise or [])
-    if (any(wishes.values()) or words) and id is None and not all:
-        raise Fault("name the tree to answer in, or say --all for the whole fleet", ExitCode.USAGE)
-    if id is not None and all:
-        raise Fault("either one tree's ID, or --all", ExitCode.USAGE)
-    if name is not None and sign is None:
-        raise Fault("--name is what a key is called: name it by --sign", ExitCode.USAGE)
+    words = Words.of(answer, cancel, amend, revise)
+    answers = bool(words) or any(wishes.values())
+    refuse(
+        (answers and id is None and not all, "name the tree to answer in, or say --all for the whole fleet"),
+        (id is not None and all, "either one tree's ID, or --all"),
+        (name is not None and sign is None, "--name is what a key is called: name it by --sign"),
+    )
     signer = _signer(sign, name) if sign is not None else None
-    if signer is not None and not (any(wishes.values()) or words):
-        raise Fault("--sign signs answers: give one, by --allow, --deny, --answer or another", ExitCode.USAGE)
+    no_answer = "--sign signs answers: give one, by --allow, --deny, --answer or another"
+    refuse(
+        (signer is not None and not answers, no_answer),
+        (follow and answers, "--follow answers nothing: answer beside it"),
+    )
     if follow:
-        if any(wishes.values()) or words:
-            raise Fault("--follow answers nothing: answer beside it", ExitCode.USAGE)
         asyncio.run(_follow(Invocation.of(ctx), id, json=json))
         return
     asyncio.run(_approvals(Invocation.of(ctx), id, wishes, words, signer, json=json))
@@ -328,14 +329,14 @@ class Words:
     @classmethod
     def of(
         cls,
-        answers: Sequence[str],
-        cancelled: Sequence[str],
-        amended: Sequence[str] = (),
-        revised: Sequence[str] = (),
+        answers: Sequence[str] | None = None,
+        cancelled: Sequence[str] | None = None,
+        amended: Sequence[str] | None = None,
+        revised: Sequence[str] | None = None,
     ) -> Words:
         """Raises `Fault` for what is no answer."""
-        by_call: dict[str, dict[str, list[str]] | None] = dict.fromkeys(cancelled)
-        for answer in answers:
+        by_call: dict[str, dict[str, list[str]] | None] = dict.fromkeys(cancelled or ())
+        for answer in answers or ():
             call, _, said = answer.partition(" ")
             name, equals, text = said.partition("=")
             if not equals or not name:
@@ -345,12 +346,12 @@ class Words:
                 raise Fault(f"{call} is both answered and cancelled", ExitCode.USAGE)
             given.setdefault(name, []).append(text)
         feedback = {}
-        for revision in revised:
+        for revision in revised or ():
             call, _, text = revision.partition(" ")
             if not text.strip():
                 raise Fault(f"--revise {revision!r}: say 'CALL TEXT'", ExitCode.USAGE)
             feedback[call] = text
-        return cls(by_call, amended, feedback)
+        return cls(by_call, amended or (), feedback)
 
     def __bool__(self) -> bool:
         return bool(self.by_call or self.amended or self.feedback)

@@ -11,7 +11,7 @@ import typer
 
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
 from orchestrator.core.frozen import record
-from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.faults import ExitCode, Fault, refuse
 from orchestrator.terminal.origin import Origin
 
 if TYPE_CHECKING:
@@ -225,21 +225,23 @@ def carried_out(invocation: Invocation, settings: Settings, wish: Wish, *, own_w
 
 
 def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
-    if wish.prompt is not None and not wish.prompt.strip():
-        raise Fault("the prompt is empty", ExitCode.USAGE)
-    if wish.detached and not _begins(wish):
-        raise Fault("--detach needs a prompt: what is to be done while you are away", ExitCode.USAGE)
-    if wish.workspace is not None and _is_conversation(wish):
-        raise Fault("--portable needs a prompt; `dendro run --resume ID` talks to it later", ExitCode.USAGE)
-    if wish.plan and (wish.prompt is None or wish.images):
-        raise Fault("--plan takes a prompt, the goal, and no images", ExitCode.USAGE)
-    if wish.plan and wish.mode is not None:
-        raise Fault(
+    begins, talks = _begins(wish), _is_conversation(wish)
+    no_goal = wish.prompt is None or bool(wish.images)
+    nothing_to_do = not begins and not talks and wish.origin.resume is None
+    refuse(
+        (wish.prompt is not None and not wish.prompt.strip(), "the prompt is empty"),
+        (wish.detached and not begins, "--detach needs a prompt: what is to be done while you are away"),
+        (
+            wish.workspace is not None and talks,
+            "--portable needs a prompt; `dendro run --resume ID` talks to it later",
+        ),
+        (wish.plan and no_goal, "--plan takes a prompt, the goal, and no images"),
+        (
+            wish.plan and wish.mode is not None,
             "--plan is a task of its own, --mode a way to hold the conversation: use one of them",
-            ExitCode.USAGE,
-        )
-    if not _begins(wish) and wish.origin.resume is None and not _is_conversation(wish):
-        raise Fault("give a prompt, or --resume ID; `dendro run --help` has examples", ExitCode.USAGE)
+        ),
+        (nothing_to_do, "give a prompt, or --resume ID; `dendro run --help` has examples"),
+    )
     provider = settings.model.providers[settings.model.provider]
     keyless = provider.auth == "env" and provider.env_key is not None and provider.api_key is None
     if own_worker and keyless and provider.base_url == OPENAI:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -91,33 +91,31 @@ def verify(
 
     from orchestrator.cli.bundle import bundle_named, verify_bundle
 
-    if bool(source) == all_ or (expect_head is not None and (tree or all_)):
+    unclear = bool(source) == all_ or (expect_head is not None and (tree or all_))
+    if unclear:
         raise Fault("give an ID or a FILE, or --all; --expect-head is of one log", ExitCode.USAGE)
     settings, expected = Invocation.of(ctx).settings(), _expected(expect_head)
     if (path := bundle_named(source) if source else None) is not None:
-        if tree or workspaces or expected is not None or tree_from is not None:
+        narrowed = tree or workspaces or expected is not None or tree_from is not None
+        if narrowed:
             raise Fault("a bundle is checked as it is: it takes --trust and --receipt alone", ExitCode.USAGE)
         verify_bundle(settings, path, trust, receipt)
         return
     if (trust or receipt) is not None:
         raise Fault("--trust and --receipt are for a bundle", ExitCode.USAGE)
-    sound, unchecked = True, 0
     reports = asyncio.run(_reports(settings, source, tree, all_, expected, accept_old_header, tree_from))
     for report in reports:
-        for line in _lines(settings, report):
-            print(line)
-        sound = sound and not report.findings
-        unchecked += bool(report.unchecked)
-    if workspaces:
-        for session, folder in asyncio.run(_folders(settings, source, tree, all_)):
-            for line in _folder_lines(session, folder):
-                print(line)
-            sound = sound and not folder.findings
+        _print(_lines(settings, report))
+    folders = asyncio.run(_folders(settings, source, tree, all_)) if workspaces else []
+    for session, folder in folders:
+        _print(_folder_lines(session, folder))
+    faulty = any(report.findings for report in reports) or any(folder.findings for _, folder in folders)
+    unchecked = sum(bool(report.unchecked) for report in reports)
     if unchecked < len(reports):
         print(_chain_line(settings))
     print(NOT_SHOWN)
-    if not sound or unchecked:
-        raise typer.Exit(ExitCode.USAGE if sound else ExitCode.FAILED)
+    if faulty or unchecked:
+        raise typer.Exit(ExitCode.FAILED if faulty else ExitCode.USAGE)
 
 
 def _expected(text: str | None) -> ExpectedHead | None:
@@ -208,6 +206,11 @@ async def _folders(
 
 
 # ── what is printed ───────────────────────────────────────────────────────────────────────────────
+
+
+def _print(lines: Iterable[str]) -> None:
+    for line in lines:
+        print(line)
 
 
 def _lines(settings: Settings, report: Report) -> Iterator[str]:

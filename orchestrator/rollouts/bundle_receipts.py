@@ -11,13 +11,13 @@ import base64
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import Any, Final
 
 import orjson
 
 from orchestrator.core.frozen import record, replace
-from orchestrator.core.merkle import EMPTY_ROOT, Frontier, includes, is_consistent, leaf_hash
+from orchestrator.core.merkle import Frontier, includes, is_consistent, leaf_hash
 from orchestrator.rollouts import signed_notes
 from orchestrator.rollouts.bundle_form import (
     CHECKPOINT,
@@ -264,6 +264,31 @@ class Receipts:
     """Time stamps of authorities, which are not looked at here."""
 
 
+@dataclass
+class _Lines:
+    """The lines of a register up to one: all are whole or all are chosen, and their indexes rise."""
+
+    number: int = 0
+    kind: str = ""
+    index: int = -1
+
+    def take(self, line: bytes) -> Mapping[str, Any]:
+        """The fields of the next line; raises `BadForm`."""
+        self.number += 1
+        value = strict_json(line)
+        if type(value) is not dict or type(value.get("i")) is not int or type(value.get("t")) is not str:
+            raise BadForm("it is no line of a register")
+        if value.keys() not in ({"i", "t"}, {"i", "n", "t", "p"}):
+            raise BadForm(f"it has the fields {', '.join(value):.80}")
+        kind, index = "chosen" if "n" in value else "whole", value["i"]
+        if self.kind not in ("", kind):
+            raise BadForm("whole and chosen lines are mixed")
+        if index <= self.index if kind == "chosen" else index != self.number - 1:
+            raise BadForm(f"it has the index {index}, out of order")
+        self.kind, self.index = kind, index
+        return value
+
+
 class ReceiptReader:
     """Reads and checks a bundle's receipts before its logs are read."""
 
@@ -369,46 +394,34 @@ class ReceiptReader:
     # ── the register ──────────────────────────────────────────────────────────────────────────
 
     def _read_register(self, tree: str, earlier: signed_notes.Checkpoint | None) -> None:
-        frontier, wanted = Frontier(), {size: point.root for size, point in self._notes.items()}
-        if 0 in wanted:
-            self._compare("register", wanted[0], EMPTY_ROOT, 0)
-        if earlier is not None and earlier.size == 0:
-            self._compare("earlier", earlier.root, EMPTY_ROOT, 0)
-        last_ms, last_index, kind, number, count = 0, -1, "", 0, 0
+        frontier, lines, last_ms, count = Frontier(), _Lines(), 0, 0
+        self._compare_at(frontier, earlier)
         try:
-            for lines in lines_of(self._read(REGISTER)):
-                for line in lines:
-                    number += 1
-                    value = strict_json(line)
-                    chosen = self._is_chosen(value)
-                    if kind and kind != ("chosen" if chosen else "whole"):
-                        raise BadForm("whole and chosen lines are mixed")
-                    kind = "chosen" if chosen else "whole"
-                    index, text = value["i"], value["t"]
-                    if index != number - 1 if not chosen else index <= last_index:
-                        raise BadForm(f"it has the index {index}, out of order")
-                    head = read_statement(index, text)
-                    if head.ms < last_ms:
-                        self._find(
-                            "time", f"{REGISTER}:{number}", "it is dated before the statement before it"
-                        )
-                    last_ms, last_index = max(last_ms, head.ms), index
-                    if chosen:
-                        self._require_included(value, leaf_hash(text.encode()))
-                    else:
-                        frontier.append(leaf_hash(text.encode()))
-                        self._compare_at(frontier, wanted, earlier)
-                    if head.tree == tree:
-                        count += 1
-                        if count > MOST_STATEMENTS:
-                            raise BadForm("it has more statements of one tree than are looked at")
-                        self._found.logs.setdefault(head.log, LogReceipts()).heads.append(head)
+            for line in chain.from_iterable(lines_of(self._read(REGISTER))):
+                value = lines.take(line)
+                head = read_statement(value["i"], value["t"])
+                if head.ms < last_ms:
+                    self._find(
+                        "time", f"{REGISTER}:{lines.number}", "it is dated before the statement before it"
+                    )
+                last_ms = max(last_ms, head.ms)
+                leaf = leaf_hash(value["t"].encode())
+                if lines.kind == "chosen":
+                    self._require_included(value, leaf)
+                else:
+                    frontier.append(leaf)
+                    self._compare_at(frontier, earlier)
+                if head.tree == tree:
+                    count += 1
+                    if count > MOST_STATEMENTS:
+                        raise BadForm("it has more statements of one tree than are looked at")
+                    self._found.logs.setdefault(head.log, LogReceipts()).heads.append(head)
         except (BadForm, BadContainer, UnicodeEncodeError) as error:
-            self._find("register", f"{REGISTER}:{number}", str(error))
+            self._find("register", f"{REGISTER}:{lines.number}", str(error))
             return
         self._found.read = True
-        self._found.until_ms, self._found.whole = last_ms, kind != "chosen"
-        if kind == "chosen":
+        self._found.until_ms, self._found.whole = last_ms, lines.kind != "chosen"
+        if lines.kind == "chosen":
             if self._trust is not None and self._trust.needed and not self._trust.chosen:
                 self._find(
                     "chosen", REGISTER, "chosen receipts cannot show completeness, and you did not allow them"
@@ -420,13 +433,6 @@ class ReceiptReader:
                 f"it has {frontier.size} statements, its newest checkpoint is of {self._found.size}",
             )
 
-    def _is_chosen(self, value: Any) -> bool:
-        if type(value) is not dict or type(value.get("i")) is not int or type(value.get("t")) is not str:
-            raise BadForm("it is no line of a register")
-        if value.keys() not in ({"i", "t"}, {"i", "n", "t", "p"}):
-            raise BadForm(f"it has the fields {', '.join(value):.80}")
-        return "n" in value
-
     def _require_included(self, value: Mapping[str, Any], leaf: bytes) -> None:
         size = value["n"]
         point = self._notes.get(size) if type(size) is int else None
@@ -435,14 +441,13 @@ class ReceiptReader:
         if not includes(point.root, point.size, value["i"], leaf, _proof(value["p"])):
             raise BadForm("its proof does not lead to the root of its checkpoint")
 
-    def _compare_at(
-        self, frontier: Frontier, wanted: Mapping[int, bytes], earlier: signed_notes.Checkpoint | None
-    ) -> None:
-        root = frontier.root() if frontier.size in wanted else None
-        if root is not None:
-            self._compare("register", wanted[frontier.size], root, frontier.size)
-        if earlier is not None and earlier.size == frontier.size:
-            self._compare("earlier", earlier.root, root or frontier.root(), frontier.size)
+    def _compare_at(self, frontier: Frontier, earlier: signed_notes.Checkpoint | None) -> None:
+        """Compares the root of the statements so far with what is signed of a register of this size."""
+        size = frontier.size
+        if size in self._notes:
+            self._compare("register", self._notes[size].root, frontier.root(), size)
+        if earlier is not None and earlier.size == size:
+            self._compare("earlier", earlier.root, frontier.root(), size)
 
     def _compare(self, code: str, stated: bytes, root: bytes, size: int) -> None:
         if stated != root:

@@ -158,15 +158,7 @@ def _plan_full(
             export_mac |= told.payload.get("export_mac") is True
         entry = renamed(told, newcomer.facts)
         entries.append((entry if vouched else _without_approvals(entry), at_ms))
-    if last != header.seq:
-        raise RolloutError(f"it ends at entry {last}, its first line says {header.seq}")
-    if walk.head != header.head:
-        raise RolloutError("its first line names another head than its last entry has")
-    changed = header_lacks_code(header, key, export_mac, accept_old)
-    if not elsewhere or not header.as_written:
-        changed = header.fault(key.secret if key else b"") or changed
-    if changed:
-        raise RolloutError(changed.reason)
+    _require_header(header, key, (last, walk.head), export_mac, accept_old)
     if elsewhere:
         notes.append(f"its chain was not checked: the key {elsewhere!r} is not configured here")
     if redacted:
@@ -175,6 +167,24 @@ def _plan_full(
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
     plan = ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))
     return plan if vouched else _harmless(plan, newcomer)
+
+
+def _require_header(
+    header: Header, key: ChainKey | None, end: tuple[int, bytes], export_mac: bool, accept_old: bool
+) -> None:
+    """Raises `RolloutError` for a first line that is not of the entries behind it: `end` is the number of the
+    last one, and the chain's head there.
+    """
+    last, head = end
+    if last != header.seq:
+        raise RolloutError(f"it ends at entry {last}, its first line says {header.seq}")
+    if head != header.head:
+        raise RolloutError("its first line names another head than its last entry has")
+    changed = header_lacks_code(header, key, export_mac, accept_old)
+    if not keyed_elsewhere(header, key) or not header.as_written:
+        changed = header.fault(key.secret if key else b"") or changed
+    if changed:
+        raise RolloutError(changed.reason)
 
 
 def _without_approvals(entry: Entry) -> Entry:

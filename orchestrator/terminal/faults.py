@@ -32,6 +32,13 @@ class Fault(Exception):
         self.code = code
 
 
+def refuse(*uses: tuple[bool, str]) -> None:
+    """Raises the first wrong use of a command; each is whether it was used so, and what to say then."""
+    for wrong, message in uses:
+        if wrong:
+            raise Fault(message, ExitCode.USAGE)
+
+
 def deleted(session: str) -> str:
     """The message about a session that was deleted while it was followed."""
     return (

@@ -355,6 +355,23 @@ class TreePast:
         """
         if not self.read and not takeovers:
             return [], []
+        await self._read_sessions()
+        found = [
+            one
+            for each in self._told.values()
+            for one in each.marks
+            if takeovers or one[1].kind != "takeover"
+        ]
+        marks = [
+            Mark(bisect_right(self._times, at_ms), at_ms, _of_session(line), line)
+            for at_ms, line in sorted(found, key=lambda one: one[0])[-MOST_OF_SESSIONS:]
+        ]
+        return [mark for mark in marks if not mark.seq], [mark for mark in marks if self._adds(mark)]
+
+    async def _read_sessions(self) -> None:
+        """Reads on in the sessions' own logs, at most the newest entries of each; a log that ends before what
+        was read of it is read anew.
+        """
         named = self._named(self._view)
         sessions = self._first(named, self.read)[:MOST_LOGS]
         ends = dict(zip(sessions, await self.broker.logs.ends(sessions), strict=True))
@@ -375,17 +392,6 @@ class TreePast:
                 if mark is not None and mark not in told.marks[-1:]:
                     told.marks.append(mark)
             del told.marks[:-MOST_OF_SESSIONS]
-        found = [
-            one
-            for each in self._told.values()
-            for one in each.marks
-            if takeovers or one[1].kind != "takeover"
-        ]
-        marks = [
-            Mark(bisect_right(self._times, at_ms), at_ms, _of_session(line), line)
-            for at_ms, line in sorted(found, key=lambda one: one[0])[-MOST_OF_SESSIONS:]
-        ]
-        return [mark for mark in marks if not mark.seq], [mark for mark in marks if self._adds(mark)]
 
     def _adds(self, mark: Mark) -> bool:
         """Whether a mark has a place in the tree's log, which does not tell the same by itself."""

@@ -457,22 +457,7 @@ class _Branches:
 def _branches(members: Sequence[Member], reads: Sequence[_Read], at_ms: int | None) -> _Branches:
     """The branches of those agents that have changed something, or stand above one that has."""
     pasts = {one.agent_id: _cut(read, at_ms) for one, read in zip(members, reads, strict=True)}
-    by_id = {member.agent_id: member for member in members}
-    wanted, left_out = {members[0].agent_id}, 0
-    packs = dict[str, Pack]()
-    for member in members:
-        moments, _ = pasts[member.agent_id]
-        if not moments or moments[0].snapshot == moments[-1].snapshot:
-            continue
-        line = [number for number in member.above if number in by_id and pasts[number][0]]
-        more = {
-            pack.name: pack for number in (*line, member.agent_id) for pack in _packs(number, pasts, by_id)
-        }
-        if len(wanted | {*line, member.agent_id}) > MOST_AGENTS or len(packs | more) > MOST_PACKS:
-            left_out += 1
-            continue
-        wanted |= {*line, member.agent_id}
-        packs |= more
+    wanted, packs, left_out = _wanted(members, pasts)
     agents, branches, place = list[JoinedAgent | None](), list[outcomes.Branch](), dict[int, int]()
     for member, read in zip(members, reads, strict=True):
         if member.agent_id not in wanted:
@@ -496,6 +481,25 @@ def _branches(members: Sequence[Member], reads: Sequence[_Read], at_ms: int | No
 
 
 _Past: TypeAlias = tuple[Sequence[Moment], Sequence[MergedChild]]
+
+
+def _wanted(members: Sequence[Member], pasts: Mapping[int, _Past]) -> tuple[set[int], dict[str, Pack], int]:
+    """The agents that are joined, the packs that make their folders, and how many agents had no room."""
+    by_id = {member.agent_id: member for member in members}
+    wanted, packs, left_out = {members[0].agent_id}, dict[str, Pack](), 0
+    for member in members:
+        moments, _ = pasts[member.agent_id]
+        if not moments or moments[0].snapshot == moments[-1].snapshot:
+            continue
+        above = (number for number in member.above if number in by_id and pasts[number][0])
+        line = (*above, member.agent_id)
+        more = {pack.name: pack for number in line for pack in _packs(number, pasts, by_id)}
+        if len(wanted.union(line)) > MOST_AGENTS or len(packs | more) > MOST_PACKS:
+            left_out += 1
+            continue
+        wanted.update(line)
+        packs |= more
+    return wanted, packs, left_out
 
 
 def _cut(read: _Read, at_ms: int | None) -> _Past:
