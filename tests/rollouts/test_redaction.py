@@ -706,7 +706,7 @@ def test_every_fact_is_sorted_into_those_with_words_and_those_without() -> None:
     """A new fact is sorted by who adds it: into `WITH_WORDS`, or by its name here."""
     names = {cls.__name__ for cls in WITHOUT_WORDS if cls.of != "workspace"}
     assert names == {
-        *("AgentChanged", "ApprovedForSession", "CallsClosed", "ChildChanged", "ChildMade"),
+        *("AgentChanged", "ApprovedForSession", "Bundled", "CallsClosed", "ChildChanged", "ChildMade"),
         *("ChildrenChanged", "Claimed", "Closed", "Closing", "Configured", "ElicitationClosed"),
         *("FoldersTold", "LookUpEnded", "MailTaken", "ProcessNumbered", "ProcessRead", "ProcessesStopping"),
         *("QueueOrdered", "RateLimitsReported", "Redacted", "RequestBegun", "RequestCompleted"),
