@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -109,13 +109,18 @@ def verify(
     folders = asyncio.run(_folders(settings, source, tree, all_)) if workspaces else []
     for session, folder in folders:
         _print(_folder_lines(session, folder))
-    faulty = any(report.findings for report in reports) or any(folder.findings for _, folder in folders)
-    unchecked = sum(bool(report.unchecked) for report in reports)
-    if unchecked < len(reports):
+    if not all(report.unchecked for report in reports):
         print(_chain_line(settings))
     print(NOT_SHOWN)
-    if faulty or unchecked:
-        raise typer.Exit(ExitCode.FAILED if faulty else ExitCode.USAGE)
+    if (code := _outcome(reports, folders)) is not ExitCode.DONE:
+        raise typer.Exit(code)
+
+
+def _outcome(reports: Sequence[Report], folders: Sequence[tuple[SessionId, FolderReport]]) -> ExitCode:
+    """The exit code: that something was altered counts before that something cannot be checked here."""
+    if any(report.findings for report in reports) or any(folder.findings for _, folder in folders):
+        return ExitCode.FAILED
+    return ExitCode.USAGE if any(report.unchecked for report in reports) else ExitCode.DONE
 
 
 def _expected(text: str | None) -> ExpectedHead | None:

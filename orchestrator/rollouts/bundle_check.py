@@ -371,13 +371,7 @@ class _Check:
             case "forked":
                 self._fork(place, payload)
             case "redacted":
-                named = (str(payload.get("log")), _number(payload.get("seq")))
-                if len(self._redacted) >= MOST_UNEXPLAINED:
-                    self.find("unexplained", place, "more entries were redacted than are looked at")
-                    raise _Stopped
-                self._redacted[named] = (str(payload.get("digest")), place)
-                who = (str(payload.get("who", "")), str(payload.get("why", "")))
-                self._report.redacted[who] = self._report.redacted.get(who, 0) + 1
+                self._redaction(place, payload)
             case "answer":
                 self._answer(place, log, payload)
             case _:
@@ -395,6 +389,15 @@ class _Check:
             self.find(f"{kind}-missing", place, f"the {kind} {digest[:16]}… that it names {what}")
             return
         named[digest] = {size} if type(size) is int else set()
+
+    def _redaction(self, place: str, payload: Mapping[str, Any]) -> None:
+        named = (str(payload.get("log")), _number(payload.get("seq")))
+        if len(self._redacted) >= MOST_UNEXPLAINED:
+            self.find("unexplained", place, "more entries were redacted than are looked at")
+            raise _Stopped
+        self._redacted[named] = (str(payload.get("digest")), place)
+        who = (str(payload.get("who", "")), str(payload.get("why", "")))
+        self._report.redacted[who] = self._report.redacted.get(who, 0) + 1
 
     def _child(self, place: str, log: LogLine, payload: Mapping[str, Any]) -> None:
         child = child_of(payload)

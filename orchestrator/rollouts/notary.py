@@ -204,17 +204,7 @@ class Notary:
 
     async def _due(self, now_ms: int) -> list[str]:
         """Trees of which a log was born, came to rest, or grew for as long as the interval."""
-        for shard, since in enumerate(self._since):
-            start = 0
-            while page := await self._broker.logs.changed_since(shard, since, MOST_PAGES, start):
-                touched = dict(one for one in page if self._is_session(one[0], shard))
-                self._scores.update(touched)
-                self._changed |= dict.fromkeys(touched)
-                # A time to come would hide all changes up to it.
-                self._since[shard] = max(self._since[shard], min(page[-1][1], now_ms))
-                start += len(page)
-                if len(page) < MOST_PAGES:
-                    break
+        await self._see_changes(now_ms)
         due = dict[str, None]()
         asked = [session for session in self._changed if session not in self._growing]
         tips = await self._broker.logs.tips([*asked, *self._growing])
@@ -233,6 +223,20 @@ class Notary:
                 self._growing[session] = tree
         self._changed.clear()
         return list(due)
+
+    async def _see_changes(self, now_ms: int) -> None:
+        """Notes the sessions that have changed since the last look, from the index of each shard."""
+        for shard, since in enumerate(self._since):
+            start = 0
+            while page := await self._broker.logs.changed_since(shard, since, MOST_PAGES, start):
+                touched = dict(one for one in page if self._is_session(one[0], shard))
+                self._scores.update(touched)
+                self._changed |= dict.fromkeys(touched)
+                # A time to come would hide all changes up to it.
+                self._since[shard] = max(self._since[shard], min(page[-1][1], now_ms))
+                start += len(page)
+                if len(page) < MOST_PAGES:
+                    break
 
     async def _others(self) -> list[str]:
         """Trees of which a session is gone or has another time than was seen, and the next in turn."""

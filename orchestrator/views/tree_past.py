@@ -614,13 +614,7 @@ async def looked(
     ]
     searched = zip(ends, await asyncio.gather(*searches), strict=True)
     places = {session: place for session, place in searched if place is not None}
-    tails = {
-        session: tuple(entry for entry in found[session] or () if entry.seq <= place)
-        for session, (place, _) in places.items()
-    }
-    longer = [session for session, tail in tails.items() if not _tells(tail, places[session][0])]
-    asks = [(s, max(0, places[s][0] - TAIL), min(TAIL, places[s][0])) for s in longer]
-    tails |= {s: tail or () for s, tail in zip(longer, await logs.read_rollouts(asks), strict=True)}
+    tails = await _tails(logs, {session: place for session, (place, _) in places.items()}, found)
     told = dict[SessionId, _Look]()
     for session, tail in tails.items():
         place, until_ms = places[session]
@@ -630,6 +624,20 @@ async def looked(
         except (ValueError, KeyError, TypeError):
             continue
     return told
+
+
+async def _tails(
+    logs: Logs, places: Mapping[SessionId, int], found: Mapping[SessionId, Sequence[StoredEntry] | None]
+) -> dict[SessionId, Sequence[StoredEntry]]:
+    """The entries up to each place: of those that were `found`, or of more where they do not tell enough."""
+    tails: dict[SessionId, Sequence[StoredEntry]] = {
+        session: tuple(entry for entry in found[session] or () if entry.seq <= place)
+        for session, place in places.items()
+    }
+    longer = [session for session, tail in tails.items() if not _tells(tail, places[session])]
+    asks = [(session, max(0, places[session] - TAIL), min(TAIL, places[session])) for session in longer]
+    read = zip(longer, await logs.read_rollouts(asks), strict=True)
+    return tails | {session: tail or () for session, tail in read}
 
 
 async def _place(
