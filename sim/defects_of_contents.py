@@ -100,6 +100,7 @@ DEFECTS = (
         "a file that an agent has deleted stays where it was merged into",
         text(Planner, "plan", "if step is not None:", "if step is not None and step.after is not None:"),
         "contents",
+        test="tests/folders/test_merge.py::test_changes_of_both_sides_to_one_file_are_joined",
     ),
     Mutant(
         "merges read one pack",

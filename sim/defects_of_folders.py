@@ -233,7 +233,7 @@ DEFECTS = (
         "copies outlive writes",
         "a copy of a machine's folder is given to agents behind a call that has changed the folder",
         text(evolve, "_without_copy", "or not may_write(", "or may_write and ("),
-        "folders",
+        "contents",
     ),
     Mutant(
         "giving up changes nothing",

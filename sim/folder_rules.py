@@ -56,8 +56,9 @@ class FolderRules:
         folders.broken, folders.saw = watch.broken, watch.reach.saw
         self._begun: list[tuple[str, Seen]] = []
         """Agents that have begun with a folder in the commit that is read."""
-        self._done: dict[str, list[str]] = {}
-        """Marks of calls that ended in the folder that their session works in as it is."""
+        self._done: dict[str, list[tuple[float, str]]] = {}
+        """Marks of calls that ended in the folder that their session works in as it is, each with the time
+        of the call's output: Redis may lose that, and who goes on there knows of no such call."""
 
     def script(self, name: str, args: Sequence[Any], reply: Any, session: str) -> None:
         """A script was answered."""
@@ -239,7 +240,8 @@ class FolderRules:
         copied = seen.state.workspace.copied
         if copied is None or copied.request != seen.state.requests:
             self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins with an old copy")
-        content, done = self._folders.contents[fact["snapshot"]], self._done.get(session, [])
+        content = self._folders.contents[fact["snapshot"]]
+        done = [mark for at_s, mark in self._done.get(session, ()) if self._watch.kept(at_s)]
         if lacks := lacking(done, content):
             self._watch.broken("copied", f"{session}: agent {fact['agent_id']} begins without {lacks}")
         if done:
@@ -249,7 +251,8 @@ class FolderRules:
         runs = self._ledger.by_call.get((session, call_id), ())
         last = runs[-1] if runs else None
         if last is not None and last.marks and last.state == "finished" and last.claim == seen.claim:
-            self._done.setdefault(session, []).extend(last.marks)
+            now_s = self._watch.now_s
+            self._done.setdefault(session, []).extend((now_s, mark) for mark in last.marks)
 
     def output(self, session: str, seen: Seen, call_id: str, output: str) -> None:
         """A call gets its output: what it wrote is recorded, or is not there if its holder was lost."""

@@ -212,8 +212,11 @@ class ModelScript:
             self._of_session[self._asking] = max(self._of_session[self._asking], most)
         if self.odds.opening and self._opens(prompt.input):
             self._children = _children(prompt.input)
-            # An agent is made while a command waits for a person, and asks under the same id.
             made = [(name == "shell", self._of_agents(name)) for name in self.odds.opening]
+            if self.odds.own and not _is_a_root_at_its_beginning(prompt.input):
+                # Agents with a folder of their own that are made behind a command begin with what it wrote.
+                return [item for _, item in made]
+            # An agent is made while a command waits for a person, and asks under the same id.
             return [item for late in (False, True) for shell, item in made if shell is late]
         if self.odds.reads and (number := _running(prompt.input)) and self.rng.random() < self.odds.reads:
             return [self._item("write_stdin", {"number": number, "types": "", "yield_ms": 4_000})]
