@@ -1,15 +1,19 @@
-"""Filters of lists: each text, status and folder of a session that they look at, and nothing else."""
+"""Lists: each text, status and folder that filters look at, and nothing else; orders and limits of rows."""
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import permutations, product
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
+from orchestrator.broker.records import DaySpend, Spend, TreeAccount
+from orchestrator.gateways.app_server.methods import fleet
 from orchestrator.views.fleet import FleetFilter
 from orchestrator.views.sessions import Filter
+from orchestrator.views.spend import spend_of
 from orchestrator.views.thread_list import ThreadFilter
 
 NOTHING: dict[str, Any] = {
@@ -109,3 +113,46 @@ def test_thread_is_listed_where_each_part_of_the_filter_wants_it() -> None:
             and (not providers or "p" in providers)
             and text != "none"
         )
+
+
+@pytest.mark.parametrize(
+    ("limits", "nearest"),
+    [
+        ({}, None),
+        ({"tokens": 1_000}, "tokens"),
+        ({"tokens": 1_000, "cost": 1_000}, "cost"),
+        ({"tokens": 500, "cost": 10_000}, "tokens"),
+        ({"tokens": 1_000, "cost": 10_000, "requests": 4}, "requests"),
+        ({"requests": 300, "cost": 300, "tokens": 300}, "cost"),
+        ({"tokens": 1_000, "requests": 0}, "requests"),
+    ],
+)
+def test_row_of_a_tree_tells_the_limit_of_which_the_largest_part_is_spent(
+    limits: dict[str, int], nearest: str | None
+) -> None:
+    used = Spend(tokens=100, cost=200, requests=3)
+    spent = {"tokens": 100, "cost": 200, "requests": 3}
+    row = SimpleNamespace(account=TreeAccount(used, limits))
+    told = None if nearest is None else {"kind": nearest, "spent": spent[nearest], "limit": limits[nearest]}
+    assert fleet._budget(cast(Any, row)) == told
+
+
+DAYS = (
+    DaySpend("2026-01-01", "", "cheap", "ann", Spend(900, 1, 1)),
+    DaySpend("2026-01-01", "", "dear", "ann", Spend(10, 70, 1)),
+    DaySpend("2026-01-02", "", "dear", "ann", Spend(10, 5, 1)),
+    DaySpend("2026-01-02", "", "long", "ann", Spend(20, 5, 1)),
+)
+
+
+@pytest.mark.parametrize("found", [*permutations(DAYS)])
+async def test_spend_is_told_by_day_and_the_costliest_first_within_one(found: tuple[DaySpend, ...]) -> None:
+    trees = SimpleNamespace(spent_on=AsyncMock(return_value=found))
+    broker = SimpleNamespace(server_ms=AsyncMock(return_value=1), trees=trees)
+    table = await spend_of(cast(Any, broker), 2, ("day", "model"))
+    assert [(row.day[-1], row.model) for row in table.rows] == [
+        ("1", "dear"),
+        ("1", "cheap"),
+        ("2", "long"),
+        ("2", "dear"),
+    ]
