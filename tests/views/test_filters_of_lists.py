@@ -16,6 +16,7 @@ from orchestrator.views.sessions import Filter
 from orchestrator.views.spend import spend_of
 from orchestrator.views.thread_list import ThreadFilter
 
+ROOT_ID = "01a3185c-5000-7000-b0a1-e61358a8daf5"
 NOTHING: dict[str, Any] = {
     "name": None,
     "title": None,
@@ -156,3 +157,45 @@ async def test_spend_is_told_by_day_and_the_costliest_first_within_one(found: tu
         ("2", "long"),
         ("2", "dear"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("agent", "standing", "status", "state"),
+    [
+        (0, "ready", "idle", "idle"),
+        (1, "ready", "idle", "ready"),
+        (0, "failed", "idle", "failed"),
+        (1, "failed", "idle", "failed"),
+        (0, "running", "running", "working"),
+        (1, "running", "running", "working"),
+    ],
+)
+def test_agent_of_a_tree_is_ready_with_a_result_and_its_root_is_idle(
+    agent: int, standing: str, status: str, state: str
+) -> None:
+    picture = SimpleNamespace(agent_id=agent, standing=standing, status=status)
+    assert fleet._agent_state(cast(Any, picture)) == state
+
+
+@pytest.mark.parametrize("entries", range(6))
+@pytest.mark.parametrize("limit", [1, 2, 3, 6])
+async def test_pages_of_a_trees_log_have_each_entry_once_and_none_behind_the_first(
+    entries: int, limit: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = [SimpleNamespace(tree_seq=seq) for seq in range(entries, 0, -1)]
+
+    async def back(tree: str, before: int | None, most: int) -> list[SimpleNamespace]:
+        return [entry for entry in log if before is None or entry.tree_seq < before][:most]
+
+    logs = SimpleNamespace(read_tree_back=back)
+    ports = SimpleNamespace(found=SimpleNamespace(broker=SimpleNamespace(logs=logs)))
+    monkeypatch.setattr(fleet, "_root", AsyncMock(return_value=SimpleNamespace(tree="t")))
+    monkeypatch.setattr(fleet, "_log_row", lambda entry: entry.tree_seq)
+    pages, before = list[list[int]](), None
+    while before is not None or not pages:
+        asked = fleet.TreeLog(treeId=ROOT_ID, before=before, limit=limit)
+        page: Any = await fleet.tree_log_page(cast(Any, SimpleNamespace(ports=ports)), asked)
+        pages.append(page["data"])
+        before = page["nextBefore"]
+    assert [seq for page in pages for seq in page] == [*range(entries, 0, -1)]
+    assert all(pages) or not entries

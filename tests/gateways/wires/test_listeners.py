@@ -11,6 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from websockets.asyncio.client import ClientConnection, connect, unix_connect
@@ -19,7 +20,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from orchestrator.gateways.principals import Principal, Scope, machine_user
 from orchestrator.gateways.wires import listeners
 from orchestrator.gateways.wires.addresses import Address, BadAddress, parse_address
-from orchestrator.gateways.wires.authentication import Authentication, Peer, TokenWatch
+from orchestrator.gateways.wires.authentication import Authentication, Crowded, Peer, TokenWatch
 from orchestrator.gateways.wires.byte_wire import CloseCode, SocketStream, StreamBounds, Wire, WireClosed
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
 from tests.certs import make_authority, make_certificate
@@ -433,3 +434,23 @@ async def test_garbage_in_a_handshake_ends_its_connection_alone(garbage: bytes) 
         writer.close()
         await other.send("still here")
         assert await other.recv() == "ben:still here"
+
+
+async def test_connection_that_ends_makes_room_for_one_and_not_for_more() -> None:
+    watch, ends = TokenWatch(AsyncMock(), most=2), [asyncio.Event() for _ in range(3)]
+    who = Principal("ben", "ns", Scope.READ, "t")
+
+    async def serving(number: int) -> None:
+        await ends[number].wait()
+
+    open_ones = [asyncio.ensure_future(watch.serve(who, serving(number))) for number in range(2)]
+    await asyncio.sleep(0)
+    ends[0].set()
+    await open_ones[0]
+    third = asyncio.ensure_future(watch.serve(who, serving(2)))
+    await asyncio.sleep(0)
+    with pytest.raises(Crowded):
+        await watch.serve(who, serving(0))
+    for end in ends:
+        end.set()
+    await asyncio.gather(open_ones[1], third)
