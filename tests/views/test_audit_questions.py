@@ -36,11 +36,11 @@ from orchestrator.views.audit_questions import (
 )
 from orchestrator.views.audited import Source, Told, cost, logs_of_bundle, logs_of_export, logs_of_tree, who
 from tests.core.driver import USAGE, WORKSPACE, Session, a_command, a_patch, exec_end, op, patch_end, text
-from tests.rollouts.conftest import kept
+from tests.rollouts.conftest import double, kept
 from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, new_facts
 from tests.rollouts.test_redaction import ACT
 
-__all__ = ["kept"]
+__all__ = ["double", "kept"]
 ANN = Sender("ann@host", "", "admin", "terminal", "machine")
 KEY = "AKIAIOSFODNN7EXAMPLE"
 URL = "https://files.example/setup.sh"
@@ -68,7 +68,8 @@ def runs(session: Session, call: str, command: Any, output: str = "ok") -> None:
 
 def worked() -> Session:
     """A task in which a model reads a page, patches a file and runs what the page has told it to."""
-    session = Session(settings={"approval_policy": "never", "sandbox_policy": {"mode": "danger-full-access"}})
+    settings = {"approval_policy": "never", "sandbox_policy": {"mode": "danger-full-access"}}
+    session = Session(settings=settings, told_by_test=True)
     session.record(*FIRST)
     session.submit(op("user_input", items=[text(f"build it, the key is {KEY}")]), "u1", by=ANN)
     begins(session)

@@ -18,7 +18,7 @@ from websockets.asyncio.client import ClientConnection, connect, unix_connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 
 from orchestrator.gateways.principals import Principal, Scope, machine_user
-from orchestrator.gateways.wires import listeners
+from orchestrator.gateways.wires import byte_wire, listeners
 from orchestrator.gateways.wires.addresses import Address, BadAddress, parse_address
 from orchestrator.gateways.wires.authentication import Authentication, Crowded, Peer, TokenWatch
 from orchestrator.gateways.wires.byte_wire import CloseCode, SocketStream, StreamBounds, Wire, WireClosed
@@ -183,7 +183,7 @@ async def test_gateway_that_leaves_tells_its_clients_to_come_back() -> None:
 async def test_websocket_client_that_reads_nothing_is_dropped_and_no_other_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(listeners, "STALL_S", 0.2)
+    monkeypatch.setattr(byte_wire, "STALL_S", 0.2)
     monkeypatch.setattr(listeners, "CLOSE_S", 0.2)
     dropped = asyncio.get_running_loop().create_future()
 

@@ -27,8 +27,12 @@ export class Refused extends Error {
 
 const headers = () => ({ "Content-Type": "application/json", "Dendro-Key": localStorage.getItem(KEY) ?? "" });
 
+// From here on the server would refuse whatever the page still asks for.
+let signingOut = false;
+
 // Calls a method. Throws `Refused` with the server's words; status 0 where no server answered.
 export async function api(method, params = {}, more = {}) {
+  if (signingOut && method !== "logout") throw new Refused(401, 0, "signed out");
   let answer, told = null;
   try {
     answer = await fetch(`/api/${method}`, { method: "POST", headers: headers(), body: JSON.stringify(params), ...more });
@@ -116,7 +120,8 @@ export const onLeaving = (sends) => leaving.push(sends);
 
 export async function signOut() {
   await Promise.allSettled(leaving.map((sends) => sends()));
-  try { await api("logout"); } catch { /* the cookie has ended by itself */ }
+  signingOut = true;
+  try { await api("logout"); } catch { /* the cookie has ended by itself */ } finally { signingOut = false; }
   localStorage.removeItem(KEY);
   channel.postMessage({ kind: "out" });
   signedOut();
