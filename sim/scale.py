@@ -461,6 +461,7 @@ DELETED_KEPT = frozenset(
         "looked",
         "near",
         "open",
+        "ready",
         "released",
         "spend",
         "workers",
