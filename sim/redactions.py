@@ -212,13 +212,15 @@ class Redactions:
         sessions = {session: self._watch.sessions.get(session) for session, _, _ in plan.entries}
         if not any(seen is not None and _claimed_by(plan.who, seen) for seen in sessions.values()):
             return None
-        left = []
+        left, there = [], 0
         for session, seq, digest in plan.entries:
             seen = sessions[session]
             if seen is not None and seq <= seen.seq:
                 stored = as_stored(*seen.stored[seq - 1])
+                there += stored.covered == digest
                 left += [f"{session}:{seq}"] if stored.covered == digest and not stored.digest else []
-        return left
+        # Who first went on with what another had left may have died before it began with its own.
+        return left if len(left) < there or not left else None
 
     def ended(self) -> None:
         """Each redaction that has begun is at its end."""
