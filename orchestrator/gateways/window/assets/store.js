@@ -27,17 +27,19 @@ export class Refused extends Error {
 
 const headers = () => ({ "Content-Type": "application/json", "Dendro-Key": localStorage.getItem(KEY) ?? "" });
 
-// From here on the server would refuse whatever the page still asks for.
-let signingOut = false;
+// From here on the server would refuse whatever the page still asks for: what it has asked is broken off.
+let signingOut = false, asking = new AbortController();
 
 // Calls a method. Throws `Refused` with the server's words; status 0 where no server answered.
 export async function api(method, params = {}, more = {}) {
   if (signingOut && method !== "logout") throw new Refused(401, 0, "signed out");
   let answer, told = null;
   try {
-    answer = await fetch(`/api/${method}`, { method: "POST", headers: headers(), body: JSON.stringify(params), ...more });
+    const signal = AbortSignal.any([asking.signal, ...(more.signal ? [more.signal] : [])]);
+    answer = await fetch(`/api/${method}`, { method: "POST", headers: headers(), body: JSON.stringify(params), ...more, signal });
     told = await answer.json().catch((error) => { if (answer.ok || error.name === "AbortError") throw error; return null; });
   } catch (error) {
+    if (signingOut && method !== "logout") throw new Refused(401, 0, "signed out");
     if (error.name === "AbortError") throw error;
     throw new Refused(0, 0, "the server does not answer");
   }
@@ -121,6 +123,8 @@ export const onLeaving = (sends) => leaving.push(sends);
 export async function signOut() {
   await Promise.allSettled(leaving.map((sends) => sends()));
   signingOut = true;
+  asking.abort();
+  asking = new AbortController();
   try { await api("logout"); } catch { /* the cookie has ended by itself */ } finally { signingOut = false; }
   localStorage.removeItem(KEY);
   channel.postMessage({ kind: "out" });
