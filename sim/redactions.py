@@ -274,6 +274,10 @@ class Redactions:
             if excused and not rests:
                 continue
             sessions = {place.rpartition(":")[0] for place in excused}
+            if not rests:
+                # Another redaction of the same words died, and owes the copies of its own sessions.
+                fields = self._watch.fields
+                sessions |= {one for one in self._watch.sessions if fields(one).get(b"redacting", b"")}
             trees = {
                 place.removeprefix("tree:").partition(":")[0] for place in excused if place[:5] == "tree:"
             }
