@@ -10,10 +10,10 @@ from orchestrator.broker.logs import Logs
 from orchestrator.broker.trees import Trees
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.segments import encode_entries, segment_of
-from orchestrator.runtime import reaper
+from orchestrator.runtime import unserved_cancels
 from orchestrator.runtime.runner import Runner
 from sim.mutant import Mutant, lua, swapped, text
-from workers import upkeep_reaping, upkeep_resting, upkeep_sealing
+from workers import upkeep_cancels, upkeep_resting, upkeep_sealing
 
 
 def _unwritten(real: Any) -> Any:
@@ -195,13 +195,13 @@ DEFECTS = (
     Mutant(
         "workers reap nobody",
         "a worker leaves cancelled agents of other pools to their own workers, who are gone",
-        swapped(reaper.Reaper, "poll", lambda real: lambda self: _nothing()),
+        swapped(unserved_cancels.Reaper, "poll", lambda real: lambda self: _nothing()),
         "abandoned",
     ),
     Mutant(
         "upkeep reaps nobody",
         "upkeep leaves cancelled agents to workers, of whom there are none",
-        swapped(upkeep_reaping, "forsaken", lambda real: lambda broker, tree: _nobody()),
+        swapped(upkeep_cancels, "forsaken", lambda real: lambda broker, tree: _nobody()),
         "abandoned",
     ),
 )
@@ -211,5 +211,5 @@ async def _nothing() -> None:
     return None
 
 
-async def _nobody() -> reaper.Forsaken:
-    return reaper.Forsaken(False, ())
+async def _nobody() -> unserved_cancels.Forsaken:
+    return unserved_cancels.Forsaken(False, ())

@@ -42,7 +42,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.redaction import finish_redactions
 from orchestrator.runtime.loader import restore_session
-from orchestrator.runtime.reaper import GRACE_MS, trees_with_cancels
+from orchestrator.runtime.unserved_cancels import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
@@ -51,9 +51,9 @@ from orchestrator.wiring.new_sessions import this_process
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.portable import pack_store
 from orchestrator.workspaces.stored_packs import Packs
+from workers.upkeep_cancels import Opening, end_cancelled
 from workers.upkeep_checks import Looks, Round, concerns, fire_timers, unattended, verify_some
 from workers.upkeep_packs import collect_packs, collect_unborn
-from workers.upkeep_reaping import Opening, end_cancelled
 from workers.upkeep_resting import archive_tree, due_trees, enlist_trees
 from workers.upkeep_retention import (
     delete_tree,

@@ -11,15 +11,14 @@ One story, by module:
     step            what one step decides, and what becomes of commands that no step can hold
     journal         what the runner knows of the log: state, seq, chain head; drafts steps on it
     committing      a step sent until it is answered, and the deltas between two of them
-    tree_lookups    what calls look up in their tree
+    lookups         what calls look up in their tree
     request_costs   what requests cost their tree, and room for them at a provider
     side_work       what runs beside the loop, from what the log owes to its grace in a drain
-    effects         the side tasks of one session (a request's stream, running calls), by name
-    folder_work     work on a portable folder under one claim
     model_request   the model request that a state owes, and that request as it runs
     renewal         keeps claims alive from a thread of its own, and stops when the loop is stuck
     loader          the state of a session from cache, snapshot, tail or archive
-    reaper          cancelled agents that no worker serves, seen to their end
+    unserved_cancels
+                    cancelled agents that no worker serves, seen to their end
 
 The runtime touches the outside only through `ports.Ports`: clock, sleep, randomness, task
 start, broker, model, tools, supervisor, files. That is what a simulator replaces.

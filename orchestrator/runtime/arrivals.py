@@ -54,8 +54,8 @@ from orchestrator.runtime.committing import Delta
 from orchestrator.runtime.intake import Unreadable, with_signature, with_texts
 from orchestrator.runtime.library import PATIENCE_S, Library
 from orchestrator.runtime.lookups import NOISE_BYTES, TreeLookups
-from orchestrator.runtime.reaper import taken_at_once
 from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.runtime.unserved_cancels import taken_at_once
 
 SQ_PAGE = 100
 

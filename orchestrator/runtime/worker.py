@@ -23,9 +23,9 @@ from orchestrator.core.ids import SessionId
 from orchestrator.runtime import log
 from orchestrator.runtime.loader import BrokenLog, Cache
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.reaper import GRACE_MS, Reaper
 from orchestrator.runtime.renewal import RenewalOutcome, Renewing, Report
 from orchestrator.runtime.runner import Ended, LateFiles, Runner, RunnerConfig
+from orchestrator.runtime.unserved_cancels import GRACE_MS, Reaper
 
 POLL_S = 1.0
 TICK_S = 0.5

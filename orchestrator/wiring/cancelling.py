@@ -18,7 +18,7 @@ from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import ShutdownComplete, SubagentLifecycle
 from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
 from orchestrator.rollouts.tree_log import tree_log
-from orchestrator.runtime.reaper import GRACE_MS, forsaken
+from orchestrator.runtime.unserved_cancels import GRACE_MS, forsaken
 from orchestrator.runtime.worker import Worker
 from orchestrator.views.event import Event
 from orchestrator.views.find import Addressed

@@ -36,9 +36,9 @@ from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import BEGINNING as UNBORN
 from orchestrator.runtime.loader import Cache, fold_entries
 from orchestrator.runtime.ports import Ports
-from orchestrator.runtime.reaper import GRACE_MS
 from orchestrator.runtime.renewal import Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
+from orchestrator.runtime.unserved_cancels import GRACE_MS
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.tables import LogSettings, RedisSettings, WorkerSettings
 from orchestrator.views.event import Event

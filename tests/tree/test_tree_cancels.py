@@ -14,7 +14,7 @@ from orchestrator.runtime.worker import Worker
 from tests.runtime.connections import Gate
 from tests.runtime.players import calls, message
 from tests.tree.harness import Cue, TreeHarness, asks
-from workers.upkeep_reaping import end_cancelled
+from workers.upkeep_cancels import end_cancelled
 
 WAITS = [asks("w", "await")]
 pytestmark = pytest.mark.realredis

@@ -9,7 +9,7 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack
 
 from orchestrator.broker.broker import Broker
 from orchestrator.core.ids import TreeId
-from orchestrator.runtime.reaper import forsaken
+from orchestrator.runtime.unserved_cancels import forsaken
 from orchestrator.runtime.worker import Worker
 
 log = logging.getLogger("dendro.upkeep")

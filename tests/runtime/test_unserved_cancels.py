@@ -12,7 +12,7 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.records import BrokerConfig, Fenced
-from orchestrator.runtime.reaper import forsaken, taken_at_once, unended
+from orchestrator.runtime.unserved_cancels import forsaken, taken_at_once, unended
 from orchestrator.tables import RedisSettings
 from tests.broker.actors import lease_runs_out, submitted
 from tests.broker.families import Agent, letter, root_of
