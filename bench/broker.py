@@ -17,10 +17,10 @@ from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.notices import Listener
 from orchestrator.broker.records import BrokerConfig, Claimed, CommitRequest, Committed, NewTree, Submit
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.chain import SALT_BYTES, next_chain, payload_digest
 from orchestrator.core.commit_parts import NewEntry, NewEvent, NewSession
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
-from orchestrator.tables import RedisSettings
 
 ENTRY = (
     b'{"timestamp":"2026-01-01T00:00:00.000Z","type":"response_item","payload":{"text":"'

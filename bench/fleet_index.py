@@ -14,8 +14,8 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.trees import IndexPlace, Listed
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.ids import SessionId, new_session_id
-from orchestrator.tables import RedisSettings
 
 SESSIONS, QUICK = 100_000, 10_000
 PAGE, PAGES = 50, 100

@@ -14,6 +14,7 @@ from bench.lab import Fleet
 from bench.scripted import Hand, answered, begun, user_input
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Submit
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.model.model_client import HttpBudget, ModelClient
 from orchestrator.model.prompt import Completed, ItemDone, ModelEvent
@@ -21,7 +22,6 @@ from orchestrator.rollouts.summary import Position
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.model_request import build_prompt
 from orchestrator.runtime.ports import Ports
-from orchestrator.tables import ProviderSettings
 from orchestrator.tools.apply_patch import APPLY_PATCH
 from orchestrator.tools.images import VIEW_IMAGE
 from orchestrator.tools.shell import SHELL

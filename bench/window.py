@@ -30,7 +30,7 @@ from bench.window_scale import crowd, scale
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 
 CHROMIUM = Path("/usr/bin/chromium-headless-shell")
 REQUESTS, QUICK = 60, 10

@@ -28,12 +28,12 @@ from orchestrator.broker.embedded import OLDEST, EmbeddedError, writer_of
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.rights import ServerFacts, examine, missing_rights, remedy
+from orchestrator.config_keys import McpServerSettings, RedisSettings
 from orchestrator.core.frozen import record
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
 from orchestrator.sandbox.trusted_files import find_named_program, find_program, not_found
 from orchestrator.settings import FolderConfig, Settings
 from orchestrator.settings.private_home import open_folders
-from orchestrator.tables import McpServerSettings, RedisSettings
 from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.views.workers import FleetStats, SeenWorker, fleet_stats, waits_for, workers_of
 from orchestrator.wiring.deployment import client_name, open_broker, redis_url

@@ -15,10 +15,10 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.redis_keys import Keys
+from orchestrator.config_keys import ModelPrice, ModelSettings
 from orchestrator.core.commit_parts import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
 from orchestrator.runtime.request_costs import Accounting, cost
-from orchestrator.tables import ModelPrice, ModelSettings
 from sim.double import Double
 from sim.grammar_terms import OTHER_MODEL
 from sim.reach import Reach

@@ -20,6 +20,7 @@ from orchestrator.broker.blobs import Texts
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.logs import SharedReads
 from orchestrator.broker.records import SessionHead
+from orchestrator.config_keys import SessionDefaults, ToolSettings
 from orchestrator.core.birth import Birth, ForkedFrom, taken_facts
 from orchestrator.core.client_tools import client_tools
 from orchestrator.core.frozen import replace
@@ -41,7 +42,6 @@ from orchestrator.instructions.skills import Skills
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.runtime.loader import restore_session
-from orchestrator.tables import SessionDefaults, ToolSettings
 from sim.accounts import MODEL_SETTINGS
 from sim.double import EPOCH_S
 from sim.loop import Lane, SimLoop

@@ -15,6 +15,7 @@ from typing import Any
 from unittest.mock import patch
 
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.commands import (
     FolderCopied,
@@ -33,7 +34,6 @@ from orchestrator.folders import known as folder_take
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces import copies, host
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig
 from orchestrator.workspaces.held import Held

@@ -22,6 +22,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.broker.worker_state import MachineFacts
+from orchestrator.config_keys import LogSettings, WorkerSettings
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.facts import Claimed
 from orchestrator.core.frozen import replace
@@ -36,7 +37,6 @@ from orchestrator.runtime.ports import AboutWorker, Ports
 from orchestrator.runtime.renewal import Leases, Report
 from orchestrator.runtime.runner import Runner, RunnerConfig
 from orchestrator.runtime.worker import Worker, WorkerConfig
-from orchestrator.tables import LogSettings, WorkerSettings
 from sim.accounts import ACCOUNTING, MODEL_SETTINGS
 from sim.answers import is_signed
 from sim.bench import SimBench

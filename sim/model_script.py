@@ -18,6 +18,7 @@ from typing import Any, Final, TypeVar
 
 import orjson
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Completed, Item, ItemDone, ModelEvent, Prompt, RateLimits, TextDelta
@@ -28,7 +29,6 @@ from orchestrator.model.refusals import (
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.tables import ProviderSettings
 from orchestrator.tools.agent_tools import NAMES
 from sim.loop import SimLoop
 from sim.odd_servers import oddly

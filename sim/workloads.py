@@ -13,10 +13,10 @@ from functools import partial
 from random import Random
 from typing import Any
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.client_tools import ClientTools, client_tool, client_tools
 from orchestrator.core.settings import TreeRules
 from orchestrator.protocol import ops
-from orchestrator.tables import ProviderSettings
 from orchestrator.views.event import Event
 from sim.abandoned import abandoned
 from sim.askers import jobs

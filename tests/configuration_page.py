@@ -18,9 +18,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
 
-from orchestrator.settings.load import bare
-from orchestrator.settings.sources import KEYED_RECORDS, variable
-from orchestrator.tables import (
+from orchestrator.config_keys import (
     McpServerSettings,
     ModelPrice,
     ProviderSettings,
@@ -29,6 +27,8 @@ from orchestrator.tables import (
     limits_of,
     settings_of,
 )
+from orchestrator.settings.load import bare
+from orchestrator.settings.sources import KEYED_RECORDS, variable
 
 WIDTH = 110
 INTRODUCTION = """\

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.core import facts as f
 from orchestrator.core.client_tools import client_tool
 from orchestrator.core.settings import FolderSetup, PortableFolder
@@ -27,7 +28,6 @@ from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.runtime.request_costs import Accounting
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings, SettingsSources
-from orchestrator.tables import McpServerSettings
 from orchestrator.tools.mcp_tools import Program, _program
 from orchestrator.wiring import worker_parts as wired
 from orchestrator.wiring.gateway import authentication, gateway_tls, tokens_of

@@ -23,6 +23,7 @@ from orchestrator.broker.connection import Outage, connect
 from orchestrator.broker.follow import BEGINNING as FIRST
 from orchestrator.broker.records import Claim, Claimed, Renewed
 from orchestrator.broker.redis_keys import Keys
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.birth import Birth
 from orchestrator.core.calls import Call, ExecWork
 from orchestrator.core.calls.exec import amendment
@@ -51,7 +52,6 @@ from orchestrator.runtime.worker import Worker
 from orchestrator.sandbox.policy_paths import Confinement, resolve
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings
-from orchestrator.tables import ProviderSettings
 from orchestrator.terminal.notifications import Notifications, notifications
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.site import CallSite

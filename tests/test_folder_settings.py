@@ -7,13 +7,13 @@ from typing import Any, Literal, cast, get_args, get_origin
 
 import pytest
 
+from orchestrator.config_keys import APPROVAL_POLICIES, SANDBOX_MODES, ProviderSettings, Table, settings_of
 from orchestrator.protocol.mcp import CUSTOM_SERVER
 from orchestrator.settings import Settings, SettingsError, SettingsSources, TrustList, load_settings
 from orchestrator.settings.folder_trust import SHOWN_KEY_CHARS, FolderRules, written
 from orchestrator.settings.layers import Layers, Origin, Rank
 from orchestrator.settings.load import bare
 from orchestrator.settings.sources import KEYED_RECORDS, TRUSTED_ONLY, folder_file, named_keys, refused_keys
-from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES, ProviderSettings, Table, settings_of
 
 NEVER_FREE = {
     "approval_policy", "sandbox_mode", "model_provider", "pool", "base_instructions", "effects",

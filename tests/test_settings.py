@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config_keys import ModelPrice
 from orchestrator.settings import (
     Settings,
     SettingsError,
@@ -19,7 +20,6 @@ from orchestrator.settings import (
     load_settings,
 )
 from orchestrator.settings.sources import known_paths, variable
-from orchestrator.tables import ModelPrice
 
 Load = Callable[..., Settings]
 

@@ -13,12 +13,12 @@ import pytest
 
 from orchestrator.broker.connection import connect
 from orchestrator.cli.exec import _as_run
+from orchestrator.config_keys import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
 from orchestrator.gateways.wires.authentication import Authentication
 from orchestrator.mcp.servers import _headers, _transport
 from orchestrator.protocol import events as ev
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
-from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
 from orchestrator.wiring import worker_parts as wired
 from orchestrator.wiring.deployment import broker_config
 from orchestrator.wiring.gateway import http_rules, listener_config

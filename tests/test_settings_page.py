@@ -7,11 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-from orchestrator import tables
+from orchestrator import config_keys
+from orchestrator.config_keys import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
 from orchestrator.model.model_client import ModelClient
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import KEYED_RECORDS
-from orchestrator.tables import McpServerSettings, ModelPrice, ProviderSettings, Table, settings_of
 from tests.configuration_page import configuration_page, field_texts
 
 REPOSITORY = Path(__file__).parent.parent
@@ -19,7 +19,7 @@ REPOSITORY = Path(__file__).parent.parent
 
 def test_every_record_that_can_be_set_is_known_by_file_environment_and_page() -> None:
     assert set(Table.__subclasses__()) == {*KEYED_RECORDS, ProviderSettings, ModelPrice, McpServerSettings}
-    assert {record.__name__ for record in Table.__subclasses__()} <= set(tables.__all__)
+    assert {record.__name__ for record in Table.__subclasses__()} <= set(config_keys.__all__)
 
 
 def test_every_setting_is_documented_under_its_field() -> None:

@@ -10,6 +10,7 @@ import pytest
 from pydantic import BaseModel
 
 import orchestrator
+from orchestrator.config_keys import SESSION_KEYS, SessionDefaults
 from orchestrator.core.lines import ContextLine, encode_line, read_context
 from orchestrator.core.modes import settings_named
 from orchestrator.core.settings import (
@@ -34,7 +35,6 @@ from orchestrator.protocol.scalars import (
     ReasoningEffort,
     ReasoningSummary,
 )
-from orchestrator.tables import SESSION_KEYS, SessionDefaults
 from orchestrator.wiring.new_sessions import TURN_KEYS
 
 SETTINGS_OF: Mapping[type[BaseModel], tuple[str, ...]] = {

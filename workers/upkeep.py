@@ -36,6 +36,7 @@ from orchestrator.broker.connection import mapped, pool
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.counts import counted
 from orchestrator.core.facts import Claimed
 from orchestrator.core.ids import SessionId, TreeId
@@ -44,7 +45,6 @@ from orchestrator.rollouts.redaction import finish_redactions
 from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.unserved_cancels import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
-from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
 from orchestrator.wiring.new_sessions import this_process

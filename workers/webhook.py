@@ -29,6 +29,7 @@ from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.open_requests import Opened as OpenedRequest
 from orchestrator.broker.open_requests import RequestChange
 from orchestrator.broker.records import OpenApproval, SessionHead, StoredEvent
+from orchestrator.config_keys import WebhookSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.requests import (
     ChoicesRequest,
@@ -44,7 +45,6 @@ from orchestrator.requests import (
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import SettingsError
-from orchestrator.tables import WebhookSettings
 from orchestrator.views.approvals import Needed, asked_of, needed
 
 log = logging.getLogger("dendro.upkeep")

@@ -26,8 +26,8 @@ from orchestrator.broker.cluster import Cluster
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.scripts import Argument, Script, load
 from orchestrator.broker.sockets import Era, Waits, Wire, connection_pool
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.frozen import record
-from orchestrator.tables import RedisSettings
 
 _NOT_NOW = frozenset(
     {

@@ -52,10 +52,10 @@ from types import TracebackType
 from urllib.parse import quote
 
 from orchestrator.broker import server_guard
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.frozen import record
 from orchestrator.private_files import OTHERS, NotPrivate, make_folder, open_file, own_folder, write_file
 from orchestrator.sandbox.trusted_files import program_folders
-from orchestrator.tables import RedisSettings
 
 # ── server binary ─────────────────────────────────────────────────────────────────────────────────
 # Finds a redis-server on this machine, and says which data it may open.

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
 import orjson
 
+from orchestrator.config_keys import RedisSettings, WorkerSettings, WorkspaceSettings
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.chain import payload_digest
 from orchestrator.core.commit_parts import TreePart
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId, SessionId, TreeId
-from orchestrator.tables import RedisSettings, WorkerSettings, WorkspaceSettings
 
 if TYPE_CHECKING:
     from orchestrator.core.commit_parts import Approval, NewEntry, NewEvent, NewSession, Timer, TreeEvent

@@ -16,8 +16,8 @@ from orchestrator.broker.embedded import ServerVersion
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import read_reply
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.frozen import record
-from orchestrator.tables import RedisSettings
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import Rights

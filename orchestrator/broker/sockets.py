@@ -21,8 +21,8 @@ from redis import exceptions as foreign
 from redis.asyncio import Connection, ConnectionPool, Redis, SSLConnection, UnixDomainSocketConnection
 
 from orchestrator.broker.errors import Misconfigured
+from orchestrator.config_keys import KIB
 from orchestrator.core.frozen import record
-from orchestrator.tables import KIB
 
 _DEMOTED = re.compile(r"\b(READONLY|UNBLOCKED|MASTERDOWN)\b")
 

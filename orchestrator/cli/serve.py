@@ -422,7 +422,7 @@ class AskedSessions:
 
 
 def _wanted(asked: RunArguments) -> dict[str, object]:
-    from orchestrator.tables import SESSION_KEYS
+    from orchestrator.config_keys import SESSION_KEYS
 
     named = {key: getattr(asked, name, None) for name, key in SESSION_KEYS.items()}
     return _flat(asked.config or {}) | {key: value for key, value in named.items() if value is not None}

@@ -15,6 +15,7 @@ from typing import Final, TypeAlias, cast
 
 from pydantic import ValidationError
 
+from orchestrator.config_keys import SANDBOX_MODES
 from orchestrator.core.context import is_context, is_role
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item, message_text
@@ -25,7 +26,6 @@ from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.plans import PlanOutputEvent, PlanProposal, UpdatePlanArgs
 from orchestrator.protocol.scalars import CollaborationMode, ModeKind, Personality
 from orchestrator.protocol.wire import JsonMapping, JsonObject, written
-from orchestrator.tables import SANDBOX_MODES
 
 PERSONALITY_TAG, MODE_TAG = "<personality>", "<collaboration_mode>"
 MOST_INSTRUCTIONS: Final = 32 << 10

@@ -7,10 +7,10 @@ from typing import Final
 
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import StoredEvent
+from orchestrator.config_keys import KIB
 from orchestrator.core.blobs import may_refer
 from orchestrator.core.frozen import replace
 from orchestrator.protocol.events import ExecCommandEnd, ShutdownComplete
-from orchestrator.tables import KIB
 from orchestrator.views.asked_requests import TELLING
 from orchestrator.views.event import CHANGED, Event, Message
 from orchestrator.views.event import for_tenant as message_for_tenant

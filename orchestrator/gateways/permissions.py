@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from pydantic import BaseModel
 
+from orchestrator.config_keys import APPROVAL_POLICIES, SANDBOX_MODES
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import settings_named
@@ -20,7 +21,6 @@ from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import JsonMapping
 from orchestrator.rollouts.source import LogSource
-from orchestrator.tables import APPROVAL_POLICIES, SANDBOX_MODES
 from orchestrator.views.threads import settings_of
 
 Permits: TypeAlias = Callable[[SessionId, ops.Op], Awaitable[None]]

@@ -20,6 +20,7 @@ from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor, hash8_of
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import SessionHead
+from orchestrator.config_keys import MIB
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread, Ports
@@ -36,7 +37,6 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError, Submission
 from orchestrator.protocol.wire import UNSET, written
-from orchestrator.tables import MIB
 from orchestrator.views import SetAside, ViewError
 from orchestrator.views.event import Event, without_places
 

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.protocol.items import ToolOutput
 from orchestrator.protocol.mcp import CallToolResult, ElicitationAction, McpStartupStatus, Tool
-from orchestrator.tables import McpServerSettings
 
 
 @dataclass(frozen=True, slots=True)

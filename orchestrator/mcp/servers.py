@@ -29,11 +29,11 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.mcp import server_records
 from orchestrator.protocol import mcp
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
 from orchestrator.protocol.wire import written
-from orchestrator.tables import McpServerSettings
 
 log = logging.getLogger("dendro.mcp")
 

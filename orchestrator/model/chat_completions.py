@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 import orjson
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.frozen import record
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.core.tokens import Served
@@ -30,7 +31,6 @@ from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_o
 from orchestrator.model.sse import SseEvent
 from orchestrator.protocol.items import Message, OutputText, ReasoningText
 from orchestrator.protocol.wire import JsonObject, written
-from orchestrator.tables import ProviderSettings
 
 
 class ChatFormat:

@@ -16,7 +16,7 @@ import aiohttp
 import httpx
 from yarl import URL
 
-from orchestrator.tables import ProviderSettings
+from orchestrator.config_keys import ProviderSettings
 
 MAX_CONNECTIONS = 1024
 """Sockets open to one provider at once; a streaming session holds one."""

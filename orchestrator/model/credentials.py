@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias, TypeVar
 
 import orjson
 
+from orchestrator.config_keys import Secret
 from orchestrator.core.frozen import record
 from orchestrator.private_files import make_folder, write_file
-from orchestrator.tables import Secret
 
 if TYPE_CHECKING:
     from keyring.backend import KeyringBackend

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 import orjson
 
+from orchestrator.config_keys import Secret
 from orchestrator.model.credentials import Tokens
-from orchestrator.tables import Secret
 
 if TYPE_CHECKING:
     import httpx

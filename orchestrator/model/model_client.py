@@ -24,6 +24,7 @@ from typing import Any, Protocol, Self, assert_never, cast
 import aiohttp
 import orjson
 
+from orchestrator.config_keys import ProviderSettings, Secret
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.tokens import Served
@@ -59,7 +60,6 @@ from orchestrator.model.refusals import (
 from orchestrator.model.responses import ResponsesFormat
 from orchestrator.model.shapes import name_of
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
-from orchestrator.tables import ProviderSettings, Secret
 
 # ── formats ───────────────────────────────────────────────────────────────────────────────────────
 # The wire formats of requests and responses: what the client leaves to each of them.

@@ -8,6 +8,7 @@ from typing import Any, Literal, NoReturn, TypedDict
 
 import orjson
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.frozen import replace
 from orchestrator.core.tokens import Served
 from orchestrator.model.prompt import (
@@ -28,7 +29,6 @@ from orchestrator.model.prompt import (
 from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
 from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
-from orchestrator.tables import ProviderSettings
 
 
 class ResponsesFormat:

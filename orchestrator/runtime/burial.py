@@ -36,7 +36,7 @@ from orchestrator.sandbox import git
 
 if TYPE_CHECKING:
     from orchestrator.broker.broker import Broker
-    from orchestrator.tables import RedisSettings
+    from orchestrator.config_keys import RedisSettings
 
 AFTER_S = 1.0
 """Seconds of a worker's life before the process is started that waits for its death: a quarter of a second of
@@ -211,7 +211,7 @@ async def bury_all(
 
 async def _serve(given: dict[str, Any], word: int, register: int) -> None:
     # Loaded here: a worker has these modules, and its start needs none of this.
-    from orchestrator.tables import RedisSettings
+    from orchestrator.config_keys import RedisSettings
 
     settings = RedisSettings.model_construct(**given["redis"])
     broker = _broker(settings, given["lease_s"], given["name"])

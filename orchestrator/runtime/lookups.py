@@ -14,6 +14,7 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import OpenApproval, TreeEntry
+from orchestrator.config_keys import ModelSettings
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Call
 from orchestrator.core.commands import DecidedBelow, PendingBelow, Target
@@ -46,7 +47,6 @@ from orchestrator.runtime.library import PATIENCE_S
 from orchestrator.runtime.loader import BEGINNING, BrokenLog, fold_entries
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
-from orchestrator.tables import ModelSettings
 from orchestrator.tools.agent_tools import BATCHED, NAMES
 from orchestrator.tools.subagents import LogUnreadable, root_target, target_of
 

@@ -9,6 +9,7 @@ from typing import Any, Final, cast
 
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.claims import ProviderLimits
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core import commands as c
 from orchestrator.core.birth import needed, opened, whole
 from orchestrator.core.blobs import resolve
@@ -64,7 +65,6 @@ from orchestrator.runtime.committing import pieces
 from orchestrator.runtime.intake import kept_answers
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import RoomRequest, admitted, estimated_tokens, priced, settle
-from orchestrator.tables import ProviderSettings
 from orchestrator.tools.site import DeltaSink
 
 Push = Callable[[c.Command], None]

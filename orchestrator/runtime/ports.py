@@ -18,6 +18,7 @@ from orchestrator.boottime import boottime
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import ModelSettings
 from orchestrator.core.calls import Call, MergeWork
 from orchestrator.core.commands import (
     Assessment,
@@ -45,7 +46,6 @@ from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.rollout_file import Files, locked
 from orchestrator.runtime.library import Library, NoFiles
 from orchestrator.runtime.same_folder import WorkspaceCheck, check_workspace
-from orchestrator.tables import ModelSettings
 from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.site import CallSite, DeltaSink
 

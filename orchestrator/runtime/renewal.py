@@ -41,9 +41,9 @@ from orchestrator.boottime import boottime
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim, Fenced, Renewed
+from orchestrator.config_keys import WorkerSettings
 from orchestrator.core.frozen import record
 from orchestrator.runtime import log
-from orchestrator.tables import WorkerSettings
 
 RETRY_S = 0.25
 """Seconds until a renewal that was not answered is tried again: a failover takes most of the trust that is

@@ -24,6 +24,7 @@ from orchestrator.broker.records import (
     Spend,
 )
 from orchestrator.broker.trees import warned
+from orchestrator.config_keys import ModelPrice, ModelSettings
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.commit_parts import BUDGET_TIMER, TreeEvent, TreePart, tree_event
@@ -37,7 +38,6 @@ from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.runtime import log
 from orchestrator.runtime.ports import Ports
-from orchestrator.tables import ModelPrice, ModelSettings
 
 # ── admission ─────────────────────────────────────────────────────────────────────────────────────
 # Asking for room at a provider before a model request is sent, and settling with it afterwards.

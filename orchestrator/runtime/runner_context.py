@@ -10,6 +10,7 @@ from dataclasses import field
 from typing import Protocol
 
 from orchestrator.broker.records import Claim, Claimed, Settlement
+from orchestrator.config_keys import LogSettings, WorkerSettings
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -20,7 +21,6 @@ from orchestrator.runtime.loader import Loaded
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import Accounting
 from orchestrator.runtime.same_folder import FolderFaults
-from orchestrator.tables import LogSettings, WorkerSettings
 
 
 class RestedFiles(Protocol):

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from orchestrator.sandbox.policy_paths import Confinement
 
 if TYPE_CHECKING:
-    from orchestrator.tables import EnvironmentPolicy
+    from orchestrator.config_keys import EnvironmentPolicy
 
 DEFAULT_EXCLUDES = (
     *("*KEY*", "*TOKEN*", "*SECRET*", "*PASSWORD*", "*PASSWD*", "*PASSPHRASE*", "*CREDENTIAL*", "DENDRO_*"),

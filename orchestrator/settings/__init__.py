@@ -9,19 +9,19 @@ folder's `dendro.toml`, the person's own file, the default. The person's file is
 loosens nothing. Every key `a.b` can also be given as the variable `DENDRO_A_B`. A key that nobody
 knows is a warning, not an error: a file of Codex's, or of a newer version, must load.
 
-- `load`: the whole, made of the tables in `orchestrator.tables`, which document each setting; errors of what
-  people write
+- `load`: the whole, made of the tables in `orchestrator.config_keys`, which document each setting; errors of
+  what people write
 - `sources`: where values are found; the one place that reads `os.environ`
 - `folder_trust`: what a folder's file may set, and which files a person trusts
 - `layers`: the precedence
 - `document`: the page `docs/configuration.md`
 """
 
+from orchestrator.config_keys import FOLDER_SETUP
 from orchestrator.settings.folder_trust import FolderConfig, TrustedFile, TrustList, content_hash
 from orchestrator.settings.layers import SettingsError, read_folder_file
 from orchestrator.settings.load import HostSettings, Settings, keys_that_loosen, load_settings
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
-from orchestrator.tables import FOLDER_SETUP
 
 __all__ = [
     "FOLDER_SETUP",

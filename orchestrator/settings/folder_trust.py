@@ -16,10 +16,10 @@ from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 
+from orchestrator.config_keys import FOLDER_SETUP, Setting, Table, settings_of
 from orchestrator.core.frozen import record
 from orchestrator.private_files import make_folder, write_file
 from orchestrator.settings.layers import KeyPath, Layers, SettingsError, leaves
-from orchestrator.tables import FOLDER_SETUP, Setting, Table, settings_of
 
 LIST_NAME = "trusted.json"
 _WRITABLE_BY_OTHERS = 0o022

@@ -23,7 +23,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
 from pydantic_core import ErrorDetails
 
-from orchestrator import tables
+from orchestrator import config_keys
 from orchestrator.core.frozen import record
 from orchestrator.home import absolute
 from orchestrator.settings.folder_trust import FolderConfig
@@ -43,7 +43,7 @@ from orchestrator.settings.sources import (
 # ── whole ─────────────────────────────────────────────────────────────────────────────────────────
 # The whole of the settings, and the machine that they were read on.
 #
-# Composes the tables of `orchestrator.tables`; says nothing of any single setting.
+# Composes the tables of `orchestrator.config_keys`; says nothing of any single setting.
 
 
 HIDDEN: Final = "(hidden)"
@@ -83,26 +83,26 @@ class Settings:
     """The person's own file, named by `--config` or in the home folder."""
 
     host: HostSettings
-    session_defaults: tables.SessionDefaults
-    model: tables.ModelSettings
-    redis: tables.RedisSettings
-    chain: tables.ChainSettings
-    worker: tables.WorkerSettings
-    log: tables.LogSettings
-    upkeep: tables.UpkeepSettings
-    tools: tables.ToolSettings
-    sandbox: tables.SandboxSettings
-    wire: tables.WireSettings
-    agents: tables.AgentSettings = field(default_factory=tables.AgentSettings)
-    front: tables.FrontSettings = field(default_factory=tables.FrontSettings)
-    gateway: tables.GatewaySettings = field(default_factory=tables.GatewaySettings)
-    auth: tables.AuthSettings = field(default_factory=tables.AuthSettings)
-    exec: tables.ExecSettings = field(default_factory=tables.ExecSettings)
-    workspace: tables.WorkspaceSettings = field(default_factory=tables.WorkspaceSettings)
-    webhook: tables.WebhookSettings = field(default_factory=tables.WebhookSettings)
-    receipts: tables.ReceiptsSettings = field(default_factory=tables.ReceiptsSettings)
-    approvals: tables.ApprovalsSettings = field(default_factory=tables.ApprovalsSettings)
-    mcp_servers: Mapping[str, tables.McpServerSettings] = field(default_factory=dict)
+    session_defaults: config_keys.SessionDefaults
+    model: config_keys.ModelSettings
+    redis: config_keys.RedisSettings
+    chain: config_keys.ChainSettings
+    worker: config_keys.WorkerSettings
+    log: config_keys.LogSettings
+    upkeep: config_keys.UpkeepSettings
+    tools: config_keys.ToolSettings
+    sandbox: config_keys.SandboxSettings
+    wire: config_keys.WireSettings
+    agents: config_keys.AgentSettings = field(default_factory=config_keys.AgentSettings)
+    front: config_keys.FrontSettings = field(default_factory=config_keys.FrontSettings)
+    gateway: config_keys.GatewaySettings = field(default_factory=config_keys.GatewaySettings)
+    auth: config_keys.AuthSettings = field(default_factory=config_keys.AuthSettings)
+    exec: config_keys.ExecSettings = field(default_factory=config_keys.ExecSettings)
+    workspace: config_keys.WorkspaceSettings = field(default_factory=config_keys.WorkspaceSettings)
+    webhook: config_keys.WebhookSettings = field(default_factory=config_keys.WebhookSettings)
+    receipts: config_keys.ReceiptsSettings = field(default_factory=config_keys.ReceiptsSettings)
+    approvals: config_keys.ApprovalsSettings = field(default_factory=config_keys.ApprovalsSettings)
+    mcp_servers: Mapping[str, config_keys.McpServerSettings] = field(default_factory=dict)
     folder_config: FolderConfig | None = None
     """The file of the current folder, and whether the person trusts it."""
 
@@ -200,23 +200,25 @@ def load_settings(sources: SettingsSources) -> Settings:
         session_defaults=defaults,
         model=_model_settings(reader, defaults, host),
         mcp_servers=_mcp_servers(reader, host),
-        redis=reader.table(tables.RedisSettings),
-        chain=reader.table(tables.ChainSettings),
-        worker=reader.table(tables.WorkerSettings),
-        log=reader.table(tables.LogSettings),
-        upkeep=reader.table(tables.UpkeepSettings),
-        receipts=reader.table(tables.ReceiptsSettings),
-        approvals=reader.table(tables.ApprovalsSettings),
-        webhook=reader.table(tables.WebhookSettings),
-        tools=reader.table(tables.ToolSettings),
-        sandbox=reader.table(tables.SandboxSettings, environment=reader.table(tables.EnvironmentPolicy)),
-        wire=reader.table(tables.WireSettings),
-        agents=reader.table(tables.AgentSettings),
-        front=reader.table(tables.FrontSettings),
-        gateway=reader.table(tables.GatewaySettings),
-        auth=reader.table(tables.AuthSettings),
-        exec=reader.table(tables.ExecSettings),
-        workspace=reader.table(tables.WorkspaceSettings),
+        redis=reader.table(config_keys.RedisSettings),
+        chain=reader.table(config_keys.ChainSettings),
+        worker=reader.table(config_keys.WorkerSettings),
+        log=reader.table(config_keys.LogSettings),
+        upkeep=reader.table(config_keys.UpkeepSettings),
+        receipts=reader.table(config_keys.ReceiptsSettings),
+        approvals=reader.table(config_keys.ApprovalsSettings),
+        webhook=reader.table(config_keys.WebhookSettings),
+        tools=reader.table(config_keys.ToolSettings),
+        sandbox=reader.table(
+            config_keys.SandboxSettings, environment=reader.table(config_keys.EnvironmentPolicy)
+        ),
+        wire=reader.table(config_keys.WireSettings),
+        agents=reader.table(config_keys.AgentSettings),
+        front=reader.table(config_keys.FrontSettings),
+        gateway=reader.table(config_keys.GatewaySettings),
+        auth=reader.table(config_keys.AuthSettings),
+        exec=reader.table(config_keys.ExecSettings),
+        workspace=reader.table(config_keys.WorkspaceSettings),
         named=named_keys(sources),
     )
     if settings.redis.cluster and settings.upkeep.url is None:
@@ -268,7 +270,7 @@ def _machine_id(files: Sequence[Path]) -> str:
     return os.uname().nodename
 
 
-def _usual_mode(sources: SettingsSources) -> tables.SandboxMode:
+def _usual_mode(sources: SettingsSources) -> config_keys.SandboxMode:
     return "workspace-write" if sources.in_work_tree(sources.session_cwd, sources.environ) else "read-only"
 
 
@@ -276,13 +278,13 @@ def _session_defaults(
     reader: TableReader,
     sources: SettingsSources,
     host: HostSettings,
-    usual_mode: Callable[[], tables.SandboxMode],
-) -> tables.SessionDefaults:
+    usual_mode: Callable[[], config_keys.SandboxMode],
+) -> config_keys.SessionDefaults:
     cwd = sources.session_cwd
-    sandbox = reader.table(tables.SandboxPolicy)
+    sandbox = reader.table(config_keys.SandboxPolicy)
     if not reader.is_set(("sandbox_mode",)):
         sandbox = sandbox.model_copy(update={"mode": usual_mode(), "chosen": False})
-    defaults = reader.table(tables.SessionDefaults, cwd=cwd, sandbox=sandbox)
+    defaults = reader.table(config_keys.SessionDefaults, cwd=cwd, sandbox=sandbox)
     texts = [text for path in INSTRUCTIONS_FILES if (text := reader.text_of_file(path)) is not None]
     derived = {
         "pool": defaults.pool or f"host:{host.machine_id}",
@@ -292,13 +294,13 @@ def _session_defaults(
 
 
 def _model_settings(
-    reader: TableReader, defaults: tables.SessionDefaults, host: HostSettings
-) -> tables.ModelSettings:
+    reader: TableReader, defaults: config_keys.SessionDefaults, host: HostSettings
+) -> config_keys.ModelSettings:
     names = reader.layers.names(("model_prices",))
-    prices = {name: reader.table(tables.ModelPrice, ("model_prices", name)) for name in names}
+    prices = {name: reader.table(config_keys.ModelPrice, ("model_prices", name)) for name in names}
     providers = _providers(reader, defaults.model_provider, host)
     return reader.table(
-        tables.ModelSettings,
+        config_keys.ModelSettings,
         model=defaults.model,
         provider=defaults.model_provider,
         providers=providers,
@@ -306,9 +308,11 @@ def _model_settings(
     )
 
 
-def _providers(reader: TableReader, chosen: str, host: HostSettings) -> dict[str, tables.ProviderSettings]:
+def _providers(
+    reader: TableReader, chosen: str, host: HostSettings
+) -> dict[str, config_keys.ProviderSettings]:
     _share_retry_keys(reader.layers, chosen)
-    providers: dict[str, tables.ProviderSettings] = {}
+    providers: dict[str, config_keys.ProviderSettings] = {}
     for name in reader.layers.names(("model_providers",)):
         try:
             providers[name] = _provider(reader, name, host)
@@ -325,9 +329,9 @@ def _providers(reader: TableReader, chosen: str, host: HostSettings) -> dict[str
     return providers
 
 
-def _provider(reader: TableReader, name: str, host: HostSettings) -> tables.ProviderSettings:
+def _provider(reader: TableReader, name: str, host: HostSettings) -> config_keys.ProviderSettings:
     path = ("model_providers", name)
-    given = reader.table(tables.ProviderSettings, path, id=name)
+    given = reader.table(config_keys.ProviderSettings, path, id=name)
     derived = {
         "name": given.name or name,
         "proxy": given.proxy or _usual_proxy(given.base_url, host.environ),
@@ -338,9 +342,9 @@ def _provider(reader: TableReader, name: str, host: HostSettings) -> tables.Prov
     return given.model_copy(update=derived)
 
 
-def _secret(host: HostSettings, variable: str | None) -> tables.Secret | None:
+def _secret(host: HostSettings, variable: str | None) -> config_keys.Secret | None:
     value = host.environ.get(variable) if variable else None
-    return tables.Secret(value) if value else None
+    return config_keys.Secret(value) if value else None
 
 
 def _from_variables(sources: Mapping[str, str], host: HostSettings) -> dict[str, str]:
@@ -353,9 +357,9 @@ def _usual_authorities(host: HostSettings) -> Path | None:
     return Path(file) if file else None
 
 
-def _mcp_servers(reader: TableReader, host: HostSettings) -> dict[str, tables.McpServerSettings]:
+def _mcp_servers(reader: TableReader, host: HostSettings) -> dict[str, config_keys.McpServerSettings]:
     """The servers that can be used. One with a wrong table is left out: an agent can work without it."""
-    servers: dict[str, tables.McpServerSettings] = {}
+    servers: dict[str, config_keys.McpServerSettings] = {}
     for name in reader.layers.names(("mcp_servers",)):
         try:
             servers[name] = _mcp_server(reader, name, host)
@@ -364,7 +368,7 @@ def _mcp_servers(reader: TableReader, host: HostSettings) -> dict[str, tables.Mc
     return servers
 
 
-def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> tables.McpServerSettings:
+def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> config_keys.McpServerSettings:
     if not MCP_SERVER_NAME.fullmatch(name):
         where = reader.where(("mcp_servers", name))
         raise SettingsError(
@@ -374,7 +378,7 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> tables.Mc
         where = reader.where(("mcp_servers", name))
         allowed = "another name: events show a program's own tools as those of a server named so"
         raise SettingsError(where, "mcp_servers", repr(name), allowed)
-    given = reader.table(tables.McpServerSettings, ("mcp_servers", name), id=name)
+    given = reader.table(config_keys.McpServerSettings, ("mcp_servers", name), id=name)
     derived: dict[str, object] = {
         "given_env": _from_variables({each: each for each in given.env_vars}, host),
         "bearer_token": _secret(host, given.bearer_token_env_var),
@@ -500,7 +504,7 @@ def _hint(name: str, known: Sequence[str]) -> str:
 # Must not know any particular setting, nor where layers come from.
 
 
-T = TypeVar("T", bound=tables.Table)
+T = TypeVar("T", bound=config_keys.Table)
 
 
 @record
@@ -509,7 +513,7 @@ class _Place:
 
     path: KeyPath
     field: FieldInfo
-    spec: tables.Setting
+    spec: config_keys.Setting
 
     @property
     def hint(self) -> Any:
@@ -539,7 +543,7 @@ class TableReader:
         """
         places: dict[str, _Place] = {}
         fields = record.model_fields
-        for name, spec in tables.settings_of(record):
+        for name, spec in config_keys.settings_of(record):
             path = (*prefix, *(spec.key or name).split("."))
             places[name] = place = _Place(path, fields[name], spec)
             if (found := self._found(place)) is not None:
@@ -649,7 +653,7 @@ def _text(value: object, found: Found) -> object:
 
 
 _STRING = "a string in quotes"
-_ALLOWED: Mapping[str, Callable[[Mapping[str, Any], tables.Setting], str]] = {
+_ALLOWED: Mapping[str, Callable[[Mapping[str, Any], config_keys.Setting], str]] = {
     "bool_type": lambda ctx, spec: "true or false",
     "float_type": lambda ctx, spec: "a number",
     "int_type": lambda ctx, spec: "a whole number",
@@ -671,14 +675,14 @@ def _allowed(error: ErrorDetails, place: _Place) -> str:
         return f"true, false, or a list of {', '.join(get_args(get_args(place.hint)[0]))}"
     if kind == "literal_error":
         return "allowed are " + ", ".join(f'"{each}"' for each in get_args(place.hint))
-    least, _ = tables.limits_of(place.field)
+    least, _ = config_keys.limits_of(place.field)
     if kind == "finite_number":
         return "a finite number" if least is None else f"at least {_written(least, place.spec)}, and finite"
     told = _ALLOWED.get(kind)
     return told(error.get("ctx", {}), place.spec) if told else error["msg"]
 
 
-def _written(limit: float, spec: tables.Setting) -> str:
+def _written(limit: float, spec: config_keys.Setting) -> str:
     return f"{limit * 1000 if spec.milliseconds else limit:g}"
 
 

@@ -14,7 +14,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from orchestrator import tables
+from orchestrator import config_keys
 from orchestrator.core.frozen import record
 from orchestrator.home import absolute, data_home, user_home
 from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
@@ -57,44 +57,44 @@ def in_work_tree(folder: Path, environ: Mapping[str, str]) -> bool:
 Usual = Mapping[KeyPath, Callable[[], object]]
 """Defaults that depend on the machine, looked up only if they are needed."""
 MACHINE_ID_FILES = (Path("/etc/machine-id"), Path("/var/lib/dbus/machine-id"))
-KEYED_RECORDS: tuple[type[tables.Table], ...] = (
-    tables.SessionDefaults,
-    tables.SandboxPolicy,
-    tables.AgentSettings,
-    tables.ModelSettings,
-    tables.EnvironmentPolicy,
-    tables.RedisSettings,
-    tables.ChainSettings,
-    tables.WorkerSettings,
-    tables.LogSettings,
-    tables.UpkeepSettings,
-    tables.ReceiptsSettings,
-    tables.ApprovalsSettings,
-    tables.WebhookSettings,
-    tables.ToolSettings,
-    tables.SandboxSettings,
-    tables.WireSettings,
-    tables.GatewaySettings,
-    tables.AuthSettings,
-    tables.ExecSettings,
-    tables.WorkspaceSettings,
-    tables.FrontSettings,
+KEYED_RECORDS: tuple[type[config_keys.Table], ...] = (
+    config_keys.SessionDefaults,
+    config_keys.SandboxPolicy,
+    config_keys.AgentSettings,
+    config_keys.ModelSettings,
+    config_keys.EnvironmentPolicy,
+    config_keys.RedisSettings,
+    config_keys.ChainSettings,
+    config_keys.WorkerSettings,
+    config_keys.LogSettings,
+    config_keys.UpkeepSettings,
+    config_keys.ReceiptsSettings,
+    config_keys.ApprovalsSettings,
+    config_keys.WebhookSettings,
+    config_keys.ToolSettings,
+    config_keys.SandboxSettings,
+    config_keys.WireSettings,
+    config_keys.GatewaySettings,
+    config_keys.AuthSettings,
+    config_keys.ExecSettings,
+    config_keys.WorkspaceSettings,
+    config_keys.FrontSettings,
 )
-TRUSTED_ONLY: frozenset[type[tables.Table]] = frozenset(
+TRUSTED_ONLY: frozenset[type[config_keys.Table]] = frozenset(
     {
-        tables.RedisSettings,
-        tables.ChainSettings,
-        tables.WorkerSettings,
-        tables.LogSettings,
-        tables.UpkeepSettings,
-        tables.ReceiptsSettings,
-        tables.ApprovalsSettings,
-        tables.WebhookSettings,
-        tables.WireSettings,
-        tables.GatewaySettings,
-        tables.AuthSettings,
-        tables.ExecSettings,
-        tables.WorkspaceSettings,
+        config_keys.RedisSettings,
+        config_keys.ChainSettings,
+        config_keys.WorkerSettings,
+        config_keys.LogSettings,
+        config_keys.UpkeepSettings,
+        config_keys.ReceiptsSettings,
+        config_keys.ApprovalsSettings,
+        config_keys.WebhookSettings,
+        config_keys.WireSettings,
+        config_keys.GatewaySettings,
+        config_keys.AuthSettings,
+        config_keys.ExecSettings,
+        config_keys.WorkspaceSettings,
     }
 )
 """Records of which a folder's file may set nothing while it is not trusted; every field of the others
@@ -227,7 +227,7 @@ def refused_keys(person: Layers, wanted: Mapping[str, object], usual: Usual) -> 
 @cache
 def known_paths() -> tuple[KeyPath, ...]:
     """Every key with a fixed name; keys below tables named by the user are not among them."""
-    keys = (spec.key for record in KEYED_RECORDS for _, spec in tables.settings_of(record))
+    keys = (spec.key for record in KEYED_RECORDS for _, spec in config_keys.settings_of(record))
     retries = ((key,) for key in SHARED_RETRY_KEYS)
     return ("profile",), *INSTRUCTIONS_FILES, *retries, *(tuple(key.split(".")) for key in keys)
 

@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from orchestrator import requests
+from orchestrator.config_keys import FrontSettings
 from orchestrator.protocol.events import ExitedReviewMode, TaskComplete, TurnAborted, UserMessage
 from orchestrator.requests.approvals import command_text
 from orchestrator.sandbox.trusted_files import find_named_program, not_found, own_environment
 from orchestrator.settings import Settings
-from orchestrator.tables import FrontSettings
 from orchestrator.terminal.live import JsonView, LiveView
 from orchestrator.terminal.text import one_line
 from orchestrator.views.event import Event

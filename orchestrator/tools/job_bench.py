@@ -13,6 +13,7 @@ from typing import Any, TypeVar, assert_never
 
 from pydantic import ValidationError
 
+from orchestrator.config_keys import SANDBOX_MODES, SandboxPolicy
 from orchestrator.core.frozen import record
 from orchestrator.protocol import jobs
 from orchestrator.protocol.wire import written
@@ -22,7 +23,6 @@ from orchestrator.sandbox.limits import Limits
 from orchestrator.sandbox.policy_paths import InvalidPolicy, resolve
 from orchestrator.sandbox.probe import NoConfinement
 from orchestrator.sandbox.trusted_files import read_regular
-from orchestrator.tables import SANDBOX_MODES, SandboxPolicy
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.site import ToolConfig

@@ -21,6 +21,7 @@ from typing import Any
 import orjson
 
 from orchestrator.boottime import boottime
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.core.calls import Call, Mcp, McpWork
 from orchestrator.core.commands import CallFinished, Immediate
 from orchestrator.core.forms import whole
@@ -33,7 +34,6 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject, written
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.trusted_files import find_named_program, named_environment, not_found
-from orchestrator.tables import McpServerSettings
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.exec.command import Command, Finished, Stream
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost

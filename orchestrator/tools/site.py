@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import field
 from pathlib import Path
 
+from orchestrator.config_keys import SandboxSettings, ToolSettings
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import EXTERNAL_SANDBOX, SessionFacts
@@ -15,7 +16,6 @@ from orchestrator.protocol.mcp import ElicitationAction
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.policy_paths import Confinement, Place, resolve
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tables import SandboxSettings, ToolSettings
 from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.tools.patch.plan import WritableRoots
 from orchestrator.tools.subagents import Tree

@@ -20,12 +20,12 @@ from orchestrator.broker.connection import Outage, RetryingConnection, connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.rights import COMMANDS, READS, require_rights
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId
 from orchestrator.settings import Settings
 from orchestrator.settings.load import usual_pools
-from orchestrator.tables import ProviderSettings
 
 OPENING_S = 10.0
 """The wait of a process at its start for a Redis that does not answer."""

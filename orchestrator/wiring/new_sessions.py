@@ -11,6 +11,7 @@ from pathlib import Path
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import SessionHead
+from orchestrator.config_keys import SESSION_KEYS, AgentSettings
 from orchestrator.core.birth import Birth, ForkedFrom, taken_facts, taken_settings
 from orchestrator.core.facts import Claimed
 from orchestrator.core.frozen import record, replace
@@ -37,7 +38,6 @@ from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared, register_outside
-from orchestrator.tables import SESSION_KEYS, AgentSettings
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows
 from orchestrator.wiring.deployment import portable_pool, session_pool, worker_name
 

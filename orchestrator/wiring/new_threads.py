@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Generic, TypeAlias, TypeVar
 
 from orchestrator.broker.commits import Commits
+from orchestrator.config_keys import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.client_tools import BadTool, ClientTools, client_tools
 from orchestrator.core.frozen import record
@@ -52,7 +53,6 @@ from orchestrator.settings import Settings, SettingsError, SettingsSources, load
 from orchestrator.settings.layers import FILE_LIMIT_BYTES, CannotEdit, KeyPath, parse_override, with_edits
 from orchestrator.settings.load import NO_EFFECT
 from orchestrator.settings.sources import in_work_tree, of_object
-from orchestrator.tables import SandboxPolicy, SessionDefaults, settings_of
 from orchestrator.views import ViewError
 from orchestrator.views.workers import serving_pools
 from orchestrator.wiring.deployment import session_pool

@@ -7,9 +7,9 @@ import os
 import time
 from typing import TYPE_CHECKING
 
+from orchestrator.config_keys import Secret
 from orchestrator.model.credentials import ApiKey, CredentialStore, Tokens, patiently
 from orchestrator.settings import Settings
-from orchestrator.tables import Secret
 
 if TYPE_CHECKING:
     # A door keeps a sign-in without the worker's HTTP client.

@@ -19,6 +19,7 @@ from pathlib import Path
 
 from orchestrator.boottime import boottime
 from orchestrator.broker.commits import Commits
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core import facts as f
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.frozen import replace
@@ -40,7 +41,6 @@ from orchestrator.sandbox.probe import SandboxSupport, cannot_mount
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.settings import FOLDER_SETUP, Settings, TrustList
 from orchestrator.settings.private_home import archive_outside
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.views import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.new_sessions import FirstFolder, forked_birth, guide, new_birth

@@ -27,6 +27,7 @@ from orchestrator.broker.connection import Outage
 from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Claim
 from orchestrator.broker.worker_state import MachineFacts
+from orchestrator.config_keys import WorkerSettings
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import Call, spec_of, work_of
@@ -60,7 +61,6 @@ from orchestrator.sandbox.policy_paths import COPIES, InvalidPolicy
 from orchestrator.sandbox.probe import SandboxSupport, in_force, probe
 from orchestrator.settings import Settings, SettingsError, TrustList
 from orchestrator.settings.private_home import is_shared, register_outside
-from orchestrator.tables import WorkerSettings
 from orchestrator.telemetry.observer import Observer, Observers
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.command import for_model

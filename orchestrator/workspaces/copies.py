@@ -31,6 +31,7 @@ from typing import Literal
 import orjson
 
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.core.settings import FolderSetup, PortableFolder
@@ -39,7 +40,6 @@ from orchestrator.folders.outcomes import Bounds, FolderError, Place
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.private_files import make_folder, open_file, own_folder, write_file
 from orchestrator.sandbox.policy_paths import COPIES, copy_of
-from orchestrator.tables import WorkspaceSettings
 
 STATE_BYTES = 4096
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")

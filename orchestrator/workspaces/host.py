@@ -22,6 +22,7 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.calls.patch import GUARDED, writable_folders
 from orchestrator.core.commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
@@ -38,7 +39,6 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git, work_tree
 from orchestrator.sandbox.policy_paths import InvalidPolicy, resolve
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig, boot_id
 from orchestrator.workspaces.held import Held, merge, told_omissions
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs

@@ -26,6 +26,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from orchestrator.boottime import boottime
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import FOLDER_SETUP
 from orchestrator.core import commands as c
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.facts import WorkspaceSaved
@@ -41,7 +42,6 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import git_environment
 from orchestrator.sandbox.trusted_files import find_program, named_folders
-from orchestrator.tables import FOLDER_SETUP
 from orchestrator.workspaces.copies import RETRY_S, Copy, Deadlines, MachineConfig, boot_id, remove_tree
 from orchestrator.workspaces.held import (
     UNSAVED,

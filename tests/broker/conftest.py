@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 from tests.broker.actors import Backend
 from tests.commit_seed import chosen
 from tests.servers import (

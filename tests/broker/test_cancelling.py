@@ -9,7 +9,7 @@ import pytest
 import uvloop
 
 from orchestrator.broker.connection import connect
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 from tests.servers import start_redis
 
 pytestmark = pytest.mark.realredis

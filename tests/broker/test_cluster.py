@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.errors import Misconfigured, Unavailable
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 from tests.servers import RedisServer, await_agreement, free_ports, start_cluster, start_redis
 from tests.slot_moves import Move, node_of, slot_of
 

@@ -17,7 +17,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import ScriptCall, connect, mapped
 from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.records import BrokerConfig, Committed, Fenced, Renewed
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 from tests.broker.actors import (
     POOL,
     SHARD,

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.broker.sockets import SentinelUrl
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 from tests.servers import RedisServer, Sentinel, free_ports, start_redis, start_sentinel
 
 

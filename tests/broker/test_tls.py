@@ -14,7 +14,7 @@ from orchestrator.broker.connection import connect
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.sockets import Tls
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 from tests.broker.actors import working
 from tests.certs import make_authority, make_certificate
 from tests.servers import free_ports, start_redis

@@ -15,7 +15,7 @@ import pytest
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.sockets import SMALL_BYTES
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 
 Answer = Callable[[list[bytes]], bytes | None]
 """The reply to a command as bytes of the protocol; None keeps it back."""

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from orchestrator.broker.connection import connect
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.ids import SessionId
-from orchestrator.tables import RedisSettings
 from tests.cli.machine import Machine, events, says
 from tests.servers import RedisServer
 from tests.workers.actors import DAY_MS, mover_of, storage_over

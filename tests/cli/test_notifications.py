@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.follow import BEGINNING
+from orchestrator.config_keys import FrontSettings
 from orchestrator.requests import TO_PEOPLE
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
-from orchestrator.tables import FrontSettings
 from orchestrator.terminal import notifications as calling
 from orchestrator.terminal.notifications import Notifications, knows_osc9
 from orchestrator.views.event import Event

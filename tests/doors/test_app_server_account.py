@@ -11,10 +11,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.config_keys import ProviderSettings, Secret
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.credentials import ApiKey, CredentialStore, Tokens
-from orchestrator.tables import ProviderSettings, Secret
 from tests.doors.peer import ANN, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid

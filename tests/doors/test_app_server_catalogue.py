@@ -10,11 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.gateways.app_server.door_ports import Offer
-from orchestrator.gateways.app_server.messages import Code
-from orchestrator.gateways.principals import Principal
-from orchestrator.instructions.skills import Skills
-from orchestrator.tables import (
+from orchestrator.config_keys import (
     McpServerSettings,
     ModelPrice,
     ModelSettings,
@@ -24,6 +20,10 @@ from orchestrator.tables import (
     SessionDefaults,
     ToolSettings,
 )
+from orchestrator.gateways.app_server.door_ports import Offer
+from orchestrator.gateways.app_server.messages import Code
+from orchestrator.gateways.principals import Principal
+from orchestrator.instructions.skills import Skills
 from tests.doors.peer import ANN, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid

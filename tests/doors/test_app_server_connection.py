@@ -10,6 +10,7 @@ from typing import Any, ClassVar, cast
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.config_keys import MIB
 from orchestrator.gateways.app_server.client_connection import Connection
 from orchestrator.gateways.app_server.messages import Code, notification
 from orchestrator.gateways.app_server.methods import METHODS
@@ -17,7 +18,6 @@ from orchestrator.gateways.app_server.outbox import BURST_BYTES, LARGE_MOST, Out
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.authentication import Revoked, TokenWatch
 from orchestrator.gateways.wires.byte_wire import CloseCode
-from orchestrator.tables import MIB
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid

@@ -15,12 +15,12 @@ import httpx
 import orjson
 import pytest
 
+from orchestrator.config_keys import Secret
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.sign_in import SignIn
 from orchestrator.model.credentials import CredentialStore, Tokens
 from orchestrator.model.issuer import Issuer
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.tables import Secret
 from orchestrator.wiring.person_sign_in import sign_in, signed_in
 from tests.doors.peer import connected, served
 from tests.doors.ports import ports

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.mcp.server_records import Question
 from orchestrator.mcp.servers import Servers, ServersConfig
 from orchestrator.protocol.mcp import ElicitationAction, McpStartupStatus
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tables import McpServerSettings
 from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.mcp_tools import mcp_programs

@@ -11,6 +11,7 @@ import httpx2
 import orjson
 import pytest
 
+from orchestrator.config_keys import McpServerSettings, Secret
 from orchestrator.mcp import server_records
 from orchestrator.mcp import servers as servers_module
 from orchestrator.mcp.server_records import (
@@ -28,7 +29,6 @@ from orchestrator.mcp.server_records import (
 )
 from orchestrator.mcp.servers import Bounded, Lines, Servers, ServersConfig, _headers, answered
 from orchestrator.protocol.mcp import Tool
-from orchestrator.tables import McpServerSettings, Secret
 from tests.mcp.serving import Heard
 
 HERE, THERE = Path("/here"), Path("/there")

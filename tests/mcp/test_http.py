@@ -20,10 +20,10 @@ from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response, StreamingResponse
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from orchestrator.config_keys import McpServerSettings, Secret
 from orchestrator.mcp.server_records import Answer
 from orchestrator.mcp.servers import END_S, Servers
 from orchestrator.protocol.mcp import CallToolResult, ElicitationAction
-from orchestrator.tables import McpServerSettings, Secret
 from tests.mcp.serving import Heard, servers
 
 seen_headers: list[dict[str, str]] = []

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.mcp.server_records import ServerTool, cut, is_deeper, named, plain
 from orchestrator.mcp.servers import Lines, answered, cleaned, parameters
 from orchestrator.protocol.mcp import Tool
-from orchestrator.tables import McpServerSettings
 
 ACCEPTED = re.compile(r"[A-Za-z0-9_-]{1,64}")
 

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.mcp.server_records import OfferedTool
 from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tables import McpServerSettings
 from orchestrator.tools.mcp_tools import _program
 from orchestrator.tools.site import ToolConfig
 from tests.mcp.serving import Fifo, Heard, bad, fifo, is_alive, published, servers, until

@@ -8,11 +8,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, cast
 
+from orchestrator.config_keys import ProviderSettings, Secret
 from orchestrator.model.connections import MAX_CONNECTIONS
 from orchestrator.model.model_client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.prompt import ModelEvent, Prompt
 from orchestrator.stub import RunningStub, Scenario, Script, StubConfig, running
-from orchestrator.tables import ProviderSettings, Secret
 
 API_KEY = "sk-very-secret"
 

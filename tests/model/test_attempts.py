@@ -10,6 +10,7 @@ import aiohttp
 import orjson
 import pytest
 
+from orchestrator.config_keys import MIB, ProviderSettings, Secret
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.model_client import (
     BACKOFF_BASE_S,
@@ -26,7 +27,6 @@ from orchestrator.model.refusals import (
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.tables import MIB, ProviderSettings, Secret
 from tests.model.chat_chunks import STOP, stream
 from tests.model.stubbed_client import API_KEY, prompt, provider
 

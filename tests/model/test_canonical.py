@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.birth import opened
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.frozen import replace
@@ -17,7 +18,6 @@ from orchestrator.core.history import BESIDE, INHERITED, Item, Log, for_model
 from orchestrator.model.canonical import CanonicalRequests, Conversations
 from orchestrator.model.prompt import Prompt
 from orchestrator.model.responses import ResponsesFormat, request_body, sent_form
-from orchestrator.tables import ProviderSettings
 
 SAID = {"type": "message", "role": "user", "content": [{"type": "input_text", "text": "gö"}]}
 CALL = {"type": "function_call", "id": "fc_9", "call_id": "call_7", "name": "shell", "arguments": "{}"}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config_keys import Secret
 from orchestrator.core.frozen import replace
 from orchestrator.model.connections import redacted
 from orchestrator.model.model_client import HttpBudget, ModelClient
@@ -19,7 +20,6 @@ from orchestrator.model.refusals import (
     RetryableModelError,
 )
 from orchestrator.stub import behaviour
-from orchestrator.tables import Secret
 from orchestrator.tools.shell import LOCAL_SHELL
 from tests.model.chat_chunks import COST, CUSTOM, DONE, STOP, UNPAID, USAGE, calling, chunk, line, part
 from tests.model.stubbed_client import API_KEY, connected, prompt, provider, raw_server

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.model.connections import UNREACHED, Connections, url_of
 from orchestrator.model.model_client import HttpBudget, ModelClient
 from orchestrator.model.refusals import FatalModelError, RetryableModelError
-from orchestrator.tables import ProviderSettings
 from tests.model.stubbed_client import prompt, provider
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -11,12 +11,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from orchestrator.config_keys import ProviderSettings, Secret
 from orchestrator.model.connections import InvalidProvider, verification
 from orchestrator.model.model_client import HttpBudget, ModelClient, ModelClients
 from orchestrator.model.prompt import Completed
 from orchestrator.model.refusals import FatalModelError, RetryableModelError
 from orchestrator.stub import Scenario, StubConfig, running
-from orchestrator.tables import ProviderSettings, Secret
 from tests.certs import make_authority, make_certificate
 from tests.model.proxy import proxy, tls_end
 from tests.model.stubbed_client import prompt, provider

@@ -5,6 +5,7 @@ from __future__ import annotations
 import httpx
 import pytest
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.model.prompt import Completed
 from orchestrator.model.refusals import (
     FatalModelError,
@@ -16,7 +17,6 @@ from orchestrator.model.refusals import (
 )
 from orchestrator.model.responses import decode
 from orchestrator.model.sse import SseEvent
-from orchestrator.tables import ProviderSettings
 
 
 @pytest.mark.parametrize(

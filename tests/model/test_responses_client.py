@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.config_keys import Secret
 from orchestrator.core.tokens import Served
 from orchestrator.model.model_client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.prompt import (
@@ -30,7 +31,6 @@ from orchestrator.model.refusals import (
     RetryableModelError,
 )
 from orchestrator.stub import Scenario
-from orchestrator.tables import Secret
 from tests.model.stubbed_client import (
     API_KEY,
     Connected,

@@ -14,13 +14,13 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, connect
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.replay import fold_file
 from orchestrator.runtime.loader import end_of, folded
-from orchestrator.tables import RedisSettings
 from tests.old_sessions.kept import NAMES, Kept
 from tests.servers import RedisServer, start_redis
 from workers.upkeep_checks import verify_session

@@ -16,12 +16,12 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import BrokerConfig
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.rollouts import deletion
 from orchestrator.rollouts.deletion import AT_ONCE, DeletedFiles, removing
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.settings import SettingsSources, load_settings
-from orchestrator.tables import RedisSettings
 from orchestrator.wiring.worker_parts import running_worker
 from tests.broker.actors import created, session_id
 from tests.servers import start_redis

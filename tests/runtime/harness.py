@@ -22,6 +22,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import BrokerConfig, Claimed, StoredEntry
+from orchestrator.config_keys import LogSettings, RedisSettings, WorkerSettings
 from orchestrator.core.birth import Birth
 from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
@@ -40,7 +41,6 @@ from orchestrator.runtime.renewal import Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
 from orchestrator.runtime.unserved_cancels import GRACE_MS
 from orchestrator.runtime.worker import Worker, WorkerConfig
-from orchestrator.tables import LogSettings, RedisSettings, WorkerSettings
 from orchestrator.views.event import Event
 from tests.core.driver import RULES
 from tests.runtime.connections import ScriptedConnection

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.claims import Admitted, ProviderLimits, Wait
+from orchestrator.config_keys import ModelSettings, ProviderSettings
 from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules
@@ -19,7 +20,6 @@ from orchestrator.model.refusals import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.runtime.request_costs import IMAGE_BYTES, Accounting, estimated_tokens
 from orchestrator.runtime.runner import Ended
-from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.connections import lost
 from tests.runtime.harness import Harness
 from tests.runtime.players import USAGE, ends, message

@@ -17,9 +17,9 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.records import BrokerConfig, Claim
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime.burial import Burial, Register, bury_all, held_claims
-from orchestrator.tables import RedisSettings
 from tests.broker.actors import claimed, created, submitted
 from tests.servers import RedisServer, start_redis
 

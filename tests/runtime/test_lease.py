@@ -11,10 +11,10 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import WorkerSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.runtime.renewal import Leases
-from orchestrator.tables import WorkerSettings
 from tests.broker.doubles import FakeClock
 from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import Harness, open_broker

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config_keys import ModelSettings, ProviderSettings
 from orchestrator.model.prompt import Prompt
 from orchestrator.model.refusals import FatalKind, FatalModelError, RetryableModelError
 from orchestrator.model.responses import request_body
 from orchestrator.protocol import ops
-from orchestrator.tables import ModelSettings, ProviderSettings
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
 

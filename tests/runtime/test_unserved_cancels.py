@@ -12,8 +12,8 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.records import BrokerConfig, Fenced
+from orchestrator.config_keys import RedisSettings
 from orchestrator.runtime.unserved_cancels import forsaken, taken_at_once, unended
-from orchestrator.tables import RedisSettings
 from tests.broker.actors import lease_runs_out, submitted
 from tests.broker.families import Agent, letter, root_of
 from tests.servers import RedisServer

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator.config_keys import EnvironmentPolicy
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.policy_paths import Confinement, Mode, Place
-from orchestrator.tables import EnvironmentPolicy
 
 CONFINED = Confinement(mode="workspace-write", cwd=Path("/"))
 FREE = Confinement(mode="danger-full-access", cwd=Path("/"), network=True)

@@ -16,10 +16,10 @@ import pytest
 
 import orchestrator
 import workers
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.instructions.project import repository
 from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, run_git
 from orchestrator.settings.sources import in_work_tree
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.branches import PushRefused, Repository, Work
 from orchestrator.workspaces.host import UnfitFolder, commit_of, host_folder
 from tests.test_private_files import OTHERWISE

@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config_keys import EnvironmentPolicy
 from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.policy_paths import Confinement, InvalidPolicy, Place, resolve
 from orchestrator.sandbox.probe import NoConfinement, SandboxSupport, choose, probe
-from orchestrator.tables import EnvironmentPolicy
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 

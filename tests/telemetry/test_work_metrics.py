@@ -9,6 +9,7 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.broker.records import Claim, Claimed
+from orchestrator.config_keys import WorkerSettings
 from orchestrator.core import entries as e
 from orchestrator.core.calls import Phase
 from orchestrator.core.facts import CallMoved, TaskEnded
@@ -19,7 +20,6 @@ from orchestrator.protocol.events import CodexErrorKind
 from orchestrator.protocol.ids import CallId
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Ended
-from orchestrator.tables import WorkerSettings
 from orchestrator.telemetry.metrics import MOST_NAMES, Metrics
 from orchestrator.telemetry.observer import CommittedStep, Observer, Observers
 from orchestrator.telemetry.work import FleetMetrics, WorkMetrics

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.config_keys import ToolSettings
 from orchestrator.core.calls import Call, Exec
 from orchestrator.core.calls.verdict import Ask, Run
 from orchestrator.core.commands import Assessment, Immediate
@@ -15,7 +16,6 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tables import ToolSettings
 from orchestrator.tools.site import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 

@@ -11,6 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.config_keys import McpServerSettings
 from orchestrator.core.calls import Call, Mcp
 from orchestrator.core.commands import Immediate
 from orchestrator.core.settings import SessionFacts, TurnSettings
@@ -18,7 +19,6 @@ from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tables import McpServerSettings
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.mcp_tools import ARGUMENT_BYTES, McpToolbox
 from orchestrator.tools.site import CallSite, ToolConfig

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.config_keys import SandboxSettings
 from orchestrator.core.calls import Call, Exec, StdinWork, WriteStdin
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd
 from orchestrator.core.frozen import replace
@@ -22,7 +23,6 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
-from orchestrator.tables import SandboxSettings
 from orchestrator.tools.exec import worker_processes
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.site import CallSite, ToolConfig

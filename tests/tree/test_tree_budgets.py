@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from orchestrator.broker.records import LimitChange
+from orchestrator.config_keys import ModelPrice, ModelSettings
 from orchestrator.core.frozen import replace
 from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import request_costs
 from orchestrator.runtime.request_costs import Accounting
-from orchestrator.tables import ModelPrice, ModelSettings
 from tests.runtime.connections import Gate
 from tests.runtime.players import USAGE, calls, message
 from tests.tree.harness import TreeHarness, asks

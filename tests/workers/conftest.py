@@ -9,8 +9,8 @@ import pytest
 from redis.asyncio import Redis
 
 from orchestrator.broker.connection import Connection, connect
+from orchestrator.config_keys import RedisSettings
 from orchestrator.rollouts.archive import Storage
-from orchestrator.tables import RedisSettings
 from tests.servers import RedisServer, start_redis
 from tests.workers.actors import mover_of, storage_over
 from workers.upkeep_sealing import Mover

@@ -14,12 +14,12 @@ from redis import exceptions as foreign
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Heard
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core import entries as e
 from orchestrator.core.blobs import externalise
 from orchestrator.core.commit_parts import Timer, TreeEvent, TreePart
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Storage
-from orchestrator.tables import RedisSettings
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, session_id, some_entries
 from workers import upkeep as upkeep_module
 from workers.upkeep import Upkeep, look, serve

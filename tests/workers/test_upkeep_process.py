@@ -10,9 +10,9 @@ import orjson
 import pytest
 from redis.asyncio import Redis
 
+from orchestrator.config_keys import RedisSettings
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.runtime.worker import Worker
-from orchestrator.tables import RedisSettings
 from orchestrator.wiring.deployment import deployment
 from tests.broker.actors import holder_died
 from tests.servers import RedisServer, start_redis

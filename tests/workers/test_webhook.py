@@ -11,13 +11,13 @@ from pathlib import Path
 import orjson
 import pytest
 
+from orchestrator.config_keys import WebhookSettings
 from orchestrator.core.commit_parts import Approval, TreePart, tree_event
 from orchestrator.core.ids import TreeId
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
-from orchestrator.tables import WebhookSettings
 from orchestrator.wiring.deployment import deployment
 from orchestrator.wiring.open_deployment import Opened
 from tests.receiver import HANGS, SECRET, Receiver, receiver

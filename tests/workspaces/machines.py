@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.commands import FolderFailed, FolderMade, FolderUnsaved
@@ -22,7 +23,6 @@ from orchestrator.core.workspace import NO_WORKSPACE
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.objects import Objects
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, MachineConfig
 from orchestrator.workspaces.pack_keys import PackKeys
 from orchestrator.workspaces.service import MachineFolders

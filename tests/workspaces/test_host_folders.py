@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.records import Claim
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork
 from orchestrator.core.commands import FolderCopied, FolderMerged, FolderNotCopied, FolderNotMerged
@@ -31,7 +32,6 @@ from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, FolderError, Place, Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, MachineConfig, boot_id
 from orchestrator.workspaces.service import MachineFolders
 from orchestrator.workspaces.stored_packs import PackName, Packs

@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core.ids import new_session_id
-from orchestrator.tables import WorkspaceSettings
 from orchestrator.workspaces.copies import Copy, MachineConfig, Swept, copies_below, sweep, sweeping
 
 NOW = 2_000_000_000.0

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.config_keys import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
 from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.client_tools import ClientTool
 from orchestrator.core.frozen import record
@@ -23,7 +24,6 @@ from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.rollouts.source import LogSource
-from orchestrator.tables import McpServerSettings, ModelSettings, SessionDefaults, ToolSettings
 from orchestrator.views.thread_log import Rollbacks
 
 if TYPE_CHECKING:

@@ -6,10 +6,10 @@ import asyncio
 from collections import deque
 from dataclasses import dataclass
 
+from orchestrator.config_keys import KIB, MIB
 from orchestrator.gateways.app_server.messages import notification, versioned
 from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, Wire
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.tables import KIB, MIB
 
 
 @dataclass(slots=True)

@@ -7,12 +7,12 @@ from typing import Annotated, Any, Final, Literal, TypeAlias
 
 from pydantic import Field, ValidationError
 
+from orchestrator.config_keys import SESSION_KEYS
 from orchestrator.core.settings import OF_TURNS, TurnSettings
 from orchestrator.gateways.app_server.messages import bad_params, invalid
 from orchestrator.gateways.app_server.method import Params
 from orchestrator.protocol import inputs, ops
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
-from orchestrator.tables import SESSION_KEYS
 
 Policy = Literal["untrusted", "on-request", "on-failure", "never"]
 Reviewer = Literal["user", "auto_review", "guardian_subagent"]

@@ -25,6 +25,7 @@ from starlette.types import Receive, Send
 
 from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
 from orchestrator.broker.records import SessionHead
+from orchestrator.config_keys import MIB
 from orchestrator.core.frozen import record
 from orchestrator.gateways.app_server import messages
 from orchestrator.gateways.app_server.door import ClientInfo, Door, WasDeleted, head_of
@@ -54,7 +55,6 @@ from orchestrator.gateways.wires.byte_wire import HANDSHAKE_S
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
 from orchestrator.rollouts.export import Tally, exported, header_of
-from orchestrator.tables import MIB
 from orchestrator.views.event import without_places
 
 MOST_BODY: Final = MIB

@@ -13,10 +13,10 @@ from contextlib import suppress
 from enum import IntEnum
 from typing import Protocol
 
+from orchestrator.config_keys import KIB, MIB
 from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import Principal
 from orchestrator.protocol.codec import Line, LineSplitter, OverlongLine
-from orchestrator.tables import KIB, MIB
 
 MESSAGE_LIMIT = 16 * MIB
 """The largest message that comes in. A WebSocket closes for more, with 1009; a longer line is skipped."""

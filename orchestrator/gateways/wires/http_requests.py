@@ -23,10 +23,10 @@ from starlette.types import Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.server import ServerState
 
+from orchestrator.config_keys import KIB
 from orchestrator.core.frozen import record
 from orchestrator.gateways.wires.addresses import Answer, HttpRules, refusal
 from orchestrator.gateways.wires.byte_wire import HANDSHAKE_S, keep_alive
-from orchestrator.tables import KIB
 
 HEAD_BYTES = 64 * KIB
 """The most that a request's line and headers may be."""

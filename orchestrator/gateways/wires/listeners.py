@@ -26,6 +26,7 @@ from websockets.asyncio.server import ServerConnection
 from websockets.exceptions import ConnectionClosed
 from websockets.http11 import Request, Response
 
+from orchestrator.config_keys import KIB
 from orchestrator.core.frozen import record
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.wires import byte_wire
@@ -40,7 +41,6 @@ from orchestrator.gateways.wires.addresses import (
 )
 from orchestrator.gateways.wires.authentication import Authentication, NotServed, TokenWatch, Unauthenticated
 from orchestrator.private_files import FILE, make_folder
-from orchestrator.tables import KIB
 
 if TYPE_CHECKING:
     from orchestrator.gateways.wires.http_requests import HttpDoor

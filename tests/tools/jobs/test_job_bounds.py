@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
+from orchestrator.config_keys import SandboxPolicy
 from orchestrator.protocol import jobs
-from orchestrator.tables import SandboxPolicy
 from orchestrator.tools import job_bench as bench
 from orchestrator.tools.job_bench import Commands, JobRefused, permitted, search
 

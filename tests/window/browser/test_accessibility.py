@@ -16,7 +16,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.worker_state import MachineFacts, WorkerState, encoded
-from orchestrator.tables import RedisSettings
+from orchestrator.config_keys import RedisSettings
 from tests.window.browser.conftest import DESKTOP, PHONE, Deployment, Visitor, portable
 from tests.window.browser.scripts import EVIL, POEM
 from tests.window.browser.test_needs_you import press, queue, row

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 from pydantic import Field
 
+from orchestrator.config_keys import Secret
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
 from orchestrator.gateways.principals import Scope
 from orchestrator.model.credentials import ApiKey, Credential, CredentialError, CredentialStore, patiently
 from orchestrator.model.issuer import IssuerError
-from orchestrator.tables import Secret
 
 if TYPE_CHECKING:
     from orchestrator.gateways.app_server.door import Door

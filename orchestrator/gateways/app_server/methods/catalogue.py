@@ -10,6 +10,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 from pydantic import Field
 
+from orchestrator.config_keys import ProviderSettings
 from orchestrator.gateways.app_server.door_ports import Offer
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Method, NoParams, PageParams, Params, Result, page
@@ -17,7 +18,6 @@ from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.catalog import SkillsListEntry
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.git import in_git_thread
-from orchestrator.tables import ProviderSettings
 
 if TYPE_CHECKING:
     from orchestrator.gateways.app_server.door import Door

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import orjson
 from pydantic import Field
 
+from orchestrator.config_keys import McpServerSettings, ProviderSettings
 from orchestrator.gateways.app_server.door_ports import BadSetting, ConfigWrite, ConfigWritten, Saved
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, NoParams, Params, Result, Whose
@@ -16,7 +17,6 @@ from orchestrator.gateways.app_server.methods.catalogue import Folder, public_ur
 from orchestrator.gateways.app_server.turn_params import approval_json
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.wire import JsonMapping, JsonObject
-from orchestrator.tables import McpServerSettings, ProviderSettings
 
 if TYPE_CHECKING:
     from orchestrator.gateways.app_server.door import Door

@@ -1,4 +1,4 @@
-"""The tables of the configuration file: what can be set, each setting named, typed, limited and told once.
+"""The keys of the configuration file, by table: what can be set, each named, typed, limited and told once.
 
 A part of the system that obeys settings takes its table as it is. Nothing here knows where values come
 from: `orchestrator.settings` fills the tables from file, environment and flags, and writes
