@@ -16,6 +16,7 @@ if jit then jit.off() end
 local WRONG_TYPE = 'WRONGTYPE Operation against a key holding the wrong kind of value'
 local NOT_A_FLOAT = 'ERR value is not a valid float'
 local BAD_ID = 'ERR Invalid stream ID specified as stream command argument'
+local SYNTAX = 'ERR syntax error'
 local STALE_ID = 'ERR The ID specified in XADD is equal or smaller than the target stream top item'
 
 local OK = {ok = 'OK'}
@@ -126,10 +127,12 @@ function command.GET(key)
   return value and value.text or false
 end
 
-function command.SET(key, text, condition)
-  if condition and (condition ~= 'NX' or found(key)) then return false end
+function command.SET(key, text, option, after_ms)
+  if option and option ~= 'NX' and not (option == 'PX' and tonumber(after_ms)) then error(SYNTAX, 0) end
+  if option == 'NX' and found(key) then return false end
   drop(key)
   values[key] = {kind = 'string', text = text}
+  if option == 'PX' then expires_us[key] = now_us + tonumber(after_ms) * 1000 end
   wrote(key)
   return OK
 end
@@ -700,6 +703,20 @@ local function say(now, name, ...)
   return told(call(name, ...))
 end
 
+-- Commands that count what they do with each word, or each two, behind a key.
+local COUNT = {SADD = true, HSET = true, HDEL = true, ZREM = true}
+
+-- With so many words, in a table: in parts, at one moment.
+local function say_with(now, words)
+  local name, key, count = words[1], words[2], 0
+  if not COUNT[name] then error('ERR too many words for ' .. name, 0) end
+  now_us = now
+  for first = 3, #words, MOST_WORDS do
+    count = count + call(name, key, unpack(words, first, math.min(first + MOST_WORDS - 1, #words)))
+  end
+  return told(count)
+end
+
 -- ── beside the commands ──────────────────────────────────────────────────────────────────────────
 
 local reads = {}
@@ -861,4 +878,4 @@ function reads.counted()
 end
 
 clear()
-return {run, run_with}, say, clear, reads
+return {run, run_with}, {say, say_with}, clear, reads

@@ -41,8 +41,9 @@ class Store:
         self._lua: Any = lua.LuaRuntime(encoding=None, unpack_returned_tuples=True)
         self._table: Any = self._lua.table_from
         self._compiled: dict[bytes, Any] = {}
-        runs, self._say, self._clear, reads = self._lua.execute(_COMMANDS.read_bytes())
+        runs, says, self._clear, reads = self._lua.execute(_COMMANDS.read_bytes())
         self._run, self._run_with = runs[1], runs[2]
+        self._say, self._say_with = says[1], says[2]
         self._writes, self._hash, self._score = reads[b"writes"], reads[b"hash"], reads[b"score"]
         self._least, self._members, self._entries = reads[b"least"], reads[b"members"], reads[b"entries"]
         self._stream, self._text, self._set = reads[b"stream"], reads[b"text"], reads[b"set"]
@@ -77,7 +78,9 @@ class Store:
 
     def say(self, now_us: int, command: Sequence[bytes]) -> Any:
         """The reply to one command; raises the client library's errors."""
-        return self._told(self._say, now_us, *command)
+        if len(command) <= _MOST_WORDS:
+            return self._told(self._say, now_us, *command)
+        return self._told(self._say_with, now_us, self._table(command))
 
     def _told(self, said: Callable[..., Any], *words: Any) -> Any:
         try:
@@ -156,7 +159,9 @@ class Store:
 
     def changes(self, keys: Sequence[bytes]) -> Sequence[int]:
         """The number of each key's last change; one that stands still says that the key's value does."""
-        found: Sequence[int] = self._changes(*keys)[1:]
+        found: list[int] = []
+        for first in range(0, len(keys), _MOST_WORDS):
+            found += self._changes(*keys[first : first + _MOST_WORDS])[1:]
         return found
 
     def stream(self, key: bytes, now_us: int) -> tuple[int, int, float | None]:

@@ -385,8 +385,6 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "answer_job",
         "settle_job",
     }
-    if not backend.real:
-        pytest.skip("between two scripts the simulator's Redis forgets what has a time to live")
     sent: list[ScriptCall] = []
 
     async def again(_: Backend, inner: Connection, call: ScriptCall) -> None:

@@ -225,8 +225,6 @@ async def test_tree_that_is_gone_is_deleted_again_without_harm(broker: Broker) -
 
 
 async def test_wide_tree_with_many_texts_goes_in_one_call(backend: Backend) -> None:
-    if not backend.real:
-        pytest.skip("the simulator's Lua has no room for so many arguments")
     connection = RecordingConnection(backend.connect())
     async with aclosing(backend.broker(BrokerConfig(lease_s=60.0), connection)) as broker:
         root = await root_of(broker)

@@ -250,6 +250,38 @@ def test_simulated_redis_lists_members_between_two_names_as_fakeredis_does(
         assert pair.compared == 9
 
 
+def test_text_with_a_time_to_live_is_there_until_then() -> None:
+    with _paired() as pair:
+        now = [0.0]
+        pair.double.reset(lambda: now[0])
+        pair.take("SET", encoded(("SET", "code", "first", "PX", 2_000)))
+        pair.take("SET", encoded(("SET", "code", "second", "NX")))
+        for now[0] in (1.999, 2.001):
+            pair.look("GET", "code")
+        pair.take("SET", encoded(("SET", "code", "third", "PX", 2_000)))
+        pair.take("SET", encoded(("SET", "code", "fourth")))
+        now[0] = 9.0
+        pair.look("GET", "code")
+        with pytest.raises(ResponseError):
+            pair.take("SET", encoded(("SET", "code", "fifth", "SOON")))
+        assert pair.look("GET", "code") == b"fourth"
+
+
+def test_command_that_counts_may_have_many_words() -> None:
+    members = range(5_001)
+    with _paired() as pair:
+        pair.take("SADD", encoded(("SADD", "set", *members, 0)))
+        pair.take("HSET", encoded(("HSET", "hash", *(word for at in members for word in (at, -at)))))
+        pair.take("HDEL", encoded(("HDEL", "hash", *members[1:], 1)))
+        pair.take("HSET", encoded(("HSET", "text", "field", "value")))
+        for key, kind in (("set", "SMEMBERS"), ("hash", "HGETALL")):
+            pair.look(kind, key)
+        with pytest.raises(ResponseError):
+            pair.take("SADD", encoded(("SADD", "text", *members)))
+    with opened() as double, pytest.raises(ResponseError, match="too many words for XADD"):
+        double.run("XADD", "stream", "*", *members, 0)
+
+
 def test_loading_a_part_of_the_journal_leaves_what_was_there_then() -> None:
     now = [0.0]
     with opened() as double:

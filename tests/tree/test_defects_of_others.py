@@ -233,7 +233,9 @@ async def test_tree_has_one_registry_one_numbering_and_one_cap(trees: TreeHarnes
     )
     await trees.plant(slots=2)
     trees.start()
+    # What the agent sends ends the root's wait, and its turn, before the agent is told what it listed.
     await trees.harness.until(trees.root, "task_complete")
+    await trees.harness.until(await trees.session_of(1), "task_complete")
     assert listed["b"]["agent_id"] == 2
     assert "no slot is free: 2 agents" in listed["t"]
     assert listed["m"]["agent_id"] == 0
