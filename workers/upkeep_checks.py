@@ -15,7 +15,7 @@ from orchestrator.core.chain import BrokenLink
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.archive import Storage
-from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.full_log import head_of
 
 log = logging.getLogger("dendro.upkeep")

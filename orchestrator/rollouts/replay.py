@@ -17,7 +17,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.snapshot import digest
 from orchestrator.core.state import State
 from orchestrator.rollouts import RolloutError, file_format
-from orchestrator.rollouts.audit import is_keyed
+from orchestrator.rollouts.chain_check import is_keyed
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.segments import links_of
 from orchestrator.rollouts.source import LogSource

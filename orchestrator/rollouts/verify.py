@@ -27,7 +27,13 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import TreeId, created_ms
 from orchestrator.rollouts import RolloutError, file_format
 from orchestrator.rollouts.archive import Storage
-from orchestrator.rollouts.audit import ExternalNote, LogAudit, audit_session, audit_tree, tree_witnesses
+from orchestrator.rollouts.chain_check import (
+    ExternalNote,
+    LogAudit,
+    audit_session,
+    audit_tree,
+    tree_witnesses,
+)
 from orchestrator.rollouts.rollout_file import last_noted
 from orchestrator.rollouts.tree_log import audit_tree_log
 

@@ -42,9 +42,9 @@ from orchestrator.protocol.events import EventMsg, ExecCommandEnd
 from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 from orchestrator.rollouts import RolloutError
-from orchestrator.rollouts.audit import is_keyed
 from orchestrator.rollouts.bundle_form import log_member, read_line
 from orchestrator.rollouts.bundle_members import Members, lines_of, open_members
+from orchestrator.rollouts.chain_check import is_keyed
 from orchestrator.rollouts.file_format import BadLine, Header, lines_in, read_rollout
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.replay import instead_in, instead_of

@@ -29,7 +29,7 @@ from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Archive, Storage
-from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.file_format import PLACE, read_rollout
 from orchestrator.rollouts.imports import Newcomer, plan_import
 from orchestrator.rollouts.replay import fold_file

@@ -26,10 +26,10 @@ from orchestrator.core.sender import Sender
 from orchestrator.core.tree import Child
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
-from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
 from orchestrator.rollouts.bundle_export import NotNoted, OpenBundle, note_bundle, statement_of
 from orchestrator.rollouts.bundle_writer import Made, Order, read_selection, write_bundle
+from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.redaction import Act, Wanted, plan_of, redact
 from orchestrator.rollouts.signed_notes import Signer
 from orchestrator.views.audit_questions import redactions

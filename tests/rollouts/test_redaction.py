@@ -28,8 +28,8 @@ from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SnapshotId, SubmissionId
-from orchestrator.rollouts.audit import audit_session
 from orchestrator.rollouts.bundle_export import OpenBundle
+from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.deletion import DeletedFiles
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.imports import plan_import

@@ -14,7 +14,7 @@ from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.archive import Storage
-from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 from orchestrator.runtime.loader import end_of, folded, referenced_blobs, restore_session
 from tests.rollouts.test_file_format import grandchild

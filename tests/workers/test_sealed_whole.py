@@ -15,7 +15,7 @@ from orchestrator.core.entries import fact
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.archive import Storage
-from orchestrator.rollouts.audit import audit_session
+from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.wiring.open_deployment import SealedLogs

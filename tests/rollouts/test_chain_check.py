@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from orchestrator.rollouts.audit import audit_tree
+from orchestrator.rollouts.chain_check import audit_tree
 
 
 async def test_tree_that_was_deleted_meanwhile_has_no_findings() -> None:
