@@ -3,7 +3,7 @@
     observer     the moments that the runtime reports;  observers: several that receive each of them
     catalogue    every metric: name, labels, text
     metrics      the metrics of one process, counted
-    work         the observer that counts what workers do
+    work_metrics  the observer that counts what workers do
     fleet        what a scrape asks of Redis: queues, open requests
     health       the answers to `/healthz`, `/readyz` and `/metrics`
     listener     these answers on a port of their own

@@ -247,7 +247,7 @@ async def observed_doors(found: Opened, doors: Doors, say: Callable[[str], None]
         return
     from orchestrator.telemetry.listener import Health, PortTaken, listening
     from orchestrator.telemetry.metrics import Metrics
-    from orchestrator.telemetry.work import FleetMetrics
+    from orchestrator.telemetry.work_metrics import FleetMetrics
 
     async def fault() -> str:
         await found.broker.command("PING")

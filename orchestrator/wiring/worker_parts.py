@@ -573,7 +573,7 @@ async def _counting(
     from orchestrator.telemetry import metric_names
     from orchestrator.telemetry.listener import Health, PortTaken, listening
     from orchestrator.telemetry.metrics import Metrics
-    from orchestrator.telemetry.work import FleetMetrics, WorkMetrics
+    from orchestrator.telemetry.work_metrics import FleetMetrics, WorkMetrics
 
     metrics = Metrics(watch.ports.version)
     metrics.gauge(metric_names.ROOM).set(worker.concurrency)

@@ -22,7 +22,7 @@ from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Ended
 from orchestrator.telemetry.metrics import MOST_NAMES, Metrics
 from orchestrator.telemetry.observer import CommittedStep, Observer, Observers
-from orchestrator.telemetry.work import FleetMetrics, WorkMetrics
+from orchestrator.telemetry.work_metrics import FleetMetrics, WorkMetrics
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import POOL, Harness
