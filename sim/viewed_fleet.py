@@ -22,7 +22,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.requests import TO_PEOPLE, call_id_of
 from orchestrator.rollouts.source import LogSource
 from orchestrator.views.approvals import Decided
-from orchestrator.views.decisions import decided_of
+from orchestrator.views.decided_requests import decided_of
 from orchestrator.views.fleet import Fleet, FleetFilter, FleetPage, Sort, TreeRow
 from orchestrator.views.tree import TAIL
 from orchestrator.views.tree_past import PastTree, Timeline, TreePast

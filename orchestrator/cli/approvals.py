@@ -183,7 +183,7 @@ async def _answer(
     from orchestrator.gateways.submit import hand_in
     from orchestrator.terminal.text import plain
     from orchestrator.views.approvals import Decided, chosen
-    from orchestrator.views.decisions import decided_before
+    from orchestrator.views.decided_requests import decided_before
 
     replies = [(one, _secrets_typed(one, answers)) for one, answers in words.meant(asked)]
     amendments = words.amendments(asked)

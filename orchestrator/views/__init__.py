@@ -5,7 +5,7 @@
     tree        a tree at one moment, its usage and budgets
     past        an agent's events, from the end of its log, and messages among them; `search` in them
     approvals   requests that wait for a person; `asked_requests` by events, `patterns` over them,
-                `decisions` on those that wait no more
+                `decided_requests` on those that wait no more
     event_text  events in words
     turns       turns and their items, by events
 

@@ -15,7 +15,7 @@ from orchestrator.gateways import submit
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
 from orchestrator.terminal.faults import Fault
-from orchestrator.views import Contradiction, decisions
+from orchestrator.views import Contradiction, decided_requests
 from orchestrator.views import approvals as views
 from orchestrator.views.approvals import Asked, Decided, Needed
 from tests.requests.test_answers import ASKS, PREFIX
@@ -73,12 +73,12 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[AnswerOp]:
     async def needed(deployment: Any, some: Any) -> list[Needed]:
         return [Needed(one, "7c1e95aa", "Title", "", "/w") for one in some]
 
-    async def before(*_: Any) -> decisions.Before:
-        return decisions.Before()
+    async def before(*_: Any) -> decided_requests.Before:
+        return decided_requests.Before()
 
     monkeypatch.setattr(submit, "hand_in", hand_in)
     monkeypatch.setattr(views, "needed", needed)
-    monkeypatch.setattr(decisions, "decided_before", before)
+    monkeypatch.setattr(decided_requests, "decided_before", before)
     return found
 
 

@@ -35,7 +35,7 @@ from orchestrator.gateways.app_server.methods.fleet import tree_json, tree_row, 
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.views.approvals import asked_of, needed
-from orchestrator.views.decisions import decided_call
+from orchestrator.views.decided_requests import decided_call
 from orchestrator.views.fleet import Fleet
 from orchestrator.views.tree import TreePicture, TreeReader
 from orchestrator.views.workers import workers_of

@@ -50,7 +50,7 @@ from orchestrator.views.approvals import (
     needed,
     open_requests_of,
 )
-from orchestrator.views.decisions import decided_call, decided_of
+from orchestrator.views.decided_requests import decided_call, decided_of
 
 if TYPE_CHECKING:
     from orchestrator.core.commands import AnswerOp
