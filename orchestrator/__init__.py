@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
     from orchestrator.tools.custom import CustomTool, ToolPlace, ToolRequest
     from orchestrator.views import ViewError
+    from orchestrator.views.agent_past import Page, Place, page_before
     from orchestrator.views.approvals import Asked, Decided, open_requests_of
     from orchestrator.views.event import Event
-    from orchestrator.views.past import Page, Place, page_before
     from orchestrator.views.sessions import Filter, Listing, sessions_listed, trees_listed
     from orchestrator.views.tree import TreePicture, TreeReader
     from orchestrator.wiring.embedded_worker import run_worker

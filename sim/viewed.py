@@ -30,11 +30,11 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.requests import TO_PEOPLE, call_id_of
 from orchestrator.rollouts.segments import Manifest, decode_segment
+from orchestrator.views.agent_past import MAIL, everything, page_before
 from orchestrator.views.approvals import needed, open_requests_of
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import GIVEN
 from orchestrator.views.fleet import FleetFilter
-from orchestrator.views.past import MAIL, everything, page_before
 from orchestrator.views.sessions import Filter, sessions_listed, trees_listed
 from orchestrator.views.thread_list import ListAsked, ListCursor, ThreadFilter, loaded, threads_page
 from orchestrator.views.thread_log import ThreadLog, waiting_inputs

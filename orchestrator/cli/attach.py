@@ -39,9 +39,9 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
     from orchestrator.terminal.attachment import Attachment
     from orchestrator.terminal.live import LiveView
     from orchestrator.terminal.notifications import Calling, notifications
+    from orchestrator.views.agent_past import page_before
     from orchestrator.views.event_text import visible
     from orchestrator.views.find import addressed, labels
-    from orchestrator.views.past import page_before
 
     async with opened(invocation.settings(), insists=True) as found:
         target = await addressed(found, *whom)

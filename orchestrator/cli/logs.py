@@ -12,8 +12,8 @@ from orchestrator.terminal.faults import ExitCode, Fault
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
 
+    from orchestrator.views.agent_past import Place
     from orchestrator.views.event import Event
-    from orchestrator.views.past import Place
 
 
 def logs(
@@ -61,9 +61,9 @@ async def _logs(
     from orchestrator.requests import TO_PEOPLE, request_of
     from orchestrator.terminal.live import JsonView, LiveView
     from orchestrator.terminal.streams import ctrl_c
+    from orchestrator.views.agent_past import everything, page_before, with_messages
     from orchestrator.views.event_text import GIVEN, visible
     from orchestrator.views.find import addressed, labels
-    from orchestrator.views.past import everything, page_before, with_messages
 
     follow, json = how
     view = JsonView() if json else LiveView(streaming=False, whole=True)
@@ -95,7 +95,7 @@ async def _logs(
 
 
 def _place(text: str | None) -> Place | None:
-    from orchestrator.views.past import BadPlace, Place
+    from orchestrator.views.agent_past import BadPlace, Place
 
     try:
         return None if text is None else Place.of(text)

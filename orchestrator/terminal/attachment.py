@@ -21,11 +21,11 @@ from orchestrator.terminal.conversation import TYPED_IN_VAIN, Prompt, Typed, Vie
 from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
+from orchestrator.views.agent_past import with_messages
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
 from orchestrator.views.find import Addressed
-from orchestrator.views.past import with_messages
 from orchestrator.wiring.open_deployment import Opened
 
 MOST_TYPED = 32 << 10

@@ -59,9 +59,9 @@ from orchestrator.terminal.notifications import Calling, notifications
 from orchestrator.terminal.origin import Origin, changed_from_here, forked, typed_request
 from orchestrator.terminal.streams import STDOUT
 from orchestrator.terminal.text import one_line
+from orchestrator.views.agent_past import page_before
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible, whole_or_note
-from orchestrator.views.past import page_before
 from orchestrator.wiring.open_deployment import Opened, new_session, opened
 from workers.companion import Companion
 

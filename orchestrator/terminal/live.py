@@ -35,8 +35,8 @@ from orchestrator.requests.approvals import Change, command_text
 from orchestrator.terminal.faults import ExitCode, deleted
 from orchestrator.terminal.text import json_for_stdout, one_line, plain, shown
 from orchestrator.views import event_text
+from orchestrator.views.agent_past import MAIL, message_line
 from orchestrator.views.event import Event
-from orchestrator.views.past import MAIL, message_line
 
 PROPOSED = "the agent proposes a plan:"
 OUTPUT_LINES = 12

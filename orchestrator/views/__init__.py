@@ -3,13 +3,13 @@
     sessions    the list, with one word for each
     find        what a person's text means: a session, an abbreviation, an agent of a tree
     tree        a tree at one moment, its usage and budgets
-    past        an agent's events, from the end of its log, and messages among them; `search` in them
+    agent_past  an agent's events, from the end of its log, and messages among them; `search` in them
     approvals   requests that wait for a person; `asked_requests` by events, `patterns` over them,
                 `decided_requests` on those that wait no more
     event_text  events in words
     turns       turns and their items, by events
 
-Begin with `sessions` and `past`. Views must not know terminals, commands and how anything is drawn.
+Begin with `sessions` and `agent_past`. Views must not know terminals, commands and how anything is drawn.
 """
 
 

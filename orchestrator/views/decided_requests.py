@@ -21,9 +21,9 @@ from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import TO_PEOPLE, call_id_of, request_of
 from orchestrator.rollouts.source import LogSource
+from orchestrator.views.agent_past import page_before
 from orchestrator.views.approvals import Asked, Decided, Wishes, decision_text
 from orchestrator.views.event import Event
-from orchestrator.views.past import page_before
 from orchestrator.views.patterns import names_call
 
 LOOK_AT = 512

@@ -24,9 +24,9 @@ from orchestrator.core.state import Queued, State
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import ExecCommandEnd, TaskStarted, ThreadRolledBack, UserMessage
 from orchestrator.rollouts.source import LogSource
+from orchestrator.views.agent_past import MOST as MOST_READ
+from orchestrator.views.agent_past import STRETCH
 from orchestrator.views.event import Event, for_tenant
-from orchestrator.views.past import MOST as MOST_READ
-from orchestrator.views.past import STRETCH
 from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.log_events import event_of, may_tell
 from orchestrator.views.turns.open_turn import lasts

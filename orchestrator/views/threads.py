@@ -27,7 +27,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import TURN_ENDS, SessionConfigured, UserMessage
 from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.summary import PREVIEW_CHARS
-from orchestrator.views.past import MOST, STRETCH
+from orchestrator.views.agent_past import MOST, STRETCH
 
 FIRST_ENTRIES = 64
 """Entries of a log among which the first words of a person stand."""

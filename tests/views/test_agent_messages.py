@@ -11,8 +11,8 @@ from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import commands as c
 from orchestrator.core.entries import DENDRO, decode_entry
 from orchestrator.core.facts import decode
+from orchestrator.views.agent_past import message_in, message_line, with_messages
 from orchestrator.views.event import Event
-from orchestrator.views.past import message_in, message_line, with_messages
 from orchestrator.wiring.open_deployment import Opened
 from tests.core.tree_driver import Agent, TreeDriver, answers
 

@@ -17,7 +17,7 @@ from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentS
 from orchestrator.protocol.events import RequestResolved, SubagentLifecycle
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import written
-from orchestrator.views.past import BadPlace, Place, page_before
+from orchestrator.views.agent_past import BadPlace, Place, page_before
 from orchestrator.wiring.open_deployment import Opened
 
 BEGAN = datetime(2026, 1, 2, tzinfo=UTC).timestamp()
