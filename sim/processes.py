@@ -18,7 +18,7 @@ from orchestrator.core.commands import CallFinished, ProcessEnd
 from orchestrator.core.state import Process
 from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink
-from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec.output_deltas import ShownOutput
 from orchestrator.tools.exec.worker_processes import LiveProcess, LiveProcesses, follow
 from orchestrator.tools.exec_command import ExecCommand, WriteStdinTool
 from orchestrator.tools.site import CallSite

@@ -27,7 +27,7 @@ from orchestrator.protocol.mcp import text_result
 from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import json_object
 from orchestrator.tools.exec.command import for_model
-from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec.output_deltas import ShownOutput
 from orchestrator.tools.site import CallSite, on_machine
 from orchestrator.tools.tool import Judgement, Tool, function, task_of, unsupported
 

@@ -20,7 +20,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
-from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec.output_deltas import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor
 from orchestrator.tools.exec.worker_processes import (
     MAX_TOKENS,

@@ -37,7 +37,7 @@ from orchestrator.tools.commands.bash_words import PATCH_NAMES
 from orchestrator.tools.commands.parsed import parsed_cmd
 from orchestrator.tools.commands.safety import dangers, is_known_safe, obeys_its_folder
 from orchestrator.tools.exec.command import Command, Finished, formatted_output, model_output
-from orchestrator.tools.exec.shown import ShownOutput
+from orchestrator.tools.exec.output_deltas import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.exec_policy import PrefixRule, segments, strict_rule
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch

@@ -31,8 +31,8 @@ from orchestrator.tools.exec.command import (
     for_model,
     formatted_output,
 )
+from orchestrator.tools.exec.output_deltas import ShownOutput
 from orchestrator.tools.exec.running_command import KEPT_BYTES
-from orchestrator.tools.exec.shown import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 
 UNSEEN_S = 30 * 60.0

@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.tools.exec.command import Stream
-from orchestrator.tools.exec.shown import CHUNK_BYTES, COALESCE_S, DeltaCoalescer, OutputDelta
+from orchestrator.tools.exec.output_deltas import CHUNK_BYTES, COALESCE_S, DeltaCoalescer, OutputDelta
 
 
 def test_small_pieces_wait_for_each_other_until_they_are_due() -> None:
