@@ -6,7 +6,7 @@ import asyncio
 from random import Random
 
 from orchestrator.core.commands import SetupEnded
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from sim.folders import SETUP, Folders
 from sim.worker_runs import WorkerRuns
 

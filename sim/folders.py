@@ -25,7 +25,7 @@ from orchestrator.core.packs import Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import may_write
 from orchestrator.protocol.ids import CallId
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from orchestrator.workspaces.stored_packs import BIRTH
 from sim.disk import Fault
 from sim.folder_content import (

@@ -21,7 +21,7 @@ from orchestrator.tools.exec.command import Command, Finished, Grip, OutputSink
 from orchestrator.tools.exec.output_deltas import ShownOutput
 from orchestrator.tools.exec.worker_processes import LiveProcess, LiveProcesses, follow
 from orchestrator.tools.exec_command import ExecCommand, WriteStdinTool
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from sim.folders import Folders
 from sim.ledger import Run
 from sim.loop import current_lane

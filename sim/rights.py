@@ -7,7 +7,7 @@ from typing import Any
 
 from orchestrator.core.calls import Call, PatchWork, Phase
 from orchestrator.core.state import State
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from sim.commits import reply_fields
 from sim.double import EPOCH_S
 from sim.folders import SETUP

@@ -42,8 +42,8 @@ from orchestrator.protocol.wire import written
 from orchestrator.tools.agent_tools import NAMES, PARALLEL_SAFE
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.images import ViewImage
-from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
 from orchestrator.tools.subagents import AgentCall, Tree, assess_agent_call
+from orchestrator.tools.tool_context import AskPerson, CallSite, DeltaSink
 from sim.folder_setups import SimSetups
 from sim.folders import Folders
 from sim.grammar_terms import OTHER_MODEL

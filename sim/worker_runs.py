@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from sim.ledger import Ledger, Run, SimSupervisor
 from sim.loop import Lane, SimLoop
 

@@ -21,7 +21,7 @@ from typing import Any, cast, get_args
 from orchestrator.protocol import events, items, ops, turn_items
 from orchestrator.protocol.wire import tag_of
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.tool_context import ToolConfig
 from orchestrator.tools.toolbox import built_in
 from tests.protocol_page import SHARED, UNIONS
 

@@ -54,7 +54,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import Settings
 from orchestrator.terminal.notifications import Notifications, notifications
 from orchestrator.tools.exec.command import Command, Finished
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from orchestrator.tools.toolbox import Toolbox, built_in
 from orchestrator.views.event import Event
 from orchestrator.wiring import worker_parts as wired

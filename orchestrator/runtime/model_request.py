@@ -65,7 +65,7 @@ from orchestrator.runtime.committing import pieces
 from orchestrator.runtime.intake import kept_answers
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import RoomRequest, admitted, estimated_tokens, priced, settle
-from orchestrator.tools.site import DeltaSink
+from orchestrator.tools.tool_context import DeltaSink
 
 Push = Callable[[c.Command], None]
 

@@ -47,7 +47,7 @@ from orchestrator.rollouts.rollout_file import Files, locked
 from orchestrator.runtime.library import Library, NoFiles
 from orchestrator.runtime.same_folder import WorkspaceCheck, check_workspace
 from orchestrator.telemetry.observer import Observer
-from orchestrator.tools.site import CallSite, DeltaSink
+from orchestrator.tools.tool_context import CallSite, DeltaSink
 
 # ── folders ───────────────────────────────────────────────────────────────────────────────────────
 # The port to folders of sessions: what is made, looked at, stored and merged of them, on a worker's

@@ -61,7 +61,7 @@ from orchestrator.runtime.lookups import TreeLookups, look_up
 from orchestrator.runtime.model_request import Prepared, follow_request, prepare_request
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
-from orchestrator.tools.site import CallSite, DeltaSink
+from orchestrator.tools.tool_context import CallSite, DeltaSink
 
 SHUTTING_DOWN = "the worker is shutting down"
 WORKER_LEFT = "its worker was shut down"

@@ -1,6 +1,6 @@
 """The tools that a model is offered, and what their calls do.
 
-    tool         what a tool is: names, offer, assess, run, judge; `site`: what a call of it is told
+    tool         what a tool is: names, offer, assess, run, judge; `tool_context`: what a call of it is told
     toolbox      the tools of one worker, and which of them a call means
     shell, exec/                commands, under a supervisor that kills them when the right to run them ends
     exec_command                commands that may go on behind their call, and `write_stdin` to them

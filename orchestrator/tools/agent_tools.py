@@ -8,9 +8,9 @@ from orchestrator.core.calls import Call
 from orchestrator.core.commands import Assessment
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.tools.site import CallSite
 from orchestrator.tools.subagents import AgentCall, assess_agent_call
 from orchestrator.tools.tool import Tool, function, unsupported
+from orchestrator.tools.tool_context import CallSite
 
 # ── specs ─────────────────────────────────────────────────────────────────────────────────────────
 # Specs of the subagent tools for the model.

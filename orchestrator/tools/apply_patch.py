@@ -60,8 +60,8 @@ from orchestrator.tools.patch.plan import (
     weight,
 )
 from orchestrator.tools.patch.writer import PREFIX
-from orchestrator.tools.site import CallSite, ToolConfig, confinement_of, place_of, roots_of
 from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
+from orchestrator.tools.tool_context import CallSite, ToolConfig, confinement_of, place_of, roots_of
 
 if TYPE_CHECKING:
     from orchestrator.tools.patch.writer import File, Job, Outcome

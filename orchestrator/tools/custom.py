@@ -28,8 +28,8 @@ from orchestrator.protocol.wire import JsonObject, JsonValue
 from orchestrator.tools.arguments import json_object
 from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.output_deltas import ShownOutput
-from orchestrator.tools.site import CallSite, on_machine
 from orchestrator.tools.tool import Judgement, Tool, function, task_of, unsupported
+from orchestrator.tools.tool_context import CallSite, on_machine
 
 log = logging.getLogger("dendro.tools")
 PAYLOAD_BYTES = 64 << 10

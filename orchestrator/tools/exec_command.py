@@ -42,8 +42,8 @@ from orchestrator.tools.shell import (
     keep_rule,
     planted_now,
 )
-from orchestrator.tools.site import CallSite, ToolConfig, confinement_of
 from orchestrator.tools.tool import Judgement, Tool, function, string, unsupported
+from orchestrator.tools.tool_context import CallSite, ToolConfig, confinement_of
 
 EXEC_COMMAND = "exec_command"
 YIELD_MS, LEAST_YIELD_MS, MOST_YIELD_MS = 10_000, 250, 30_000

@@ -19,7 +19,7 @@ from orchestrator.sandbox.probe import NoConfinement
 from orchestrator.tools.exec.command import Command, Finished, formatted_output
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.shell import search_path
-from orchestrator.tools.site import CallSite, ToolConfig, place_of
+from orchestrator.tools.tool_context import CallSite, ToolConfig, place_of
 
 CALL_ID = "folder-setup"
 OUTPUT_BYTES = 4096

@@ -28,8 +28,8 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.arguments import Arguments, parsed
-from orchestrator.tools.site import CallSite, ToolConfig, place_of
 from orchestrator.tools.tool import Tool, function, string, task_of, unsupported
+from orchestrator.tools.tool_context import CallSite, ToolConfig, place_of
 
 SENT_BYTES = 5 << 20
 SENT_EDGE = 2_048

@@ -25,7 +25,7 @@ from orchestrator.sandbox.probe import NoConfinement
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
-from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.tool_context import ToolConfig
 
 FILES_S = 10.0
 T = TypeVar("T")

@@ -37,7 +37,7 @@ from orchestrator.sandbox.trusted_files import find_named_program, named_environ
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.exec.command import Command, Finished, Stream
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
-from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
+from orchestrator.tools.tool_context import CallSite, DeltaSink, ToolConfig
 
 # ── programs ──────────────────────────────────────────────────────────────────────────────────────
 # Programs that serve the worker over their pipes, under its supervisor: they end with the worker.

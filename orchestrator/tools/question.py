@@ -15,8 +15,8 @@ from orchestrator.core.state import State
 from orchestrator.protocol.plans import AskUserQuestion, QuestionOption, RequestUserInputQuestion
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
-from orchestrator.tools.site import CallSite
 from orchestrator.tools.tool import Tool, function, string, unsupported
+from orchestrator.tools.tool_context import CallSite
 
 MOST_HEADER: Final = 12
 MOST_QUESTION, MOST_LABEL, MOST_DESCRIPTION = 2_000, 100, 500

@@ -41,8 +41,15 @@ from orchestrator.tools.exec.output_deltas import ShownOutput
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorLost
 from orchestrator.tools.exec_policy import PrefixRule, segments, strict_rule
 from orchestrator.tools.patch.grammar import PatchSyntaxError, parse_patch
-from orchestrator.tools.site import CallSite, ToolConfig, confinement_of, on_machine, place_of, roots_of
 from orchestrator.tools.tool import Judgement, Tool, function, string, task_of, unsupported
+from orchestrator.tools.tool_context import (
+    CallSite,
+    ToolConfig,
+    confinement_of,
+    on_machine,
+    place_of,
+    roots_of,
+)
 
 TRAINED_WITH_LOCAL_SHELL: Final = frozenset({"codex-mini-latest"})
 """Models that know the Responses API's built-in shell, and no other."""

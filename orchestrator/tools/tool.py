@@ -16,7 +16,7 @@ from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.state import State, Task
 from orchestrator.core.user_turns import TaskKind
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 
 Judgement = Literal["none", "all", "in_doubt"]
 """Traces of a lost worker's call: none, all that it was to do, or what cannot be told."""

@@ -29,8 +29,8 @@ from orchestrator.tools.images import ViewImage
 from orchestrator.tools.mcp_tools import McpToolbox, is_mcp
 from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
 from orchestrator.tools.shell import LocalShell, Shell, is_confinable, run_command, search_path
-from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool, task_of, unsupported
+from orchestrator.tools.tool_context import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.update_plan import NOT_IN_PLAN_MODE, ApprovePlanTool, UpdatePlan
 
 

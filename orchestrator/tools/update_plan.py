@@ -16,8 +16,8 @@ from orchestrator.protocol.plans import PlanItemArg, PlanProposal, StepStatus, U
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed
 from orchestrator.tools.question import refuse_helper
-from orchestrator.tools.site import CallSite
 from orchestrator.tools.tool import Tool, function, string, task_of, unsupported
+from orchestrator.tools.tool_context import CallSite
 
 STEP = {
     "type": "object",

@@ -69,8 +69,8 @@ from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.job_bench import Commands, Workbench
 from orchestrator.tools.mcp_tools import McpToolbox, mcp_programs
-from orchestrator.tools.site import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.tool import Judgement, Tool
+from orchestrator.tools.tool_context import CallSite, DeltaSink, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, all_tools
 from orchestrator.wiring.deployment import (
     archived_text,

@@ -9,7 +9,7 @@ from typing import NoReturn
 from orchestrator.cli.main import main
 from orchestrator.core.calls import Call
 from orchestrator.core.commands import CallFinished
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from orchestrator.wiring import worker_parts
 from orchestrator.wiring.worker_parts import ToolCalls
 

@@ -26,7 +26,7 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import rollout_file as export
 from orchestrator.rollouts.rollout_file import FilePorts
 from orchestrator.runtime.ports import Models, Ports, Tools
-from orchestrator.tools.site import AskPerson, CallSite, DeltaSink
+from orchestrator.tools.tool_context import AskPerson, CallSite, DeltaSink
 from orchestrator.wiring import worker_parts
 from tests.crash.points import DURING_PATCH, HELD_PATCH, Doom, Point
 from tests.supervisors import booting, deadly, holding

@@ -21,7 +21,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.command import for_model
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.mcp_tools import mcp_programs
-from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.tool_context import ToolConfig
 
 BAD = Path(__file__).with_name("bad_server.py")
 

@@ -17,7 +17,7 @@ from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.mcp_tools import _program
-from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.tool_context import ToolConfig
 from tests.mcp.serving import Fifo, Heard, bad, fifo, is_alive, published, servers, until
 
 __all__ = ["fifo"]

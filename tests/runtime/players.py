@@ -24,7 +24,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.wire import written
-from orchestrator.tools.site import CallSite, DeltaSink
+from orchestrator.tools.tool_context import CallSite, DeltaSink
 from tests.runtime.connections import Gate
 
 Cue = ModelEvent | Gate | Exception

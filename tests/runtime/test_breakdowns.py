@@ -24,8 +24,8 @@ from orchestrator.rollouts.rollout_file import locked
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.loader import load
 from orchestrator.runtime.runner import Ended
-from orchestrator.tools.site import CallSite
 from orchestrator.tools.tool import Tool
+from orchestrator.tools.tool_context import CallSite
 from orchestrator.wiring.worker_parts import ToolCalls
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

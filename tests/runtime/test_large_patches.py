@@ -23,7 +23,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.patch import writer
 from orchestrator.tools.patch.plan import MOST_BYTES, MOST_FILES
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import built_in
 from orchestrator.views.patterns import why_not_allowed
 from orchestrator.wiring.worker_parts import ToolCalls

@@ -34,7 +34,7 @@ from orchestrator.sandbox.trusted_files import (
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.settings.sources import in_work_tree
 from orchestrator.tools.patch.plan import DiskFiles
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from orchestrator.wiring.new_sessions import new_birth
 

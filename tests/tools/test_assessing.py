@@ -19,7 +19,7 @@ from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.commands import bash
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.commit_seed import examples
 

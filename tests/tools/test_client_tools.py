@@ -15,7 +15,7 @@ from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.brought_tools import offered
-from orchestrator.tools.site import ToolConfig
+from orchestrator.tools.tool_context import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.core.driver import Session, function_call, op, text
 

@@ -19,7 +19,7 @@ from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.probe import probe
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
 from orchestrator.tools.folder_setup import OUTPUT_BYTES, SetupRunner
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 
 SUPPORT = probe()
 pytestmark = [

@@ -21,7 +21,7 @@ from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.mcp_tools import ARGUMENT_BYTES, McpToolbox
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.mcp.serving import bad, fifo, published, servers, supervisor
 from tests.tools.test_offers import reviewing

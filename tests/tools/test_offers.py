@@ -17,7 +17,7 @@ from orchestrator.core.state import Branch, State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.runtime.model_request import BASE_INSTRUCTIONS, base_instructions
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
 TOOLBOX = Toolbox(built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None)))

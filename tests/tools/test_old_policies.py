@@ -9,7 +9,7 @@ from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.site import ToolConfig, confinement_of
+from orchestrator.tools.tool_context import ToolConfig, confinement_of
 
 SETTINGS = TurnSettings("/", "never", {"mode": "external-sandbox", "network_access": "enabled"}, "gpt-5")
 

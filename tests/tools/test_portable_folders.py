@@ -22,7 +22,7 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.probe import probe
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
 SUPPORT = probe()

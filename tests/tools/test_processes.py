@@ -25,7 +25,7 @@ from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
 from orchestrator.tools.exec import worker_processes
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
 PATH = {"PATH": os.defpath + ":/usr/local/bin"}

@@ -15,7 +15,7 @@ from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.question import HELPER_ASKS
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
 TOOLBOX = Toolbox(built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None)))

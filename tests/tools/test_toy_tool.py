@@ -38,7 +38,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.stub import Scenario, StubConfig, running
 from orchestrator.tools.custom import PAYLOAD_BYTES, custom_tools
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from orchestrator.tools.toolbox import Toolbox
 from tests.servers import RedisServer, plain_http, start_redis
 from tests.tools.toy_tool import Toy

@@ -27,8 +27,8 @@ from orchestrator.model.prompt import Completed, Item, ItemDone, ModelEvent, Pro
 from orchestrator.runtime.worker import Worker
 from orchestrator.tools.agent_tools import NAMES, OFFERED
 from orchestrator.tools.arguments import BadArguments
-from orchestrator.tools.site import CallSite
 from orchestrator.tools.subagents import AgentCall, assess_agent_call
+from orchestrator.tools.tool_context import CallSite
 from tests.broker.actors import holder_died, lease_runs_out
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

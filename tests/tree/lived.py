@@ -31,7 +31,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.question import AskUserQuestionTool, RequestUserInputTool
-from orchestrator.tools.site import CallSite
+from orchestrator.tools.tool_context import CallSite
 from orchestrator.tools.toolbox import Toolbox
 from orchestrator.tools.update_plan import ApprovePlanTool
 from orchestrator.views.event import Event

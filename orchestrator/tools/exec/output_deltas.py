@@ -10,7 +10,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import OutputStream
 from orchestrator.protocol.wire import written
 from orchestrator.tools.exec.command import Stream
-from orchestrator.tools.site import DeltaSink
+from orchestrator.tools.tool_context import DeltaSink
 
 
 class ShownOutput:

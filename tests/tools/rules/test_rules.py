@@ -38,7 +38,7 @@ from orchestrator.tools.exec_policy import (
     segments,
     strict_rule,
 )
-from orchestrator.tools.site import CallSite, ToolConfig
+from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
 PAGE = Path(__file__).parents[3] / "docs" / "exec-policy.md"
