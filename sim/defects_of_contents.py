@@ -10,7 +10,6 @@ from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
 from orchestrator.runtime.side_work import FolderWork
 from orchestrator.tools import subagents
-from orchestrator.workspaces import held
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.service import MachineFolders
 from sim.mutant import Mutant, text
@@ -105,7 +104,7 @@ DEFECTS = (
     Mutant(
         "merges read one pack",
         "a merge brings the last pack of an offer from the store, and no other",
-        text(held, "_merged", "list(work.packs)", "list(work.packs)[-1:]"),
+        text(claimed_folder, "_merged", "list(work.packs)", "list(work.packs)[-1:]"),
         "contents",
     ),
     Mutant(
@@ -126,8 +125,8 @@ DEFECTS = (
         text(
             MachineFolders,
             "changed",
-            "held.standing = FolderSnapshot(result.snapshot)",
-            "held.standing = held.stored = FolderSnapshot(result.snapshot)",
+            "claimed_folder.standing = FolderSnapshot(result.snapshot)",
+            "claimed_folder.standing = claimed_folder.stored = FolderSnapshot(result.snapshot)",
         ),
         "folders",
     ),
@@ -137,8 +136,8 @@ DEFECTS = (
         text(
             MachineFolders,
             "changed",
-            "await held.asking.acquire()",
-            "held.asking = asyncio.Lock()\n            await held.asking.acquire()",
+            "await claimed_folder.asking.acquire()",
+            "claimed_folder.asking = asyncio.Lock()\n            await claimed_folder.asking.acquire()",
         ),
         "contents",
     ),

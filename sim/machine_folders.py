@@ -35,8 +35,8 @@ from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.workspaces import copies, host
+from orchestrator.workspaces.claimed_folder import Held
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig
-from orchestrator.workspaces.held import Held
 from orchestrator.workspaces.host import HostFolder, HostFolders
 from orchestrator.workspaces.pack_keys import PackKeys
 from orchestrator.workspaces.service import MachineFolders

@@ -44,8 +44,8 @@ from orchestrator.settings.private_home import archive_outside
 from orchestrator.views import ViewError
 from orchestrator.views.find import find_one
 from orchestrator.wiring.new_sessions import FirstFolder, forked_birth, guide, new_birth
+from orchestrator.workspaces.claimed_folder import told_omissions
 from orchestrator.workspaces.copies import MachineConfig
-from orchestrator.workspaces.held import told_omissions
 from orchestrator.workspaces.host import (
     BIRTH_S,
     UnfitFolder,

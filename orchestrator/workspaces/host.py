@@ -39,8 +39,8 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git, work_tree
 from orchestrator.sandbox.policy_paths import InvalidPolicy, resolve
+from orchestrator.workspaces.claimed_folder import Held, merge, told_omissions
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig, boot_id
-from orchestrator.workspaces.held import Held, merge, told_omissions
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
 SHARE = "Leave `workspace` out, and the agent works in your folder"

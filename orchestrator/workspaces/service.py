@@ -42,8 +42,7 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import git_environment
 from orchestrator.sandbox.trusted_files import find_program, named_folders
-from orchestrator.workspaces.copies import RETRY_S, Copy, Deadlines, MachineConfig, boot_id, remove_tree
-from orchestrator.workspaces.held import (
+from orchestrator.workspaces.claimed_folder import (
     UNSAVED,
     Held,
     change_since_birth,
@@ -56,6 +55,7 @@ from orchestrator.workspaces.held import (
     place_of,
     told_omissions,
 )
+from orchestrator.workspaces.copies import RETRY_S, Copy, Deadlines, MachineConfig, boot_id, remove_tree
 from orchestrator.workspaces.host import HostFolders
 from orchestrator.workspaces.pack_keys import KeyUnavailable
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs

@@ -438,7 +438,7 @@ READ = {
     "orchestrator/wiring/new_threads.py": 3,
     "orchestrator/workspaces/branches.py": 2,
     "orchestrator/workspaces/copies.py": 3,
-    "orchestrator/workspaces/held.py": 1,
+    "orchestrator/workspaces/claimed_folder.py": 1,
     "orchestrator/workspaces/pack_keys.py": 2,
     "orchestrator/workspaces/stored_packs.py": 2,
     "workers/forked.py": 1,
