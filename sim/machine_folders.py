@@ -34,10 +34,10 @@ from orchestrator.folders import known as folder_take
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.workspaces import copies, host
+from orchestrator.workspaces import copies
 from orchestrator.workspaces.claimed_folder import Held
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig
-from orchestrator.workspaces.host import HostFolder, HostFolders
+from orchestrator.workspaces.host_folders import HostFolder, HostFolders
 from orchestrator.workspaces.pack_keys import PackKeys
 from orchestrator.workspaces.service import MachineFolders
 from orchestrator.workspaces.stored_packs import PackName, Packs
@@ -237,7 +237,7 @@ def keeping(folders: Folders) -> Iterator[None]:
         patch.object(copies, "Keeper", keeper),
         patch.object(folder_copy, "clock_ns", lambda folder: 0),
         patch.object(folder_take, "MOST_PACKS", folders.most_packs),
-        patch.object(host, "host_folder", _host_folder),
-        patch.object(host, "commit_of", lambda top: ("", None)),
+        patch.object(host_folders, "host_folder", _host_folder),
+        patch.object(host_folders, "commit_of", lambda top: ("", None)),
     ):
         yield

@@ -46,7 +46,7 @@ from orchestrator.views.find import find_one
 from orchestrator.wiring.new_sessions import FirstFolder, forked_birth, guide, new_birth
 from orchestrator.workspaces.claimed_folder import told_omissions
 from orchestrator.workspaces.copies import MachineConfig
-from orchestrator.workspaces.host import (
+from orchestrator.workspaces.host_folders import (
     BIRTH_S,
     UnfitFolder,
     birth_bounds,

@@ -56,7 +56,7 @@ from orchestrator.workspaces.claimed_folder import (
     told_omissions,
 )
 from orchestrator.workspaces.copies import RETRY_S, Copy, Deadlines, MachineConfig, boot_id, remove_tree
-from orchestrator.workspaces.host import HostFolders
+from orchestrator.workspaces.host_folders import HostFolders
 from orchestrator.workspaces.pack_keys import KeyUnavailable
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 

@@ -21,7 +21,7 @@ from orchestrator.instructions.project import repository
 from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, run_git
 from orchestrator.settings.sources import in_work_tree
 from orchestrator.workspaces.branches import PushRefused, Repository, Work
-from orchestrator.workspaces.host import UnfitFolder, commit_of, host_folder
+from orchestrator.workspaces.host_folders import UnfitFolder, commit_of, host_folder
 from tests.test_private_files import OTHERWISE
 
 STARTS = {
@@ -494,7 +494,7 @@ FOLLOWED = {
     "orchestrator/wiring/new_threads.py": 3,
     "orchestrator/workspaces/branches.py": 1,
     "orchestrator/workspaces/copies.py": 6,
-    "orchestrator/workspaces/host.py": 10,
+    "orchestrator/workspaces/host_folders.py": 10,
     "orchestrator/workspaces/pack_keys.py": 1,
     "workers/forked.py": 1,
 }

@@ -15,7 +15,7 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.settings import SettingsError, TrustList
 from orchestrator.wiring.portable import SCRIPT_BYTES, NoWorkspace, first_folder, machine_folders
 from orchestrator.wiring.worker_parts import tool_config
-from orchestrator.workspaces.host import UnfitFolder
+from orchestrator.workspaces.host_folders import UnfitFolder
 from tests.workspaces.test_portable_births import APP, New, born, settings, state_of
 
 __all__ = ["settings"]

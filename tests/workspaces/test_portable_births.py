@@ -33,7 +33,7 @@ from orchestrator.wiring.portable import (
     pack_store,
     with_folder,
 )
-from orchestrator.workspaces.host import birth_bounds
+from orchestrator.workspaces.host_folders import birth_bounds
 from orchestrator.workspaces.pack_keys import new_file
 from orchestrator.workspaces.stored_packs import PackName
 from tests.workspaces.machines import tree_of
