@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from orchestrator.core import evolve
 from orchestrator.core.decide import agent
-from orchestrator.folders import keeper_process, known, merge, names
+from orchestrator.folders import keeper_process, merge, names
 from orchestrator.folders.build import Build
 from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
@@ -18,7 +18,7 @@ DEFECTS = (
     Mutant(
         "offers lack the packs of their bases",
         "an agent whose folder was packed anew offers it without the packs of what it began with",
-        text(agent, "offered", "(*known.base_packs, *known.packs)", "known.packs"),
+        text(agent, "offered", "(*stat_cache.base_packs, *stat_cache.packs)", "stat_cache.packs"),
         "contents",
     ),
     Mutant(
@@ -36,13 +36,13 @@ DEFECTS = (
     Mutant(
         "packs before the last one are forgotten",
         "a session's folder is made from its first pack and the last one, without those between",
-        text(evolve, "_saved", "(*known.packs, fact.pack)", "(*known.packs[:1], fact.pack)"),
+        text(evolve, "_saved", "(*stat_cache.packs, fact.pack)", "(*stat_cache.packs[:1], fact.pack)"),
         "contents",
     ),
     Mutant(
         "whole packs are flat",
         "a pack that stands alone holds the files of the top, and of no folder below",
-        text(known, "closure", "pending.append(entry.sha)", "pass"),
+        text(stat_cache, "closure", "pending.append(entry.sha)", "pass"),
         "contents",
     ),
     Mutant(
@@ -110,7 +110,7 @@ DEFECTS = (
     Mutant(
         "later merges begin at the beginning",
         "a second merge of an agent brings what the first one has brought, too",
-        text(subagents, "_merge", "offer.base if known is None else known.snapshot", "offer.base"),
+        text(subagents, "_merge", "offer.base if known is None else stat_cache.snapshot", "offer.base"),
         "contents",
     ),
     Mutant(
@@ -170,8 +170,8 @@ DEFECTS = (
         text(
             agent,
             "began_with",
-            "f.WorkspaceBegun(known.snapshot, known.packs, known.omitted)",
-            "f.WorkspaceBegun(known.base, known.base_packs, known.omitted)",
+            "f.WorkspaceBegun(stat_cache.snapshot, stat_cache.packs, stat_cache.omitted)",
+            "f.WorkspaceBegun(stat_cache.base, stat_cache.base_packs, stat_cache.omitted)",
         ),
         "contents",
     ),

@@ -30,7 +30,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import FolderSetup
 from orchestrator.core.state import State
 from orchestrator.folders import copy as folder_copy
-from orchestrator.folders import known as folder_take
+from orchestrator.folders import stat_cache as folder_take
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId

@@ -276,7 +276,7 @@ OTHERWISE = {
     "orchestrator/folders/merge.py": (5, IN_A_COPY),
     "orchestrator/folders/packs.py": (1, IN_A_COPY),
     "orchestrator/folders/store.py": (1, IN_A_COPY),
-    "orchestrator/folders/known.py": (1, IN_A_COPY),
+    "orchestrator/folders/stat_cache.py": (1, IN_A_COPY),
     "orchestrator/gateways/folder_facts.py": (3, f"the mark of a folder, {THE_PERSONS}"),
     "orchestrator/model/canonical.py": (1, "the state of a hash, and no file"),
     "orchestrator/private_files.py": (3, "here it is done"),

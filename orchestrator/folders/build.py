@@ -7,9 +7,9 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.folders.known import UNSURE, File, Known
 from orchestrator.folders.names import LINK, MOST_DEPTH, PROGRAM, refused_link
 from orchestrator.folders.outcomes import FolderError
+from orchestrator.folders.stat_cache import UNSURE, File, Known
 from orchestrator.folders.store import Objects
 
 FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC

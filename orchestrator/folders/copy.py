@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from orchestrator.folders import known, outcomes
+from orchestrator.folders import outcomes, stat_cache
 from orchestrator.folders.build import Build, clock_ns, doubted, remove
 from orchestrator.folders.git_objects import (
     EMPTY_TREE,
@@ -62,7 +62,7 @@ class Copy:
         self.bounds = bounds
         self._given: list[Indexed] = []
         """Packs of other copies, for branches that are joined."""
-        self._states: dict[outcomes.FolderSnapshot, known.State] = {}
+        self._states: dict[outcomes.FolderSnapshot, stat_cache.State] = {}
         """The last snapshot, and the one before: the last one may never be recorded."""
         for folder in (self._packs, self.place.objects / "spool"):
             folder.mkdir(parents=True, exist_ok=True)
@@ -79,7 +79,7 @@ class Copy:
         `live` says that processes work in it. A file that one of them has mapped may change without a new
         time, as long as the kernel has not written the page: what is read now is read again next time.
         """
-        with known.system_errors("the snapshot"):
+        with stat_cache.system_errors("the snapshot"):
             settle(self._work)
             state = self._state(parent)
             writer = self._writer()
@@ -90,29 +90,33 @@ class Copy:
                 raise
 
     def _take(
-        self, state: known.State, writer: PackWriter, at_ms: int, live: bool
+        self, state: stat_cache.State, writer: PackWriter, at_ms: int, live: bool
     ) -> outcomes.Taken | outcomes.Unchanged:
         assert state.snapshot is not None
-        sink = known.NewObjects(writer, state.objects)
+        sink = stat_cache.NewObjects(writer, state.objects)
         sure_ns = 0 if live else clock_ns(self.place.objects)
         root = Scan(self.bounds, sink, sure_ns).root(self.place.folder, state.root)
-        omitted = known.omissions(state.root, root)
+        omitted = stat_cache.omissions(state.root, root)
         if root.tree == state.root.tree:
             writer.discard()
             if root is not state.root:
-                self._states[state.snapshot] = known.State(state.snapshot, root, state.objects, state.head)
+                self._states[state.snapshot] = stat_cache.State(
+                    state.snapshot, root, state.objects, state.head
+                )
             return outcomes.Unchanged(state.snapshot, omitted)
         snapshot = sink.commit(state, root, at_ms)
         pack = writer.finish()
         objects = Objects((*state.objects.packs, self._kept(pack, state.objects)))
-        whole = known.wants_whole(objects)
+        whole = stat_cache.wants_whole(objects)
         if whole:
             writer = self._writer()
-            known.write_whole(writer, objects, known.closure(objects, bytes.fromhex(snapshot), state.head))
+            stat_cache.write_whole(
+                writer, objects, stat_cache.closure(objects, bytes.fromhex(snapshot), state.head)
+            )
             pack = writer.finish()
             objects = Objects((self._kept(pack, Objects()),))
-        self._remember(known.State(snapshot, root, objects, state.head), state)
-        counts, names = known.told(known.changes(state.root, root))
+        self._remember(stat_cache.State(snapshot, root, objects, state.head), state)
+        counts, names = stat_cache.told(stat_cache.changes(state.root, root))
         return outcomes.Taken(
             snapshot,
             state.snapshot,
@@ -130,7 +134,7 @@ class Copy:
         self, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool = True
     ) -> outcomes.Taken:
         """Takes the first snapshot: of the folder, or of a commit where there is none, or none is meant."""
-        with known.system_errors("the first snapshot"):
+        with stat_cache.system_errors("the first snapshot"):
             writer = self._writer()
             try:
                 return self._born(writer, repository, ref, at_ms, of_folder=of_folder)
@@ -142,7 +146,7 @@ class Copy:
         self, writer: PackWriter, repository: Path | None, ref: str, at_ms: int, *, of_folder: bool
     ) -> outcomes.Taken:
         head = read_head(repository, ref) if repository is not None else None
-        sink, nothing = known.NewObjects(writer, Objects()), known.Known()
+        sink, nothing = stat_cache.NewObjects(writer, Objects()), stat_cache.Known()
         tracked, too_large = nothing, outcomes.Omissions()
         if repository is not None and head is not None:
             taken = HeadImport(repository, head, self.bounds, writer)
@@ -155,12 +159,12 @@ class Copy:
         root, omitted = tracked, too_large
         if of_folder and self.place.folder.is_dir():
             root = Scan(self.bounds, sink, clock_ns(self.place.objects)).root(self.place.folder, tracked)
-            omitted = known.omissions(tracked, root)
-        state = known.State(None, nothing, Objects(), head)
+            omitted = stat_cache.omissions(tracked, root)
+        state = stat_cache.State(None, nothing, Objects(), head)
         snapshot = sink.commit(state, root, at_ms)
         pack = writer.finish()
-        self._remember(known.State(snapshot, root, Objects((self._kept(pack, Objects()),)), head), None)
-        counts, names = known.told(known.changes(nothing, root))
+        self._remember(stat_cache.State(snapshot, root, Objects((self._kept(pack, Objects()),)), head), None)
+        counts, names = stat_cache.told(stat_cache.changes(nothing, root))
         tree, spooled = root.tree.hex(), self._spooled(pack)
         return outcomes.Taken(
             snapshot, None, tree, spooled, pack.sha256, pack.bytes, True, counts, names, omitted
@@ -172,7 +176,7 @@ class Copy:
 
     def make(self, packs: Sequence[PackSource], snapshot: outcomes.FolderSnapshot) -> outcomes.Made:
         """Makes the folder of a snapshot beside the one that is there, and puts it in its place."""
-        with known.system_errors("the folder"):
+        with stat_cache.system_errors("the folder"):
             objects = self._received(packs)
             root, head = self._walked(objects, snapshot)
             beside = self.place.objects / "making"
@@ -183,7 +187,7 @@ class Copy:
                 write_repository(beside / ".git", objects, head, made, build.stats, self.bounds)
             doubted(made, clock_ns(self.place.objects))
             self._put_in_place(beside)
-            self._states = {snapshot: known.State(snapshot, made, objects, head)}
+            self._states = {snapshot: stat_cache.State(snapshot, made, objects, head)}
             self._note_packs()
             self._sweep()
         return outcomes.Made(root.count, root.bytes, head.commit.hex() if head is not None else None)
@@ -204,7 +208,7 @@ class Copy:
         What `leave` kept is used where it fits; else all files are read again, where the packs that make
         the snapshot are here, or given. False if they are not, or if there is no folder.
         """
-        with known.system_errors("to go on with the folder"):
+        with stat_cache.system_errors("to go on with the folder"):
             if not self.place.folder.is_dir():
                 return False
             state = self._left(snapshot) or self._recovered(snapshot)
@@ -216,7 +220,7 @@ class Copy:
                 self._note_packs()
             return state is not None
 
-    def _left(self, snapshot: outcomes.FolderSnapshot) -> known.State | None:
+    def _left(self, snapshot: outcomes.FolderSnapshot) -> stat_cache.State | None:
         """The state that `leave` kept."""
         try:
             version, last, settings, names, row = marshal.loads((self.place.objects / "index").read_bytes())
@@ -224,11 +228,11 @@ class Copy:
                 return None
             objects = self._kept_objects(names)
             commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
-            return known.State(snapshot, known.loaded(row), objects, commit.head)
+            return stat_cache.State(snapshot, stat_cache.loaded(row), objects, commit.head)
         except (OSError, ValueError, EOFError, TypeError, outcomes.FolderError):
             return None
 
-    def _recovered(self, snapshot: outcomes.FolderSnapshot) -> known.State | None:
+    def _recovered(self, snapshot: outcomes.FolderSnapshot) -> stat_cache.State | None:
         """The state after a keeper that was killed: its packs are here, and nothing is known of the files."""
         try:
             names = marshal.loads((self.place.objects / "last").read_bytes())[snapshot]
@@ -240,19 +244,19 @@ class Copy:
         found = [kept(self._packs / name) for name in names]
         return Objects([pack for pack in found if pack is not None])
 
-    def _unread(self, snapshot: outcomes.FolderSnapshot, objects: Objects) -> known.State:
+    def _unread(self, snapshot: outcomes.FolderSnapshot, objects: Objects) -> stat_cache.State:
         root, head = self._walked(objects, snapshot)
-        return known.State(snapshot, root, objects, head)
+        return stat_cache.State(snapshot, root, objects, head)
 
     def leave(self) -> None:
         """Keeps what is known of the folder for the next claim on this machine."""
-        with known.system_errors("the index"):
+        with stat_cache.system_errors("the index"):
             if not self._states:
                 return
             state = list(self._states.values())[-1]
             names = [pack.file.path.name for pack in state.objects.packs]
-            row = (_FORMAT, state.snapshot, repr(self.bounds), names, known.dumped(state.root))
-            known.replace(self.place.objects / "index", marshal.dumps(row))
+            row = (_FORMAT, state.snapshot, repr(self.bounds), names, stat_cache.dumped(state.root))
+            stat_cache.replace(self.place.objects / "index", marshal.dumps(row))
 
     def plan_merge(
         self,
@@ -262,7 +266,7 @@ class Copy:
         guard: outcomes.Guard = outcomes.ANYWHERE,
     ) -> outcomes.Planned | outcomes.Conflicted:
         """Plans what brings the changes from `base` to `theirs` into the folder as it is now."""
-        with known.system_errors("the merge"):
+        with stat_cache.system_errors("the merge"):
             return self._merge(base, theirs, packs, guard)[0].told()
 
     def write_merge(
@@ -274,7 +278,7 @@ class Copy:
         guard: outcomes.Guard = outcomes.ANYWHERE,
     ) -> outcomes.Merged | outcomes.Conflicted:
         """Plans the merge again, and writes it if it is still the one that was planned."""
-        with known.system_errors("the merge"):
+        with stat_cache.system_errors("the merge"):
             plan, new = self._merge(base, theirs, packs, guard)
             if plan.conflicts:
                 return outcomes.Conflicted(plan.conflicts[:MOST_CONFLICTS], len(plan.conflicts))
@@ -287,7 +291,7 @@ class Copy:
 
     def take_back_merge(self) -> None:
         """Takes back the merge in which another process of this place was lost, as far as it came."""
-        with known.system_errors("the way back from a merge"):
+        with stat_cache.system_errors("the way back from a merge"):
             take_back(self.place.folder, self._work)
 
     def _merge(
@@ -296,7 +300,7 @@ class Copy:
         theirs: outcomes.FolderSnapshot,
         packs: Sequence[PackSource],
         guard: outcomes.Guard,
-    ) -> tuple[Plan, known.Known]:
+    ) -> tuple[Plan, stat_cache.Known]:
         objects = self._with(packs)
         old, new = self._walked(objects, base)[0], self._walked(objects, theirs)[0]
         self._work.mkdir(exist_ok=True)
@@ -317,14 +321,14 @@ class Copy:
         path: str | None = None,
     ) -> outcomes.Difference:
         """The difference of two snapshots, or of one file in them; None is the empty folder."""
-        with known.system_errors("the comparison"):
+        with stat_cache.system_errors("the comparison"):
             objects = self._with(packs)
-            old = self._walked(objects, before)[0] if before is not None else known.Known()
+            old = self._walked(objects, before)[0] if before is not None else stat_cache.Known()
             return difference(old, self._walked(objects, after)[0], objects, text=not stat, path=path)
 
     def give(self, packs: Sequence[PackSource]) -> None:
         """Reads packs that make branches: those that others build on come first."""
-        with known.system_errors("the comparison"):
+        with stat_cache.system_errors("the comparison"):
             had = {pack.file.path for pack in self._given}
             for source in packs:
                 path = self._received_file(source)
@@ -334,7 +338,7 @@ class Copy:
 
     def join(self, branches: Sequence[outcomes.Branch]) -> outcomes.Joined:
         """The files that branches have changed, whose packs were given, as if all were merged."""
-        with known.system_errors("the comparison"):
+        with stat_cache.system_errors("the comparison"):
             self._work.mkdir(exist_ok=True)
             objects = AllObjects(self._given)
             return joined(branches, objects, self.bounds, self._work, lambda *change: _compared(*change)[1])
@@ -356,7 +360,7 @@ class Copy:
                 found[path] = objects.read(file.sha, "blob")
         return found
 
-    def _state(self, parent: outcomes.FolderSnapshot) -> known.State:
+    def _state(self, parent: outcomes.FolderSnapshot) -> stat_cache.State:
         state = self._states.get(parent) or self._recovered(parent)
         if state is None:
             raise outcomes.FolderError(
@@ -364,7 +368,7 @@ class Copy:
             )
         return state
 
-    def _remember(self, state: known.State, before: known.State | None) -> None:
+    def _remember(self, state: stat_cache.State, before: stat_cache.State | None) -> None:
         assert state.snapshot is not None
         kept_before = {before.snapshot: before} if before is not None and before.snapshot is not None else {}
         self._states = {**kept_before, state.snapshot: state}
@@ -377,7 +381,7 @@ class Copy:
             snapshot: [pack.file.path.name for pack in state.objects.packs]
             for snapshot, state in self._states.items()
         }
-        known.replace(self.place.objects / "last", marshal.dumps(names))
+        stat_cache.replace(self.place.objects / "last", marshal.dumps(names))
 
     def _sweep(self) -> None:
         """Removes packs of this place that no state needs."""
@@ -386,11 +390,13 @@ class Copy:
             if path.stem not in needed:
                 path.unlink()
 
-    def _walked(self, objects: Objects, snapshot: outcomes.FolderSnapshot) -> tuple[known.Known, Head | None]:
+    def _walked(
+        self, objects: Objects, snapshot: outcomes.FolderSnapshot
+    ) -> tuple[stat_cache.Known, Head | None]:
         commit = snapshot_of(objects.read(bytes.fromhex(snapshot), "commit"))
         if commit.tree == EMPTY_TREE:
-            return known.Known(), commit.head
-        return known.Walk(objects, self.bounds).folder(commit.tree), commit.head
+            return stat_cache.Known(), commit.head
+        return stat_cache.Walk(objects, self.bounds).folder(commit.tree), commit.head
 
     def _writer(self) -> PackWriter:
         path = self.place.objects / "spool" / "writing"
@@ -447,7 +453,7 @@ class Copy:
         return path
 
 
-def _followed(objects: Objects, root: known.Known, path: str) -> known.File | None:
+def _followed(objects: Objects, root: stat_cache.Known, path: str) -> stat_cache.File | None:
     """The file at a path of a snapshot, through links of it."""
     todo, at, links = path.split("/")[::-1], [root], 0
     while todo:
@@ -487,7 +493,12 @@ _ABSENT = "/dev/null"
 
 
 def difference(
-    before: known.Known, after: known.Known, objects: Objects, *, text: bool, path: str | None = None
+    before: stat_cache.Known,
+    after: stat_cache.Known,
+    objects: Objects,
+    *,
+    text: bool,
+    path: str | None = None,
 ) -> outcomes.Difference:
     """Compares two folders whose files are in `objects`; of one file alone, whose `path` is quoted."""
     counts = {"A": 0, "M": 0, "D": 0}
@@ -495,7 +506,7 @@ def difference(
     parts: list[str] = []
     inserted = deleted = size = 0
     truncated = False
-    for change in known.changes(before, after):
+    for change in stat_cache.changes(before, after):
         if path is not None and quoted(change.path) != path:
             continue
         counts[change.what] += 1
@@ -514,7 +525,7 @@ def difference(
     return outcomes.Difference("".join(parts), truncated, figures, inserted, deleted, tuple(stats))
 
 
-def _compared(change: known.Change, objects: Objects) -> tuple[list[str], outcomes.FileStat]:
+def _compared(change: stat_cache.Change, objects: Objects) -> tuple[list[str], outcomes.FileStat]:
     """The lines below the header, and the figures."""
     path = quoted(change.path)
     old, new = _text(change.before, objects), _text(change.after, objects)
@@ -539,7 +550,7 @@ def _compared(change: known.Change, objects: Objects) -> tuple[list[str], outcom
     )
 
 
-def _text(file: known.File | None, objects: Objects) -> str | None:
+def _text(file: stat_cache.File | None, objects: Objects) -> str | None:
     """The content as text; None for a file that is not shown by lines."""
     if file is None:
         return ""
@@ -551,11 +562,11 @@ def _text(file: known.File | None, objects: Objects) -> str | None:
     return content.decode("utf-8", "replace")
 
 
-def _side(letter: str, change: known.Change, file: known.File | None) -> str:
+def _side(letter: str, change: stat_cache.Change, file: stat_cache.File | None) -> str:
     return _ABSENT if file is None else quoted(letter.encode() + b"/" + change.path)
 
 
-def _header(change: known.Change) -> Iterator[str]:
+def _header(change: stat_cache.Change) -> Iterator[str]:
     old, new = change.before, change.after
     yield f"diff --git {quoted(b'a/' + change.path)} {quoted(b'b/' + change.path)}\n"
     if old is None and new is not None:
@@ -595,7 +606,7 @@ def write_repository(
     path: Path,
     objects: Objects,
     head: Head,
-    made: known.Known,
+    made: stat_cache.Known,
     stats: Mapping[bytes, os.stat_result],
     bounds: outcomes.Bounds,
 ) -> None:
@@ -621,7 +632,7 @@ def write_repository(
 
 def _write_pack(packs: Path, objects: Objects, head: Head) -> None:
     writer = PackWriter(packs / "new")
-    known.write_whole(writer, objects, known.closure(objects, head.commit, None))
+    stat_cache.write_whole(writer, objects, stat_cache.closure(objects, head.commit, None))
     pack = writer.finish()
     name = f"pack-{pack.sha1.hex()}"
     pack.path.rename(packs / f"{name}.pack")
@@ -649,7 +660,7 @@ class _Tracked:
                 self.entries.append(Entry(below, entry.mode, entry.sha))
 
 
-def _index(entries: list[Entry], made: known.Known, stats: Mapping[bytes, os.stat_result]) -> bytes:
+def _index(entries: list[Entry], made: stat_cache.Known, stats: Mapping[bytes, os.stat_result]) -> bytes:
     """An index of git, version 2, in which what stands in the folder as it is in the commit is known so."""
     now = dict(_files(made, b""))
     rows = [struct.pack(">4sII", b"DIRC", 2, len(entries))]
@@ -662,7 +673,7 @@ def _index(entries: list[Entry], made: known.Known, stats: Mapping[bytes, os.sta
     return data + hashlib.sha1(data, usedforsecurity=False).digest()
 
 
-def _files(folder: known.Known, path: bytes) -> list[tuple[bytes, tuple[int, bytes]]]:
+def _files(folder: stat_cache.Known, path: bytes) -> list[tuple[bytes, tuple[int, bytes]]]:
     found = [(path + os.fsencode(name), (file.mode, file.sha)) for name, file in folder.files.items()]
     for name, below in folder.folders.items():
         found += _files(below, path + os.fsencode(name) + b"/")

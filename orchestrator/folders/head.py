@@ -14,9 +14,9 @@ from typing import IO, NamedTuple
 from orchestrator.folders import names
 from orchestrator.folders.git_objects import EMPTY_TREE, Head, branch_name, object_id, tree_data
 from orchestrator.folders.ignore import MOST_BYTES, TooManyRules, lines_of
-from orchestrator.folders.known import UNSURE, File, Known
 from orchestrator.folders.outcomes import Bounds, FolderError
 from orchestrator.folders.packs import PackWriter
+from orchestrator.folders.stat_cache import UNSURE, File, Known
 from orchestrator.sandbox.git import (
     Answer,
     GitFailed,

@@ -21,8 +21,8 @@ from typing import Literal, NamedTuple
 from orchestrator.folders import outcomes
 from orchestrator.folders.build import FOLDER_FLAGS, new_file, remove
 from orchestrator.folders.git_objects import EMPTY_TREE, object_id, snapshot_of
-from orchestrator.folders.known import UNSURE, Change, File, Known, Walk, changes, told
 from orchestrator.folders.names import FILE, FOLDER, LINK, PROGRAM, mode_of, quoted
+from orchestrator.folders.stat_cache import UNSURE, Change, File, Known, Walk, changes, told
 from orchestrator.folders.store import Found, Indexed, Objects
 from orchestrator.sandbox.git import GitFailed, git_environment, run_git_here
 

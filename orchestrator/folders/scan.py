@@ -16,7 +16,6 @@ from typing import Protocol
 
 from orchestrator.folders.git_objects import object_id
 from orchestrator.folders.ignore import MOST_BYTES, Patterns, Rules, TooManyRules
-from orchestrator.folders.known import UNSURE, File, Known, Left
 from orchestrator.folders.names import (
     LINK,
     MOST_DEPTH,
@@ -27,6 +26,7 @@ from orchestrator.folders.names import (
     refused_name,
 )
 from orchestrator.folders.outcomes import Bounds, FolderError
+from orchestrator.folders.stat_cache import UNSURE, File, Known, Left
 
 _GRAIN_NS = 20_000_000
 """More than a tick of any kernel: what changed so shortly before the walk may change again unseen."""

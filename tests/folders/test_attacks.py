@@ -19,11 +19,11 @@ from orchestrator.folders.build import remove
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.delta import delta
 from orchestrator.folders.git_objects import Entry, Snapshot, object_id, tree_data
-from orchestrator.folders.known import Known
 from orchestrator.folders.merge import Side, Step, _Writer, take_back
 from orchestrator.folders.names import FILE, FOLDER, LINK, refused_link, refused_name
 from orchestrator.folders.outcomes import Bounds, Branch, FolderError, FolderSnapshot, Joined, Place, Taken
 from orchestrator.folders.packs import REF_DELTA, PackWriter, entry_head
+from orchestrator.folders.stat_cache import Known
 from tests.folders.workshop import AT_MS, Bench, content_of, git
 
 

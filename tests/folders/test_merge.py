@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.folders.build import remove
-from orchestrator.folders.known import Known
 from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Side, Step, take_back, write
 from orchestrator.folders.names import FILE
 from orchestrator.folders.outcomes import (
@@ -29,6 +28,7 @@ from orchestrator.folders.outcomes import (
     Merged,
     Planned,
 )
+from orchestrator.folders.stat_cache import Known
 from tests.folders.workshop import Bench, Content, content_of, git
 
 
@@ -418,7 +418,7 @@ MERGE = """
 import sys
 from pathlib import Path
 from orchestrator.folders.git_objects import object_id
-from orchestrator.folders.known import Known
+from orchestrator.folders.stat_cache import Known
 from orchestrator.folders.merge import Plan, Side, Step, write
 from orchestrator.folders.names import FILE
 folder, work = map(Path, sys.argv[1:])

@@ -14,10 +14,10 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.build import clock_ns, remove
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.known import UNSURE, NewObjects
 from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place, Taken, Unchanged
 from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.scan import Scan
+from orchestrator.folders.stat_cache import UNSURE, NewObjects
 from orchestrator.folders.store import Objects
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
