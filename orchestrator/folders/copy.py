@@ -25,7 +25,6 @@ from orchestrator.folders.git_objects import (
     snapshot_of,
     tree_of_commit,
 )
-from orchestrator.folders.head import HeadImport, read_head
 from orchestrator.folders.linediff import unified_diff
 from orchestrator.folders.merge import (
     MOST_CONFLICTS,
@@ -39,6 +38,7 @@ from orchestrator.folders.merge import (
 )
 from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted
 from orchestrator.folders.packs import Pack, PackWriter, index_data
+from orchestrator.folders.repository_head import HeadImport, read_head
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.store import Indexed, Objects, checked, keep, kept, own
 

@@ -31,10 +31,10 @@ from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
 from orchestrator.core.workspace import Copied
-from orchestrator.folders.head import excludes_of
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.merge import settle
 from orchestrator.folders.outcomes import Bounds, FolderError, Guard, Place
+from orchestrator.folders.repository_head import excludes_of
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.objects import ArchiveUnavailable
 from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git, work_tree

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.head import excludes_of
 from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place
+from orchestrator.folders.repository_head import excludes_of
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
 
