@@ -30,7 +30,7 @@ from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.rights import ServerFacts, examine, missing_rights, remedy
 from orchestrator.config_keys import McpServerSettings, RedisSettings
 from orchestrator.core.frozen import record
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.sandbox.trusted_files import find_named_program, find_program, not_found
 from orchestrator.settings import FolderConfig, Settings
 from orchestrator.settings.private_home import open_folders

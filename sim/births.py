@@ -26,7 +26,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import SnapshotId
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.wiring import portable
 from orchestrator.wiring.new_sessions import FirstFolder
 from orchestrator.workspaces.stored_packs import Packs

@@ -24,7 +24,7 @@ from orchestrator.rollouts import notary_state
 from orchestrator.rollouts.bundle_receipts import Head
 from orchestrator.rollouts.notary import Look, Notary
 from orchestrator.rollouts.notary_state import Alarm, KnownLog, NotaryState
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.rollouts.register import BadRegister, Forked
 from orchestrator.rollouts.signed_notes import Note, Signer

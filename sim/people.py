@@ -40,7 +40,7 @@ from orchestrator.protocol.plans import (
 )
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.rollouts.rollout_file import rollout_path
 from orchestrator.runtime.loader import restore_session

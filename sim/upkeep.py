@@ -21,7 +21,7 @@ import orjson
 
 from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.core.facts import Claimed
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog
 from orchestrator.runtime.worker import Worker

@@ -21,7 +21,7 @@ from orchestrator.rollouts.bundle_check import check_bundle
 from orchestrator.rollouts.bundle_receipts import Receipt, Trust, read_statement
 from orchestrator.rollouts.bundle_writer import Order, WantedReceipts, write_bundle
 from orchestrator.rollouts.deletion import delete_everywhere
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.redaction import StoredLogs
 from orchestrator.rollouts.register import Register
 from orchestrator.rollouts.segments import BrokenArchive

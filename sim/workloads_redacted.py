@@ -16,7 +16,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.sender import Sender
 from orchestrator.protocol import ops
 from orchestrator.rollouts import RolloutError
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.redaction import Act, Plan, StoredLogs, Wanted, plan_of, redact
 from orchestrator.rollouts.segments import BrokenArchive, Segment
 from orchestrator.runtime.loader import restore_session

@@ -281,7 +281,7 @@ OTHERWISE = {
     "orchestrator/model/canonical.py": (1, "the state of a hash, and no file"),
     "orchestrator/private_files.py": (3, "here it is done"),
     "orchestrator/rollouts/bundle_writer.py": (5, "members of a ZIP, whose own file is private"),
-    "orchestrator/rollouts/objects.py": (8, "in an object store: the local folder has a way of its own"),
+    "orchestrator/rollouts/object_store.py": (8, "in an object store: the local folder has a way of its own"),
     "orchestrator/sandbox/limits.py": (4, KERNEL),
     "orchestrator/tools/exec/held_objects.py": (3, KERNEL),
     "orchestrator/tools/patch/writer.py": (3, f"a patch, {THE_PERSONS}"),

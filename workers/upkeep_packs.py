@@ -18,7 +18,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import full_log, head_of
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.workspaces.stored_packs import PackName, Packs, named_in
 

@@ -42,7 +42,7 @@ from orchestrator.requests import (
     ServerRequest,
     UnknownRequest,
 )
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import SettingsError
 from orchestrator.views.approvals import Needed, asked_of, needed

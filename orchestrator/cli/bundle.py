@@ -222,7 +222,7 @@ def _receipts(
     from orchestrator.cli.invocation import read_named
     from orchestrator.core.frozen import replace
     from orchestrator.rollouts.bundle_writer import WantedReceipts
-    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.object_store import Objects
     from orchestrator.rollouts.register import BadRegister, Register, Signed, register_of
     from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES, BadNote
     from orchestrator.rollouts.witnesses import MOST_STAMP_BYTES

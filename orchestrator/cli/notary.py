@@ -34,7 +34,7 @@ Namespace = Annotated[
 
 def newest(settings: Settings, namespace: str) -> tuple[Register, Signed]:
     """A namespace's register, and its newest checkpoint."""
-    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.object_store import Objects
     from orchestrator.rollouts.register import Register, register_of
 
     if settings.receipts.url is None:
@@ -58,7 +58,7 @@ def init(ctx: typer.Context) -> None:
     """
     from orchestrator.private_files import make_folder
     from orchestrator.rollouts.notary_state import NotaryState
-    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.object_store import Objects
     from orchestrator.rollouts.signed_notes import own_private_key
 
     settings = Invocation.of(ctx).settings()
@@ -142,7 +142,7 @@ def rotate(
     import sys
 
     from orchestrator.rollouts.notary_state import NotaryState
-    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.object_store import Objects
     from orchestrator.rollouts.register import rotate as rotated
     from orchestrator.rollouts.signed_notes import Signer, own_private_key, read_private_key
 
@@ -232,7 +232,7 @@ def _vkey(settings: Settings, name: str, namespace: str) -> str:
 def faults() -> Iterator[None]:
     """Says what is wrong with a state, a key or a register."""
     from orchestrator.rollouts.notary_state import BadState
-    from orchestrator.rollouts.objects import ArchiveUnavailable
+    from orchestrator.rollouts.object_store import ArchiveUnavailable
     from orchestrator.rollouts.register import BadRegister
     from orchestrator.rollouts.signed_notes import BadNote
 

@@ -21,7 +21,7 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts import segments
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 
 if TYPE_CHECKING:
     from orchestrator.rollouts.segments import (

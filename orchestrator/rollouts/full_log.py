@@ -55,7 +55,7 @@ async def full_log(
         if manifest is None:
             return
         # Logs without segments are shown without the archive's library.
-        from orchestrator.rollouts.objects import ArchiveUnavailable
+        from orchestrator.rollouts.object_store import ArchiveUnavailable
 
         # Segments have the words until they are written anew.
         instead = await reader.instead_of(session)

@@ -32,7 +32,7 @@ from orchestrator.rollouts.bundle_form import BadForm, leaf
 from orchestrator.rollouts.bundle_receipts import Head
 from orchestrator.rollouts.bundle_writer import tree_payload
 from orchestrator.rollouts.notary_state import Alarm, KnownLog, NotaryState
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import (
     CHECKPOINT_NAME,
     BadRegister,

@@ -26,7 +26,7 @@ from orchestrator.core.merkle import (
     root_of,
 )
 from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.rollouts.signed_notes import MOST_NOTE_BYTES, BadNote, Checkpoint, Note, Signer
 
 WIDTH: Final = 256

@@ -18,7 +18,7 @@ from orchestrator.core.chain import GENESIS
 from orchestrator.core.commit_parts import NewEvent, TreePart
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import Position
 from orchestrator.runtime import log

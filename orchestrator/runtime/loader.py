@@ -30,7 +30,7 @@ from orchestrator.core.snapshot import decode_snapshot, encode_snapshot
 from orchestrator.core.state import State
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.full_log import full_log, head_of
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import blob_hashes
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import Position

@@ -39,7 +39,7 @@ from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import EventModel, JsonMapping
 from orchestrator.rollouts.full_log import end_of_turn, full_log, read_all
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import path_beside
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import Position

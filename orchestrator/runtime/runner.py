@@ -37,7 +37,7 @@ from orchestrator.core.outstanding import (
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.summary import Position, session_meta, shown_anew

@@ -115,7 +115,7 @@ def _failures() -> tuple[type[Exception], ...]:
     from orchestrator.folders import outcomes as folders
     from orchestrator.gateways import submit
     from orchestrator.protocol import submission
-    from orchestrator.rollouts import objects, segments
+    from orchestrator.rollouts import object_store, segments
     from orchestrator.runtime import loader
     from orchestrator.workspaces import branches, stored_packs
     from workers import companion
@@ -134,7 +134,7 @@ def _failures() -> tuple[type[Exception], ...]:
         rollouts.RolloutError,
         loader.BrokenLog,
         segments.BrokenArchive,
-        objects.ArchiveUnavailable,
+        object_store.ArchiveUnavailable,
         stored_packs.BrokenPack,
         folders.FolderError,
         branches.PushRefused,

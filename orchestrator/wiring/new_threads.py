@@ -418,7 +418,7 @@ async def _verified(found: Opened, tree: TreeId) -> tuple[Sequence[SessionHead],
 
 
 async def _receipt(url: str, head: SessionHead) -> Receipt | None:
-    from orchestrator.rollouts.objects import Objects
+    from orchestrator.rollouts.object_store import Objects
     from orchestrator.rollouts.register import Register, receipt_of, register_of
 
     def read() -> Receipt | None:

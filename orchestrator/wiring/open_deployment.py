@@ -66,7 +66,7 @@ class SealedLogs:
 
     async def read(self, data: bytes, after: int, count: int) -> tuple[StoredEntry, ...]:
         """Entries that the manifest names; none where the archive is away or damaged."""
-        from orchestrator.rollouts.objects import ArchiveUnavailable
+        from orchestrator.rollouts.object_store import ArchiveUnavailable
         from orchestrator.rollouts.segments import BrokenArchive, Manifest
 
         try:
@@ -196,7 +196,7 @@ class Opened:
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""
         from orchestrator.broker.errors import SessionArchived
-        from orchestrator.rollouts.objects import ArchiveUnavailable
+        from orchestrator.rollouts.object_store import ArchiveUnavailable
         from orchestrator.rollouts.segments import BrokenArchive
         from orchestrator.runtime.loader import BrokenLog, restore_session
 

@@ -34,7 +34,7 @@ from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.ops import WorkspaceSource
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.source import LogSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.probe import SandboxSupport, cannot_mount

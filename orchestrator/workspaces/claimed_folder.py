@@ -21,7 +21,7 @@ from orchestrator.folders import outcomes
 from orchestrator.folders.keeper import Keeper
 from orchestrator.private_files import own_folder, replacing
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.objects import CHUNK, ArchiveUnavailable
+from orchestrator.rollouts.object_store import CHUNK, ArchiveUnavailable
 from orchestrator.workspaces.copies import Copy, remove_tree
 from orchestrator.workspaces.pack_keys import KeyUnavailable
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs

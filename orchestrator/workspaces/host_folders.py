@@ -36,7 +36,7 @@ from orchestrator.folders.merge import settle
 from orchestrator.folders.outcomes import Bounds, FolderError, Guard, Place
 from orchestrator.folders.repository_head import excludes_of
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git, work_tree
 from orchestrator.sandbox.policy_paths import InvalidPolicy, resolve
 from orchestrator.workspaces.claimed_folder import Held, merge, told_omissions

@@ -17,7 +17,7 @@ from pathlib import Path
 from orchestrator.core.frozen import record
 from orchestrator.private_files import new_file as new_private_file
 from orchestrator.private_files import write_file
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 
 SETTING = "workspace.key_file"
 MOST_KEYS = 64

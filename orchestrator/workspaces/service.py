@@ -39,7 +39,7 @@ from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, P
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.sandbox.git import git_environment
 from orchestrator.sandbox.trusted_files import find_program, named_folders
 from orchestrator.workspaces.claimed_folder import (

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, BinaryIO
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.private_files import replacing
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects, TooLarge
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects, TooLarge
 from orchestrator.workspaces.pack_keys import Key, KeyUnavailable, PackKeys
 
 if TYPE_CHECKING:

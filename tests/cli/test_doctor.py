@@ -36,7 +36,7 @@ from orchestrator.doctor import (
     judge_rules,
     judge_server,
 )
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.sandbox import probe
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import open_broker

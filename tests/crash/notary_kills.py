@@ -30,7 +30,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import leaf_hash, root_of
 from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import NotaryState
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.rollouts.register import Register
 from orchestrator.rollouts.signed_notes import Note, Signer
 from tests.rollouts import bundles as b

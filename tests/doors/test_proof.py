@@ -15,7 +15,7 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.merkle import leaf_hash
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import Register, receipt_of
 from orchestrator.rollouts.signed_notes import Checkpoint
 from orchestrator.rollouts.verify import Report

@@ -25,7 +25,7 @@ from orchestrator.rollouts.bundle_receipts import BadTrust, Head, Receipt, Trust
 from orchestrator.rollouts.bundle_writer import Made, Order, WantedReceipts, write_bundle
 from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import Alarm, BadState, KnownLog, NotaryState
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed, rotate
 from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer, read_private_key
 from orchestrator.terminal.faults import Fault

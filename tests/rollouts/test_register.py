@@ -21,7 +21,7 @@ from orchestrator.core.merkle import (
 )
 from orchestrator.rollouts.bundle_form import BadForm
 from orchestrator.rollouts.bundle_receipts import Head, read_statement
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.rollouts.register import (
     WIDTH,
     BadRegister,

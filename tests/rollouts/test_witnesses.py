@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from aiohttp import web
 
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.rollouts.register import Register, Signed, publish
 from orchestrator.rollouts.signed_notes import BadNote, Note
 from orchestrator.rollouts.witnesses import (

@@ -19,7 +19,7 @@ from orchestrator.core.state import State
 from orchestrator.model.prompt import TextDelta
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import locked
 from orchestrator.runtime import runner as runners
 from orchestrator.runtime.loader import load

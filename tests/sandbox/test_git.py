@@ -399,7 +399,7 @@ READ = {
     "orchestrator/rollouts/bundle_members.py": 5,
     "orchestrator/rollouts/bundle_writer.py": 1,
     "orchestrator/rollouts/deletion.py": 2,
-    "orchestrator/rollouts/objects.py": 3,
+    "orchestrator/rollouts/object_store.py": 3,
     "orchestrator/rollouts/replay.py": 2,
     "orchestrator/rollouts/signed_notes.py": 1,
     "orchestrator/rollouts/verify.py": 2,

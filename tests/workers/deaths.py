@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.broker.connection import Connection, ScriptCall
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 
 
 class Death(BaseException):

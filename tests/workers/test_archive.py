@@ -18,7 +18,7 @@ from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts import archive as archives
 from orchestrator.rollouts.archive import Archive, stretches
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 
 TREE, SESSION = TreeId("tree"), SessionId("session")

@@ -24,7 +24,7 @@ from orchestrator.core.commit_parts import NewSession, Timer, TreePart
 from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.imports import IMPORTING
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import restore_session
 from orchestrator.workspaces.stored_packs import PackName, Packs

@@ -19,7 +19,7 @@ from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.archive import Storage
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.workers.actors import Author, head_of, some_entries
 from workers.upkeep_packs import SETTLED_S, YOUNG_S, collect_packs, collect_unborn

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from tests.workspaces.machines import Machine, NewMachine
 
 

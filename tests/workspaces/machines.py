@@ -22,7 +22,7 @@ from orchestrator.core.state import State
 from orchestrator.core.workspace import NO_WORKSPACE
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.protocol.ids import CallId
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.workspaces.copies import Copy, MachineConfig
 from orchestrator.workspaces.pack_keys import PackKeys
 from orchestrator.workspaces.service import MachineFolders

@@ -31,7 +31,7 @@ from orchestrator.folders.copy import Copy as FolderCopy
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, FolderError, Place, Taken
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.workspaces.copies import Copy, MachineConfig, boot_id
 from orchestrator.workspaces.service import MachineFolders
 from orchestrator.workspaces.stored_packs import PackName, Packs

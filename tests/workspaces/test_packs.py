@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.rollouts.archive import Archive
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys, new_file
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 

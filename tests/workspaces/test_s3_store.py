@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import s3fs
 
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.workspaces.pack_keys import PackKeys, new_file
 from orchestrator.workspaces.stored_packs import Packs
 from tests.workspaces.s3_server import BUCKET, S3, running_s3

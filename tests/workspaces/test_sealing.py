@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.rollouts.objects import TooLarge
+from orchestrator.rollouts.object_store import TooLarge
 from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys, new_file
 from orchestrator.workspaces.stored_packs import (
     HEADER,

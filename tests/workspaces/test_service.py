@@ -25,7 +25,7 @@ from orchestrator.core.settings import FolderSetup
 from orchestrator.core.state import SessionExtras
 from orchestrator.folders.outcomes import FolderError
 from orchestrator.protocol.ids import CallId
-from orchestrator.rollouts.objects import Objects
+from orchestrator.rollouts.object_store import Objects
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.folders.workshop import git

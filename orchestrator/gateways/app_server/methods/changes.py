@@ -31,7 +31,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.events import EventModel, ItemsInjected, ThreadRolledBack
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.submission import Submission
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.threads import StaleReadState, mark_read, settings_of, thread

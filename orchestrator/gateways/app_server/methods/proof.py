@@ -25,7 +25,7 @@ from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.threads import head_to_read
 from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.rollouts.objects import ArchiveUnavailable
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 
 if TYPE_CHECKING:
     from orchestrator.rollouts.verify import Report

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from orchestrator.rollouts.objects import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 
 OPEN = Path("/proc/self/fd")
 
