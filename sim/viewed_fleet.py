@@ -20,7 +20,7 @@ from orchestrator.broker.replies import tree_entry
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.requests import TO_PEOPLE, call_id_of
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.approvals import Decided
 from orchestrator.views.decided_requests import decided_of
 from orchestrator.views.fleet import Fleet, FleetFilter, FleetPage, Sort, TreeRow

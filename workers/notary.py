@@ -16,12 +16,12 @@ import uvloop
 from orchestrator.broker.errors import BrokerError
 from orchestrator.core.counts import counted
 from orchestrator.private_files import OTHERS
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.notary import Look, Notary, Witnessed
 from orchestrator.rollouts.notary_state import BadState, NotaryState
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed
 from orchestrator.rollouts.signed_notes import BadNote, Note, Signer, read_private_key
-from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.witnesses import OnLine, asked
 from orchestrator.settings import Settings
 from orchestrator.telemetry import metric_names

@@ -42,8 +42,8 @@ from orchestrator.requests import (
     ServerRequest,
     UnknownRequest,
 )
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable
-from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import SettingsError
 from orchestrator.views.approvals import Needed, asked_of, needed
 

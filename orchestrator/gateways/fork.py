@@ -20,8 +20,8 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.lines import given
 from orchestrator.core.state import State
 from orchestrator.rollouts.full_log import end_of_turn
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.replay import Folded, fold_session
-from orchestrator.rollouts.source import LogSource
 from orchestrator.views import ViewError
 from orchestrator.views.find import find
 

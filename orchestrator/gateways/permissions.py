@@ -20,7 +20,7 @@ from orchestrator.core.settings import GUARDED, TurnSettings
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import JsonMapping
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.threads import settings_of
 
 Permits: TypeAlias = Callable[[SessionId, ops.Op], Awaitable[None]]

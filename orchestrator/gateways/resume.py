@@ -35,8 +35,8 @@ from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, Subage
 from orchestrator.protocol.events import AgentMessage, UserMessage
 from orchestrator.protocol.wire import EventModel, JsonObject, written
 from orchestrator.requests import TYPES, Request, call_id_of
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.replay import fold_session
-from orchestrator.rollouts.source import LogSource
 from orchestrator.views import SetAside
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.event import for_tenant

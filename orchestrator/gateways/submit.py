@@ -29,7 +29,7 @@ from orchestrator.protocol.events import BackgroundEvent, Error
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import Decision
 from orchestrator.protocol.submission import Submission
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views import ViewError
 from orchestrator.views.approvals import NOT_TAKEN, Asked, Decided, asked_of
 from orchestrator.views.event import Event

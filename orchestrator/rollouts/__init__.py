@@ -2,7 +2,7 @@
 
     full_log        a log as one sequence, from the archive and from Redis
     segments        sealed parts of a log, as the archive keeps them; `archive`, `object_store`: where
-    source          what a reader of logs needs, and where it comes from
+    log_source      what a reader of logs needs, and where it comes from
     inherited_lines entries on their way into a file, and what a fork inherited
     rollout_file    the file that Codex's `resume` opens, kept up to date
     file_format     what files look like, and how any of them is read again

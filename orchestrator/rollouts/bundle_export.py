@@ -33,8 +33,8 @@ from orchestrator.rollouts.bundle_members import lines_of, open_members
 from orchestrator.rollouts.bundle_writer import Made
 from orchestrator.rollouts.file_format import Header, full_line
 from orchestrator.rollouts.inherited_lines import LogLine
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.signed_notes import Signer
-from orchestrator.rollouts.source import LogSource
 
 
 class OpenBundle:

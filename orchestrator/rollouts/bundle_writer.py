@@ -29,9 +29,9 @@ from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts import bundle_form as form
 from orchestrator.rollouts.bundle_members import CHUNK
 from orchestrator.rollouts.bundle_receipts import Head, read_statement
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.register import BadRegister, Register, Signed
 from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer
-from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_entries
 
 _LEVEL: Final = 1

@@ -25,9 +25,9 @@ from orchestrator.protocol.events import AgentInbox, EventMsg, SubagentLifecycle
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import Header, full_line
 from orchestrator.rollouts.inherited_lines import LogLine, missing_texts
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.replay import LiveFold
 from orchestrator.rollouts.rollout_file import export_lines
-from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_entries
 
 

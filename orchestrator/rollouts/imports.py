@@ -60,7 +60,7 @@ from orchestrator.protocol.events import SessionConfigured, SubagentLifecycle
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, Header, RolloutText
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.summary import Position, session_meta
 from orchestrator.rollouts.verify import header_lacks_code, keyed_elsewhere
 

@@ -31,6 +31,7 @@ from orchestrator.core.merkle import Frontier
 from orchestrator.rollouts.bundle_form import BadForm, leaf
 from orchestrator.rollouts.bundle_receipts import Head
 from orchestrator.rollouts.bundle_writer import tree_payload
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.notary_state import Alarm, KnownLog, NotaryState
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import (
@@ -44,7 +45,6 @@ from orchestrator.rollouts.register import (
 )
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.signed_notes import Note, Signer
-from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.tree_log import tree_entries
 
 log = logging.getLogger("dendro.notary")

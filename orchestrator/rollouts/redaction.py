@@ -72,8 +72,8 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import pages
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.segments import Manifest
-from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.summary import Position, session_meta
 from orchestrator.rollouts.tree_log import tree_entries
 

@@ -19,8 +19,8 @@ from orchestrator.core.state import State
 from orchestrator.rollouts import RolloutError, file_format
 from orchestrator.rollouts.chain_check import is_keyed
 from orchestrator.rollouts.full_log import pages
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.segments import links_of
-from orchestrator.rollouts.source import LogSource
 from orchestrator.rollouts.verify import audit_file, unchecked_for
 
 

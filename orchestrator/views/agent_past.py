@@ -29,7 +29,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import EVENTS, RequestResolved, SubagentLifecycle
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.requests import TO_PEOPLE
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import GIVEN
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.core.entries import Json
     from orchestrator.core.tree import Mail
-    from orchestrator.rollouts.source import LogSource
+    from orchestrator.rollouts.log_source import LogSource
     from orchestrator.views.event import Event
 
 STRETCH = 128

@@ -30,8 +30,8 @@ if TYPE_CHECKING:
     from orchestrator.core.commands import AnswerOp
     from orchestrator.protocol.ops import Shown
     from orchestrator.requests import Request
+    from orchestrator.rollouts.log_source import LogSource
     from orchestrator.rollouts.signed_notes import Signer
-    from orchestrator.rollouts.source import LogSource
 
 NOT_TAKEN = "not taken"
 """In the place of a decision: the session has refused the answer, and the request stays open."""

@@ -55,7 +55,7 @@ from orchestrator.rollouts.verify import unchecked_for
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead, Spend, StoredEntry
     from orchestrator.rollouts.bundle_receipts import Head
-    from orchestrator.rollouts.source import LogSource
+    from orchestrator.rollouts.log_source import LogSource
 
 By: TypeAlias = Literal["who", "behalf", "agent", "model", "day", "token"]
 UNKNOWN: Final = "unknown"

@@ -20,7 +20,7 @@ from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import TO_PEOPLE, call_id_of, request_of
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.agent_past import page_before
 from orchestrator.views.approvals import Asked, Decided, Wishes, decision_text
 from orchestrator.views.event import Event

@@ -10,13 +10,13 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, TreeId, parse_session_id
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views import ViewError
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.core.ids import SessionId, TreeId
-    from orchestrator.rollouts.source import LogSource
+    from orchestrator.rollouts.log_source import LogSource
 
 # ── short ids ─────────────────────────────────────────────────────────────────────────────────────
 # Abbreviated session ids: how they are shown, and what a person's text may mean.

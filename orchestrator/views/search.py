@@ -14,9 +14,9 @@ from orchestrator.core.entries import Kind, decode_entry, stored_kind
 from orchestrator.protocol.events import EVENTS, AgentMessage, ExecCommandBegin, UserMessage
 from orchestrator.requests import TO_PEOPLE, CommandRequest, PatchRequest, request_of
 from orchestrator.requests.approvals import command_text
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.source import LogSource
 
 LINES = 3
 """Of one session."""

@@ -23,7 +23,7 @@ from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import Queued, State
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import ExecCommandEnd, TaskStarted, ThreadRolledBack, UserMessage
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.agent_past import MOST as MOST_READ
 from orchestrator.views.agent_past import STRETCH
 from orchestrator.views.event import Event, for_tenant

@@ -25,7 +25,7 @@ from orchestrator.core.registry import Agent, projected
 from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import TURN_ENDS, SessionConfigured, UserMessage
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.summary import PREVIEW_CHARS
 from orchestrator.views.agent_past import MOST, STRETCH
 

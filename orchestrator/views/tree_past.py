@@ -32,7 +32,7 @@ from orchestrator.core.registry import Agent, RegistryView, TreeFact, fold_tree
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol import events as ev
 from orchestrator.requests import TO_PEOPLE
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.tree_log import tree_fact
 from orchestrator.views.tree import LIMITS_RAISED, TAIL, Doing, TreeLine, told_by, tree_line
 

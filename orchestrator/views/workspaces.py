@@ -24,8 +24,8 @@ from orchestrator.core.workspace import NO_WORKSPACE, Unsaved, Workspace
 from orchestrator.folders import outcomes
 from orchestrator.folders.keeper import Keeper
 from orchestrator.private_files import make_folder
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable
-from orchestrator.rollouts.source import LogSource
 from orchestrator.views import ViewError
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 

@@ -33,9 +33,9 @@ from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.protocol.events import TokenUsage
 from orchestrator.protocol.ops import UserInput, UserTurn
 from orchestrator.protocol.scalars import Delivery
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.rollout_file import rollout_path
-from orchestrator.rollouts.source import LogSource
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import archive_outside, is_shared, register_outside
 from orchestrator.views.sessions import LOOKED_THROUGH, found_rows

@@ -34,8 +34,8 @@ from orchestrator.gateways.fork import fork_at, to_fork
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.ops import WorkspaceSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
-from orchestrator.rollouts.source import LogSource
 from orchestrator.sandbox.git import in_git_thread
 from orchestrator.sandbox.probe import SandboxSupport, cannot_mount
 from orchestrator.sandbox.trusted_files import read_regular

@@ -27,7 +27,7 @@ from orchestrator.folders.outcomes import (
     Joined,
 )
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views import ViewError, workspaces
 from orchestrator.views.workspaces import AT_ONCE, FolderDiffs, Member, Moment, TreeChanges, hunks
 from tests.views.test_workspaces import SAID, begun, pack, saved

@@ -14,7 +14,7 @@ from orchestrator.core.entries import Entry, encode_entry, fact
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views import ViewError
 from orchestrator.views.workspaces import FolderPast, folder_past, packs_of
 

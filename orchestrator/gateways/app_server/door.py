@@ -60,7 +60,7 @@ from orchestrator.requests import (
     known_request_of,
 )
 from orchestrator.requests.approvals import shown_as
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.threads import Thread, read_state
 from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved

@@ -23,7 +23,7 @@ from orchestrator.instructions.skills import Skills
 from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.wire import JsonValue
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.thread_log import Rollbacks
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from orchestrator.gateways.client import RETRY_S, Client, is_rewound
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import TURN_ENDS, EventMsg, SubagentLifecycle, TaskStarted
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.rollouts.source import LogSource
+from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.thread_log import begun_since, turn_at
 from orchestrator.views.threads import Thread, threads
