@@ -17,7 +17,7 @@ from orchestrator.core.calls import Await
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.protocol.codec import parse_submission
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.journal import Step
 
 AT_ONCE = 16

@@ -24,7 +24,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.gateways.fork import to_fork
 from orchestrator.protocol.codec import parse_submission
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.journal import Step
 from orchestrator.wiring.open_deployment import Opened
 

@@ -20,7 +20,7 @@ from orchestrator.core.evolve import fold
 from orchestrator.core.ids import SessionId
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.journal import Step, Writer
 
 SNAPSHOT_ITEMS = 2_000

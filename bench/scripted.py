@@ -28,7 +28,7 @@ from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Duration
 from orchestrator.protocol.submission import Submission
-from orchestrator.rollouts.summary import Position, session_meta
+from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.runtime.journal import Step, Writer
 
 ANSWER = {

@@ -18,7 +18,7 @@ from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.model.model_client import HttpBudget, ModelClient
 from orchestrator.model.prompt import Completed, ItemDone, ModelEvent
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.loader import end_of, folded
 from orchestrator.runtime.model_request import build_prompt
 from orchestrator.runtime.ports import Ports

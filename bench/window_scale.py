@@ -29,7 +29,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.codec import parse_submission
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 
 AGENTS, QUICK_AGENTS = 1_000, 100
 ITEMS, QUICK_ITEMS = 100_000, 2_000

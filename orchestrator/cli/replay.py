@@ -114,7 +114,7 @@ def summary(folded: Folded) -> Iterator[str]:
 
 def _facts(state: State) -> Iterator[tuple[str, str]]:
     from orchestrator.core.tokens import context_left
-    from orchestrator.rollouts.summary import title
+    from orchestrator.rollouts.session_summary import title
 
     facts, settings, tokens = state.facts, state.settings, state.tokens
     yield "session", facts.session_id or str(state.meta.id or "unknown")

@@ -61,7 +61,7 @@ from orchestrator.protocol.wire import UNSET, written
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, Header, RolloutText
 from orchestrator.rollouts.log_source import LogSource
-from orchestrator.rollouts.summary import Position, session_meta
+from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.rollouts.verify import header_lacks_code, keyed_elsewhere
 
 NO_CLAIM = 0

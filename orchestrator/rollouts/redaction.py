@@ -74,7 +74,7 @@ from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.segments import Manifest
-from orchestrator.rollouts.summary import Position, session_meta
+from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.rollouts.tree_log import tree_entries
 
 log = logging.getLogger("dendro.redaction")

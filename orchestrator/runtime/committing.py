@@ -20,7 +20,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime import log
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.loader import BrokenLog

@@ -21,7 +21,7 @@ from orchestrator.core.entries import EVENT_MSG, Entry, event_kind
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.state import State
 from orchestrator.protocol.events import TURN_ENDS
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.request_costs import Accounting
 
 

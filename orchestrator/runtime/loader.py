@@ -33,7 +33,7 @@ from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import blob_hashes
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime import log
 
 _LOOKED_EVERY = 16

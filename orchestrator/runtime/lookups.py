@@ -42,7 +42,7 @@ from orchestrator.rollouts.full_log import end_of_turn, full_log, read_all
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import path_beside
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.library import PATIENCE_S
 from orchestrator.runtime.loader import BEGINNING, BrokenLog, fold_entries
 from orchestrator.runtime.ports import Ports

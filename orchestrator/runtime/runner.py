@@ -40,7 +40,7 @@ from orchestrator.protocol.events import WarningEvent
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import RolloutFile
 from orchestrator.rollouts.segments import BrokenArchive
-from orchestrator.rollouts.summary import Position, session_meta, shown_anew
+from orchestrator.rollouts.session_summary import Position, session_meta, shown_anew
 from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.intake import judged_running, shown_by_lost

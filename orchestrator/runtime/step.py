@@ -22,7 +22,7 @@ from orchestrator.core.state import State
 from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol.codec import short_id
 from orchestrator.protocol.events import WarningEvent
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals, Arrived, Bisect
 from orchestrator.runtime.committing import Delta

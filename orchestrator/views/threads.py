@@ -26,7 +26,7 @@ from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import TURN_ENDS, SessionConfigured, UserMessage
 from orchestrator.rollouts.log_source import LogSource
-from orchestrator.rollouts.summary import PREVIEW_CHARS
+from orchestrator.rollouts.session_summary import PREVIEW_CHARS
 from orchestrator.views.agent_past import MOST, STRETCH
 
 FIRST_ENTRIES = 64

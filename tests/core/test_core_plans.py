@@ -19,7 +19,7 @@ from orchestrator.core.modes import PLAN_TAG
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.rollouts.summary import title
+from orchestrator.rollouts.session_summary import title
 from orchestrator.runtime.model_request import build_prompt, known_response
 from tests.core.driver import Seen, Session, assistant, op
 from tests.core.test_core_branch import LEFT, planning, plans, purpose

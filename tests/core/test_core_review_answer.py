@@ -23,7 +23,7 @@ from orchestrator.core.review import (
 from orchestrator.core.state import State
 from orchestrator.protocol.review import ReviewOutputEvent, ReviewRequest
 from orchestrator.protocol.wire import JsonObject, written
-from orchestrator.rollouts.summary import title
+from orchestrator.rollouts.session_summary import title
 
 LOCATION = {"absolute_file_path": "src/a.py", "line_range": {"start": 3, "end": 5}}
 FINDING = {"title": "t", "body": "b", "confidence_score": 0.5, "priority": 1, "code_location": LOCATION}

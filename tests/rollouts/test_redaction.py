@@ -49,7 +49,7 @@ from orchestrator.rollouts.replay import fold_file, fold_session, instead_in
 from orchestrator.rollouts.replay import instead_of as instead_in_lines
 from orchestrator.rollouts.rollout_file import RolloutFile, locked, rollout_path
 from orchestrator.rollouts.segments import Manifest
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.rollouts.verify import audit_file
 from orchestrator.runtime.loader import Cache, Loaded, load, restore_session
 from tests.rollouts.conftest import kept

@@ -32,7 +32,7 @@ from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import BEGINNING as UNBORN
 from orchestrator.runtime.loader import Cache, fold_entries

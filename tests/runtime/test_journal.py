@@ -12,7 +12,7 @@ from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.core.state import State
 from orchestrator.protocol import events
 from orchestrator.protocol.wire import JsonObject
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.journal import Step, Writer
 
 NOON_MS = 1_800_000_000_000

@@ -15,7 +15,7 @@ from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.entries import encode_entry, item
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.loader import (
     BEGINNING,
     BrokenLog,

@@ -39,7 +39,7 @@ from orchestrator.core.state import State
 from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.full_log import full_log
-from orchestrator.rollouts.summary import Position
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import end_of, folded
 from workers.upkeep_sealing import Mover

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from orchestrator.core.snapshot import digest
-from orchestrator.rollouts.summary import Position, session_meta, shown_anew, title
+from orchestrator.rollouts.session_summary import Position, session_meta, shown_anew, title
 from tests.core.driver import Session, op
 from tests.core.test_core_processes import keeping
 
