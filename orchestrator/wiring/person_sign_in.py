@@ -13,7 +13,7 @@ from orchestrator.settings import Settings
 
 if TYPE_CHECKING:
     # A door keeps a sign-in without the worker's HTTP client.
-    from orchestrator.gateways.sign_in import SignIn
+    from orchestrator.gateways.openid_sign_in import SignIn
     from orchestrator.model.model_client import SignedIn
 
 AHEAD_S = 60.0
@@ -27,7 +27,7 @@ def credential_store(settings: Settings) -> CredentialStore:
 
 def sign_in(settings: Settings) -> SignIn | None:
     """The sign-in at the issuer of the settings; None without one."""
-    from orchestrator.gateways.sign_in import SignIn
+    from orchestrator.gateways.openid_sign_in import SignIn
     from orchestrator.model.issuer import Issuer
 
     issuer, client_id = settings.auth.issuer, settings.auth.client_id

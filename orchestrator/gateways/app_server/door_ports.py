@@ -16,9 +16,9 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.sender import Via
 from orchestrator.core.settings import TurnSettings
 from orchestrator.gateways.client import Client
+from orchestrator.gateways.openid_sign_in import SignIn
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import Principal
-from orchestrator.gateways.sign_in import SignIn
 from orchestrator.instructions.skills import Skills
 from orchestrator.model.credentials import CredentialStore
 from orchestrator.protocol.ops import WorkspaceSource

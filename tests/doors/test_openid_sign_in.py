@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.config_keys import Secret
 from orchestrator.gateways.app_server.write_items import notifications
-from orchestrator.gateways.sign_in import SignIn
+from orchestrator.gateways.openid_sign_in import SignIn
 from orchestrator.model.credentials import CredentialStore, Tokens
 from orchestrator.model.issuer import Issuer
 from orchestrator.settings import SettingsSources, load_settings
