@@ -22,7 +22,7 @@ from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS, message_text
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Completed, Item, ItemDone, ModelEvent, Prompt, RateLimits, TextDelta
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     FatalKind,
     FatalModelError,
     ModelError,

@@ -33,7 +33,7 @@ from orchestrator.core.state import Answer, State, Task
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.model.connections import Connections
 from orchestrator.model.model_client import HttpBudget, ModelClient, ModelClients, format_of
-from orchestrator.model.refusals import ModelError
+from orchestrator.model.provider_errors import ModelError
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.ops import AddToHistory

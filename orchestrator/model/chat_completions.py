@@ -26,7 +26,14 @@ from orchestrator.model.prompt import (
     TextDelta,
     takes_verbosity,
 )
-from orchestrator.model.refusals import ModelError, ProviderFault, broken, excerpt, incomplete, raise_fault
+from orchestrator.model.provider_errors import (
+    ModelError,
+    ProviderFault,
+    broken,
+    excerpt,
+    incomplete,
+    raise_fault,
+)
 from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
 from orchestrator.protocol.items import Message, OutputText, ReasoningText

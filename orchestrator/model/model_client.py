@@ -43,7 +43,7 @@ from orchestrator.model.connections import (
 )
 from orchestrator.model.credentials import CredentialError
 from orchestrator.model.prompt import Completed, ModelEvent, Prompt, RateLimits, session_headers
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     CUT,
     MAX_ERROR_BODY,
     CodexErrorInfo,

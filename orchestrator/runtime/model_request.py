@@ -48,7 +48,7 @@ from orchestrator.model.prompt import (
     ReasoningSummaryDelta,
     TextDelta,
 )
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     FatalKind,
     FatalModelError,
     ModelError,

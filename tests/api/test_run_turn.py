@@ -17,7 +17,7 @@ from orchestrator.core.decide.ops import MOST_QUEUED
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.gateways.submit import submit_op, under_its_id
 from orchestrator.model.prompt import TextDelta
-from orchestrator.model.refusals import FatalKind, FatalModelError
+from orchestrator.model.provider_errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery

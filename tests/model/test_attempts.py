@@ -20,7 +20,7 @@ from orchestrator.model.model_client import (
     ModelClient,
 )
 from orchestrator.model.prompt import Completed, ModelEvent, RateLimits
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     MAX_ERROR_BODY,
     FatalModelError,
     ModelError,

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from orchestrator.core.commands import ItemCompleted, ResponseCompleted
 from orchestrator.model.model_client import HttpBudget, ModelClient
 from orchestrator.model.prompt import Completed, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     FatalKind,
     FatalModelError,
     ModelError,

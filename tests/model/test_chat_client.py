@@ -12,7 +12,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.model.connections import redacted
 from orchestrator.model.model_client import HttpBudget, ModelClient
 from orchestrator.model.prompt import Completed, Created, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     FatalKind,
     FatalModelError,
     ModelError,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from orchestrator.model.chat_completions import ChatReader, converted_tools
 from orchestrator.model.prompt import Completed, ItemDone, ModelEvent, ReasoningRawDelta, TextDelta
-from orchestrator.model.refusals import ModelError
+from orchestrator.model.provider_errors import ModelError
 from orchestrator.model.sse import SseParser
 from orchestrator.tools.shell import LOCAL_SHELL
 from tests.commit_seed import examples

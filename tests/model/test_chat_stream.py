@@ -15,7 +15,7 @@ from orchestrator.model.prompt import (
     ReasoningRawDelta,
     TextDelta,
 )
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     FatalKind,
     FatalModelError,
     ModelError,

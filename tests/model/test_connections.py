@@ -11,7 +11,7 @@ import pytest
 from orchestrator.config_keys import ProviderSettings
 from orchestrator.model.connections import UNREACHED, Connections, url_of
 from orchestrator.model.model_client import HttpBudget, ModelClient
-from orchestrator.model.refusals import FatalModelError, RetryableModelError
+from orchestrator.model.provider_errors import FatalModelError, RetryableModelError
 from tests.model.stubbed_client import prompt, provider
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]

@@ -12,7 +12,7 @@ from keyring.errors import KeyringLocked
 from orchestrator.config_keys import ProviderSettings, Secret
 from orchestrator.model.credentials import ApiKey, CredentialError, CredentialStore, Tokens
 from orchestrator.model.model_client import ModelClients
-from orchestrator.model.refusals import FatalKind, FatalModelError
+from orchestrator.model.provider_errors import FatalKind, FatalModelError
 
 KEY = Secret("sk-of-nobody")
 TOKENS = Tokens(Secret("at"), "https://issuer.example", "dendro", Secret("rt"), 99.5, "ann@example.com")

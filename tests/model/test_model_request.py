@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import ItemDone
-from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.model.responses import request_body
 from orchestrator.stub import Scenario
 from tests.model.stubbed_client import connected, prompt

@@ -15,7 +15,7 @@ from orchestrator.config_keys import ProviderSettings, Secret
 from orchestrator.model.connections import InvalidProvider, verification
 from orchestrator.model.model_client import HttpBudget, ModelClient, ModelClients
 from orchestrator.model.prompt import Completed
-from orchestrator.model.refusals import FatalModelError, RetryableModelError
+from orchestrator.model.provider_errors import FatalModelError, RetryableModelError
 from orchestrator.stub import Scenario, StubConfig, running
 from tests.certs import make_authority, make_certificate
 from tests.model.proxy import proxy, tls_end

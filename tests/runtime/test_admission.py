@@ -16,7 +16,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import State
 from orchestrator.model.prompt import Prompt
-from orchestrator.model.refusals import FatalKind, FatalModelError
+from orchestrator.model.provider_errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.runtime.request_costs import IMAGE_BYTES, Accounting, estimated_tokens
 from orchestrator.runtime.runner import Ended

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.model.prompt import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
-from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import CollaborationMode, ItemEvents

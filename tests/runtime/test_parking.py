@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId
-from orchestrator.model.refusals import RateLimited, RetryableModelError
+from orchestrator.model.provider_errors import RateLimited, RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate

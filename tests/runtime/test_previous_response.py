@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.config_keys import ModelSettings, ProviderSettings
 from orchestrator.model.prompt import Prompt
-from orchestrator.model.refusals import FatalKind, FatalModelError, RetryableModelError
+from orchestrator.model.provider_errors import FatalKind, FatalModelError, RetryableModelError
 from orchestrator.model.responses import request_body
 from orchestrator.protocol import ops
 from tests.runtime.harness import Harness

@@ -10,7 +10,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
 from orchestrator.core.ids import SessionId
 from orchestrator.core.outstanding import outstanding
-from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId

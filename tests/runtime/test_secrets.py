@@ -9,7 +9,7 @@ from orchestrator.core.commands import MailArrived
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.secrets import NOT_KEPT
 from orchestrator.model.prompt import ItemDone
-from orchestrator.model.refusals import FatalKind, FatalModelError, RetryableModelError
+from orchestrator.model.provider_errors import FatalKind, FatalModelError, RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId

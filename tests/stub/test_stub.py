@@ -13,7 +13,7 @@ import pytest
 
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Completed, Created, ItemDone, ModelEvent, TextDelta
-from orchestrator.model.refusals import FatalModelError
+from orchestrator.model.provider_errors import FatalModelError
 from orchestrator.stub import (
     NotLoopback,
     Pace,

@@ -15,7 +15,7 @@ import pytest
 import uvicorn
 
 from orchestrator.core.settings import SessionFacts
-from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.runtime.runner import Ended
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.telemetry.listener import _Server

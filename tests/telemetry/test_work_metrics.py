@@ -15,7 +15,7 @@ from orchestrator.core.calls import Phase
 from orchestrator.core.facts import CallMoved, TaskEnded
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import State
-from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.protocol.events import CodexErrorKind
 from orchestrator.protocol.ids import CallId
 from orchestrator.runtime.renewal import Leases

@@ -9,7 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.model.refusals import RetryableModelError
+from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.tools.agent_tools import PRUNE
 from tests.runtime.connections import Gate

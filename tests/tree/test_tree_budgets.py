@@ -7,7 +7,7 @@ import pytest
 from orchestrator.broker.records import LimitChange
 from orchestrator.config_keys import ModelPrice, ModelSettings
 from orchestrator.core.frozen import replace
-from orchestrator.model.refusals import FatalKind, FatalModelError, RateLimited
+from orchestrator.model.provider_errors import FatalKind, FatalModelError, RateLimited
 from orchestrator.runtime import request_costs
 from orchestrator.runtime.request_costs import Accounting
 from tests.runtime.connections import Gate

@@ -8,7 +8,7 @@ import orjson
 import pytest
 
 from orchestrator.core.commit_parts import REAP_TIMER
-from orchestrator.model.refusals import FatalKind, FatalModelError
+from orchestrator.model.provider_errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.runtime.runner import Ended

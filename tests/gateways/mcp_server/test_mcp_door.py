@@ -12,7 +12,7 @@ from mcp import MCPError
 
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import mcp_server as door_module
-from orchestrator.model.refusals import FatalKind, FatalModelError
+from orchestrator.model.provider_errors import FatalKind, FatalModelError
 from tests.gateways.mcp_server.at_door import LINE, AtDoor, at_door, words
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness

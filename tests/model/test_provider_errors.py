@@ -7,7 +7,7 @@ import pytest
 
 from orchestrator.config_keys import ProviderSettings
 from orchestrator.model.prompt import Completed
-from orchestrator.model.refusals import (
+from orchestrator.model.provider_errors import (
     FatalModelError,
     ProviderFault,
     RetryableModelError,
