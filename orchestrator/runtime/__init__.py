@@ -7,7 +7,7 @@ One story, by module:
     runner_context  the claim, journal and configuration that the parts of one runner share
     arrivals        what came and is not decided yet: the SQ's entries, results of effects; a step that
                     the tree refused is decided again part by part
-    intake          an entry of the SQ as a command, with what has to be looked up for it
+    sq_entries      an entry of the SQ as a command, with what has to be looked up for it
     step            what one step decides, and what becomes of commands that no step can hold
     journal         what the runner knows of the log: state, seq, chain head; drafts steps on it
     committing      a step sent until it is answered, and the deltas between two of them

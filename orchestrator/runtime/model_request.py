@@ -62,9 +62,9 @@ from orchestrator.protocol.turn_items import PlanItem, TurnItem
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue, written
 from orchestrator.runtime import log
 from orchestrator.runtime.committing import pieces
-from orchestrator.runtime.intake import kept_answers
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import RoomRequest, admitted, estimated_tokens, priced, settle
+from orchestrator.runtime.sq_entries import kept_answers
 from orchestrator.tools.tool_context import DeltaSink
 
 Push = Callable[[c.Command], None]

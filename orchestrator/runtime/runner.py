@@ -43,13 +43,13 @@ from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.session_summary import Position, session_meta, shown_anew
 from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
-from orchestrator.runtime.intake import judged_running, shown_by_lost
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import Cache, Loaded, Weight, load, payload_bytes
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.request_costs import nearly_used, warnings
 from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
 from orchestrator.runtime.side_work import SideWork
+from orchestrator.runtime.sq_entries import judged_running, shown_by_lost
 from orchestrator.runtime.step import (
     Broken,
     Decisions,

@@ -56,11 +56,11 @@ from orchestrator.protocol.wire import JsonObject, tag_of
 from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.committing import Delta, event_id
-from orchestrator.runtime.intake import drained_call, failed_call, failed_process, refused_call
 from orchestrator.runtime.lookups import TreeLookups, look_up
 from orchestrator.runtime.model_request import Prepared, follow_request, prepare_request
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.runtime.sq_entries import drained_call, failed_call, failed_process, refused_call
 from orchestrator.tools.tool_context import CallSite, DeltaSink
 
 SHUTTING_DOWN = "the worker is shutting down"

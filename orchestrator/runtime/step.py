@@ -26,11 +26,11 @@ from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals, Arrived, Bisect
 from orchestrator.runtime.committing import Delta
-from orchestrator.runtime.intake import Unreadable, failed_call
 from orchestrator.runtime.journal import Step
 from orchestrator.runtime.lookups import looks_up
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.side_work import SideWork, call_of
+from orchestrator.runtime.sq_entries import Unreadable, failed_call
 
 MAX_STEP_ENTRIES = 128
 MAX_STEP_BYTES = 256 << 10

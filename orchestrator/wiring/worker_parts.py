@@ -47,7 +47,6 @@ from orchestrator.rollouts.deletion import DeletedFiles, removing
 from orchestrator.rollouts.signed_notes import Signers, VerifierKey
 from orchestrator.runtime import OutageFilter, log
 from orchestrator.runtime.burial import Burial
-from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.library import Files
 from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.ports import AboutWorker, Ports
@@ -55,6 +54,7 @@ from orchestrator.runtime.renewal import Confirm, Renewal, Report
 from orchestrator.runtime.request_costs import Accounting
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.same_folder import RecentChecks
+from orchestrator.runtime.sq_entries import PatientTexts
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.policy_paths import COPIES, InvalidPolicy

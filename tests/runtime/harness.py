@@ -33,12 +33,12 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.rollouts.session_summary import Position
-from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import BEGINNING as UNBORN
 from orchestrator.runtime.loader import Cache, fold_entries
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.renewal import Renewal
 from orchestrator.runtime.runner import Ended, Runner, RunnerConfig
+from orchestrator.runtime.sq_entries import PatientTexts
 from orchestrator.runtime.unserved_cancels import GRACE_MS
 from orchestrator.runtime.worker import Worker, WorkerConfig
 from orchestrator.views.event import Event

@@ -10,7 +10,7 @@ from orchestrator.core.calls import Call, CallWork
 from orchestrator.core.commands import CallFinished
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import written
-from orchestrator.runtime.intake import drained_call, failed_call, refused_call
+from orchestrator.runtime.sq_entries import drained_call, failed_call, refused_call
 from tests.core.driver import a_command, a_patch
 
 COMMAND = a_command("make").work(sandboxed=True)

@@ -17,9 +17,9 @@ from orchestrator.protocol import bounds, ops
 from orchestrator.protocol.events import BackgroundEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import MalformedSubmission
-from orchestrator.runtime import intake, step
-from orchestrator.runtime.intake import command_of
+from orchestrator.runtime import sq_entries, step
 from orchestrator.runtime.runner import Ended
+from orchestrator.runtime.sq_entries import command_of
 from orchestrator.runtime.step import submission_of
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
@@ -253,7 +253,7 @@ async def test_an_entry_that_cannot_be_read_is_told_of_in_its_turn(
             raise RecursionError("too deep")
         return command_of(entry)
 
-    monkeypatch.setattr(intake, "command_of", unreadable)
+    monkeypatch.setattr(sq_entries, "command_of", unreadable)
     session = await harness.session()
     await harness.say(session, "hello", "good")
     await harness.say(session, POISON, "bad")

@@ -15,9 +15,9 @@ from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.plans import RequestUserInputAnswer, RequestUserInputResponse
 from orchestrator.protocol.submission import Submission
-from orchestrator.runtime.intake import with_texts
 from orchestrator.runtime.runner import Ended
 from orchestrator.runtime.runner_context import RunnerContext
+from orchestrator.runtime.sq_entries import with_texts
 from tests.runtime.harness import Harness, runner_config
 from tests.runtime.players import message
 

@@ -22,7 +22,7 @@ from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.wire import written
 from orchestrator.requests import request_of as request_of_event
 from orchestrator.rollouts.signed_notes import REQUESTS, Signers
-from orchestrator.runtime.intake import MOST_KEY
+from orchestrator.runtime.sq_entries import MOST_KEY
 from orchestrator.views.approvals import Asked, signed
 from tests.core.driver import RULES
 from tests.rollouts.bundles import ADA, OPERATOR

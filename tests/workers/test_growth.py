@@ -25,8 +25,8 @@ from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
-from orchestrator.runtime.intake import PatientTexts
 from orchestrator.runtime.loader import restore_session
+from orchestrator.runtime.sq_entries import PatientTexts
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.workers.actors import DAY_MS, Author, head_of, is_told, log_of, session_id, some_entries
 from workers import upkeep_resting
