@@ -11,7 +11,7 @@ from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
-from orchestrator.runtime.library import PATIENCE_S, NoFiles
+from orchestrator.runtime.machine_files import PATIENCE_S, NoFiles
 
 if TYPE_CHECKING:
     from sim.seen import Seen

@@ -51,8 +51,8 @@ from orchestrator.protocol.ops import (
 from orchestrator.protocol.wire import written
 from orchestrator.runtime import log
 from orchestrator.runtime.committing import Delta
-from orchestrator.runtime.library import PATIENCE_S, Library
 from orchestrator.runtime.lookups import NOISE_BYTES, TreeLookups
+from orchestrator.runtime.machine_files import PATIENCE_S, Library
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.sq_entries import Unreadable, with_signature, with_texts
 from orchestrator.runtime.unserved_cancels import taken_at_once

@@ -43,8 +43,8 @@ from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.rollout_file import path_beside
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.session_summary import Position
-from orchestrator.runtime.library import PATIENCE_S
 from orchestrator.runtime.loader import BEGINNING, BrokenLog, fold_entries
+from orchestrator.runtime.machine_files import PATIENCE_S
 from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.tools.agent_tools import BATCHED, NAMES

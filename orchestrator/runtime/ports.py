@@ -44,7 +44,7 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.rollout_file import Files, locked
-from orchestrator.runtime.library import Library, NoFiles
+from orchestrator.runtime.machine_files import Library, NoFiles
 from orchestrator.runtime.same_folder import WorkspaceCheck, check_workspace
 from orchestrator.telemetry.observer import Observer
 from orchestrator.tools.tool_context import CallSite, DeltaSink

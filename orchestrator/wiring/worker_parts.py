@@ -47,8 +47,8 @@ from orchestrator.rollouts.deletion import DeletedFiles, removing
 from orchestrator.rollouts.signed_notes import Signers, VerifierKey
 from orchestrator.runtime import OutageFilter, log
 from orchestrator.runtime.burial import Burial
-from orchestrator.runtime.library import Files
 from orchestrator.runtime.loader import restore_session
+from orchestrator.runtime.machine_files import Files
 from orchestrator.runtime.ports import AboutWorker, Ports
 from orchestrator.runtime.renewal import Confirm, Renewal, Report
 from orchestrator.runtime.request_costs import Accounting

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.runtime import library
-from orchestrator.runtime.library import custom_prompts
+from orchestrator.runtime import machine_files
+from orchestrator.runtime.machine_files import custom_prompts
 
 
 @pytest.fixture
@@ -69,9 +69,9 @@ def test_more_prompts_than_are_listed_are_left_out_with_a_warning(
 ) -> None:
     for name in "abcd":
         (folder / f"{name}.md").write_text("x" * 10)
-    monkeypatch.setattr(library, "MOST_PROMPTS", 3)
+    monkeypatch.setattr(machine_files, "MOST_PROMPTS", 3)
     assert listed(folder)[0] == ["a", "b", "c"]
-    monkeypatch.setattr(library, "MOST_BYTES_TOGETHER", 25)
+    monkeypatch.setattr(machine_files, "MOST_BYTES_TOGETHER", 25)
     names, (warning,) = listed(folder)
     assert names == ["a", "b"]
     assert "c.md and those behind it were left out" in warning

@@ -15,8 +15,8 @@ from orchestrator.core.ids import SessionId
 from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
-from orchestrator.runtime import library
-from orchestrator.runtime.library import NoFiles
+from orchestrator.runtime import machine_files
+from orchestrator.runtime.machine_files import NoFiles
 from orchestrator.runtime.runner import Ended
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate, lost
@@ -280,11 +280,11 @@ async def test_lookup_that_fails_is_an_error_under_its_id(
 
 
 async def test_files_that_do_not_answer_are_given_up_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(library, "PATIENCE_S", 0.01)
+    monkeypatch.setattr(machine_files, "PATIENCE_S", 0.01)
     held = asyncio.Event()
     loop = asyncio.get_running_loop()
     with pytest.raises(TimeoutError):
-        await library._read(lambda: asyncio.run_coroutine_threadsafe(held.wait(), loop).result())
+        await machine_files._read(lambda: asyncio.run_coroutine_threadsafe(held.wait(), loop).result())
     held.set()
 
 

@@ -15,7 +15,7 @@ from orchestrator.core import history as core_images
 from orchestrator.core.history import check_image_url
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
-from orchestrator.runtime.library import Files
+from orchestrator.runtime.machine_files import Files
 from orchestrator.tools import images
 from orchestrator.tools.images import data_url, dimensions, fitting_data_url
 
