@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from orchestrator.core import evolve
 from orchestrator.core.decide import agent
-from orchestrator.folders import keeper_process, merge, names
+from orchestrator.folders import keeper_process, merge, names, stat_cache
 from orchestrator.folders.build import Build
 from orchestrator.folders.merge import Planner
 from orchestrator.folders.scan import Scan
 from orchestrator.runtime.side_work import FolderWork
 from orchestrator.tools import subagents
+from orchestrator.workspaces import claimed_folder
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.service import MachineFolders
 from sim.mutant import Mutant, text
@@ -18,7 +19,7 @@ DEFECTS = (
     Mutant(
         "offers lack the packs of their bases",
         "an agent whose folder was packed anew offers it without the packs of what it began with",
-        text(agent, "offered", "(*stat_cache.base_packs, *stat_cache.packs)", "stat_cache.packs"),
+        text(agent, "offered", "(*known.base_packs, *known.packs)", "known.packs"),
         "contents",
     ),
     Mutant(
@@ -36,7 +37,7 @@ DEFECTS = (
     Mutant(
         "packs before the last one are forgotten",
         "a session's folder is made from its first pack and the last one, without those between",
-        text(evolve, "_saved", "(*stat_cache.packs, fact.pack)", "(*stat_cache.packs[:1], fact.pack)"),
+        text(evolve, "_saved", "(*known.packs, fact.pack)", "(*known.packs[:1], fact.pack)"),
         "contents",
     ),
     Mutant(
@@ -110,7 +111,7 @@ DEFECTS = (
     Mutant(
         "later merges begin at the beginning",
         "a second merge of an agent brings what the first one has brought, too",
-        text(subagents, "_merge", "offer.base if known is None else stat_cache.snapshot", "offer.base"),
+        text(subagents, "_merge", "offer.base if known is None else known.snapshot", "offer.base"),
         "contents",
     ),
     Mutant(
@@ -125,8 +126,8 @@ DEFECTS = (
         text(
             MachineFolders,
             "changed",
-            "claimed_folder.standing = FolderSnapshot(result.snapshot)",
-            "claimed_folder.standing = claimed_folder.stored = FolderSnapshot(result.snapshot)",
+            "held.standing = FolderSnapshot(result.snapshot)",
+            "held.standing = held.stored = FolderSnapshot(result.snapshot)",
         ),
         "folders",
     ),
@@ -136,8 +137,8 @@ DEFECTS = (
         text(
             MachineFolders,
             "changed",
-            "await claimed_folder.asking.acquire()",
-            "claimed_folder.asking = asyncio.Lock()\n            await claimed_folder.asking.acquire()",
+            "await held.asking.acquire()",
+            "held.asking = asyncio.Lock()\n            await held.asking.acquire()",
         ),
         "contents",
     ),
@@ -170,8 +171,8 @@ DEFECTS = (
         text(
             agent,
             "began_with",
-            "f.WorkspaceBegun(stat_cache.snapshot, stat_cache.packs, stat_cache.omitted)",
-            "f.WorkspaceBegun(stat_cache.base, stat_cache.base_packs, stat_cache.omitted)",
+            "f.WorkspaceBegun(known.snapshot, known.packs, known.omitted)",
+            "f.WorkspaceBegun(known.base, known.base_packs, known.omitted)",
         ),
         "contents",
     ),

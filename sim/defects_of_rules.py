@@ -10,7 +10,7 @@ from orchestrator.core.decide import agent, call, call_end, request, takeover, t
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.modes import Proposal
-from orchestrator.runtime import lookups, model_request, runner
+from orchestrator.runtime import lookups, model_request, runner, sq_entries
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.worker import Worker
 from sim.mutant import Mutant, lua, swapped, text

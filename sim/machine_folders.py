@@ -34,7 +34,7 @@ from orchestrator.folders import stat_cache as folder_take
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, Place
 from orchestrator.protocol.ids import CallId, SnapshotId
-from orchestrator.workspaces import copies
+from orchestrator.workspaces import copies, host_folders
 from orchestrator.workspaces.claimed_folder import Held
 from orchestrator.workspaces.copies import Copy, Deadlines, MachineConfig
 from orchestrator.workspaces.host_folders import HostFolder, HostFolders
