@@ -23,7 +23,7 @@ from orchestrator.core.calls import Exec
 from orchestrator.protocol.commands import UnknownCommand
 from orchestrator.tools import exec_policy
 from orchestrator.tools.commands import bash, safety
-from orchestrator.tools.commands.script_process import _READERS
+from orchestrator.tools.commands.bash_grammar import _READERS
 from sim.ledger import Ledger, Reading
 
 LOST: Final = ("dies", "dies midway", "dies before", "hangs", "late")

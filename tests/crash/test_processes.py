@@ -127,7 +127,7 @@ async def test_a_worker_whose_supervisor_was_killed_goes_on_under_another() -> N
         errand = asyncio.create_task(person.ask("errand 1: long exec patch"))
         command = await running_command(harness)
         children = Path("/proc", str(worker.pid), "task", str(worker.pid), "children").read_text().split()
-        reads_scripts = b"orchestrator.tools.commands.script_process"
+        reads_scripts = b"orchestrator.tools.commands.bash_grammar"
         [supervisor] = [
             one for one in children if reads_scripts not in Path("/proc", one, "cmdline").read_bytes()
         ]

@@ -117,7 +117,7 @@ def _source(script: str) -> bytes | None:
 
 
 # ── script reader ─────────────────────────────────────────────────────────────────────────────────
-# Asks the process that reads scripts (`script_process`), and starts it: when it is first needed, and
+# Asks the process that reads scripts (`bash_grammar`), and starts it: when it is first needed, and
 # again.
 #
 # One that is lost or late says nothing of the script: it is started again and asked again. A script that
@@ -134,7 +134,7 @@ START_S: Final = 30.0
 _LENGTH: Final = struct.Struct("!I")
 MOST_BYTES: Final = 64 << 20
 """Of an answer: more than the parts of the longest script take."""
-_MODULE: Final = "orchestrator.tools.commands.script_process"
+_MODULE: Final = "orchestrator.tools.commands.bash_grammar"
 
 
 class _Reader:

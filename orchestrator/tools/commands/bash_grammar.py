@@ -1,4 +1,4 @@
-"""The process that reads scripts for another one: `python -m orchestrator.tools.commands.script_process`.
+"""The grammar of plain scripts, as a process: `python -m orchestrator.tools.commands.bash_grammar`.
 
 Models write the scripts, and the grammar is C: some scripts crash it, or keep it busy for ever. So this
 process has no environment, little memory and little time for each script; it cannot write, connect or start
@@ -25,9 +25,6 @@ from orchestrator.tools.commands.bash_words import PATCH_NAMES, PlainScript, Wor
 
 # ── bash patch ────────────────────────────────────────────────────────────────────────────────────
 # Reads a shell script as one call of apply_patch with a here-document, or as none.
-#
-# The grammar is C that some scripts crash or keep busy for ever: only `script_process` imports this
-# module.
 
 
 def patch_call(source: bytes) -> tuple[str, str | None] | None:
@@ -102,8 +99,7 @@ def _text(node: Node) -> str:
 # narrow lexer has to account for every byte of the source. A construct that the grammar misreads (it
 # takes `a\<newline>b` for two words, `coproc` for a command) is then refused instead of trusted.
 #
-# The grammar is C that some scripts crash or keep busy for ever: only `script_process` imports this
-# module, in a process that has nothing to lose.
+# The grammar is C that some scripts crash or keep busy for ever: nothing else may import this module.
 
 
 # Immutable, and so shared; a `Parser` is not, and costs less than a microsecond to make.
