@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.broker import follow
 from orchestrator.core import agent_views, context, modes
 from orchestrator.core.calls.ask import QuestionWork
-from orchestrator.core.decide import agent, task
+from orchestrator.core.decide import agent, mail_delivery, task
 from orchestrator.runtime import model_request
 from sim.mutant import Mutant, swapped, text
 
@@ -36,7 +36,7 @@ DEFECTS = (
     Mutant(
         "interrupting letters wait",
         "letters that interrupt are told in the order of arrival, and not before all others",
-        text(agent, "in_order", "sorted(inbox, key=lambda mail: not mail.interrupt)", "list(inbox)"),
+        text(mail_delivery, "in_order", "sorted(inbox, key=lambda mail: not mail.interrupt)", "list(inbox)"),
         "letters",
     ),
     Mutant(
@@ -59,19 +59,19 @@ DEFECTS = (
     Mutant(
         "letters are numbered by their last",
         "the call that tells of letters has the number of the last of them",
-        text(agent, "_synthetic", "{group[0].n}", "{group[-1].n}"),
+        text(mail_delivery, "_synthetic", "{group[0].n}", "{group[-1].n}"),
         "family",
     ),
     Mutant(
         "letters are taken and not told",
         "letters that an await has no room for leave the inbox all the same",
-        text(agent, "collect", "take(draft, taken)", "take(draft, mails)"),
+        text(mail_delivery, "collect", "take(draft, taken)", "take(draft, mails)"),
         "letters",
     ),
     Mutant(
         "results stay unread",
         "a child whose result was read counts as one whose result waits",
-        text(agent, "_read", "if idle:", "if False:"),
+        text(mail_delivery, "_read", "if idle:", "if False:"),
         "tree",
     ),
     Mutant(

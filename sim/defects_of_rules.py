@@ -6,7 +6,7 @@ from typing import Any
 
 from orchestrator.core import decide, evolve, lines, outstanding, snapshot, user_turns
 from orchestrator.core.calls import Call, ClientToolWork, Exec, Mcp, UserInputWork, ask
-from orchestrator.core.decide import agent, call, call_end, request, takeover, task
+from orchestrator.core.decide import agent, call, call_end, mail_delivery, request, takeover, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
 from orchestrator.core.modes import Proposal
@@ -93,13 +93,13 @@ DEFECTS = (
     Mutant(
         "words to a closed root are dropped",
         "a message to the root that meets a closed session is answered with nothing",
-        text(agent, "publish_undelivered", "draft.add(e.event(id, error))", "pass"),
+        text(mail_delivery, "publish_undelivered", "draft.add(e.event(id, error))", "pass"),
         "several",
     ),
     Mutant(
         "words to ended agents are dropped",
         "a message to an agent that was cancelled first is answered with nothing",
-        text(agent, "publish_undelivered", "draft.tree.publish(", "("),
+        text(mail_delivery, "publish_undelivered", "draft.tree.publish(", "("),
         "tree",
     ),
     Mutant(

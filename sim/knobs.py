@@ -13,7 +13,7 @@ from random import Random
 
 from orchestrator.broker import job_queue
 from orchestrator.core.chain import ChainKey
-from orchestrator.core.decide import agent, task
+from orchestrator.core.decide import agent, mail_delivery, task
 from orchestrator.rollouts import redaction
 from orchestrator.runtime import step
 from orchestrator.tools.exec import worker_processes
@@ -21,8 +21,8 @@ from orchestrator.tools.exec import worker_processes
 _SMALL = (
     (task, "MOST_ITEMS", 2),
     (agent, "MOST_TOLD", 1),
-    (agent, "MOST_LETTERS", 1),
-    (agent, "MOST_BYTES", 900),
+    (mail_delivery, "MOST_LETTERS", 1),
+    (mail_delivery, "MOST_BYTES", 900),
     (job_queue, "MOST_WAITING", 2),
     (step, "MAX_STEP_ENTRIES", 24),
     (worker_processes, "UNSEEN_S", 5.0),

@@ -10,9 +10,10 @@ as it was. The command's own rule comes first, then `transitions.advance`.
     request       model requests: their answers, item by item, and what follows when one breaks
     call          a tool call: assessed, approved or answered, run, finished
     call_end      the end of a call; commands that outlive it; questions of MCP servers in its middle
-    agent         an agent itself: its status, its inbox, its folder, how it is cancelled
+    agent         an agent itself: its status, its folder, how it is cancelled
     agent_calls   calls about agents: creation, words, the wait for them; the same by people
-    mail          what comes from other sessions of the tree
+    mail_arrival  what comes from other sessions of the tree
+    mail_delivery what of it a model reads, and how
     folder        the folder of a portable session with the script that prepares it
     takeover      stops, and what a lost worker has left behind
     transitions   what follows from the state itself, whatever command led to it
@@ -53,7 +54,7 @@ from orchestrator.core.decide.folder import (
     setup_begins,
     setup_ended,
 )
-from orchestrator.core.decide.mail import end_agent, mail_arrived
+from orchestrator.core.decide.mail_arrival import end_agent, mail_arrived
 from orchestrator.core.decide.ops import file_not_written, instructions_read, looked_up, submitted
 from orchestrator.core.decide.request import (
     begin_request,

@@ -25,29 +25,31 @@ from orchestrator.core.compaction import newest_texts, stored_texts
 from orchestrator.core.context import context_told, standing_instructions
 from orchestrator.core.counts import counted
 from orchestrator.core.decide.agent import (
-    await_result,
     began_with,
     begin_copy,
     cancel_line,
-    collect,
     copy_for,
     facts_in_copy,
     flag_and_notify,
+    lacks_copy,
+    moved,
+    settings_in_copy,
+    unfit_folder,
+)
+from orchestrator.core.decide.call_end import close
+from orchestrator.core.decide.draft import STARTING, Draft
+from orchestrator.core.decide.mail_delivery import (
+    await_result,
+    collect,
     forget_children,
     in_order,
     is_instruction,
     key_of_person,
-    lacks_copy,
-    moved,
     publish_depths,
     publish_read,
-    settings_in_copy,
     take,
-    unfit_folder,
     watchers,
 )
-from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.draft import STARTING, Draft
 from orchestrator.core.entries import Entry, encode_json
 from orchestrator.core.frozen import record
 from orchestrator.core.history import call_output

@@ -22,7 +22,7 @@ from orchestrator.core.compaction import (
     nothing_said,
     stored_texts,
 )
-from orchestrator.core.decide.agent import deliver, heading
+from orchestrator.core.decide.agent import heading
 from orchestrator.core.decide.draft import (
     DoesNotFit,
     Draft,
@@ -32,6 +32,7 @@ from orchestrator.core.decide.draft import (
     show_made,
     show_thinking,
 )
+from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, fail, first_said, token_count
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import BESIDE, CALL_KINDS, call_output, message_text, searched

@@ -1,4 +1,4 @@
-"""Messages of other sessions, and what each leads to."""
+"""Mail that arrives: messages of other sessions, and what each leads to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from orchestrator.core import facts as f
 from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.commit_parts import SLOTS, Debit
-from orchestrator.core.decide import agent
+from orchestrator.core.decide import agent, mail_delivery
 from orchestrator.core.decide.agent_calls import helper_done, interrupt_below, variant_done
 from orchestrator.core.decide.call import routed_answer
 from orchestrator.core.decide.draft import Draft
@@ -31,7 +31,7 @@ def mail_arrived(draft: Draft, command: MailArrived) -> None:
         case "status":
             _child_status(draft, command.payload)
         case "gone":
-            agent.forget_children(draft, [AgentId(int(command.payload["agent_id"]))])
+            mail_delivery.forget_children(draft, [AgentId(int(command.payload["agent_id"]))])
         case "ended":
             _ended(draft, command.payload)
         case "interrupt":
@@ -57,9 +57,9 @@ def _message(draft: Draft, command: MailArrived) -> None:
     prompt = content.get("prompt")
     if over or not prompt:
         draft.tree.take(command.interrupt)
-        agent.publish_inbox(draft, draft.state.facts)
+        mail_delivery.publish_inbox(draft, draft.state.facts)
         if over:
-            agent.publish_undelivered(draft, [command.key])
+            mail_delivery.publish_undelivered(draft, [command.key])
         elif command.interrupt:
             stop(draft, "interrupted", command.key)
         return
@@ -115,12 +115,12 @@ def _completion(draft: Draft, command: MailArrived) -> None:
     child = draft.state.tree.children[id]
     if child.pruned or tree.pruned or tree.canceling or draft.state.closing or draft.state.closed:
         draft.tree.take(command.interrupt)
-        agent.publish_inbox(draft, draft.state.facts)
+        mail_delivery.publish_inbox(draft, draft.state.facts)
         if content["status"] == "canceled":
             _ended(draft, content)
     elif child.helper:
         draft.tree.take(command.interrupt)
-        agent.publish_inbox(draft, draft.state.facts)
+        mail_delivery.publish_inbox(draft, draft.state.facts)
         helper_done(draft, child, content)
         variant_done(draft, child, content)
     else:
@@ -145,7 +145,7 @@ def _correct(draft: Draft, agent_id: AgentId, content: JsonMapping) -> None:
         return
     if status == "ready" and content["turn"] and not any(mail.agent_id == agent_id for mail in tree.inbox):
         status = "idle"
-        agent.publish_read(draft, child, content)
+        mail_delivery.publish_read(draft, child, content)
     draft.add(f.ChildChanged(agent_id, {"status": status}))
 
 
