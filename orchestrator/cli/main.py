@@ -93,7 +93,7 @@ COMMANDS: Mapping[str, tuple[str, str, str]] = {
     "bundle": ("bundle", "bundle", "Writes a whole tree as a file that a stranger can check."),
     "revoke": ("cancel", "revoke", "Takes a session away from its worker, or readmits a quarantined one."),
     "trust": ("trust", "trust", "Lets a folder's dendro.toml set everything, as long as it stays as it is."),
-    "stats": ("workers", "stats", "Shows how much there is to do, pool by pool, and who does it."),
+    "stats": ("stats", "stats", "Shows how much there is to do, pool by pool, and who does it."),
     "worker": ("processes", "worker", "Claims sessions and runs their turns, until it is told to drain."),
     "upkeep": ("processes", "upkeep", "Keeps a deployment tidy: archiving, retention, late timers."),
     "notary": ("notary", "notary", "States the heads of all logs in a register that it signs."),
