@@ -182,8 +182,8 @@ async def _code(invocation: Invocation, scope: Scope) -> str:
     import os
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.bearer_tokens import new_code
     from orchestrator.gateways.principals import user_name
+    from orchestrator.gateways.window.sign_in import new_code
 
     async with opened(invocation.settings()) as found:
         return await new_code(found.broker.requests, user_name(), scope, os.urandom)

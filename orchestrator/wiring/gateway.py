@@ -18,10 +18,11 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import SharedReads
 from orchestrator.core.frozen import record
 from orchestrator.gateways.app_server.client_connection import AppServer
-from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, Windows, new_code
+from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.bursts import Messages
 from orchestrator.gateways.principals import Scope, user_name
 from orchestrator.gateways.sq_eq import SqEqDoor
+from orchestrator.gateways.window.sign_in import Windows, new_code
 from orchestrator.gateways.wires.addresses import HTTP, Address, HttpRules
 from orchestrator.gateways.wires.authentication import Authentication, TokenLookUp, TokenWatch
 from orchestrator.gateways.wires.byte_wire import SocketStream, Wire

@@ -10,8 +10,9 @@ from typing import Any, Literal
 import jwt
 import pytest
 
-from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, TokenWish, Windows, new_token
+from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, TokenWish, new_token
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.window.sign_in import Windows
 from orchestrator.model.issuer import Issuer
 from tests.issuer import TestIssuer, issuer
 

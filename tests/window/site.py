@@ -15,10 +15,11 @@ import httpx
 
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.write_items import notifications
-from orchestrator.gateways.bearer_tokens import PrincipalLookUp, TokenWish, Windows, new_code, new_token
+from orchestrator.gateways.bearer_tokens import PrincipalLookUp, TokenWish, new_token
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window.door import Window, WindowPorts
 from orchestrator.gateways.window.pages import Pages, read_pages
+from orchestrator.gateways.window.sign_in import Windows, new_code
 from orchestrator.gateways.wires.addresses import HttpRules, parse_address
 from orchestrator.gateways.wires.authentication import Authentication, TokenWatch
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening

@@ -10,18 +10,10 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.gateways.bearer_tokens import (
-    NotSignedIn,
-    PrincipalLookUp,
-    TokenWish,
-    Windows,
-    listed,
-    new_code,
-    new_token,
-    revoke,
-)
+from orchestrator.gateways.bearer_tokens import PrincipalLookUp, TokenWish, listed, new_token, revoke
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window.door import MOST_WRONG, WRONG_S, Tries
+from orchestrator.gateways.window.sign_in import NotSignedIn, Windows, new_code
 from tests.runtime.harness import Harness
 from tests.window.site import KEY, Site
 

@@ -34,11 +34,11 @@ from orchestrator.gateways.app_server.live_threads import LiveThreads
 from orchestrator.gateways.app_server.method import Method, Params
 from orchestrator.gateways.app_server.methods import METHODS, refusal
 from orchestrator.gateways.app_server.outbox import Outbox
-from orchestrator.gateways.bearer_tokens import KEY, NotSignedIn, Windows
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
 from orchestrator.gateways.submit import OpRefused
 from orchestrator.gateways.window.feeds import TOPICS, Feeds, deleted_json
 from orchestrator.gateways.window.pages import KEPT, File, Pages
+from orchestrator.gateways.window.sign_in import KEY, NotSignedIn, Windows
 from orchestrator.gateways.window.stream import (
     THREAD,
     Asked,
