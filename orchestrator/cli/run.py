@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from orchestrator.protocol.review import ReviewRequest
     from orchestrator.protocol.scalars import ModeKind
     from orchestrator.settings import Settings
-    from orchestrator.terminal.conversation import Conversation
+    from orchestrator.terminal.watched_turn import Conversation
     from orchestrator.wiring.open_deployment import Opened
     from workers.companion import Companion
 
@@ -256,7 +256,7 @@ def _begins(wish: Wish) -> bool:
 
 def _is_conversation(wish: Wish) -> bool:
     """Whether a person is at the terminal and no prompt was given."""
-    from orchestrator.terminal.conversation import at_a_terminal
+    from orchestrator.terminal.watched_turn import at_a_terminal
 
     return not _begins(wish) and not wish.json and at_a_terminal()
 
@@ -281,9 +281,9 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
     from orchestrator.broker.follow import BEGINNING, EqCursor
     from orchestrator.cli.invocation import opened
     from orchestrator.gateways.submit import left_behind
-    from orchestrator.terminal.conversation import Conversation, Seat, at_a_terminal, take_up_requests
     from orchestrator.terminal.live import JsonView, LiveView
     from orchestrator.terminal.notifications import Calling, notifications
+    from orchestrator.terminal.watched_turn import Conversation, Seat, at_a_terminal, take_up_requests
 
     view = JsonView() if wish.json else LiveView()
     async with opened(settings, view.note, insists=True) as found:
@@ -320,8 +320,8 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
 async def _leave_behind(settings: Settings, wish: Wish) -> ExitCode:
     """Hands a task in, and says who does it; the id alone is on stdout."""
     from orchestrator.cli.invocation import opened
-    from orchestrator.terminal.conversation import Conversation, Seat
     from orchestrator.terminal.live import LiveView
+    from orchestrator.terminal.watched_turn import Conversation, Seat
     from orchestrator.views.sessions import no_worker
     from orchestrator.views.workers import serving_pool
 

@@ -17,10 +17,10 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.requests import Request
 from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
-from orchestrator.terminal.conversation import TYPED_IN_VAIN, Prompt, Typed, View, scrolls
 from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
+from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Prompt, Typed, View, scrolls
 from orchestrator.views.agent_past import with_messages
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.asked_requests import OpenRequests

@@ -45,7 +45,13 @@ from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.submission import Submission
 from orchestrator.requests import Request
 from orchestrator.settings import Settings
-from orchestrator.terminal.conversation import (
+from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.live import LiveView, reminder
+from orchestrator.terminal.notifications import Calling, notifications
+from orchestrator.terminal.origin import Origin, changed_from_here, forked, typed_request
+from orchestrator.terminal.streams import STDOUT
+from orchestrator.terminal.text import one_line
+from orchestrator.terminal.watched_turn import (
     Conversation,
     Seat,
     Typed,
@@ -53,12 +59,6 @@ from orchestrator.terminal.conversation import (
     take_up_requests,
     who_goes_on,
 )
-from orchestrator.terminal.faults import ExitCode, Fault
-from orchestrator.terminal.live import LiveView, reminder
-from orchestrator.terminal.notifications import Calling, notifications
-from orchestrator.terminal.origin import Origin, changed_from_here, forked, typed_request
-from orchestrator.terminal.streams import STDOUT
-from orchestrator.terminal.text import one_line
 from orchestrator.views.agent_past import page_before
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible, whole_or_note

@@ -21,9 +21,9 @@ from orchestrator.model.provider_errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.scalars import Delivery
-from orchestrator.terminal.conversation import Conversation, Seat
 from orchestrator.terminal.faults import ExitCode
 from orchestrator.terminal.live import LiveView
+from orchestrator.terminal.watched_turn import Conversation, Seat
 from orchestrator.views import SetAside
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, hasty_broker

@@ -11,7 +11,7 @@ import pytest
 from orchestrator.protocol import ops
 from orchestrator.protocol.wire import written
 from orchestrator.requests import request_of
-from orchestrator.terminal.conversation import CANCEL, Prompt
+from orchestrator.terminal.watched_turn import CANCEL, Prompt
 from tests.cli.machine import Machine, says
 
 AUTH = {

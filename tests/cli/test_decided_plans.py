@@ -14,8 +14,8 @@ from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.wire import written
 from orchestrator.requests import request_of
-from orchestrator.terminal.conversation import PLANNED, Prompt
 from orchestrator.terminal.faults import Fault
+from orchestrator.terminal.watched_turn import PLANNED, Prompt
 from orchestrator.views.approvals import Asked
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event

@@ -14,10 +14,10 @@ from orchestrator.core.counts import age
 from orchestrator.protocol import ops
 from orchestrator.requests import request_of
 from orchestrator.requests.approvals import command_text
-from orchestrator.terminal.conversation import Prompt
 from orchestrator.terminal.faults import ExitCode, Fault, explain
 from orchestrator.terminal.live import DIFF_LINES, OUTPUT_LINES, Live, show_request
 from orchestrator.terminal.text import plain
+from orchestrator.terminal.watched_turn import Prompt
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.tree import message_summary

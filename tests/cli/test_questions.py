@@ -13,9 +13,9 @@ from orchestrator.broker.follow import BEGINNING
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol.wire import written
 from orchestrator.requests import request_of
-from orchestrator.terminal.conversation import Conversation, Prompt, Seat
 from orchestrator.terminal.faults import Fault, report
 from orchestrator.terminal.live import Live, LiveView, reminder, show_request
+from orchestrator.terminal.watched_turn import Conversation, Prompt, Seat
 from orchestrator.views.event import Event
 
 COMMAND = {"type": "exec_approval_request", "call_id": "c1", "command": ["bash", "-lc", "ls"], "cwd": "/w"}
