@@ -13,7 +13,7 @@ from orchestrator.core.state import Process, State, Task
 from orchestrator.protocol.events import Error, ExecCommandEnd
 from orchestrator.protocol.mcp import Tool as McpTool
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject, JsonValue
-from orchestrator.tools import brought_tools
+from orchestrator.tools import client_tool_calls
 from orchestrator.tools.agent_tools import AGENT_TOOLS
 from orchestrator.tools.apply_patch import NOT_IN_PLAN_MODE as NO_PATCH
 from orchestrator.tools.apply_patch import ApplyPatchTool
@@ -113,7 +113,7 @@ class Toolbox:
         if self._offered is None or self._offered[0] is not state:
             offers = [tool.offered(state) for tool in self._tools if _serves(tool, state)]
             offered = [offer for offer in offers if offer is not None]
-            offered += brought_tools.offered(state, self._by_name.keys())
+            offered += client_tool_calls.offered(state, self._by_name.keys())
             self._offered = state, offered
         offered = self._offered[1]
         # Last, so that a new server leaves the beginning of every request as it was.
@@ -132,10 +132,10 @@ class Toolbox:
             return _not_here(call, task_of(site.state))
         if tool is not None:
             return await tool.assess(call, site)
-        if (brought := brought_tools.called(site.state, call)) is not None:
-            return brought_tools.assessed(site.state, call, brought)
-        if brought_tools.searches(site.state, call):
-            return brought_tools.searched(site.state, call)
+        if (brought := client_tool_calls.called(site.state, call)) is not None:
+            return client_tool_calls.assessed(site.state, call, brought)
+        if client_tool_calls.searches(site.state, call):
+            return client_tool_calls.searched(site.state, call)
         if self._mcp is not None and is_mcp(call.name) and call.item["type"] == "function_call":
             return await self._mcp.assess(call, site.state)
         return unsupported(call)

@@ -14,7 +14,7 @@ from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId
 from orchestrator.sandbox.probe import SandboxSupport
-from orchestrator.tools.brought_tools import offered
+from orchestrator.tools.client_tool_calls import offered
 from orchestrator.tools.tool_context import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.core.driver import Session, function_call, op, text

@@ -13,8 +13,8 @@ from orchestrator.core.client_tools import MOST_TOOLS, SEARCH, ClientTool, clien
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId
-from orchestrator.tools import brought_tools as offering
-from orchestrator.tools.brought_tools import MOST_FOUND, MOST_WORDS, offered, search
+from orchestrator.tools import client_tool_calls as offering
+from orchestrator.tools.client_tool_calls import MOST_FOUND, MOST_WORDS, offered, search
 from orchestrator.tools.toolbox import Toolbox
 from tests.core.driver import Session, function_call, op, text
 
