@@ -13,8 +13,9 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.rollouts.signed_notes import Signers
+    from orchestrator.views.audit_cost import Cost
     from orchestrator.views.audit_questions import Answer
-    from orchestrator.views.audited import Cost, Decided, Source
+    from orchestrator.views.audit_who import Decided, Source
 
 audit = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Answers an auditor's questions.")
 SOURCE = Annotated[
@@ -60,13 +61,13 @@ def who(
     dendro audit who run.zip call_2 --trust auditor.json
     dendro audit who run.zip call_2 --json
     """
-    from orchestrator.views import audited
+    from orchestrator.views import audit_who
 
     signers = _signers(ctx, trust)
 
     async def answer(logs: Source) -> None:
         found, wrong = False, []
-        async for one in audited.who(logs, call, since, signers):
+        async for one in audit_who.who(logs, call, since, signers):
             found = True
             _show(_as_json(one, logs) if json else _decided(one, logs))
             wrong += [one.by_entry] if one.signed is False else []
@@ -96,14 +97,14 @@ def cost(
     dendro audit cost 0199a2b4 --by model
     """
     from orchestrator.cli.invocation import print_on_stderr
-    from orchestrator.views import audited
+    from orchestrator.views import audit_cost
 
     if by not in GROUPS:
         raise Fault(f"--by {by}: one of {', '.join(GROUPS)} is expected", ExitCode.USAGE)
 
     async def answer(logs: Source) -> None:
-        total = audited.Total()
-        for one in await audited.cost(logs, by, total):  # type: ignore[arg-type]
+        total = audit_cost.Total()
+        for one in await audit_cost.cost(logs, by, total):  # type: ignore[arg-type]
             _show(_as_json(one, logs) if json else _spent(one))
         if logs.spent is None:
             print_on_stderr(
@@ -352,16 +353,16 @@ def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[N
     from orchestrator.rollouts import RolloutError
     from orchestrator.rollouts.bundle_form import NewerFormat
     from orchestrator.rollouts.bundle_members import BadContainer, is_bundle
-    from orchestrator.views import audited
+    from orchestrator.views import audit_who
     from orchestrator.wiring.deployment import chain_key
 
     settings = Invocation.of(ctx).settings()
 
     async def of_file() -> Source | None:
         if is_bundle(Path(source)):
-            return audited.logs_of_bundle(Path(source), chain_key(settings))
+            return audit_who.logs_of_bundle(Path(source), chain_key(settings))
         if (path := existing_file(source)) is not None:
-            return audited.logs_of_export(path, chain_key(settings))
+            return audit_who.logs_of_export(path, chain_key(settings))
         return None
 
     async def asked(logs: Source) -> Source:
@@ -376,7 +377,7 @@ def _ask(ctx: typer.Context, source: str, answer: Callable[[Source], Awaitable[N
         if (logs := await of_file()) is not None:
             return await asked(logs)
         async with opened(settings) as found:
-            return await asked(await audited.logs_of_tree(found, await found.find(source)))
+            return await asked(await audit_who.logs_of_tree(found, await found.find(source)))
 
     try:
         logs = asyncio.run(ask())

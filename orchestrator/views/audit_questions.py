@@ -39,7 +39,8 @@ from orchestrator.protocol.commands import ListFilesCommand, ReadCommand, Search
 from orchestrator.protocol.events import ExecCommandEnd, PatchApplyEnd
 from orchestrator.protocol.scalars import LargeText
 from orchestrator.protocol.wire import tag_of
-from orchestrator.views.audited import (
+from orchestrator.views.audit_cost import tokens
+from orchestrator.views.audit_who import (
     CALLS,
     MOST_ENTRIES,
     MOST_SHOWN,
@@ -50,7 +51,6 @@ from orchestrator.views.audited import (
     digest_of,
     has_network,
     name_of,
-    tokens,
 )
 
 

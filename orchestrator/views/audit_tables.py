@@ -22,8 +22,9 @@ from orchestrator.core.calls.patch import verb_of
 from orchestrator.core.entries import timestamp
 from orchestrator.core.sender import Sender
 from orchestrator.rollouts import RolloutError
+from orchestrator.views.audit_cost import cost
 from orchestrator.views.audit_questions import Answer, egress, redactions
-from orchestrator.views.audited import Source, Told, cost, digest_of, stated_text, who
+from orchestrator.views.audit_who import Source, Told, digest_of, stated_text, who
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

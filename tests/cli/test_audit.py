@@ -14,14 +14,14 @@ from orchestrator.cli.audit import audit
 from orchestrator.core.entries import timestamp
 from orchestrator.terminal.faults import Fault
 from orchestrator.views.audit_tables import TABLES, _safe, close_doors, tables
-from orchestrator.views.audited import logs_of_bundle
+from orchestrator.views.audit_who import logs_of_bundle
 from tests.core.driver import Session
 from tests.rollouts.bundles import zipped
 from tests.rollouts.conftest import double, kept
 from tests.rollouts.deployments import Kept
 from tests.rollouts.test_bundle_check import covered
 from tests.views.test_audit_questions import KEY, three, worked
-from tests.views.test_audited import logs_of
+from tests.views.test_audit_who import logs_of
 
 __all__ = ["double", "kept"]
 QUESTIONS = (

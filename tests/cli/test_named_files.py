@@ -20,7 +20,7 @@ from orchestrator.rollouts.signed_notes import MOST_KEY_BYTES, MOST_NOTE_BYTES, 
 from orchestrator.rollouts.verify import audit_file
 from orchestrator.rollouts.witnesses import MOST_SEEN_BYTES, MOST_STAMP_BYTES, NotWitnessed, Witness
 from orchestrator.terminal.faults import ExitCode, Fault
-from orchestrator.views.audited import logs_of_export
+from orchestrator.views.audit_who import logs_of_export
 from tests.rollouts import bundles as b
 
 SETTINGS: Any = SimpleNamespace(receipts=SimpleNamespace(url="memory://named"))

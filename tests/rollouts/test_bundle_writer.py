@@ -33,7 +33,7 @@ from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.redaction import Act, Wanted, plan_of, redact
 from orchestrator.rollouts.signed_notes import Signer
 from orchestrator.views.audit_questions import redactions
-from orchestrator.views.audited import logs_of_tree
+from orchestrator.views.audit_who import logs_of_tree
 from tests.rollouts.deployments import Kept, output, said
 from tests.rollouts.test_bundle_check import example
 

@@ -431,7 +431,7 @@ READ = {
     "orchestrator/tools/patch/plan.py": 3,
     "orchestrator/tools/patch/writer.py": 10,
     "orchestrator/tools/exec_policy.py": 1,
-    "orchestrator/views/audited.py": 2,
+    "orchestrator/views/audit_who.py": 2,
     "orchestrator/wiring/deployment.py": 1,
     "orchestrator/wiring/portable.py": 2,
     "orchestrator/wiring/worker_parts.py": 3,

@@ -25,6 +25,7 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.bundle_writer import Order, write_bundle
 from orchestrator.rollouts.redaction import Wanted, plan_of, redact
 from orchestrator.runtime.model_request import build_prompt
+from orchestrator.views.audit_cost import cost
 from orchestrator.views.audit_questions import (
     PATTERNS,
     Answer,
@@ -34,7 +35,7 @@ from orchestrator.views.audit_questions import (
     redactions,
     secrets,
 )
-from orchestrator.views.audited import Source, Told, cost, logs_of_bundle, logs_of_export, logs_of_tree, who
+from orchestrator.views.audit_who import Source, Told, logs_of_bundle, logs_of_export, logs_of_tree, who
 from tests.core.driver import USAGE, WORKSPACE, Session, a_command, a_patch, exec_end, op, patch_end, text
 from tests.rollouts.conftest import double, kept
 from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, new_facts

@@ -20,8 +20,9 @@ from orchestrator.core.tokens import Price
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.signed_notes import Signers
+from orchestrator.views.audit_cost import Total, cost
 from orchestrator.views.audit_questions import file
-from orchestrator.views.audited import Logs, Total, cost, who
+from orchestrator.views.audit_who import Logs, who
 from tests.core.driver import USAGE, Session, a_command, exec_end, op, text
 from tests.rollouts.bundles import ADA, OPERATOR
 
