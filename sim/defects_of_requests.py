@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.broker import follow
 from orchestrator.core import agent_views, context, modes
 from orchestrator.core.calls.ask import QuestionWork
-from orchestrator.core.decide import agent, mail_delivery, task
+from orchestrator.core.decide import mail_delivery, task
 from orchestrator.runtime import model_request
 from sim.mutant import Mutant, swapped, text
 
@@ -43,7 +43,7 @@ DEFECTS = (
         "letters of several agents are told as of one",
         "the result of an await has the letters of all senders in the group of the first",
         text(
-            agent,
+            mail_delivery,
             "by_sender",
             "(mail.agent_id, completions.get(mail.agent_id, 0))",
             "(0, completions.get(mail.agent_id, 0))",
