@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from orchestrator.core import decide, outstanding
-from orchestrator.core.calls.exec import DESTRUCTIVE_REASON, Exec
+from orchestrator.core.calls import approval_policy
+from orchestrator.core.calls.approval_policy import DESTRUCTIVE_REASON
 from orchestrator.core.decide import agent, call_end, ops, takeover, task
 from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.exec import supervisor_process
@@ -276,9 +277,9 @@ DEFECTS = (
         "unread commands are refused as dangerous",
         "the model is told that a command is dangerous which nobody could read",
         text(
-            Exec,
+            approval_policy,
             "_judged_risky",
-            '"the command is dangerous" if self.dangerous else self.risk',
+            '"the command is dangerous" if command.dangerous else _risk(command)',
             '"the command is dangerous"',
         ),
         _SCRIPTS,
@@ -286,7 +287,9 @@ DEFECTS = (
     Mutant(
         "unread commands run",
         "nobody is asked about a command that cannot be read",
-        swapped(Exec, "risk", lambda real: property(lambda exec: exec.dangerous and DESTRUCTIVE_REASON)),
+        swapped(
+            approval_policy, "_risk", lambda real: lambda command: command.dangerous and DESTRUCTIVE_REASON
+        ),
         _SCRIPTS,
     ),
 )

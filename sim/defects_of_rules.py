@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.core import decide, evolve, lines, outstanding, snapshot, user_turns
-from orchestrator.core.calls import Call, ClientToolWork, Exec, Mcp, UserInputWork, ask
+from orchestrator.core.calls import Call, ClientToolWork, Mcp, UserInputWork, approval_policy, ask
 from orchestrator.core.decide import agent, call, call_end, mail_delivery, request, takeover, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.core.frozen import replace
@@ -138,7 +138,7 @@ DEFECTS = (
     Mutant(
         "an allowed prefix allows destruction",
         "a command that looks destructive runs unasked if its prefix was allowed",
-        text(Exec, "_remembered", "if self.risk:", "if False:"),
+        text(approval_policy, "_remembered", "if _risk(command):", "if False:"),
         "approvals",
     ),
     Mutant(
@@ -318,7 +318,12 @@ DEFECTS = (
     Mutant(
         "people's commands leave the sandbox",
         "a command of a person runs unconfined, whatever the session's sandbox is",
-        text(Exec, "judged", "return Run(sandboxed=not settings.full_access)", "return Run(sandboxed=False)"),
+        text(
+            approval_policy,
+            "judged",
+            "return Run(sandboxed=not settings.full_access)",
+            "return Run(sandboxed=False)",
+        ),
         "commands",
     ),
     Mutant(

@@ -25,7 +25,8 @@ from orchestrator.core.calls import (
     WriteStdin,
     command_of,
 )
-from orchestrator.core.calls.exec import Lasting, Segment
+from orchestrator.core.calls.approval_policy import Segment
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, Immediate, ProcessEnd, SetupEnded
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId

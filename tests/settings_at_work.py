@@ -26,8 +26,7 @@ from orchestrator.broker.redis_keys import Keys
 from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.birth import Birth
 from orchestrator.core.calls import Call, ExecWork
-from orchestrator.core.calls.exec import amendment
-from orchestrator.core.calls.verdict import Ask
+from orchestrator.core.calls.approval_policy import Ask, amendment
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.state import Answer, State, Task
 from orchestrator.gateways.folder_facts import Workspace

@@ -18,7 +18,7 @@ from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final, Literal, get_args
 
-from orchestrator.core.calls.exec import Segment, StrictRule
+from orchestrator.core.calls.approval_policy import Segment, StrictRule
 from orchestrator.core.frozen import record
 from orchestrator.core.state import State
 from orchestrator.private_files import make_folder, open_file

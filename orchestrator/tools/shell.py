@@ -15,7 +15,7 @@ import orjson
 from pydantic import AliasChoices, Field
 
 from orchestrator.core.calls import Call, Exec, ExecWork
-from orchestrator.core.calls.exec import Segment, amended
+from orchestrator.core.calls.approval_policy import Segment, amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
 from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record

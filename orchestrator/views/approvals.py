@@ -51,7 +51,7 @@ WORDS: Mapping[str, str] = {
 
 def decision_text(decision: str) -> str:
     """A decision of the log for a person."""
-    from orchestrator.core.calls.exec import amended
+    from orchestrator.core.calls.approval_policy import amended
 
     prefix = amended(decision)
     if prefix:

@@ -107,7 +107,7 @@ def resolved_text(told: e.RequestResolved, agent: str) -> str:
     about = f"request {told.call_id}{asker}"
     if not told.who:
         return f"{about} is not asked any more: its turn has ended"
-    from orchestrator.core.calls.exec import amended
+    from orchestrator.core.calls.approval_policy import amended
 
     if prefix := amended(told.decision):
         return f"{about} and all that begins with `{shlex.join(prefix)}` was approved by {told.who}"

@@ -9,7 +9,8 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.core.calls.exec import UNSANDBOXED_REASON, StrictRule, unconfined_key
+from orchestrator.core.calls.approval_policy import StrictRule, unconfined_key
+from orchestrator.core.calls.exec import UNSANDBOXED_REASON
 from orchestrator.core.commands import Signature
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.calls import ExecWork
-from orchestrator.core.calls.exec import unconfined_key
+from orchestrator.core.calls.approval_policy import unconfined_key
 from orchestrator.core.entries import decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import message_text

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from orchestrator.core.calls import Mcp
-from orchestrator.core.calls.exec import Lasting, StrictRule
+from orchestrator.core.calls.approval_policy import StrictRule
+from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import Assessment
 from orchestrator.core.decide.call_end import ALL_RIGHTS, MOST_SAID, OUTSIDE
 from orchestrator.core.frozen import replace

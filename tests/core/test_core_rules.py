@@ -7,8 +7,11 @@ from typing import Any
 import pytest
 
 from orchestrator.core.calls import ExecWork
-from orchestrator.core.calls.exec import (
+from orchestrator.core.calls.approval_policy import (
     MOST_WORDS,
+    Ask,
+    Refuse,
+    Run,
     Segment,
     StrictRule,
     amended,
@@ -19,7 +22,6 @@ from orchestrator.core.calls.exec import (
     prefix_key,
     unconfined_key,
 )
-from orchestrator.core.calls.verdict import Ask, Refuse, Run
 from orchestrator.core.settings import TurnSettings
 from tests.core.driver import FACTS, Session, a_command, a_patch, op, sandboxed
 from tests.core.test_core_modes import mode

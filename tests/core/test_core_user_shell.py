@@ -8,7 +8,8 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import MOST_COMMAND_BYTES, Call, Phase, answer_item
-from orchestrator.core.calls.exec import Shown, StrictRule
+from orchestrator.core.calls.approval_policy import StrictRule
+from orchestrator.core.calls.exec import Shown
 from orchestrator.core.compaction import newest_texts, user_turns
 from orchestrator.core.outstanding import AssessCall, RunCall
 from orchestrator.core.snapshot import decode, digest, encode

@@ -6,8 +6,16 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls.exec import NO_CONFINEMENT_REASON, Segment, prefix_key, unconfined_key
-from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
+from orchestrator.core.calls.approval_policy import (
+    NO_CONFINEMENT_REASON,
+    Ask,
+    Refuse,
+    Run,
+    Segment,
+    Verdict,
+    prefix_key,
+    unconfined_key,
+)
 from orchestrator.core.settings import TurnSettings
 from tests.core.driver import a_command, a_patch
 

@@ -9,7 +9,7 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.calls import CopyWork, Merge, Phase
-from orchestrator.core.calls.verdict import Ask, Refuse, Run
+from orchestrator.core.calls.approval_policy import Ask, Refuse, Run
 from orchestrator.core.commands import FolderCopied, FolderMade
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.facts import WorkspaceSaved

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Phase
-from orchestrator.core.calls.exec import Segment, prefix_key
+from orchestrator.core.calls.approval_policy import Segment, prefix_key
 from orchestrator.core.decide.call import MOST_NAMED
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, sandboxed, text

@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork, Phase
-from orchestrator.core.calls.verdict import Ask, Refuse, Run
+from orchestrator.core.calls.approval_policy import Ask, Refuse, Run
 from orchestrator.core.commands import FolderMade, FolderUnsaved, SetupBegins
 from orchestrator.core.decide.agent import NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from orchestrator.core.calls import ApplyPatch, Call, Exec
-from orchestrator.core.calls.verdict import Ask
+from orchestrator.core.calls.approval_policy import Ask
 from orchestrator.core.commands import Immediate
 from orchestrator.core.frozen import replace
 from orchestrator.core.settings import TurnSettings

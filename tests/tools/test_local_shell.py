@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.config_keys import ToolSettings
 from orchestrator.core.calls import Call, Exec
-from orchestrator.core.calls.verdict import Ask, Run
+from orchestrator.core.calls.approval_policy import Ask, Run
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task

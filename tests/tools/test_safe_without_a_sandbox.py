@@ -12,7 +12,7 @@ import orjson
 import pytest
 
 from orchestrator.core.calls import Call, Exec
-from orchestrator.core.calls.verdict import Ask, Run, Verdict
+from orchestrator.core.calls.approval_policy import Ask, Run, Verdict
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId

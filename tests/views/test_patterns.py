@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.calls.exec import amendment
+from orchestrator.core.calls.approval_policy import amendment
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId

@@ -7,7 +7,7 @@
                  plan, a copy of the session's folder for an agent that works in one
     ask          questions to a person, and plans; a tool that the client brings along, whose answer is waited
                  for as a person's is
-    verdict      whether a call runs, is asked about, or is refused
+    approval_policy  whether a call runs, is asked about, or is refused
 
 The record of the work stands in the log, in the state and in snapshots: `work_of` and `spec_of` are its two
 ways. A new kind is a record, a case of `CallWork`, and a reader and a writer below.
@@ -25,10 +25,10 @@ from typing import ClassVar, Final, Literal, TypeAlias, get_args
 import orjson
 
 from orchestrator.core.calls.agents import Await, AwaitWork, CopyWork, HelperWork, VariantsWork
+from orchestrator.core.calls.approval_policy import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
 from orchestrator.core.calls.ask import ClientToolWork, DoesNotAnswer, PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.exec import NOTHING_SHOWN, Exec, ExecWork, Shown, StdinWork, WriteStdin
 from orchestrator.core.calls.patch import ApplyPatch, Merge, MergeWork, PatchWork
-from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
 from orchestrator.core.forms import TEXT, TEXTS, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, call_output, user_message

@@ -9,7 +9,7 @@ from dataclasses import field
 from pathlib import PurePosixPath
 from typing import ClassVar, Literal, TypeAlias
 
-from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
+from orchestrator.core.calls.approval_policy import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
 from orchestrator.core.counts import counted
 from orchestrator.core.forms import ALWAYS, EMPTY, LIST, TEXT, TEXTS, form, read_text, write_text
 from orchestrator.core.frozen import record, replace

@@ -28,16 +28,20 @@ from orchestrator.core.calls import (
     WriteStdin,
     answered_by,
 )
-from orchestrator.core.calls.ask import ANSWERED, FAILED, DoesNotAnswer, Settled, digest_of
-from orchestrator.core.calls.exec import (
+from orchestrator.core.calls.approval_policy import (
     AMENDED,
-    UNSANDBOXED_REASON,
+    Ask,
+    Refuse,
+    Remembered,
+    Run,
+    Verdict,
     amended,
     amendment,
     may_ask_for_more,
     with_planted,
 )
-from orchestrator.core.calls.verdict import Ask, Refuse, Remembered, Run, Verdict
+from orchestrator.core.calls.ask import ANSWERED, FAILED, DoesNotAnswer, Settled, digest_of
+from orchestrator.core.calls.exec import UNSANDBOXED_REASON
 from orchestrator.core.commands import (
     AnswerOp,
     CallAssessed,

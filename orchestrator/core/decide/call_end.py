@@ -25,6 +25,7 @@ from orchestrator.core.calls import (
     RunnableWork,
     answer_item,
 )
+from orchestrator.core.calls.approval_policy import Ask
 from orchestrator.core.calls.ask import digest_of
 from orchestrator.core.calls.exec import (
     NOTHING_SHOWN,
@@ -37,7 +38,6 @@ from orchestrator.core.calls.exec import (
     unseen_end,
 )
 from orchestrator.core.calls.patch import writable_folders
-from orchestrator.core.calls.verdict import Ask
 from orchestrator.core.commands import CallFinished, Elicited, ProcessEnd, ProcessFinished, Signature
 from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest, TreeNote, approval_timer
 from orchestrator.core.context import PROCESS_GONE

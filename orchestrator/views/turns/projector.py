@@ -16,7 +16,8 @@ from pydantic import ValidationError
 
 from orchestrator import requests
 from orchestrator.core.agent_views import TOLD_BY_ITEMS
-from orchestrator.core.calls.exec import AMENDED, DOUBT
+from orchestrator.core.calls.approval_policy import AMENDED
+from orchestrator.core.calls.exec import DOUBT
 from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.compaction import COMPACTED_MESSAGE
 from orchestrator.core.entries import EventKind

@@ -16,8 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core.calls import Call, Exec
-from orchestrator.core.calls.exec import Segment
-from orchestrator.core.calls.verdict import Ask, Refuse, Run, Verdict
+from orchestrator.core.calls.approval_policy import Ask, Refuse, Run, Segment, Verdict
 from orchestrator.core.commands import Assessment, Immediate
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State, Task

@@ -17,8 +17,8 @@ from pydantic import Field
 
 from orchestrator.broker.records import SessionHead, Source
 from orchestrator.broker.trees import Listed
+from orchestrator.core.calls.approval_policy import amended
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.core.calls.exec import amended
 from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.facts import Answered
 from orchestrator.core.ids import TreeId
