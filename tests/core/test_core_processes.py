@@ -12,10 +12,11 @@ from orchestrator.core.calls import Phase, WriteStdin
 from orchestrator.core.calls.exec import Lasting, cut_output
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import FollowProcess, OweRequest, StopAll
+from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import MOST_PROCESSES
 from orchestrator.protocol.ids import CallId
-from tests.core.driver import Seen, Session, a_command, exec_end, op
+from tests.core.driver import Seen, Session, a_command, assistant, exec_end, op
 from tests.core.tree_driver import Agent, a_family, a_tree, answers, statuses
 
 READ_ONLY = {"mode": "read-only"}
@@ -57,6 +58,11 @@ def ended(session: Session, number: int = 1, code: int = 0, unread: str = "bye",
 def writes(session: Session, number: int, chars: str = "", call_id: str = "w1", tokens: int = 100) -> Seen:
     session.asks_for(call_id, name="write_stdin")
     return session.assessed(call_id, WriteStdin(number, chars, 250, tokens))
+
+
+def purpose(session: Session) -> str:
+    assert session.task.request is not None
+    return session.task.request.purpose
 
 
 def living(session: Session) -> list[int]:
@@ -415,12 +421,32 @@ def test_ended_processes_that_nobody_reads_are_bounded() -> None:
 # ── compactions, agents ───────────────────────────────────────────────────────────────────────
 
 
-def test_compaction_names_the_processes_that_live_and_those_that_were_not_read() -> None:
+@pytest.mark.parametrize("begins", ["compact", "input", "review", "plan"])
+def test_compaction_names_the_processes_that_live_and_those_that_were_not_read(begins: str) -> None:
     session = idle(count=2)
     ended(session, 2)
-    session.compact()
-    session.answers("all is well")
-    bridge = session.texts()[-1]
+    session.rules = Rules(auto_compact_limit=100)
+    match begins:
+        case "compact":
+            session.compact()
+        case "input":
+            session.say("and now", "u2")
+        case "review":
+            session.submit(op("review", review_request={"prompt": "look", "user_facing_hint": "it"}), "r1")
+        case "plan":
+            session.submit(op("plan", plan_request={"goal": "Add login"}), "p1")
+    session.begin()
+    if purpose(session) == "turn":
+        # A review begins with its own words alone, which are few.
+        session.calls("c9")
+        session.ends()
+        session.runs("c9", "ls")
+        session.finishes("c9", "much")
+        session.begin()
+    assert purpose(session) == "compact"
+    session.item(assistant("all is well"))
+    session.ends()
+    (bridge,) = (words for words in map(message_text, session.shown()) if "all is well" in words)
     assert "- session ID 1: python3 -i (in /repo)" in bridge
     assert "- session ID 2: ended, its last output is not read" in bridge
 

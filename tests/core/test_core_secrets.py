@@ -7,6 +7,8 @@ from typing import Any
 
 import orjson
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
@@ -64,6 +66,25 @@ def test_log_has_a_note_in_the_place_of_a_secret_text_and_the_others_as_they_are
     assert SECRET not in logged(session)
     assert session.task.secrets == (SecretAnswer(CallId("c1"), "n1"),)
     assert dropped(seen) == (), "requests of the task need the texts"
+    assert session.state == session.replayed() == decode(encode(session.state))
+
+
+@settings(max_examples=25)
+@given(st.lists(st.tuples(st.booleans(), st.integers(0, 2)), min_size=1, max_size=3))
+def test_log_has_no_text_of_any_secret_question_and_all_of_the_others(asked: list[tuple[bool, int]]) -> None:
+    """Of each question whether it is secret, and how many texts are given."""
+    session = Session()
+    session.submit(op("user_input", items=[text("go")]), "u1")
+    session.asks_for("c1", name="request_user_input")
+    questions = ({"id": f"q{at}", **SHOWN, "isSecret": secret} for at, (secret, _) in enumerate(asked))
+    session.assessed("c1", UserInputWork(tuple(questions)))
+    given_ = {f"q{at}": [f"w{at}-{n}-words" for n in range(number)] for at, (_, number) in enumerate(asked)}
+    puts_in(session, given_)
+    for at, (secret, _) in enumerate(asked):
+        there = [words in logged(session) for words in given_[f"q{at}"]]
+        assert there == [not secret] * len(there)
+    needed = any(secret and number for secret, number in asked)
+    assert bool(session.task.secrets) == needed
     assert session.state == session.replayed() == decode(encode(session.state))
 
 

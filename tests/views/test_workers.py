@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from orchestrator.broker.records import Heard, PoolQueue
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, Pace, WorkerState, decoded, encoded
 from orchestrator.gateways.submit import PATIENCE_S, UNSERVED_S, patience
 from orchestrator.views import ViewError
-from orchestrator.views.workers import SeenWorker, fleet_stats, named_worker, seen_workers
+from orchestrator.views.workers import SeenWorker, fleet_stats, named_worker, seen_workers, waits_for
 
 NOW = 1_800_000_000_000
 FACTS = MachineFacts("build-3", 4711, "0.1.0", 7, NOW - 60_000, NOW, 0.5)
@@ -182,6 +185,76 @@ async def test_figures_of_a_pool_are_those_of_its_workers_that_take_sessions_and
     assert by_pool["parked"].parked == {"idle": 1}
     assert found.waiting == {"build-3": ["of cpu"]}
     assert (found.workers, found.silent, found.draining, found.looked) == (3, 1, 1, 6)
+
+
+POOLS = ("cpu", "gpu")
+SOME_STATES = st.builds(
+    lambda pools, room, draining, rate: WorkerState(
+        tuple(sorted(pools)), 1, room, draining, {pool: Pace(rate, rate, rate) for pool in pools}, FACTS
+    ),
+    st.sets(st.sampled_from(POOLS), min_size=1),
+    st.integers(0, 9),
+    st.booleans(),
+    st.integers(0, 9),
+)
+SOME_ROWS = st.lists(
+    st.tuples(
+        st.sampled_from((*POOLS, "parked")),
+        st.sampled_from(("idle", "closed", "running", "due", "lost")),
+        st.booleans(),
+        st.sampled_from(("", "build-1", "build-2")),
+    ),
+    max_size=12,
+)
+"""Of each session its pool, its status, whether nobody serves it, and the machine with its unsaved folder."""
+
+
+@given(SOME_ROWS, st.lists(SOME_STATES, max_size=3), SOME_STATES)
+async def test_figures_are_those_of_all_sessions_and_workers_however_many_are_alike(
+    sessions: list[tuple[str, str, bool, str]], heard: list[WorkerState], silent: WorkerState
+) -> None:
+    async def rows(broker: object, most: int) -> AsyncIterator[tuple[dict[str, Any], Any]]:
+        for number, (pool, status, unserved, machine) in enumerate(sessions):
+            head = SimpleNamespace(pool=pool, unsaved_on=machine, session=f"s{number}")
+            yield {"status": status, "nobody_serves": unserved}, head
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("orchestrator.views.workers.found_rows", rows)
+        found = await fleet_stats(cast(Any, Fleet(*heard, silent)))
+    left = [
+        (pool, machine, f"s{number}")
+        for number, (pool, status, unserved, machine) in enumerate(sessions)
+        if status not in ("idle", "closed") and unserved and machine
+    ]
+    assert found.waiting == {
+        machine: [session for _, at, session in left if at == machine]
+        for machine in {at for _, at, _ in left}
+    }
+    resting = [(pool, status) for pool, status, *_ in sessions if status in ("idle", "closed")]
+    pools = {pool for state in (*heard, silent) for pool in state.pools} | {pool for pool, *_ in sessions}
+    assert [one.pool for one in found.pools] == sorted(pools)
+    for one in found.pools:
+        of_it = [state for state in heard if one.pool in state.pools]
+        serving = [state for state in of_it if not state.draining]
+        assert (one.workers, one.slots) == (len(serving), sum(state.room for state in serving))
+        rate = sum(state.paces[one.pool].tokens_per_min for state in of_it)
+        assert (one.pace.claims_per_s, one.pace.turns_per_s, one.pace.tokens_per_min) == (rate, rate, rate)
+        counted = Counter(status for pool, status in resting if pool == one.pool)
+        counted["unsaved"] = sum(pool == one.pool for pool, *_ in left)
+        assert one.parked == +counted
+    draining = sum(state.draining for state in heard)
+    assert (found.workers, found.silent, found.draining) == (len(heard) + 1, 1, draining)
+    assert found.looked == len(sessions)
+
+
+@given(st.lists(st.sampled_from(["s1", "s2", "s3", "s4", "s5", "s6", "s7"]), min_size=1, unique=True))
+def test_sessions_that_wait_for_a_machine_are_counted_and_named_up_to_five(sessions: list[str]) -> None:
+    what, remedy = waits_for("build-1", sessions)
+    named = [session for session in sessions if f"{session}" in what.partition(": ")[2]]
+    assert named == sessions[:5]
+    assert what.endswith("…") == (len(sessions) > 5)
+    assert what.startswith(f"{len(sessions)} session")
+    assert f"dendro revoke {sessions[0]} --abandon-unsaved" in remedy
 
 
 @pytest.mark.parametrize(

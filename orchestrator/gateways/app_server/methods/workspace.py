@@ -215,8 +215,12 @@ async def _moments(door: Door, head: SessionHead, past: FolderPast, params: Betw
             return before, past.at(params.to)
     except ViewError as error:
         raise bad_params(str(error)) from None
-    at_ms = (await tree_entry_at(door, head, params.at)).at_ms
-    then = [moment for moment in past.moments if moment.at_ms <= at_ms]
+    entry = await tree_entry_at(door, head, params.at)
+    if entry.session == head.session:
+        # Its own names its place, which no clock could tell from others of that moment.
+        then = [moment for moment in past.moments if moment.seq <= entry.seq]
+    else:
+        then = [moment for moment in past.moments if moment.at_ms <= entry.at_ms]
     return (before, then[-1]) if then else (past.base, past.base)
 
 
