@@ -66,6 +66,19 @@ DEFECTS = (
         ),
     ),
     Mutant(
+        "taken, whoever had it last",
+        "who claims behind a commit has nobody told of what another worker had last",
+        lua(
+            "_wake", "(last == taker or tells(last, session, pool))", "(taker or tells(last, session, pool))"
+        ),
+    ),
+    Mutant(
+        "claimed behind a commit, of any pool",
+        "a worker that ends what it adopted goes on with the parent, whose pool it does not serve",
+        text(Worker, "offer", "pool not in self._config.pools or ", ""),
+        test="tests/tree/test_tree_cancels.py::test_cancel_that_was_begun_is_ended_by_a_worker_of_any_pool",
+    ),
+    Mutant(
         "full and told on",
         "a worker that turned others away is still told alone",
         lua("turn_away", "redis.call('DEL', KEYS[1])\n", ""),

@@ -88,6 +88,8 @@ class Blobs:
 
 
 CACHE_BYTES = 64 << 20
+STORED_KEPT = 4_096
+"""Texts of which a process knows that it has stored them."""
 ArchivedText = Callable[[TreeId, str], Awaitable[bytes | None]]
 """The archive's copy of a tree's text; raises `Unavailable` while nobody can say whether there is one."""
 
@@ -103,11 +105,27 @@ class Texts:
         self._limit = cache_bytes
         self._size = 0
         self._known: OrderedDict[str, bytes] = OrderedDict()
+        self._stored: OrderedDict[tuple[TreeId, str], None] = OrderedDict()
 
     async def store(self, tree: TreeId, contents: Mapping[str, bytes], *, unborn: bool = False) -> None:
         """Stores contents under their hashes; they are there when this returns, as `Blobs.put` says."""
         puts = (self._blobs.put(tree, content, unborn=unborn) for content in contents.values())
         await asyncio.gather(*puts)
+        self.remember(contents)
+        for digest in contents:
+            self._stored[tree, digest] = None
+            self._stored.move_to_end((tree, digest))
+        while len(self._stored) > STORED_KEPT:
+            self._stored.popitem(last=False)
+
+    async def store_new(self, tree: TreeId, contents: Mapping[str, bytes]) -> None:
+        """Stores contents that this process has not stored for the tree before.
+
+        For a commit that names them, which tells if Redis has lost one since.
+        """
+        new = {name: content for name, content in contents.items() if (tree, name) not in self._stored}
+        if new:
+            await self.store(tree, new)
         self.remember(contents)
 
     def remember(self, contents: Mapping[str, bytes]) -> None:

@@ -410,6 +410,21 @@ class Claims(Timers, Admission):
         reply = await self._run(self._claim_call(session, who, "parked"), session)
         return self._claimed(reply, session, who)
 
+    async def run_and_claim(
+        self, first: ScriptCall, subject: SessionId, successor: records.Successor
+    ) -> Reply:
+        """Runs a script, and behind it the claim of a session that it may wake; answers what the first did.
+
+        The claim is given only if the session is next, as `claim` gives it.
+        """
+        session, who = successor.session, successor.who
+        claim = self._claim_call(session, who, "next")
+        answered, claimed = await self._connection.run_all([first, claim])
+        # What is wrong with it is told to whoever polls for it.
+        with suppress(UnknownSession, SessionArchived, Corrupt):
+            successor.claimed = self._claimed(read_reply(claim, claimed, session), session, who)
+        return read_reply(first, answered, subject)
+
     async def _claim(
         self, session: SessionId, who: records.Claimant, whom: str = ""
     ) -> records.Claimed | None:

@@ -111,9 +111,18 @@ def payloads(request: CommitRequest) -> Iterable[bytes]:
 
 
 def commit_call(
-    keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape, now_ms: int
+    keys: Keys,
+    config: BrokerConfig,
+    request: CommitRequest,
+    shape: CommitShape,
+    now_ms: int,
+    *,
+    takes: bool = False,
 ) -> ScriptCall:
-    """`now_ms` is Redis's time as far as it is known: what the step settles is counted on that day."""
+    """`now_ms` is Redis's time as far as it is known: what the step settles is counted on that day.
+
+    `takes`: the sender claims behind it whom it had last.
+    """
     claim = request.claim
     return call(
         "commit",
@@ -142,7 +151,7 @@ def commit_call(
         approvals_open=request.approvals_open,
         approvals_close=request.approvals_close,
         texts=len(request.texts),
-        others=_others(keys, config, request, shape) if _concerns_others(request) else None,
+        others=_others(keys, config, request, shape, takes=takes) if _concerns_others(request) else None,
     )
 
 
@@ -212,13 +221,16 @@ def _changed_fields(request: CommitRequest) -> Iterable[tuple[str, Argument]]:
         yield "ended_seq", request.ended_seq
 
 
-def _others(keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape) -> dict[str, Any]:
+def _others(
+    keys: Keys, config: BrokerConfig, request: CommitRequest, shape: CommitShape, *, takes: bool
+) -> dict[str, Any]:
     """All that concerns other sessions than the step's own, and what the tree shares."""
     own, order = request.claim.pool, shape.order(request.claim.session)
     tree, budget = request.tree, request.budget
     reserved, wait = budget.reservation, budget.wait
     return {
         "near": keys.nearby,
+        "takes": takes,
         "pools": shape.pools,
         "targets": [(target, shape.pool_index(place.pool, own)) for target, place in shape.places.items()],
         "mail": [

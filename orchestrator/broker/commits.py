@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,7 @@ from orchestrator.broker.records import (
     Stored,
     Submit,
     Submitted,
+    Successor,
     Unstored,
 )
 from orchestrator.broker.replies import (
@@ -296,11 +297,14 @@ class Commits(Storage, Births):
             await self._claims.notify([(submit.session, done.holder)])
         return done
 
-    async def commit(self, request: CommitRequest) -> Committed | Fenced | Refused | Unstored:
+    async def commit(
+        self, request: CommitRequest, successor: Successor | None = None
+    ) -> Committed | Fenced | Refused | Unstored:
         """Makes one step visible, whole or not at all; the same commit id again gets the first answer.
 
         After `Unavailable` send the same request again until it is answered, and start nothing meanwhile;
-        after `Unstored`, when its texts are stored again.
+        after `Unstored`, when its texts are stored again. A `successor` is claimed behind it, whatever
+        becomes of it, and notes its claim.
         """
         check_bounds(request)
         written, told = others_of(request)
@@ -311,8 +315,12 @@ class Commits(Storage, Births):
                 return Refused("unknown_target", error.session)
             places.update(await self._places_of(told))
             shape = shape_of(request, places)
-            call = commit_call(self.keys, self.config, request, shape, self.now_ms())
-            reply = await self._run(call, request.claim.session)
+            taken = _in_reach(successor, places)
+            call = commit_call(self.keys, self.config, request, shape, self.now_ms(), takes=taken is not None)
+            if taken is None:
+                reply = await self._run(call, request.claim.session)
+            else:
+                reply = await self._claims.run_and_claim(call, request.claim.session, taken)
             if reply.code != "MOVED" or attempt:
                 break
             moved: CommitMoved = reply.fields
@@ -363,3 +371,9 @@ class Commits(Storage, Births):
                 return fenced(reply)
             case _:
                 raise reply.unexpected()
+
+
+def _in_reach(successor: Successor | None, places: Mapping[SessionId, Place]) -> Successor | None:
+    """The successor, if the commit writes to it, and its claim is for the pool that it is in."""
+    place = places.get(successor.session) if successor is not None else None
+    return successor if place is not None and successor and place.pool == successor.who.pool else None

@@ -8,7 +8,7 @@ digits of one. Milliseconds are Redis's.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import field
+from dataclasses import dataclass, field
 from time import gmtime, strftime
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
 
@@ -311,6 +311,18 @@ class Claimant:
     """The core version of the claim, if it is not this process's."""
     attends: bool = False
     """It wants to be told alone of sessions that it had last."""
+
+
+@dataclass(slots=True)
+class Successor:
+    """A session that a commit may wake, and that its sender claims in the same breath."""
+
+    session: SessionId
+    who: Claimant
+    asked_s: float
+    """When the claim was first sent, by CLOCK_BOOTTIME, or before that."""
+    claimed: Claimed | None = None
+    """The claim, once Redis has given it."""
 
 
 @record

@@ -196,15 +196,21 @@ class Writing:
             self._flush.cancel()
 
     async def commit(
-        self, step: Step, cursor: str, release: records.Release, meta: bytes | None
+        self,
+        step: Step,
+        cursor: str,
+        release: records.Release,
+        meta: bytes | None,
+        successor: records.Successor | None = None,
     ) -> records.Committed | records.Fenced | records.Refused | None:
         """Sends a step until it is answered; None if the claim was given up meanwhile."""
-        await self.insist(lambda: self._store(step.blobs))
+        if step.blobs:
+            await self.insist(lambda: self._ports.texts.store_new(self._claim.tree, step.blobs))
         async with self._turn:
             while self._deltas.many and not self._given_up:
                 await self._emit_pending()
             request = self._request(step, cursor, release, meta)
-            answer = await self.insist(lambda: self._stand(request, step.blobs))
+            answer = await self.insist(lambda: self._stand(request, step.blobs, successor))
             if isinstance(answer, records.Refused):
                 self._deltas.give_back()
         if isinstance(answer, records.Committed):
@@ -212,22 +218,26 @@ class Writing:
         return answer
 
     async def _stand(
-        self, request: records.CommitRequest, texts: Mapping[str, bytes]
+        self,
+        request: records.CommitRequest,
+        texts: Mapping[str, bytes],
+        successor: records.Successor | None,
     ) -> records.Committed | records.Fenced | records.Refused:
         """Sends a commit once, and again if Redis lost texts that it names: they are stored anew before."""
-        answer = await self._ports.broker.commits.commit(request)
+        answer = await self._ports.broker.commits.commit(request, successor)
         if isinstance(answer, records.Unstored):
             log.warning(
                 "session %s: Redis lost %d texts, storing them again",
                 self._claim.session,
                 len(answer.digests),
             )
-            await self._store({digest: texts[digest] for digest in answer.digests})
-            answer = await self._ports.broker.commits.commit(request)
+            lost = {digest: texts[digest] for digest in answer.digests}
+            await self._ports.texts.store(self._claim.tree, lost)
+            answer = await self._ports.broker.commits.commit(request, successor)
         if isinstance(answer, records.Unstored):
             raise Unavailable("Redis lost the texts of a step twice")
         if isinstance(answer, records.Refused) and await self._brought_back(answer):
-            return await self._stand(request, texts)
+            return await self._stand(request, texts, successor)
         return answer
 
     async def _brought_back(self, answer: records.Refused) -> bool:
@@ -240,10 +250,6 @@ class Writing:
             log.warning("session %s: agent %s stays archived: %s", self._claim.session, answer.detail, error)
             return False
         return not self._given_up
-
-    async def _store(self, texts: Mapping[str, bytes]) -> None:
-        if texts:
-            await self._ports.texts.store(self._claim.tree, texts)
 
     def _request(
         self, step: Step, cursor: str, release: records.Release, meta: bytes | None

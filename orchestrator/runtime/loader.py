@@ -103,6 +103,11 @@ class Cache:
             _, (_, forgotten) = self._left.popitem(last=False)
             self._bytes -= forgotten
 
+    def known(self, session: SessionId) -> State | None:
+        """The state as this worker left it; None if it has none. It stays in the cache."""
+        left, _ = self._left.get(session, (None, 0))
+        return left.position.state if left is not None else None
+
     def take(self, session: SessionId) -> Loaded | None:
         left, weight = self._left.pop(session, (None, 0))
         self._bytes -= weight

@@ -255,7 +255,7 @@ class Runner:
             meta = self._meta(step, release)
             began = self._ports.monotonic()
             self._side_work.prepare(self._decisions.owed(step.position.state), step.position.state)
-            answer = await self._writing.commit(step, self._arrivals.cursor, keep, meta)
+            answer = await self._commit(step, keep, meta)
             if isinstance(answer, records.Refused):
                 if answer.reason == "cursor":
                     # Redis went back to before an entry that this step has read: there is none to consume.
@@ -284,6 +284,25 @@ class Runner:
             return Ended.PARKED if release == "park" else Ended.YIELDED
         await self._start_owed()
         return None
+
+    async def _commit(
+        self, step: Step, release: records.Release, meta: bytes | None
+    ) -> records.Committed | records.Fenced | records.Refused | None:
+        successor = self._successor(step, release)
+        try:
+            return await self._writing.commit(step, self._arrivals.cursor, release, meta, successor)
+        finally:
+            if self._config.successors is not None and successor is not None:
+                await self._config.successors.settle(successor)
+                # Its first step needs nothing more of this session, which is at its end.
+                await self._ports.sleep(0)
+
+    def _successor(self, step: Step, release: records.Release) -> records.Successor | None:
+        """The session to go on with behind a step that speaks to it alone, and at which this one rests."""
+        spoken_to = {mail.to for mail in step.tree.outbox} if step.tree is not None else set()
+        if release != "park" or len(spoken_to) != 1 or self._config.successors is None:
+            return None
+        return self._config.successors.offer(spoken_to.pop(), self.claim.pool)
 
     def _meta(self, step: Step, release: records.Release) -> bytes | None:
         changed = shown_anew(step.base.state, step.position.state)

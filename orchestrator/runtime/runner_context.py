@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import field
 from typing import Protocol
 
-from orchestrator.broker.records import Claim, Claimed, Settlement
+from orchestrator.broker.records import Claim, Claimed, Settlement, Successor
 from orchestrator.config_keys import LogSettings, WorkerSettings
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
@@ -28,6 +28,18 @@ class RestedFiles(Protocol):
 
     def owe(self, claim: Claim, left: Loaded) -> None:
         """Has the file of a session written to where its runner left it."""
+        ...
+
+
+class Successors(Protocol):
+    """The worker, as one that goes on with what a commit of its own wakes."""
+
+    def offer(self, session: SessionId, pool: str) -> Successor | None:
+        """A claim to be sent with a commit; None if this worker is not the one to go on with the session."""
+        ...
+
+    async def settle(self, successor: Successor) -> None:
+        """Goes on with the session, if it was claimed; each offer is settled once."""
         ...
 
 
@@ -51,6 +63,7 @@ class RunnerConfig:
     """Hears of the model requests of a pool's session that a commit has settled."""
     files: RestedFiles | None = None
     """Writes the rollouts' files of sessions that rest, later; None: a runner writes its own at once."""
+    successors: Successors | None = None
     confirm_effects: Callable[[Claim, int], Awaitable[bool]] | None = None
     """Under `effects = wait`: whether replicas have the log of a claim's session up to an entry."""
 

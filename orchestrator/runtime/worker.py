@@ -16,7 +16,7 @@ from typing import Any, Protocol
 import orjson
 
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.records import Claimed, Settlement
+from orchestrator.broker.records import Claimant, Claimed, Settlement, Successor
 from orchestrator.broker.worker_state import MachineFacts, Pace, WorkerState, encoded
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -87,7 +87,10 @@ class Worker:
             adopt=self.adopt,
             settled=self._paces.settled,
             files=self._files,
+            successors=self,
         )
+        self._offered = 0
+        """Claims that were sent behind commits, and are not settled."""
 
     async def run(self) -> None:
         """Claims and runs sessions until `drain`, then waits for those it holds."""
@@ -223,6 +226,7 @@ class Worker:
     def _has_turn(self) -> bool:
         """Whether one more turn, or a job, may run; none begins while the worker is to leave."""
         most = self._config.runner.worker.concurrency - (self._jobs.at_work if self._jobs is not None else 0)
+        most -= self._offered
         if self._draining.is_set() or len(self._runners) < most:
             return not self._draining.is_set()
         # A claim that is kept for processes alone takes no turn's place.
@@ -242,6 +246,31 @@ class Worker:
         alone.pop(claimed.claim.session, None)
         self._take(claimed, sent_at)
         return claimed.after
+
+    def offer(self, session: SessionId, pool: str) -> Successor | None:
+        """A claim of a session that a commit may wake: where its state is, and nobody waits before it."""
+        state = self._cache.known(session)
+        if state is None or (self._unfit and state.facts.portable is not None):
+            return None
+        # What was adopted may be of a pool that this worker does not serve.
+        if pool not in self._config.pools or not self._behind or self._to_poll or not self._room():
+            return None
+        self._offered += 1
+        claim_id = self._ports.random_bytes(8).hex()
+        who = Claimant(pool, self._config.name, claim_id, attends=True)
+        return Successor(session, who, self._ports.boottime())
+
+    async def settle(self, successor: Successor) -> None:
+        """Goes on with the session, or polls for it: of what this worker offered to take nobody was told."""
+        self._offered -= 1
+        pool, claimed = successor.who.pool, successor.claimed
+        if claimed is None:
+            await self._hear_alone(((pool, successor.session),))
+            return
+        self._take(claimed, successor.asked_s)
+        if claimed.after is not None:
+            self._to_poll.setdefault((pool, self._ports.broker.keys.shard_of(claimed.after)), claimed.after)
+            self._poll_due.set()
 
     def adopt(self, sessions: Sequence[SessionId]) -> None:
         """Takes sessions of any pool, if they are due, to tell them what their SQ holds.

@@ -85,6 +85,7 @@ class Step:
     dropped: list[list[bytes]] = field(default_factory=list)
     redacted: list[list[bytes]] = field(default_factory=list)
     redacting: bytes = b""
+    takes: bool = False
 
 
 def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
@@ -112,6 +113,7 @@ def _read(sight: Sight, keys: Sequence[bytes], given: Given) -> Step:
 
 def _read_tree(sight: Sight, keys: Sequence[bytes], given: Given, step: Step) -> None:
     at, near = 22, given.word()
+    step.takes = given.number() == 1
     step.pools[0] = replace(step.pools[0], near=near)
     for (name,) in given.rows(1):
         step.pools.append(Pool.at(name, keys, at, near))
@@ -550,7 +552,9 @@ def _delivered(sight: Sight, step: Step, agents: bytes) -> list[bytes]:
     pokes: list[bytes] = []
     for target in step.targets[1:]:
         if target.mailed:
-            is_woken(sight, target.pool, target.session, agents, target.hash_)
+            is_woken(
+                sight, target.pool, target.session, agents, target.hash_, step.who[0] if step.takes else b""
+            )
             if target.session in sight.zset(target.pool.leases):
                 pokes += [target.session, holder(sight, target.pool, target.session, target.hash_)]
     return pokes

@@ -49,11 +49,14 @@ def becomes_due(sight: Sight, pool: Pool, session: bytes, agents: bytes) -> None
     all_hear(sight, pool, session)
 
 
-def wakes(sight: Sight, pool: Pool, session: bytes, agents: bytes, hash_: Fields) -> None:
-    """Tells one worker: who had it last, else who was told least often; all if nobody wants to be."""
+def wakes(sight: Sight, pool: Pool, session: bytes, agents: bytes, hash_: Fields, taker: bytes = b"") -> None:
+    """Tells one worker: who had it last, else who was told least often; all if nobody wants to be.
+
+    The `taker` is not told of what it had last.
+    """
     gets_turn(sight, pool, session, agents)
     last = hash_.get(b"last", b"")
-    if pool.near and last and _hears(sight, pool, session, last):
+    if pool.near and last and (last == taker or _hears(sight, pool, session, last)):
         hash_[b"due_ms"] = written(sight.now)
     elif not pool.near or not _one_hears(sight, pool, session):
         all_hear(sight, pool, session)
@@ -76,11 +79,13 @@ def _one_hears(sight: Sight, pool: Pool, session: bytes) -> bool:
     return False
 
 
-def is_woken(sight: Sight, pool: Pool, session: bytes, agents: bytes, hash_: Fields) -> None:
+def is_woken(
+    sight: Sight, pool: Pool, session: bytes, agents: bytes, hash_: Fields, taker: bytes = b""
+) -> None:
     """Something was put into its queue: it is due, unless it is held, due already, or set aside."""
     quarantined = hash_.get(b"quarantined") == b"1"
     if not quarantined and session not in sight.zset(pool.leases) and session not in sight.zset(pool.due):
-        wakes(sight, pool, session, agents, hash_)
+        wakes(sight, pool, session, agents, hash_, taker)
 
 
 def holder(sight: Sight, pool: Pool, session: bytes, hash_: Fields) -> bytes:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import pytest
 
 from orchestrator.broker import claims as claims_module
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.records import BrokerConfig, Claimed, Committed, Look, Notices
+from orchestrator.broker.records import (
+    BrokerConfig,
+    Claimant,
+    Claimed,
+    Committed,
+    Fenced,
+    Look,
+    Notices,
+    Successor,
+)
 from orchestrator.core.commit_parts import OutboundMessage, Timer
 from orchestrator.core.ids import SessionId, TreeId
 from tests.broker.actors import POOL, SHARD, Backend, created, step, submitted
@@ -230,6 +240,49 @@ async def test_letter_wakes_the_worker_that_had_its_receiver_last(single: Broker
     await first.hears(AT_ONCE_S)
     await single.commits.commit(step(held, held.claim, "k", outbox=(mail,)))
     assert await first.hears() == ([], [receiver])
+
+
+async def test_who_claims_behind_a_commit_is_not_told_of_whom_it_had_last(single: Broker) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    receiver = await _parked(first)
+    held = await _held_by(first, receiver)
+    mail = OutboundMessage(receiver, "message", b"a letter", "m")
+    await first.hears(AT_ONCE_S)
+    await second.hears(AT_ONCE_S)
+    successor = Successor(receiver, Claimant(POOL, "w1", "next", attends=True), 0.0)
+    done = await single.commits.commit(step(held, held.claim, "k", outbox=(mail,)), successor)
+    assert isinstance(done, Committed)
+    assert successor.claimed is not None
+    assert (successor.claimed.claim.session, successor.claimed.claim.claim_id) == (receiver, "next")
+    assert [entry.payload for entry in successor.claimed.first] == [b"a letter"]
+    assert await first.hears(AT_ONCE_S) == await second.hears(AT_ONCE_S) == ([], [])
+
+
+async def test_who_claims_behind_a_commit_leaves_to_another_worker_what_that_had_last(
+    single: Broker,
+) -> None:
+    first, second = await _ears(single, "w1", "w2")
+    receiver = await _parked(first)
+    held = await _held_by(second, receiver)
+    mail = OutboundMessage(receiver, "message", b"a letter", "m")
+    await first.hears(AT_ONCE_S)
+    successor = Successor(receiver, Claimant(POOL, "w2", "next", attends=True), 0.0)
+    done = await single.commits.commit(step(held, held.claim, "k", outbox=(mail,)), successor)
+    assert isinstance(done, Committed)
+    assert successor.claimed is None
+    assert await first.hears() == ([], [receiver])
+
+
+async def test_session_is_claimed_behind_a_commit_that_is_refused_if_it_is_due(single: Broker) -> None:
+    (first,) = await _ears(single, "w1")
+    receiver = await _parked(first)
+    held = await _held_by(first, receiver)
+    await submitted(single, receiver, "again")
+    mail = OutboundMessage(receiver, "message", b"a letter", "m")
+    successor = Successor(receiver, Claimant(POOL, "w1", "next", attends=True), 0.0)
+    late = replace(step(held, held.claim, "k", outbox=(mail,)), expect_seq=99)
+    assert isinstance(await single.commits.commit(late, successor), Fenced)
+    assert successor.claimed is not None
 
 
 async def _held_by(ear: Ear, tree: SessionId) -> Claimed:

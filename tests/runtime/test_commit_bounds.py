@@ -116,6 +116,18 @@ async def test_text_that_redis_lost_before_its_commit_is_stored_again(harness: H
         assert await harness.broker.command("EXISTS", harness.broker.keys.blob(tree, digest)) == 1
 
 
+async def test_text_that_a_worker_has_stored_for_a_tree_is_not_sent_again(harness: Harness) -> None:
+    session = await harness.session()
+    for _ in range(2):
+        await harness.say(session, "so it is " * 10_000)
+        assert await harness.run(session) is Ended.PARKED
+    sent = [words[0] for name, words in harness.connection.calls if name == "put_blob"]
+    assert sent
+    assert len(sent) == len(set(sent))
+    named = [d for entry in await harness.log(session) for d in references(orjson.loads(entry.payload))]
+    assert len(named) > len(set(named))
+
+
 async def test_session_whose_texts_redis_lost_before_it_was_made_is_made_with_them(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import orjson
 import pytest
 
+from orchestrator.broker import claims as claims_module
+from orchestrator.broker.connection import ScriptCall
+from orchestrator.broker.records import Successor
+from orchestrator.broker.replies import Reply
 from orchestrator.core.commit_parts import REAP_TIMER
+from orchestrator.core.ids import SessionId
 from orchestrator.model.provider_errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.runtime import worker as worker_module
 from orchestrator.runtime.runner import Ended
+from orchestrator.runtime.worker import Worker
 from tests.runtime.connections import Gate
 from tests.runtime.players import calls, message
 from tests.tree.harness import Cue, TreeHarness, asks
@@ -67,6 +75,75 @@ async def test_waiting_parent_holds_nothing_until_its_child_is_done(trees: TreeH
     trees.start()
     await trees.harness.until(trees.root, "task_complete")
     await trees.check()
+
+
+@pytest.fixture
+def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Workers look once, when they start, and others leave to a worker for long what is its own."""
+    monkeypatch.setattr(worker_module, "POLL_S", 3600.0)
+    monkeypatch.setattr(claims_module, "_NEAR_MS", 600_000)
+
+
+async def _handed_over(trees: TreeHarness, **config: Any) -> tuple[int, int]:
+    """How often the awaiting root was claimed behind its child's last request, and its worker told of it."""
+    gate = Gate()
+    trees.models.will("root", [asks("a", "spawn", prompt="[a] count")], WAITS, [message("ok")])
+    trees.models.will("a", [gate, message("42")])
+    await trees.plant()
+    trees.start(**config)
+    async with asyncio.timeout(30):
+        await gate.reached.wait()
+        broker, calls = trees.harness.broker, trees.harness.connection.calls
+        held = trees.youngest._runners.values()
+        while any(runner.claim.session == trees.root for runner in held):
+            await broker.logs.head(trees.root)
+        calls.clear()
+        begun = await _told(trees)
+        gate.open()
+        events = await trees.harness.until(trees.root, "task_complete")
+    assert events[-1].msg["last_agent_message"] == "ok"
+    claims = sum(name == "claim" and words[0] == trees.root for name, words in calls)
+    return claims, await _told(trees) - begun
+
+
+async def _told(trees: TreeHarness) -> int:
+    broker = trees.harness.broker
+    told = await broker.command("XLEN", broker.keys.near("w1"))
+    assert isinstance(told, int)
+    return told
+
+
+@pytest.mark.usefixtures("without_looks")
+async def test_worker_that_ends_a_child_claims_its_parent_behind_the_same_commit(trees: TreeHarness) -> None:
+    assert await _handed_over(trees) == (1, 0)
+
+
+@pytest.mark.usefixtures("without_looks")
+async def test_parent_whose_claim_fell_through_is_polled_for(
+    trees: TreeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claims = trees.harness.ports.broker.claims
+
+    async def claims_nothing(first: ScriptCall, subject: SessionId, successor: Successor) -> Reply:
+        return await claims._run(first, subject)
+
+    monkeypatch.setattr(claims, "run_and_claim", claims_nothing)
+    assert await _handed_over(trees) == (1, 0)
+
+
+@pytest.mark.usefixtures("without_looks")
+async def test_worker_whose_last_place_is_taken_claims_no_parent_beside(
+    trees: TreeHarness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take, beside = Worker._take, list[int]()
+
+    def takes(worker: Worker, *args: Any, **more: Any) -> None:
+        beside.append(len(worker._runners))
+        take(worker, *args, **more)
+
+    monkeypatch.setattr(Worker, "_take", takes)
+    assert await _handed_over(trees, concurrency=1) == (1, 0)
+    assert set(beside) == {0}
 
 
 async def test_grandchild_reports_to_its_parent_and_shows_at_the_root(trees: TreeHarness) -> None:

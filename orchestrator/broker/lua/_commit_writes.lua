@@ -51,7 +51,7 @@ local function write_mail(now)
     if target.mailed then
       save_box(box)
       local held = is_held(target.session, target.pool)
-      wake_if_parked(target.session, target.pool, KEYS[6], box, held, now)
+      wake_if_parked(target.session, target.pool, KEYS[6], box, held, now, takes and worker)
       if held then pokes[#pokes + 1], pokes[#pokes + 2] = target.session, box.owner end
     end
   end

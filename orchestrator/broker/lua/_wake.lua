@@ -57,11 +57,12 @@ local function make_due(session, pool, agents)
 end
 
 -- Due, and one worker is told: the one that had it last, which still has its state, or else any that has room.
-local function wake(session, pool, agents, box, now)
+-- A `taker` is about to claim it behind this call, and needs not be told.
+local function wake(session, pool, agents, box, now, taker)
   give_turn(session, pool, agents)
   if (pool.near or '') == '' then return tell_all(session, pool) end
   local last = box.last or ''
-  if last ~= '' and tells(last, session, pool) then
+  if last ~= '' and (last == taker or tells(last, session, pool)) then
     redis.call('HSET', box.key, 'due_ms', text(now))
   elseif not tells_one(session, pool) then
     tell_all(session, pool)
@@ -73,7 +74,7 @@ local function is_held(session, pool)
 end
 
 -- For a session that was given something. In due or held: somebody will look. Quarantined: nobody may.
-local function wake_if_parked(session, pool, agents, box, held, now)
+local function wake_if_parked(session, pool, agents, box, held, now, taker)
   if box.quarantined == '1' or held or redis.call('ZSCORE', pool.due, session) then return end
-  wake(session, pool, agents, box, now)
+  wake(session, pool, agents, box, now, taker)
 end

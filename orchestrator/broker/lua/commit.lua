@@ -3,8 +3,9 @@
 -- takes: cursor_arg cursor_mark release taken_regular# taken_interrupts# eq_keep~ eq_ttl_ms~ sq_max# sq_max_bytes#
 -- takes: fields(name value) entries(payload salt chain) events(payload seq hash8 at_ms~)
 -- takes: timers_clear(id) timers_set(id generation at_ms~ payload) approvals_open(key payload) approvals_close(key) texts#
--- takes: others[near pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?) children(<birth>)
--- takes:   tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field) within_budget?
+-- takes: others[near takes? pools(name) targets(session pool#) mail(to# payload interrupt key counted? bounded?)
+-- takes:   children(<birth>) tree_events(<tree_event>) summary(field value) draws(counter amount# limit) unless_marked(field)
+-- takes:   within_budget?
 -- takes:   settlements(request estimated? used$ model) spend_ms~
 -- takes:   reservations(request amount$) waits(timer amount$) secrets_drop(name)
 -- takes:   redacted(seq# stored) redacting]
@@ -23,7 +24,8 @@
 -- cursor_mark is the entry at the cursor as it was read, its time and its submission: Redis may have lost that entry
 -- since, and given its number to another one, which nobody has read. Empty: it is not asked.
 -- expect_commit and cursor_arg may be empty: no commit yet, and a cursor that stays. Most steps concern nobody else
--- (`others`). In mail and events target 0 is the session itself, the others are numbered from 1.
+-- (`others`). In mail and events target 0 is the session itself, the others are numbered from 1. Who `takes` claims
+-- behind this call whom it had last, and is not told of that.
 --
 -- KEYS  1 session    hash    claim, seq, head, cursor, last commit and its result
 --       2 rollout    stream  receives the entries          3 eq     stream  receives the events
