@@ -75,4 +75,4 @@ def says(sent: Sent) -> bool:
 
 def reserves(sent: Sent) -> bool:
     """Whether the command reserves numbers, of which nothing is made yet."""
-    return sent.name == "reserve"
+    return sent.name == "reserve_ids"

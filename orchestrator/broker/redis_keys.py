@@ -21,8 +21,8 @@ a tree live in one slot and a script may touch them together.
     {s}:tree:<tree>         stream  commit raise_limits;         tree views        sealed when it rests
                                     seal_tree trims
     {s}:sealed_tree:<tree>  hash    seal_tree                    tree views        the tree
-    {s}:agents:<tree>       hash    create commit reserve wakes  guards, registry, the tree
-                                    raise_limits                 delete; its fields: tree_records.py
+    {s}:agents:<tree>       hash    create commit wakes          guards, registry, the tree
+                                    reserve_ids raise_limits     delete; its fields: records.py
     {s}:blob:<tree>:<hash>  string  put_blob; drop_texts         any               the tree, until it rests
     {s}:blobs:<tree>        set     put_blob                     delete            the tree
     {s}:secrets:<tree>      hash    submit keep_secret; commit   worker            their tasks; at most a day

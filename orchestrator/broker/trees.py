@@ -557,7 +557,7 @@ class Trees(Deletion, FleetIndex, Resting):
 
     async def reserve(self, tree: TreeId, count: int) -> range:
         """Reserves agent ids of the tree, which are given out once."""
-        reply = await self._run(call("reserve", [self.keys.agents(tree)], count=count), tree)
+        reply = await self._run(call("reserve_ids", [self.keys.agents(tree)], count=count), tree)
         if reply.code != "OK":
             raise reply.unexpected()
         reserved: ReserveOk = reply.fields

@@ -26,7 +26,7 @@ STATEMENTS: Mapping[str, Statement] = {
         f.__name__: f
         for f in (jobs.offer_job, jobs.take_job, jobs.keep_job, jobs.answer_job, jobs.settle_job)
     },
-    **{f.__name__: f for f in (trees.reserve, trees.registry, trees.raise_limits, trees.tree_heads)},
+    **{f.__name__: f for f in (trees.reserve_ids, trees.registry, trees.raise_limits, trees.tree_heads)},
     **{
         f.__name__: f
         for f in (

@@ -95,7 +95,7 @@ def is_told(
 # ── scripts ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def reserve(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
+def reserve_ids(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     tree, count = sight.hash(keys[0]), given.number()
     if not tree.get(b"root"):
         return [b"UNKNOWN"]

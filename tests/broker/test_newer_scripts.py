@@ -110,7 +110,7 @@ ACTS: dict[str, Act] = {
         "ann", "k", (session_id(), "hi"), b"12345678"
     ),
     "forget_prompts": _forgets,
-    "reserve": lambda broker: _of_tree(broker, lambda tree: broker.trees.reserve(tree, 1)),
+    "reserve_ids": lambda broker: _of_tree(broker, lambda tree: broker.trees.reserve(tree, 1)),
     "revoke": lambda broker: _of_session(broker, broker.trees.revoke),
     "delete": lambda broker: _of_session(broker, broker.trees.delete_session),
     "enlist": lambda broker: _of_session(broker, broker.trees.enlist),

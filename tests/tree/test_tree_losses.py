@@ -104,7 +104,7 @@ async def test_agent_whose_number_was_forgotten_and_given_again_gets_another(tre
             set_back += 1
             await trees.harness.broker.command("HSET", agents, "last_agent", "0")
 
-    trees.harness.connection.before["reserve"] = forgetful
+    trees.harness.connection.before["reserve_ids"] = forgetful
     trees.start()
     await trees.harness.until(trees.root, "task_complete")
     assert set_back == 2
