@@ -12,9 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import field
 from typing import ClassVar, TypeAlias, TypeVar, cast, get_args
 
-from orchestrator.core.forms import ALWAYS, REST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
+from orchestrator.core.record_json import ALWAYS, REST, form, reader_of, writer_of
 from orchestrator.core.settings import OF_TURNS, TurnSettings
 from orchestrator.protocol.wire import UNSET, JsonMapping, JsonObject, JsonValue, Unset
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, field
 
-from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
+from orchestrator.core.record_json import LIST, form, reader_of, writer_of
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 
 

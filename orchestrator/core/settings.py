@@ -16,9 +16,9 @@ from typing import Final, Literal, TypeAlias, TypedDict
 
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.client_tools import ClientTools
-from orchestrator.core.forms import LIST, Form, form, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.record_json import LIST, Form, form, reader_of, writer_of
 from orchestrator.core.sender import Sender, sender_of, sender_wire
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue

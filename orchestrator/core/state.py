@@ -45,10 +45,10 @@ from orchestrator.core.calls import (
     UserInputWork,
     VariantsWork,
 )
-from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, Log
 from orchestrator.core.lines import NO_META, MetaLine, given
+from orchestrator.core.record_json import LIST, form, reader_of, writer_of
 from orchestrator.core.secrets import SecretAnswer
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import SENDER, Rules, SessionFacts, TurnSettings

@@ -17,7 +17,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Literal, TypeAlias
 
-from orchestrator.core.forms import LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.core.packs import (
     CHANGE,
@@ -29,6 +28,7 @@ from orchestrator.core.packs import (
     read_packs,
     write_pack,
 )
+from orchestrator.core.record_json import LIST, form, reader_of, writer_of
 from orchestrator.core.settings import PortableFolder, portable_wire, read_portable
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.wire import JsonMapping, JsonObject

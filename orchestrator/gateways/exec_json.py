@@ -15,9 +15,9 @@ import orjson
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
+from orchestrator.core.record_json import whole
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Quarantined, Refused, TurnFollower

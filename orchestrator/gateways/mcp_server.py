@@ -43,9 +43,9 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import SessionHead
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
+from orchestrator.core.record_json import whole
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.ndjson import AWAITING, READ_BYTES, Streams
 from orchestrator.gateways.submit import new_submission_id

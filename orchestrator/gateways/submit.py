@@ -19,9 +19,9 @@ from orchestrator.core.commands import AnswerOp
 from orchestrator.core.commit_parts import WITHDRAWN, TreeEvent
 from orchestrator.core.decide.call import reply_of
 from orchestrator.core.entries import DENDRO, encode_event, event, line_ms, stored_kind
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.record_json import whole
 from orchestrator.core.registry import projected
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops

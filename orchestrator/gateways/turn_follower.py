@@ -13,9 +13,9 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.decide.ops import REMOVED
 from orchestrator.core.entries import EventKind
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
+from orchestrator.core.record_json import whole
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol.events import (

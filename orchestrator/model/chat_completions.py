@@ -13,6 +13,7 @@ from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.frozen import record
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.core.tokens import Served
+from orchestrator.model.output_checks import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.prompt import (
     SCHEMA_NAME,
     Completed,
@@ -34,7 +35,6 @@ from orchestrator.model.provider_errors import (
     incomplete,
     raise_fault,
 )
-from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
 from orchestrator.protocol.items import Message, OutputText, ReasoningText
 from orchestrator.protocol.wire import JsonObject, written

@@ -42,6 +42,7 @@ from orchestrator.model.connections import (
     url_of,
 )
 from orchestrator.model.credentials import CredentialError
+from orchestrator.model.output_checks import name_of
 from orchestrator.model.prompt import Completed, ModelEvent, Prompt, RateLimits, session_headers
 from orchestrator.model.provider_errors import (
     CUT,
@@ -58,7 +59,6 @@ from orchestrator.model.provider_errors import (
     retry_after_s,
 )
 from orchestrator.model.responses import ResponsesFormat
-from orchestrator.model.shapes import name_of
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
 
 # ── formats ───────────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ import orjson
 from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.frozen import replace
 from orchestrator.core.tokens import Served
+from orchestrator.model.output_checks import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.prompt import (
     SCHEMA_NAME,
     Completed,
@@ -34,7 +35,6 @@ from orchestrator.model.provider_errors import (
     incomplete,
     raise_fault,
 )
-from orchestrator.model.shapes import BrokenItem, UsageNames, check_item, name_of
 from orchestrator.model.sse import SseEvent
 
 

@@ -35,6 +35,7 @@ from orchestrator.core.tokens import Price, Usage
 from orchestrator.core.user_turns import begun_item, publishes_items
 from orchestrator.model.canonical import Sent, Shown, same
 from orchestrator.model.model_client import HttpBudget
+from orchestrator.model.output_checks import name_of
 from orchestrator.model.prompt import (
     Completed,
     Item,
@@ -55,7 +56,6 @@ from orchestrator.model.provider_errors import (
     RateLimited,
     RetryableModelError,
 )
-from orchestrator.model.shapes import name_of
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.events import StreamedText
 from orchestrator.protocol.turn_items import PlanItem, TurnItem

@@ -26,9 +26,9 @@ import orjson
 
 from orchestrator.core.calls import ApplyPatch, Call, PatchWork
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.modes import plans
+from orchestrator.core.record_json import whole
 from orchestrator.core.state import State, Task
 from orchestrator.folders.linediff import unified_diff
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff

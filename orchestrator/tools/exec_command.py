@@ -15,8 +15,8 @@ from orchestrator.core.calls import Call, Exec, ExecWork, StdinWork, WriteStdin
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import Assessment, CallFinished, ProcessEnd
 from orchestrator.core.decide.call_end import no_process
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import replace
+from orchestrator.core.record_json import whole
 from orchestrator.core.state import State
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.tools.arguments import Arguments, BadArguments, parsed

@@ -24,8 +24,8 @@ from orchestrator.boottime import boottime
 from orchestrator.config_keys import McpServerSettings
 from orchestrator.core.calls import Call, Mcp, McpWork
 from orchestrator.core.commands import CallFinished, Immediate
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
+from orchestrator.core.record_json import whole
 from orchestrator.core.state import State
 from orchestrator.mcp import server_records
 from orchestrator.protocol.events import McpStartupComplete, McpStartupUpdate, WarningEvent

@@ -17,9 +17,9 @@ from pydantic import AliasChoices, Field
 from orchestrator.core.calls import Call, Exec, ExecWork
 from orchestrator.core.calls.approval_policy import Segment, amended
 from orchestrator.core.commands import Assessment, CallFinished, Immediate
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
+from orchestrator.core.record_json import whole
 from orchestrator.core.state import State
 from orchestrator.protocol.events import ExecCommandEnd, WarningEvent
 from orchestrator.protocol.ids import CallId

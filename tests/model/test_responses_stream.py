@@ -8,10 +8,10 @@ import orjson
 import pytest
 
 from orchestrator.core.settings import HELD_WAIT_S
+from orchestrator.model.output_checks import MOST_DEPTH, MOST_PARTS, NAME_BYTES, BrokenItem, check_item
 from orchestrator.model.prompt import Completed, ItemDone
 from orchestrator.model.provider_errors import MAX_WAIT_S, RateLimited, RetryableModelError, retry_after_s
 from orchestrator.model.responses import ResponsesReader, kept_item, request_body
-from orchestrator.model.shapes import MOST_DEPTH, MOST_PARTS, NAME_BYTES, BrokenItem, check_item
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
 from tests.model.stubbed_client import prompt
 

@@ -19,8 +19,8 @@ import orjson
 from orchestrator.core.calls import Call, Mcp, McpWork, StdinWork, WriteStdin
 from orchestrator.core.commands import Assessment, CallFinished
 from orchestrator.core.entries import decode_entry
-from orchestrator.core.forms import whole
 from orchestrator.core.ids import SessionId
+from orchestrator.core.record_json import whole
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.client import Client

@@ -29,10 +29,10 @@ from orchestrator.core.calls.approval_policy import Ask, Refuse, Remembered, Run
 from orchestrator.core.calls.ask import ClientToolWork, DoesNotAnswer, PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.exec import NOTHING_SHOWN, Exec, ExecWork, Shown, StdinWork, WriteStdin
 from orchestrator.core.calls.patch import ApplyPatch, Merge, MergeWork, PatchWork
-from orchestrator.core.forms import TEXT, TEXTS, reader_of, writer_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, call_output, user_message
 from orchestrator.core.ids import AgentId
+from orchestrator.core.record_json import TEXT, TEXTS, reader_of, writer_of
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.events import ExecApprovalRequest, McpToolCallBegin, McpToolCallEnd, Reach
 from orchestrator.protocol.ids import CallId, SubmissionId

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import ClassVar, Literal
 
-from orchestrator.core.forms import LIST
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
+from orchestrator.core.record_json import LIST
 from orchestrator.protocol.agents import SubAgentInvocation, SubAgentResult
 from orchestrator.protocol.events import SubAgentToolCallBegin, SubAgentToolCallEnd
 from orchestrator.protocol.ids import CallId

@@ -13,9 +13,9 @@ from typing import ClassVar, Final, Literal
 
 import orjson
 
-from orchestrator.core.forms import LIST
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import check_image_url
+from orchestrator.core.record_json import LIST
 from orchestrator.core.secrets import NOT_KEPT
 from orchestrator.protocol import items
 from orchestrator.protocol.events import (

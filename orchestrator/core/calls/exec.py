@@ -21,8 +21,8 @@ from orchestrator.core.calls.approval_policy import (
     unconfined_key,
 )
 from orchestrator.core.calls.ask import DoesNotAnswer
-from orchestrator.core.forms import ALWAYS, LIST, TEXT, TEXTS, form, reader_of, whole, writer_of
 from orchestrator.core.frozen import record, replace
+from orchestrator.core.record_json import ALWAYS, LIST, TEXT, TEXTS, form, reader_of, whole, writer_of
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.commands import ParsedCommand
 from orchestrator.protocol.events import (

@@ -11,10 +11,10 @@ from typing import ClassVar, Literal, TypeAlias
 
 from orchestrator.core.calls.approval_policy import Ask, Refuse, Remembered, Run, Runs, Verdict, short_keys
 from orchestrator.core.counts import counted
-from orchestrator.core.forms import ALWAYS, EMPTY, LIST, TEXT, TEXTS, form, read_text, write_text
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import PACKS, Pack
+from orchestrator.core.record_json import ALWAYS, EMPTY, LIST, TEXT, TEXTS, form, read_text, write_text
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.commands import FileChange
 from orchestrator.protocol.events import ApplyPatchApprovalRequest, PatchApplyBegin, PatchApplyEnd, Reach

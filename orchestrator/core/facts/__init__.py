@@ -53,9 +53,9 @@ from orchestrator.core.facts.workspace import (
     WorkspaceTried,
     WorkspaceUnsaved,
 )
-from orchestrator.core.forms import ALWAYS, EMPTY, LIST, form, reader_of, writer_of
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
+from orchestrator.core.record_json import ALWAYS, EMPTY, LIST, form, reader_of, writer_of
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import SENDER, TurnSettings
 from orchestrator.core.tokens import Price, Served

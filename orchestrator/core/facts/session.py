@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias, TypedDict
 
-from orchestrator.core.forms import ALWAYS, EMPTY, LIST, TEXT, form
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.core.record_json import ALWAYS, EMPTY, LIST, TEXT, form
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import SENDER, SessionFacts, SettingsChanges, TurnSettings
 from orchestrator.core.user_turns import UserTurn

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import field
 from typing import ClassVar, Literal, TypeAlias
 
-from orchestrator.core.forms import ALWAYS, EMPTY, LIST
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import CHANGE, COUNTS, PACK, PACKS, FileCounts, FolderChange, Pack
+from orchestrator.core.record_json import ALWAYS, EMPTY, LIST
 from orchestrator.core.workspace import COPIED, OFFER, Copied, Offer, SetupOutcome
 from orchestrator.protocol.ids import CallId, SnapshotId
 

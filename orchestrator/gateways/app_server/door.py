@@ -16,9 +16,9 @@ import orjson
 from orchestrator.broker.errors import BrokerError, QueueFull, SessionHeld, UnknownSession
 from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST, Deleted, SessionHead
-from orchestrator.core.forms import whole
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
+from orchestrator.core.record_json import whole
 from orchestrator.core.sender import Via
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door_ports import Ports
