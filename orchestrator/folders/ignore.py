@@ -253,36 +253,23 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int] | None:
             break
         first = False
         after = pattern[at + 1 : at + 2]
-        if char == b"-" and previous is not None and after and after != b"]":
-            at += 1
-            if after == b"\\":
-                at += 1
-            last = pattern[at : at + 1]
+        if char == b"-" and previous is not None and after not in (b"", b"]"):
+            last, at = _character(pattern, at + 1)
             if not last:
                 return None
             if previous <= last[0]:
                 parts.append(_byte(previous) + b"-" + _byte(last[0]))
             previous = None
-        elif char == b"[" and after == b":":
-            end = pattern.find(b"]", at + 2)
-            if end < 0:
+        elif char == b"[" and after == b":" and (end := _end_of_class(pattern, at)) != at:
+            named = _POSIX.get(pattern[at + 2 : end - 1]) if end >= 0 else None
+            if named is None:
                 return None
-            if pattern[end - 1 : end] != b":" or end - 1 < at + 2:
-                # No class after all: the bracket counts as a character.
-                parts.append(_byte(char[0]))
-                previous = char[0]
-            else:
-                named = _POSIX.get(pattern[at + 2 : end - 1])
-                if named is None:
-                    return None
-                parts.append(named)
-                previous, at = None, end
+            parts.append(named)
+            previous, at = None, end
         else:
-            if char == b"\\":
-                at += 1
-                char = pattern[at : at + 1]
-                if not char:
-                    return None
+            char, at = _character(pattern, at)
+            if not char:
+                return None
             parts.append(_byte(char[0]))
             previous = char[0]
         at += 1
@@ -290,6 +277,23 @@ def _bracket(pattern: bytes, at: int) -> tuple[bytes, int] | None:
     if negated:
         return b"[^/" + inside + b"]", at
     return (b"(?!/)[" + inside + b"]" if inside else b"(?!)"), at
+
+
+def _character(pattern: bytes, at: int) -> tuple[bytes, int]:
+    """The character at a place, or behind a backslash there, and its place; empty where the pattern ends."""
+    at += pattern[at : at + 1] == b"\\"
+    return pattern[at : at + 1], at
+
+
+def _end_of_class(pattern: bytes, at: int) -> int:
+    """The place of the bracket that ends a class as `[:digit:]`, which begins at `at`.
+
+    `at` itself where the bracket there is a character of the set, and -1 where the pattern ends before.
+    """
+    end = pattern.find(b"]", at + 2)
+    if end >= 0 and (pattern[end - 1 : end] != b":" or end - 1 < at + 2):
+        return at
+    return end
 
 
 def _byte(value: int) -> bytes:

@@ -20,6 +20,7 @@ from orchestrator.gateways.client import Client
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol.events import (
     Error,
+    EventMsg,
     InputAccepted,
     TaskComplete,
     TaskStarted,
@@ -102,17 +103,9 @@ class TurnFollower:
             head = await self._client.head(self._session)
             return Quarantined() if head is not None and head.quarantined else None
         if self._id is not None and event.id == self._id and not self._turn:
-            match told:
-                case InputAccepted(turn_id=turn) if turn != self._id:
-                    self._turn = turn
-                case TaskStarted():
-                    self._turn = self._id
-                case Error(message=message):
-                    return Refused(whole(message))
-                case WarningEvent(message=message) if message == REMOVED:
-                    return Refused(REMOVED)
-                case _:
-                    pass
+            refused = self._of_submission(event.id, told)
+            if refused is not None:
+                return refused
         if self._id is not None and event.id != self.turn:
             return None
         match told:
@@ -123,6 +116,21 @@ class TurnFollower:
             case _ if event.kind is TurnAborted:
                 # The reason may be one of a newer version.
                 return Aborted(str(event.msg["reason"]))
+            case _:
+                pass
+        return None
+
+    def _of_submission(self, id: str, told: EventMsg) -> Refused | None:
+        """Takes what tells which turn a submission is part of, or that it is of none."""
+        match told:
+            case InputAccepted(turn_id=turn) if turn != id:
+                self._turn = turn
+            case TaskStarted():
+                self._turn = id
+            case Error(message=message):
+                return Refused(whole(message))
+            case WarningEvent(message=message) if message == REMOVED:
+                return Refused(REMOVED)
             case _:
                 pass
         return None

@@ -582,13 +582,7 @@ def _moved(log: Reading, told: Told, moved: f.CallMoved, call: Decided) -> None:
     by, entry = log.giver()
     call.behalf, call.behalf_entry = name_of(by), entry
     if log.claimed is not None and log.claimed_entry is not None and log.claimed_entry.epoch == told.epoch:
-        worker = log.claimed
-        call.worker = (
-            f"{worker.worker} on {worker.machine} (version {worker.version}, "
-            f"{worker.sandbox.get('kind', UNKNOWN)}, settings {(worker.settings or 'untold')[:8]}, "
-            f"rules {(worker.rules or 'none')[:8]})"
-        )
-        call.worker_entry = log.claimed_entry.place
+        call.worker, call.worker_entry = _worker_text(log.claimed), log.claimed_entry.place
     if not call.decision:
         policy = log.settings.approval_policy if log.settings is not None else None
         call.unasked = f"approvals {policy}, sandbox {sandbox_mode(log.settings)}"
@@ -596,6 +590,14 @@ def _moved(log: Reading, told: Told, moved: f.CallMoved, call: Decided) -> None:
         if given:
             call.unasked += ", approved for the session"
             call.entries += dict.fromkeys(given)
+
+
+def _worker_text(claimed: f.Claimed) -> str:
+    return (
+        f"{claimed.worker} on {claimed.machine} (version {claimed.version}, "
+        f"{claimed.sandbox.get('kind', UNKNOWN)}, settings {(claimed.settings or 'untold')[:8]}, "
+        f"rules {(claimed.rules or 'none')[:8]})"
+    )
 
 
 def sandbox_mode(settings: TurnSettings | None) -> JsonValue:

@@ -420,7 +420,6 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
     cannot be hidden, and a command that makes it could fill it with settings.
     """
     make_folder(settings.home)
-    parts, runtime = urlsplit(url), settings.host.runtime_dir
     paths = [settings.home]
     if settings.redis.url is None:
         fallback = embedded_config(settings).fallback_folder
@@ -435,28 +434,32 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         with suppress(OSError):
             make_folder(copies)
             paths.append(copies)
-    if runtime is not None and runtime.is_dir() and not is_shared(settings, runtime):
-        paths.append(runtime)
+    paths += _own(settings, settings.host.runtime_dir)
     if settings.workspace.key_file is not None:
         paths.append(_around(settings, settings.workspace.key_file))
     # Who has a notary's key and state signs another past for every log.
     told = settings.receipts
     if told.key_file is not None and not told.key_file.is_relative_to(settings.home):
         paths.append(_around(settings, told.key_file))
-    outside = (told.state, register_outside(settings))
-    paths += [
-        path for path in outside if path is not None and path.is_dir() and not is_shared(settings, path)
-    ]
-    place = urlsplit(settings.upkeep.archive_url)
-    archive = Path(unquote(place.path))
-    # Other sessions' logs, and what a session is restored from.
-    if place.scheme == "file" and archive.is_dir() and not is_shared(settings, archive):
-        paths.append(archive)
-    if parts.scheme == "unix":
-        socket = Path(unquote(parts.path))
+    paths += _own(settings, told.state)
+    paths += _own(settings, register_outside(settings))
+    archive = urlsplit(settings.upkeep.archive_url)
+    if archive.scheme == "file":
+        # Other sessions' logs, and what a session is restored from.
+        paths += _own(settings, Path(unquote(archive.path)))
+    server = urlsplit(url)
+    if server.scheme == "unix":
+        socket = Path(unquote(server.path))
         in_workspace = socket.parent.resolve() == settings.session_defaults.cwd.resolve()
         paths.append(socket if in_workspace or is_shared(settings, socket.parent) else socket.parent)
     return tuple(dict.fromkeys(paths))
+
+
+def _own(settings: Settings, folder: Path | None) -> Sequence[Path]:
+    """The folder, if it is there and commands do not need what lies in it."""
+    if folder is None or not folder.is_dir() or is_shared(settings, folder):
+        return ()
+    return (folder,)
 
 
 def _around(settings: Settings, file: Path) -> Path:

@@ -286,7 +286,7 @@ async def fleet(ports: Ports, namespace: str, person: str) -> AsyncIterator[Upda
                 yield Update(dict(rows), whole=True, beside=counted)
                 continue
             gone = [root for root in roots if root in told and not trees.lists(root)]
-            news = {key: row for key, row in rows.items() if told.get(key) != row}
+            news = _changed(rows, told)
             if news or gone or counted != counts:
                 for root in gone:
                     del told[root]
@@ -296,6 +296,17 @@ async def fleet(ports: Ports, namespace: str, person: str) -> AsyncIterator[Upda
                 await asyncio.sleep(LOOK_S)
     finally:
         await trees.aclose()
+
+
+def _changed(rows: Mapping[str, JsonObject], told: Mapping[str, JsonObject]) -> dict[str, JsonObject]:
+    """The rows that are others than was told."""
+    return {key: row for key, row in rows.items() if told.get(key) != row}
+
+
+async def _gone(broker: Broker, root: SessionId, namespace: str) -> Gone:
+    """The end of a tree's topic: who deleted it is for its own namespace."""
+    found = await broker.trees.deletion_of(root)
+    return Gone(root, deleted_json(found) if found is not None and found.namespace == namespace else {})
 
 
 async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update]:
@@ -326,7 +337,7 @@ async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update
             drawn = tree_json(head, picture)
             rows = {str(row["agentId"]): row for row in drawn["agents"]}
             header = {name: value for name, value in drawn.items() if name not in ("agents", "atMs")}
-            news = {key: row for key, row in rows.items() if told.get(key) != row}
+            news = _changed(rows, told)
             gone = {key: {"agentId": int(key)} for key in told if key not in rows}
             if whole or news or gone or header != beside:
                 yield Update(rows if whole else news, gone, whole, {**header, "atMs": picture.now_ms})
@@ -335,9 +346,7 @@ async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update
             cursors = await _woken(listener, {key: cursors[key] for key in streams})
             await feed.keep_watching()
     except UnknownSession:
-        found = await broker.trees.deletion_of(root)
-        seen = found is not None and found.namespace == namespace
-        raise Gone(root, deleted_json(found) if found is not None and seen else {}) from None
+        raise await _gone(broker, root, namespace) from None
     finally:
         await feed.aclose()
         await listener.aclose()

@@ -12,9 +12,10 @@ from weakref import WeakKeyDictionary
 
 from pydantic import Field
 
+from orchestrator.broker.broker import Broker
 from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST, BUDGET_KINDS, RECENT_MS, SPEND_DAYS, Recent, SessionHead
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.messages import RpcError, bad_params
@@ -702,11 +703,8 @@ async def agent_cancel(door: Door, params: AgentCancel) -> Result:
     broker, target = door.ports.found.broker, int(head.agent_id)
     root = head if head.agent_id == ROOT else await door.head(head.tree)
     known = projected(await broker.trees.agents(head.tree)).agents
-    ending = [
-        number
-        for number, agent in known.items()
-        if agent.at_work and (number == target or agent.below(target))
-    ]
+    at_work = (number for number, agent in known.items() if agent.at_work)
+    ending = [number for number in at_work if number == target or known[number].below(target)]
     if target and target not in ending:
         return {"agents": [{"agentId": target, "death": "none"}]}
     after = (await broker.trees.registry(head.tree)).tree_seq
@@ -722,17 +720,22 @@ async def agent_cancel(door: Door, params: AgentCancel) -> Result:
 
     sessions = [root.session, *(SessionId(known[number].session) for number in ending)]
     await until(broker, sessions, ended, END_S)
-    proofs: dict[int, str] = {}
-    for fact in await tree_log(broker, head.tree, after):
-        if fact.message.get("status") == "canceled":
-            proofs[int(fact.message["agent_id"])] = str(fact.message.get("cancel") or "proved")
-    told: JsonObject = {
-        "agents": [{"agentId": number, "death": proofs.get(number, "none")} for number in ending]
+    deaths = await _deaths(broker, head.tree, after)
+    agents = [{"agentId": number, "death": deaths.get(number, "none")} for number in ending]
+    if target:
+        return {"agents": agents}
+    now = await broker.logs.head(root.session)
+    return {"agents": agents, "closed": now is None or now.status == "closed"}
+
+
+async def _deaths(broker: Broker, tree: TreeId, after: int) -> dict[int, str]:
+    """How surely the agents have ended that were cancelled behind this entry of the tree's log."""
+    messages = [fact.message for fact in await tree_log(broker, tree, after)]
+    return {
+        int(message["agent_id"]): str(message.get("cancel") or "proved")
+        for message in messages
+        if message.get("status") == "canceled"
     }
-    if not target:
-        now = await broker.logs.head(root.session)
-        told["closed"] = now is None or now.status == "closed"
-    return told
 
 
 METHODS: Mapping[str, Method] = {
