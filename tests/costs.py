@@ -33,7 +33,7 @@ KEPT_S, GREW_S = 0.5, 2.0
 """CPU seconds from which a file is kept, and is said to have grown."""
 ALONE_S = 10.0
 """Seconds from which a test takes turns although nothing else of its file runs."""
-NAMED, TURNS = 10, 3
+NAMED, TURNS = 10, 4
 """How many files that grew are named; a long test runs with one commit in as many, and each night."""
 TOGETHER = ("tests/window/browser/",)
 """Folders of which one process runs all tests: they share a browser and a deployment."""
@@ -116,7 +116,7 @@ class Costs:
             counts = [len(self._turns[(number - back) % TURNS]) for back in range(TURNS)]
             others = [f"{counts[back]} with {name_of_commit(back)}" for back in range(1, TURNS)]
             terminalreporter.write_line(
-                f"long tests take turns: {counts[0]} with this commit, last time {' and '.join(others)}"
+                f"long tests take turns: {counts[0]} with this commit, before it {', '.join(others)}"
             )
         grew = grown(self._spent, self._files)
         if grew and len(self._spent) > NAMED:
@@ -129,7 +129,7 @@ def left_by(
     items: Sequence[pytest.Item], turns: Sequence[Mapping[str, float]], number: int
 ) -> list[pytest.Item]:
     """The long tests that the commit with this number leaves for others and for the night."""
-    here = {name for turn, tests in enumerate(turns) if turn != number % TURNS for name in tests}
+    here = {name for turn, tests in enumerate(turns) if turn != number % len(turns) for name in tests}
     took = {name: seconds for tests in turns for name, seconds in tests.items()}
     files: dict[tuple[str, bool], list[pytest.Item]] = defaultdict(list)
     for item in items:

@@ -71,7 +71,7 @@ def _ran(items: list[_Item], turns: list[dict[str, float]], number: int) -> set[
     return {item.nodeid for item in items} - {item.nodeid for item in left}
 
 
-def test_long_test_runs_with_one_commit_in_three_and_a_short_one_with_each() -> None:
+def test_long_test_runs_with_one_commit_in_as_many_as_there_are_turns_and_a_short_one_with_each() -> None:
     items = [_Item(f"tests/a/test_a.py::{name}") for name in ("one", "two", "three", "short")]
     one, two, three, short = (item.nodeid for item in items)
     turns = [{one: 2.0}, {two: 9.0}, {three: 4.0}]
@@ -116,11 +116,13 @@ def test_way_through_a_subject_and_what_is_about_the_repository_run_with_each_co
 
 
 def test_long_test_keeps_its_turn_and_a_new_one_takes_that_with_fewest_of_its_file() -> None:
-    before = [{"a::one": 3.0, "b::gone": 9.0}, {}, {}]
-    assert in_turns({"a::one": 1.0, "a::two": 5.0, "a::three": 2.0, "b::new": 4.0}, before) == [
-        {"a::one": 1.0},
+    before = [{"a::one": 3.0, "b::gone": 9.0}, {}, {}, {}]
+    tests = {"a::one": 1.0, "a::two": 5.0, "a::three": 2.0, "a::four": 1.0, "a::five": 1.0, "b::new": 4.0}
+    assert in_turns(tests, before) == [
+        {"a::one": 1.0, "a::four": 1.0},
         {"a::two": 5.0},
-        {"b::new": 4.0, "a::three": 2.0},
+        {"b::new": 4.0, "a::five": 1.0},
+        {"a::three": 2.0},
     ]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,11 +15,23 @@ FOLDERS = ("orchestrator", "workers", "sim", "bench", "tests")
 VAGUE = frozenset({"who", "whoever", "whom", "whose", "what", "whatever", "one"})
 
 
+def bodies(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
+    """Each node of a module that has statements, from itself on, with them; expressions have none."""
+    waiting: list[ast.AST] = [tree]
+    for node in waiting:
+        for _, inner in ast.iter_fields(node):
+            if isinstance(inner, list):
+                waiting += (
+                    it for it in inner if isinstance(it, (ast.stmt, ast.excepthandler, ast.match_case))
+                )
+        if isinstance(body := getattr(node, "body", None), list):
+            yield node, body
+
+
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
     """The docstrings of a module, with their lines: of itself, classes, functions and attributes."""
-    for node in ast.walk(tree):
-        body = getattr(node, "body", None)
-        for before, statement in zip([None, *body], body, strict=False) if isinstance(body, list) else ():
+    for node, body in bodies(tree):
+        for before, statement in zip([None, *body], body, strict=False):
             own = before is None and isinstance(
                 node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
             )
@@ -28,28 +41,36 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
                         yield statement.lineno, text
 
 
+@cache
+def found_in(folder: str) -> tuple[list[str], list[str]]:
+    """The places of a folder where a docstring begins vaguely, and where one stands behind another."""
+    vague, strays = [], []
+    for path in sorted((ROOT / folder).rglob("*.py")):
+        tree, name = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT)
+        vague += [
+            f"{name}:{line}: {text.splitlines()[0]}"
+            for line, text in docstrings(tree)
+            if text.split()[0].strip(".,:;").lower() in VAGUE
+        ]
+        strays += [
+            f"{name}:{second.lineno}"
+            for _, body in bodies(tree)
+            for first, second in pairwise(body)
+            if _is_text(first) and _is_text(second)
+        ]
+    return vague, strays
+
+
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_docstring_begins_with_a_pronoun_for_anybody_or_anything(folder: str) -> None:
-    vague = [
-        f"{path.relative_to(ROOT)}:{line}: {text.splitlines()[0]}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for line, text in docstrings(ast.parse(path.read_text(encoding="utf-8")))
-        if text.split()[0].strip(".,:;").lower() in VAGUE
-    ]
+    vague, _ = found_in(folder)
     assert vague == []
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_no_docstring_stands_behind_another_one(folder: str) -> None:
     """A name that was put between a constant and its docstring has taken that one."""
-    strays = [
-        f"{path.relative_to(ROOT)}:{second.lineno}"
-        for path in sorted((ROOT / folder).rglob("*.py"))
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(body := getattr(node, "body", None), list)
-        for first, second in pairwise(body)
-        if _is_text(first) and _is_text(second)
-    ]
+    _, strays = found_in(folder)
     assert strays == []
 
 

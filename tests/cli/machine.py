@@ -21,6 +21,7 @@ from typing import Any
 from tests.started import COMMAND, Started, own_terminal
 
 PATIENCE_S = 40.0
+BURIAL = "DENDRO_WORKER_BURIAL"
 
 TOUCH = {"items": [{"call": "shell", "args": {"command": ["touch", "made.txt"]}}]}
 SLEEP = {"items": [{"call": "shell", "args": {"command": ["sleep", "60"], "timeout_ms": 90_000}}]}
@@ -51,6 +52,8 @@ class Machine:
         folder.mkdir()
         kept = {name: os.environ[name] for name in ("PATH", "LANG", "PYTHONPATH") if name in os.environ}
         environ = {**kept, "HOME": str(root), "DENDRO_HOME": str(root / "home"), "TERM": "xterm"}
+        # A worker that nobody kills needs nobody who waits for its death: a new Python each.
+        environ[BURIAL] = "false"
         if redis_url is not None:
             environ["DENDRO_REDIS_URL"] = redis_url
         return cls(folder, environ)
@@ -58,6 +61,11 @@ class Machine:
     def under(self, **more: str) -> Machine:
         """The same machine with more environment variables."""
         return replace(self, environ={**self.environ, **more})
+
+    @property
+    def buried(self) -> Machine:
+        """The same machine, whose killed workers' sessions go on with others at once."""
+        return replace(self, environ={name: value for name, value in self.environ.items() if name != BURIAL})
 
     def run(self, *words: str, input: str = "") -> subprocess.CompletedProcess[str]:
         """Runs a command to its end."""

@@ -82,7 +82,7 @@ def test_setup_that_is_killed_in_the_middle_runs_again_in_a_folder_made_anew(mac
     first = '[ -n "$AGAIN" ] || { mkdir deps; touch begun; exec sleep 600; }'
     script.write_text(f"{first}\nmkdir deps && echo installed > deps/one && [ ! -e begun ]\n")
     soon = [word for key in ("lease_s=2", "trust_s=1.5", "renew_s=0.5") for word in ("-c", f"worker.{key}")]
-    with machine.model(LOOK, says("done")) as user:
+    with machine.buried.model(LOOK, says("done")) as user:
         user = user.under(DENDRO_APPROVAL_POLICY="never", DENDRO_POOL="default")
         asked = dendro("run", "--portable", "--no-worker", "--setup", str(script), "--json", "Look.")
         with (

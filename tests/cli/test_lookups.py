@@ -129,7 +129,7 @@ def test_next_worker_answers_what_a_killed_one_was_asked(machine: Machine, tmp_p
     programs.mkdir()
     (programs / "git").write_text(HELD_GIT.format(fifo=fifo))
     (programs / "git").chmod(0o755)
-    slow = machine.under(PATH=f"{programs}:{machine.environ['PATH']}", DENDRO_PROGRAMS=str(programs))
+    slow = machine.buried.under(PATH=f"{programs}:{machine.environ['PATH']}", DENDRO_PROGRAMS=str(programs))
     with proto(machine, front=("--no-worker",)) as client:
         with worker(slow) as first:
             client.send("s1", type="list_skills", cwds=[str(held)])

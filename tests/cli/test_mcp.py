@@ -198,7 +198,7 @@ def test_a_call_of_a_killed_worker_is_in_doubt_and_its_server_dies_with_it(
     configure(machine, bad=bad("good", str(fifo.path)))
     steps = (calls("mcp__bad__environment"), calls("mcp__bad__sleep"), says("I shall check."))
     steps[1]["items"][0]["call_id"] = "c2"
-    with machine.model(*steps) as user, proto(user, front=("--no-worker",)) as client:
+    with machine.buried.model(*steps) as user, proto(user, front=("--no-worker",)) as client:
         with worker(user) as first:
             client.say("go")
             shown = client.until("mcp_tool_call_end")["msg"]["result"]["content"][0]["text"]
@@ -280,7 +280,7 @@ def test_a_question_is_answered_from_the_list_of_requests(machine: Machine) -> N
 def test_a_question_is_withdrawn_when_the_worker_is_lost(machine: Machine) -> None:
     asking(machine)
     steps = (calls("mcp__asking__permit"), says("I shall check."))
-    with machine.model(*steps) as user, proto(user, front=("--no-worker",)) as client:
+    with machine.buried.model(*steps) as user, proto(user, front=("--no-worker",)) as client:
         with worker(user) as first:
             client.say("go")
             client.until("elicitation_request")

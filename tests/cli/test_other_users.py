@@ -65,7 +65,7 @@ def read_by_nobody(paths: list[Path]) -> list[Path]:
 
 def at(root: Path, mask: int) -> Machine:
     required(debian_redis(), "redis-server")
-    machine = Machine.at(root)
+    machine = Machine.at(root).buried
     machine.folder.chmod(0o755)
     return replace(machine, start=functools.partial(Started, umask=mask))
 

@@ -90,7 +90,7 @@ def person(request: pytest.FixtureRequest, root: Path) -> Iterator[Machine]:
     if dropped and os.geteuid() != 0:
         pytest.skip("only root can become another user")
     required(debian_redis(), "redis-server")
-    machine = Machine.at(root)
+    machine = Machine.at(root).buried
     (root / "marks").mkdir()
     (root / ".gitconfig").write_text("[user]\n\tname = Ann\n\temail = ann@example.invalid\n")
     bin = machine.folder / ".venv/bin"

@@ -30,7 +30,7 @@ def _said_to_be_missing(claim: str, shown: str) -> bool:
 
 
 def test_demo_shows_everything_that_it_claims(tmp_path: Path) -> None:
-    machine = Machine.at(tmp_path)
+    machine = Machine.at(tmp_path).buried
     repository(machine.folder)
     done = subprocess.run(
         dendro("demo"), capture_output=True, text=True, cwd=machine.folder, env=machine.environ, timeout=90
@@ -52,7 +52,7 @@ def test_demo_shows_everything_that_it_claims(tmp_path: Path) -> None:
 
 @pytest.mark.night
 def test_demo_is_seen_and_answered_in_the_window(tmp_path: Path) -> None:
-    machine = Machine.at(tmp_path)
+    machine = Machine.at(tmp_path).buried
     repository(machine.folder)
     words = dendro("demo", "--window")
     with (

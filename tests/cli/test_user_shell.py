@@ -65,7 +65,8 @@ def test_interrupted_command_is_killed(machine: Machine, fifo: Fifo) -> None:
 
 
 def test_command_of_a_killed_worker_is_in_doubt_and_is_not_run_again(machine: Machine, fifo: Fifo) -> None:
-    with machine.model(says("I see.")) as user, proto(user, *NEVER, front=("--no-worker",)) as client:
+    killing = machine.buried.model(says("I see."))
+    with killing as user, proto(user, *NEVER, front=("--no-worker",)) as client:
         with worker(user, *NEVER) as first:
             runs(client, "r1", f"echo begun > {fifo.path}; sleep 60")
             assert fifo.path.read_text() == "begun\n"

@@ -40,7 +40,7 @@ def approvals(user: Machine, *words: str) -> str:
 
 
 def test_calls_outlive_gateway_and_worker_and_end_by_their_client_or_by_a_person(machine: Machine) -> None:
-    with machine.playing(json.dumps([{"items": CALLS}, says("Done.")])) as user:
+    with machine.buried.playing(json.dumps([{"items": CALLS}, says("Done.")])) as user:
         with (
             worker(user) as first,
             gateway(user, "ws://127.0.0.1:0") as (door, address),

@@ -101,7 +101,7 @@ async def test_turn_of_a_killed_server_ends_under_the_next_one(machine: Machine)
         if message == "$ cat gate":
             begun.set()
 
-    with machine.model(slow, says("It went on."), says("And then.")) as user:
+    with machine.buried.model(slow, says("It went on."), says("And then.")) as user:
         async with client_of(user) as (client, pid):
             calling = asyncio.create_task(client.call_tool("run", {"prompt": "go"}, progress_callback=told))
             await begun.wait()

@@ -80,7 +80,7 @@ def fleet_model(
     answers = [{"prompt": asked, "steps": [{"items": [{"text": text}]}]} for asked, text in said.items()]
     folder = tmp_path / "model"
     folder.mkdir()
-    machine = Machine.at(folder)
+    machine = Machine.at(folder).buried
     if on is not None:
         machine = replace(machine, start=on.started)
     scenario = {"steps": root, "agents": [*answers, *agents], "after_end": "repeat_last"}

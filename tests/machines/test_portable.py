@@ -57,7 +57,7 @@ def scripted(tmp_path: Path, fleet: Fleet, *steps: dict[str, Any]) -> Iterator[F
     folder = tmp_path / "model"
     folder.mkdir()
     scenario = {"steps": list(steps), "per_session": True, "after_end": "repeat_last"}
-    with Machine.at(folder).playing(json.dumps(scenario)) as stub:
+    with Machine.at(folder).buried.playing(json.dumps(scenario)) as stub:
         yield fleet.under(OPENAI_BASE_URL=stub.environ["OPENAI_BASE_URL"])
 
 

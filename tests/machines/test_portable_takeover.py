@@ -43,7 +43,7 @@ def test_session_goes_on_on_the_other_machine_in_the_folder_of_its_log(fleet: Fl
         says("went on"),
     )
     (tmp_path / "model").mkdir()
-    with Machine.at(tmp_path / "model").playing(json.dumps(steps)) as stub:
+    with Machine.at(tmp_path / "model").buried.playing(json.dumps(steps)) as stub:
         fleet = fleet.under(OPENAI_BASE_URL=stub.environ["OPENAI_BASE_URL"])
         one, two = fleet.one, fleet.two
         words = (*SOON, "-c", "approval_policy=never", "-c", install, "run", "--portable", "--json", "Go.")

@@ -56,7 +56,7 @@ def test_agents_on_two_machines_have_folders_of_their_own_and_are_merged(
     portable.two.srv("work/shared.txt").write_text(BASE)
     folder = tmp_path / "model"
     folder.mkdir()
-    with Machine.at(folder).playing(json.dumps({"steps": steps, "agents": agents})) as stub:
+    with Machine.at(folder).buried.playing(json.dumps({"steps": steps, "agents": agents})) as stub:
         fleet = portable.under(OPENAI_BASE_URL=stub.environ["OPENAI_BASE_URL"])
         with fleet.one.worker("worker.concurrency=1"), fleet.two.worker("worker.concurrency=1"):
             said = fleet.two.says("run", "--portable", "--no-worker", "Divide it.")

@@ -70,7 +70,7 @@ def test_tree_with_a_takeover_people_a_fork_a_merge_and_a_redaction_is_audited_a
 ) -> None:
     folder = tmp_path / "model"
     folder.mkdir()
-    with Machine.at(folder).playing(json.dumps({"steps": STEPS, "agents": AGENTS})) as stub:
+    with Machine.at(folder).buried.playing(json.dumps({"steps": STEPS, "agents": AGENTS})) as stub:
         fleet = portable.under(
             OPENAI_BASE_URL=stub.environ["OPENAI_BASE_URL"], DENDRO_APPROVAL_POLICY="on-request"
         )

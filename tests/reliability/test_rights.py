@@ -168,7 +168,7 @@ async def test_missing_rights_are_told_before_anything_is_done(
 
 @pytest.mark.realredis
 def test_a_missing_right_is_one_line_at_the_terminal(server: RedisServer, tmp_path: Path) -> None:
-    done = Machine.at(tmp_path, as_user(server, "~dendro:*", "+@all", "-zrem")).run("sessions")
+    done = Machine.at(tmp_path, as_user(server, "~dendro:*", "+@all", "-zrem")).buried.run("sessions")
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert "ACL SETUSER NAME +zrem (`dendro doctor`" in done.stderr
 
@@ -208,7 +208,7 @@ def _started(machine: Machine, *words: str) -> subprocess.Popen[str]:
 async def test_client_list_says_what_each_process_is_and_where_it_runs(
     server: RedisServer, tmp_path: Path
 ) -> None:
-    machine = Machine.at(tmp_path, url := f"redis://127.0.0.1:{server.port}")
+    machine = Machine.at(tmp_path, url := f"redis://127.0.0.1:{server.port}").buried
     with ExitStack() as running:
         worker, gateway = (
             running.enter_context(_started(machine, word)) for word in ("worker", "app-server")

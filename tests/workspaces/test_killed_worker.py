@@ -110,7 +110,7 @@ def working(user: Machine) -> Iterator[None]:
 def person(tmp_path: Path) -> Iterator[Machine]:
     (tmp_path / "redis").mkdir()
     with start_redis(tmp_path / "redis") as server:
-        machine = Machine.at(tmp_path, server.url)
+        machine = Machine.at(tmp_path, server.url).buried
         for name in ("a", "b"):
             (machine.folder / name).write_text("old\n")
         yield machine.under(DENDRO_SANDBOX_MODE="workspace-write")

@@ -161,7 +161,7 @@ def test_terminal_asks_and_reads_on_across_deaths_of_its_server_and_resumes_at_a
 ) -> None:
     address, elsewhere = (f"unix://{machine.folder.parent / name}" for name in ("door", "other"))
     with (
-        machine.playing(json.dumps(SCENARIO)) as user,
+        machine.buried.playing(json.dumps(SCENARIO)) as user,
         server(user, address) as first,
         terminal(user, "--remote", address) as screen,
     ):
@@ -207,7 +207,7 @@ def worker(machine: Machine) -> Iterator[subprocess.Popen[bytes]]:
 def test_terminal_answers_for_an_agent_outlives_its_worker_and_lists_its_thread(machine: Machine) -> None:
     address = f"unix://{machine.folder.parent / 'door'}"
     with (
-        machine.playing(json.dumps(TREE)) as user,
+        machine.buried.playing(json.dumps(TREE)) as user,
         server(user, address, "--no-worker"),
         terminal(user, "--remote", address) as screen,
     ):

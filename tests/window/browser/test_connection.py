@@ -130,7 +130,7 @@ LOST_MS = 60_000
 
 @pytest.mark.night
 def test_a_tree_whose_worker_is_killed_is_due_until_another_takes_it_over(visitor: Visitor) -> None:
-    machine = visitor.deployment.served.machine
+    machine = visitor.deployment.served.machine.buried
 
     def worker() -> Started[bytes]:
         return Started(dendro("worker", "--pool", "doomed"), cwd=machine.folder, env=machine.environ)
