@@ -423,8 +423,9 @@ def test_ended_processes_that_nobody_reads_are_bounded() -> None:
 
 @pytest.mark.parametrize("begins", ["compact", "input", "review", "plan"])
 def test_compaction_names_the_processes_that_live_and_those_that_were_not_read(begins: str) -> None:
-    session = idle(count=2)
+    session = idle(count=4)
     ended(session, 2)
+    ended(session, 3)
     session.rules = Rules(auto_compact_limit=100)
     match begins:
         case "compact":
@@ -447,8 +448,11 @@ def test_compaction_names_the_processes_that_live_and_those_that_were_not_read(b
     session.item(assistant("all is well"))
     session.ends()
     (bridge,) = (words for words in map(message_text, session.shown()) if "all is well" in words)
-    assert "- session ID 1: python3 -i (in /repo)" in bridge
-    assert "- session ID 2: ended, its last output is not read" in bridge
+    named = [line for line in bridge.splitlines() if line.startswith("- session ID")]
+    assert named == [
+        *(f"- session ID {number}: python3 -i (in /repo)" for number in (1, 4)),
+        *(f"- session ID {number}: ended, its last output is not read" for number in (2, 3)),
+    ]
 
 
 def test_fork_begins_without_the_processes_of_its_parent() -> None:
