@@ -135,8 +135,8 @@ class Soak:
     costs: dict[str, float] = field(default_factory=dict)
     """Seconds of processors by part, of the whole run."""
     findings: list[str] = field(default_factory=list)
-    parts: list[tuple[float, dict[str, float]]] = field(default_factory=list)
-    """What the memory of Redis's process consists of: (seconds since the begin, MiB by part)."""
+    parts: list[dict[str, float]] = field(default_factory=list)
+    """What the memory of Redis's process consists of, look by look: MiB by part."""
     kept_kib: dict[str, float] = field(default_factory=dict)
     """What Redis keeps on purpose when all sessions are deleted, by kind of key."""
 
@@ -288,8 +288,7 @@ async def _sample(soak: Soak) -> None:
             soak.put(f"{what} of {name}", value, unit)
     soak.put("data of Redis", await used_kib(running) / 1024, "MiB")
     info = await _memory(running)
-    parts = {part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info}
-    soak.parts.append((time.monotonic() - soak.began, parts))
+    soak.parts.append({part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info})
     for kind, count in kinds(await keys_of(running)).items():
         soak.put(f"keys {kind}", count, "keys")
     for kind, entries in (await _entries(running)).items():
@@ -495,13 +494,13 @@ def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
     return "\n".join(lines)
 
 
-def _of_redis(parts: Sequence[tuple[float, dict[str, float]]]) -> list[str]:
+def _of_redis(parts: Sequence[dict[str, float]]) -> list[str]:
     """What its process consists of over the run, each the mean of a quarter of it."""
     if len(parts) < 4 * LEAST_POINTS:
         return []
     share = len(parts) // 4
-    quarters = [[of for _, of in parts[n * share : (n + 1) * share]] for n in range(4)]
-    names = [name for name in PARTS if name in parts[0][1]]
+    quarters = [parts[n * share : (n + 1) * share] for n in range(4)]
+    names = [name for name in PARTS if name in parts[0]]
     rows = [
         f"| {name} | "
         + " | ".join(f"{sum(of[name] for of in some) / share:,.1f}" for some in quarters)

@@ -380,7 +380,7 @@ class Logs(Port):
         So many as one segment takes; none where the next one is missing.
         """
         end, size, found = await self._sealed_end(tree), 0, list[Fielded]()
-        page = await self._page(self.keys.tree(tree), f"{end}-0", SEGMENT_ENTRIES)
+        page = await self._page(self.keys.tree(tree), f"{end}-0", TREE_SEGMENT_ENTRIES)
         for number, entry in enumerate(page, end + 1):
             size += sum(map(len, entry[1].values()))
             if number_of(entry[0]) != number or (found and size > SEGMENT_BYTES):
@@ -434,7 +434,7 @@ class Logs(Port):
 # A tree's log repeats itself: the same agent, the same path, the same fields in each entry. Compressed, it
 # takes a tenth to a twentieth of its room. So what rests is sealed in Redis itself, and needs no archive.
 
-SEGMENT_ENTRIES = 256
+TREE_SEGMENT_ENTRIES = 256
 SEGMENT_BYTES = 256 << 10
 """Of a segment before it is compressed, unless one entry has more: Redis compares it in a millisecond."""
 _MOST_BYTES = 64 << 20

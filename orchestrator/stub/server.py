@@ -133,29 +133,20 @@ def _item_shapes(
             return shape | {"summary": []}, shape | {"summary": summary, "encrypted_content": secret}
         case answers.Call(name, args, call_id):
             arguments = args if isinstance(args, str) else json.dumps(args)
-            shape = {
-                "type": "function_call",
-                "id": f"fc_{key}",
-                "name": name,
-                "call_id": call_id or f"call_{key}",
-            }
-            return (
-                shape | {"status": "in_progress", "arguments": ""},
-                shape | {"status": "completed", "arguments": arguments},
-            )
+            shape = {"type": "function_call", "id": f"fc_{key}", "name": name}
+            return _call_shapes(shape, call_id or f"call_{key}", "arguments", arguments)
         case answers.CustomCall(name, text, call_id):
-            shape = {
-                "type": "custom_tool_call",
-                "id": f"ctc_{key}",
-                "name": name,
-                "call_id": call_id or f"call_{key}",
-            }
-            return (
-                shape | {"status": "in_progress", "input": ""},
-                shape | {"status": "completed", "input": text},
-            )
+            shape = {"type": "custom_tool_call", "id": f"ctc_{key}", "name": name}
+            return _call_shapes(shape, call_id or f"call_{key}", "input", text)
         case _:
             assert_never(item)
+
+
+def _call_shapes(
+    shape: dict[str, Any], call_id: str, field: str, text: str
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    shape |= {"call_id": call_id}
+    return shape | {"status": "in_progress", field: ""}, shape | {"status": "completed", field: text}
 
 
 def _usage_fields(step: answers.Step) -> dict[str, Any]:

@@ -18,7 +18,7 @@ EVERY_BYTE = bytes(range(256))
 
 @pytest.fixture(autouse=True)
 def short_segments(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs, "SEGMENT_ENTRIES", 3)
+    monkeypatch.setattr(logs, "TREE_SEGMENT_ENTRIES", 3)
 
 
 async def _told(broker: Broker, count: int) -> tuple[Agent, tuple[TreeEntry, ...]]:

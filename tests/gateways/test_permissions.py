@@ -62,9 +62,9 @@ async def test_submitter_may_choose_policies_within_the_persons_own(op: ops.Op) 
 async def test_who_does_not_see_the_machine_lists_skills_of_the_session_s_folder_alone(
     who: Principal,
 ) -> None:
-    now = replace(FOLDER, cwd="/srv/work")
-    own: list[tuple[str, ...]] = [(), ("/srv/work",), ("/srv/work/below",)]
-    foreign: list[tuple[str, ...]] = [("/srv/work", "/home/ann"), ("/srv/work/../x",), ("",), ("below",)]
+    now = replace(FOLDER, cwd="/srv/shop")
+    own: list[tuple[str, ...]] = [(), ("/srv/shop",), ("/srv/shop/below",)]
+    foreign: list[tuple[str, ...]] = [("/srv/shop", "/home/ann"), ("/srv/shop/../x",), ("",), ("below",)]
     for cwds in own:
         await check(ops.ListSkills(cwds=cwds), now=now, who=who)
     for cwds in foreign:
@@ -151,12 +151,12 @@ def test_policy_is_within_a_bound_where_each_of_its_parts_is(
 @pytest.mark.parametrize(
     ("cwd", "permitted"),
     [
-        ("/work", True),
-        ("/work/a", True),
+        ("/shop", True),
+        ("/shop/a", True),
         ("/s", True),
         ("/s/b", True),
-        ("/workshop", False),
-        ("/work/../etc", False),
+        ("/shopkeeper", False),
+        ("/shop/../etc", False),
     ],
 )
 @pytest.mark.parametrize("scope", [Scope.SUBMIT, Scope.ADMIN])
@@ -164,7 +164,7 @@ async def test_tenant_moves_a_session_within_the_gateways_folder_or_the_session_
     cwd: str, permitted: bool, scope: Scope
 ) -> None:
     eve = Principal("acme/eve", "acme", scope)
-    bound, now = replace(FOLDER, cwd="/work"), replace(FOLDER, cwd="/s")
+    bound, now = replace(FOLDER, cwd="/shop"), replace(FOLDER, cwd="/s")
     moved = ops.OverrideTurnContext(cwd=cwd)
     said = ops.UserInput(items=(), overrides=moved)
     for op in (moved, said):

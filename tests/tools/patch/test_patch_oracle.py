@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from orchestrator.tools.patch.grammar import Chunk, ChunkLine, LineKind
 from orchestrator.tools.patch.plan import ChunkMismatch, apply_chunks
+from tests.commit_seed import examples
 
 LINES = st.sampled_from(["", "a", "a ", " a", "b", "}", "\u2013", "-"])
 CHUNKS = st.lists(
@@ -83,7 +84,7 @@ def distinct(chunks: tuple[Chunk, ...]) -> tuple[Chunk, ...]:
     )
 
 
-@settings(max_examples=1_500, deadline=None)
+@settings(max_examples=examples(1_500), deadline=None)
 @given(st.lists(LINES, max_size=7), CHUNKS)
 @example(["a", "b"], (Chunk((), (ChunkLine(LineKind.KEEP, ""), ChunkLine(LineKind.ADD, "c"))),))
 @example(["a", "b", "a"], (Chunk((), (ChunkLine(LineKind.DROP, "b"),), end_of_file=True),))
