@@ -107,8 +107,6 @@ class Conversations:
                 said = tuple(grammar.conversation)
                 asked = Asked(task["request"], task["settings"], said, task["rescue"], shown)
                 self._begun[session].append(asked)
-            elif grammar.redacted:
-                return
             elif fact["kind"] == "request_ended" and fact["outcome"] == "completed":
                 self._answered(fact, task, grammar)
         except (LookupError, TypeError, AttributeError, ValueError) as error:
@@ -250,7 +248,7 @@ class Conversations:
             texts = "".join(text_of(item) for item in items if item.get("type") == "message")
             check("".join(task["summary"]) == texts, f"the summary {texts!r} is {task['summary']} in the log")
             return
-        logged = task["items"]
+        logged = [grammar.was(item) for item in task["items"]]
         if len(items) == len(logged):
             items = [as_said(item, own) for item, own in zip(items, logged, strict=True)]
         if len(items) != len(logged) or not all(map(self._same_item, map(unmarked, logged), items)):

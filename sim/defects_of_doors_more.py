@@ -51,6 +51,14 @@ def _crowds(name: str, wrong: str, plant: Any, test: str = "") -> Mutant:
 
 DEFECTS = (
     Mutant(
+        "two people of one name are one",
+        "clients of two people of a namespace that call themselves alike are one client",
+        text(
+            lines_door, "_client_id", "principal.namespace, principal.name, name", "principal.namespace, name"
+        ),
+        "crowds",
+    ),
+    Mutant(
         "pieces of text without the version",
         "a client of JSON-RPC 2.0 is told pieces of a text that are sent together without the member",
         text(

@@ -5,7 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from orchestrator.broker.logs import Logs
-from orchestrator.rollouts import redaction, register
+from orchestrator.broker.open_requests import Requests
+from orchestrator.core import compaction
+from orchestrator.rollouts import bundle_writer, redaction, register
 from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import NotaryState
 from sim.mutant import Mutant, lua, swapped, text
@@ -18,7 +20,31 @@ def _forgetful(real: Any) -> Any:
     return nothing
 
 
+def _forgets_none(real: Any) -> Any:
+    async def nothing(self: Requests, who: str, is_meant: Any) -> int:
+        return 0
+
+    return nothing
+
+
 DEFECTS = (
+    Mutant(
+        "bundle takes what has come since",
+        "a bundle takes of a log what is there when it is read, and not what its head named",
+        text(
+            bundle_writer._Writer,
+            "_session",
+            "self._found.log(head.session, end)",
+            "self._found.log(head.session, end + 1)",
+        ),
+        "receipts",
+    ),
+    Mutant(
+        "prompts keep the words",
+        "a redaction leaves the prompts of a person's history as they are",
+        swapped(Requests, "forget_prompts", _forgets_none),
+        "redactions",
+    ),
     Mutant(
         "notary forgets who changed",
         "a look that loses Redis behind the list of changed sessions does not ask for their ends again",
@@ -93,6 +119,34 @@ DEFECTS = (
         "upkeep goes on with copies alone",
         "upkeep removes what a redaction has left of copies, and takes no entry",
         text(redaction, "_go_on", "if owed.rests:", "if owed.rests and restore is None:"),
+        "redactions",
+    ),
+    Mutant(
+        "compaction forgets redacted words",
+        "a compaction keeps no message whose words were redacted",
+        text(
+            compaction,
+            "_newest_of",
+            "texts = [*before, *_user_texts(history, shown)]",
+            "texts = [one for one in (*before, *_user_texts(history, shown)) if one != '[redacted]']",
+        ),
+        "redactions",
+    ),
+    Mutant(
+        "redacted words say nothing",
+        "a conversation with redacted words is not compacted, as if nothing had been said in it",
+        text(
+            compaction,
+            "nothing_said",
+            "return all(",
+            "history = list(history); return '[redacted]' in str(history) or all(",
+        ),
+        "redactions",
+    ),
+    Mutant(
+        "upkeep redacts in its own name",
+        "what a dead process has left of a redaction is taken with a reason of upkeep's own",
+        text(redaction, "_act_of", "Act(last.why,", "Act(f'{last.why} (upkeep)',"),
         "redactions",
     ),
 )

@@ -165,6 +165,8 @@ class LineClient(DoorClient):
     _session = ""
     _last: bytes = b""
     _last_id = ""
+    _last_to: SimGateway | None = None
+    _at: SimGateway | None = None
     """The submission that was sent last, which is sent again after a lost connection."""
 
     @property
@@ -172,6 +174,7 @@ class LineClient(DoorClient):
         return self._is_over or (self.acts <= 0 and self.here)
 
     def _opens(self, gateway: SimGateway) -> SimWire:
+        self._at = gateway
         return gateway.connect_lines(self.principal, self._lane, SMALL_WINDOW if self.slow else WINDOW)
 
     def _hears(self, gateway: SimGateway) -> LineEars:
@@ -205,6 +208,8 @@ class LineClient(DoorClient):
         self._note("begins", self._session[-4:], first.get("last_event"))
         await self._greeted
         if self._last and self._rng.random() < 0.5:
+            if self._last_to is not self._at:
+                self._doors.saw("said_elsewhere")
             ears.mine.add(self._last_id)
             wire.write(self._last)
 
@@ -271,7 +276,9 @@ class LineClient(DoorClient):
         id = f"{whose}.{self._sent}"
         self._line_ears.mine.add(id)
         self._note("submits", self._session[-4:], id, op.type)
-        self._last_id = id
+        self._last_id, self._last_to = id, self._at
+        if self.called:
+            self._doors.called(self._session, id, self.principal)
         self._last = encode_submission(Submission(SubmissionId(id), op)) + b"\n"
         self._wire.write(self._last)
 

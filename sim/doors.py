@@ -146,6 +146,10 @@ class Doors:
         """The events that each log has ever told, on any branch."""
         self._logged_to: dict[str, int] = {}
         self._rewinds = 0
+        self._first_by: dict[tuple[str, str, str], str] = {}
+        """The senders of submissions that were taken, by session, client and id."""
+        self._named_by: defaultdict[tuple[str, str, str], set[str]] = defaultdict(set)
+        """The people of clients that called themselves by one name, by session, namespace and message."""
         self.began_s: dict[str, float] = {}
         """When each session's last turn began."""
         self.written_s: dict[str, float] = {}
@@ -240,6 +244,7 @@ class Doors:
         """A queue has taken a submission."""
         words = args[3 + int(args[2]) :]
         session, sender = str(words[0]), str(words[8])
+        self._first_by[session, str(words[3]), str(words[4])] = sender
         principal = self.principals.get(sender)
         if principal is None:
             return
@@ -259,6 +264,20 @@ class Doors:
         late_s = self._watch.now_s - self.revoked_s.get(sender, self._watch.now_s)
         if late_s > NOTICED_S + UNDERWAY_S:
             self.broken("permitted", f"{session} is given {kind} {late_s:.0f} s after {sender} was revoked")
+
+    def submitted_again(self, args: Any) -> None:
+        """A submission is not taken, because there was one under its id."""
+        words = args[3 + int(args[2]) :]
+        session, id, sender = str(words[0]), str(words[4]), str(words[8])
+        if (first := self._first_by.get((session, str(words[3]), id), sender)) != sender:
+            self.broken("by_person", f"{session}: {id} of {sender} counts as {first}'s that was sent again")
+
+    def called(self, session: str, id: str, principal: Principal) -> None:
+        """A client names a message as it pleases."""
+        people = self._named_by[session, principal.namespace, id]
+        people.add(principal.name)
+        if len(people) > 1:
+            self.saw("by_person")
 
     @property
     def went_back(self) -> bool:

@@ -7,6 +7,7 @@ is sent, holds back a sender whose client does not read, and tells both sides wh
 from __future__ import annotations
 
 import asyncio
+import os
 import uuid
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
@@ -55,9 +56,10 @@ Serves = Callable[..., Coroutine[Any, Any, None]]
 
 @contextmanager
 def numbered(seed: int) -> Iterator[None]:
-    """While a simulation runs, ids that doors give at random are the seed's."""
-    rng = Random(f"dendro:{seed}:ids")
-    with patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4)):
+    """While a simulation runs, ids, salts and keys that the product draws from the system are the seed's."""
+    rng, salts = Random(f"dendro:{seed}:ids"), Random(f"dendro:{seed}:salts")
+    ids = patch.object(uuid, "uuid4", lambda: uuid.UUID(int=rng.getrandbits(128), version=4))
+    with ids, patch.object(os, "urandom", salts.randbytes):
         yield
 
 

@@ -30,7 +30,6 @@ from sim.grammar_terms import (
     MANNERS,
     MEANT,
     MOST_ASKED_MS,
-    REDACTED,
     STREAM_RETRIES,
     WINDOWS,
     Wrong,
@@ -202,7 +201,8 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
                 message.get("type") == "turn_aborted" and message["reason"] == told, f"{outcome}: {message}"
             )
         if outcome == "completed":
-            unsaid = all(opens(item) or tells_manners(item) for item in self.conversation)
+            said = map(self.was, self.conversation)
+            unsaid = all(opens(item) or tells_manners(item) for item in said)
             idle = task["kind"] == "compact" and unsaid
             check(
                 task["ended"] == "completed" or idle or task["kind"] == "shell" or "decided" in task,
@@ -260,9 +260,8 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         said = self._last
         assert said is not None
         item = said.payload["item"] if said.type == DENDRO and "item" in said.payload else said.payload
-        # A redaction whose process died between its commits has taken one of the two.
-        texts = {text_of(item), message["message"]} if isinstance(message["message"], str) else set()
-        same = item.get("role") == "user" and (len(texts) < 2 or REDACTED in texts)
+        item, told = self.was(item), self.was(message)["message"]
+        same = item.get("role") == "user" and (not isinstance(told, str) or text_of(item) == told)
         check(same, f"{message['message']!r} is shown as said behind {named(said)}")
         # Words that were brought to a turn are told under its id, which may be that of an input that waits.
         words = None if said.type == DENDRO else self.edited.pop(entry.id, None)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import orjson
@@ -36,6 +36,7 @@ from sim.grammar_terms import (
 from sim.policy import Verdict, asks_for_more, is_tool, verdict
 
 PICTURE = f"data:image/png;base64,{PNG}"
+Texts = tuple[str, ...]
 
 
 class CallGrammar(Reading):
@@ -274,7 +275,7 @@ class CallGrammar(Reading):
             call["phase"] = "done"
 
     def _fact_summary(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self._task["summary"].append(fact["text"])
+        self._task["summary"].append(self.was(fact)["text"])
 
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
@@ -283,26 +284,33 @@ class CallGrammar(Reading):
             return
         opened = self._opens_with(items)
         check(all(map(is_pictures, items[opened:-1])), "a compaction keeps more than it may")
-        inherited = [text for item in self.conversation for text in item.get("user_texts", ())]
-        said = inherited + [
-            text_of(item)
-            for item in self.conversation
-            if item.get("role") == "user" and item.get("type") == "message" and is_said(item)
-        ]
-        bridge = text_of(items[-1])
-        check(payload["message"] in bridge, "a compaction loses its summary")
-        if all(isinstance(part, str) for part in kept):
-            wanted, found = plain([*self.kept, *said]), plain(kept)
-            check(found == wanted or self.redacted, f"a compaction keeps {kept} of {[*self.kept, *said]}")
-            check(
-                self.redacted or in_order(bridge, kept),
-                "a compaction does not tell what people said, or in another order",
-            )
-        self.kept, self.conversation = kept, items
+        whole = self.was(payload)
+        told, bridge = list(whole["kept_user_texts"] or ()), text_of(whole["replacement_history"][-1])
+        check(whole["message"] in bridge, "a compaction loses its summary")
+        if all(isinstance(part, str) for part in told):
+            said = [*self._kept_before(), *(text for item in self.conversation for text in self._words(item))]
+            check(_keeps(plain(told), said), f"a compaction keeps {told} of {said}")
+            check(in_order(bridge, told), "a compaction does not tell what people said, or in another order")
+        self.kept, self.kept_before, self.conversation = kept, told, items
         self.pinned_at = 0
         self._task["rescue"] = 0
         self.earlier += [mark for mark, _ in self.bookmarks] if payload.get("turns_kept") else []
         self.bookmarks.clear()
+
+    def _kept_before(self) -> Iterator[Texts]:
+        """The words that compactions have kept, as they are or as they were before a redaction."""
+        if len(self.kept_before) != len(self.kept):
+            return ((text,) for text in self.kept)
+        return zip(self.kept, self.kept_before, strict=True)
+
+    def _words(self, item: Item) -> Iterator[Texts]:
+        """The words of people in an item, as they are or as they were before a redaction."""
+        whole = self.was(item)
+        texts = item.get("user_texts", ())
+        yield from zip(texts, whole.get("user_texts", texts), strict=True)
+        if item.get("role") == "user" and item.get("type") == "message":
+            both = dict.fromkeys(text_of(one) if is_said(one) else "" for one in (item, whole))
+            yield tuple(both)
 
     def _opens_with(self, items: Sequence[Item]) -> int:
         """The number of items that a new history begins with, which tell the model of its place."""
@@ -375,11 +383,28 @@ class CallGrammar(Reading):
         check(mark in self.earlier, f"{mark} is put back, and no compaction summed it up")
         check(all(mark != known for known, _ in self.bookmarks), f"{mark} is put back, and was there")
         self.earlier = self.earlier[: self.earlier.index(mark) + 1]
-        self.conversation, self.kept = [_inherited(fact)], []
+        self.conversation, self.kept = [self._inherits(fact)], []
         self.bookmarks.clear()
 
     def _fact_forked(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self.conversation.append(_inherited(fact))
+        self.conversation.append(self._inherits(fact))
+
+    def _inherits(self, fact: Mapping[str, Any]) -> Item:
+        item = _inherited(fact)
+        self.hides(item, _inherited(self.was(fact)))
+        return item
+
+
+def _keeps(found: Sequence[str], said: Iterable[Texts]) -> bool:
+    """Whether texts are what was said, in order; a text without words may be lacking."""
+    left = list(found)
+    for texts in said:
+        able = {"".join(plain([text])) for text in texts if isinstance(text, str)}
+        if left and left[0] in able:
+            left.pop(0)
+        elif "" not in able:
+            return False
+    return not left
 
 
 def _inherited(fact: Mapping[str, Any]) -> Item:

@@ -64,6 +64,8 @@ class Reading:
         self.earlier: list[str] = []
         """Turns that compactions summed up, oldest first."""
         self.kept: list[str] = []
+        self.kept_before: list[str] = []
+        """The same as they were written, where the compaction was redacted."""
         self.taken_back: int | None = 0
         """The words of people that went when the conversation was cut back last; None: nobody knows."""
         self.added = 0
@@ -72,13 +74,30 @@ class Reading:
         self._before_last: Entry | None = None
         self._shown_end: Mapping[str, Any] = {}
         """The last event of the end of a call: questions of its server may be withdrawn behind it."""
-        self.redacted = False
-        """Whether words of it were redacted: with them may go what a compaction kept of its surroundings."""
+        self.hidden: dict[int, tuple[Any, Any]] = {}
+        """Redacted values, by their identity, each with what it said before."""
         self._due: list[tuple[str, Callable[[Entry], bool]]] = []
         """Names and tests of the entries that must come next."""
         self.read_so_far = 0
         self.readings: Mapping[str, Sequence[ScriptReading]] = {}
         """The findings that workers were to make of the scripts of each call."""
+
+    def hides(self, now: Any, before: Any) -> None:
+        """A redaction made one value of another: the rules of what was said go by the one before."""
+        if now == before:
+            return
+        if isinstance(now, Mapping) and isinstance(before, Mapping):
+            self.hidden[id(now)] = now, before
+            for name in now.keys() & before.keys():
+                self.hides(now[name], before[name])
+        elif isinstance(now, list | tuple) and isinstance(before, list | tuple):
+            for one, other in zip(now, before, strict=False):
+                self.hides(one, other)
+
+    def was(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        """An item, a fact or an event as it was written."""
+        before: Mapping[str, Any] = self.hidden.get(id(value), (None, value))[1]
+        return before
 
     @property
     def before(self) -> Entry | None:

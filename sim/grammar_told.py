@@ -207,11 +207,12 @@ class ToldGrammar(CallGrammar):
 
     def knows_where_it_is(self) -> None:
         """A request begins with what its model works under."""
-        first = self.conversation[0] if self.conversation else {}
+        said = [self.was(item) for item in self.conversation]
+        first = said[0] if said else {}
         begins = opens(first) or tells_manners(first) or first.get("type") == "inherited"
-        lost = self.redacted or REDACTED in map(text_of, _messages(self.conversation))
+        lost = REDACTED in map(text_of, _messages(said))
         check(begins or lost, f"a conversation begins with {first}")
-        texts = [text_of(item) for item in self.conversation if item.get("role") == "user"]
+        texts = [text_of(item) for item in said if item.get("role") == "user"]
         context = "".join(text for text in texts if text.startswith(CONTEXT[0]))
         inherits = any(item.get("type") == "inherited" for item in self.conversation)
         lacking = [name for name in TOLD if f"<{name}>" not in context]

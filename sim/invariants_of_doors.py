@@ -45,8 +45,16 @@ DOOR_RULES = {
         ),
         Case("a client tried what its token does not permit, or its token was revoked"),
     ),
+    "by_person": Rule(
+        (
+            "A submission counts as one that was sent again only where the same person sent it before: two "
+            "people of a namespace who call their clients and their messages alike are two."
+        ),
+        Case("two people handed in submissions to a session under one name and one id"),
+    ),
 }
 DOOR_CASES = {
+    "said_elsewhere": Case("a client of lines sent its words again to another gateway than before"),
     "went_on": Case("a client of lines went on behind its last event"),
     "same_ids": Case("two sessions of a tree asked about calls of the same id at once"),
     "dropped": Case("a client of a gateway was dropped, because it did not read"),

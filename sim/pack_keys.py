@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from pathlib import Path
+from pathlib import Path, PosixPath
 from random import Random
 from typing import TYPE_CHECKING
 
@@ -16,6 +16,16 @@ if TYPE_CHECKING:
 KEYS = 3
 """A deployment has had at most so many."""
 WAITS_S = (0.5, 8.0)
+
+
+class KeyFile(PosixPath):
+    """A machine's file of keys: logs tell its path, which is the same in each run, wherever it is."""
+
+    def __str__(self) -> str:
+        return f"/keys/{self.name}"
+
+    def __fspath__(self) -> str:
+        return super().__str__()
 
 
 class SimKeys:
@@ -72,7 +82,7 @@ class SimKeys:
         return self._lines[: self._made][::-1]
 
     def _file(self, machine: str) -> Path:
-        return self._place / f"{machine}.keys"
+        return KeyFile(self._place, f"{machine}.keys")
 
     def _write(self, machine: str, lines: list[str]) -> None:
         self._of[machine], file = lines, self._file(machine)

@@ -38,8 +38,8 @@ REDACTION_RULES = {
     "redacted": Rule(
         (
             "A redaction takes the entries that it names, and no other: each has a fact that names its "
-            "digest and what stands instead, the chain goes on by that digest, and the log folds to a state "
-            "of the same shape."
+            "digest, the reason that was given, whoever goes on with it, and what stands instead; the chain "
+            "goes on by that digest, and the log folds to a state of the same shape."
         ),
         Case("an entry was redacted"),
     ),
@@ -105,10 +105,19 @@ class Gone:
 class Planned:
     """A redaction as its process has planned it."""
 
-    who: str
-    """The name of the process, under which its log says that it began."""
+    why: str
+    """Its reason, which no other one has: each fact of it says so, whoever goes on with it."""
     entries: tuple[tuple[str, int, bytes], ...]
     """Session, number and digest of each entry that it is to take."""
+    words: tuple[str, ...]
+
+    @property
+    def sessions(self) -> set[str]:
+        return {session for session, _, _ in self.entries}
+
+    def has(self, words: Sequence[str]) -> bool:
+        """Whether it takes some of these words, too."""
+        return any(own in word or word in own for own in self.words for word in words)
 
 
 class Redactions:
@@ -142,6 +151,9 @@ class Redactions:
         """A fact of the log says that an entry was redacted."""
         if fact["log"] != f"session:{session}" or not 0 < fact["seq"] < seen.seq:
             self._watch.broken("redacted", f"{session}: a fact redacts {fact['log']} at {fact['seq']}")
+        if all(plan.why != fact["why"] for plan in self.planned):
+            told = f"{session}: {fact['seq']} is redacted for {fact['why']!r}, which nobody gave"
+            self._watch.broken("redacted", told)
         self._facts.append(fact)
 
     def read(self, session: str, seen: Seen) -> None:
@@ -172,9 +184,9 @@ class Redactions:
                 # What was read of it refers to it: from now on that is the line that stands instead.
                 entry, seen.entries[at] = seen.entries[at], self._original[stored.covered]
                 becomes(entry.payload, decode_entry(line).payload)
+                seen.grammar.hides(entry.payload, self._original[stored.covered].payload)
             new = {b"e": fields[b"e"], b"p": line, b"s": b"", b"h": fields[b"h"], b"d": stored.covered}
             seen.stored[at] = entry_id, new
-        seen.grammar.redacted = True
         self._folds(session, seen)
         self._agrees(session, seen)
 
@@ -190,7 +202,13 @@ class Redactions:
         for at, item in enumerate(seen.state.history):
             inherits = item.get("type") == INHERITED
             if at < len(said) and said[at] != item and (inherits or REDACTED in repr(item)):
+                was = seen.grammar.was(said[at])
                 said[at] = {**said[at], **item} if inherits else item
+                seen.grammar.hides(said[at], was)
+        kept = seen.state.kept_user_texts
+        if len(kept) == len(seen.grammar.kept):
+            both = zip(seen.grammar.kept, kept, strict=True)
+            seen.grammar.kept = [now if now == REDACTED else text for text, now in both]
         if shape(before) != shape(seen.state):
             self._watch.broken("redacted", f"{session} folds to a state of another shape than before")
 
@@ -210,23 +228,21 @@ class Redactions:
     def left(self, plan: Planned) -> list[str] | None:
         """The entries that a redaction which has begun has not taken; None if no log says that it began."""
         sessions = {session: self._watch.sessions.get(session) for session, _, _ in plan.entries}
-        if not any(seen is not None and _claimed_by(plan.who, seen) for seen in sessions.values()):
+        if not any(seen is not None and _taken_for(plan.why, seen) for seen in sessions.values()):
             return None
-        left, there = [], 0
+        left = []
         for session, seq, digest in plan.entries:
             seen = sessions[session]
             if seen is not None and seq <= seen.seq:
                 stored = as_stored(*seen.stored[seq - 1])
-                there += stored.covered == digest
                 left += [f"{session}:{seq}"] if stored.covered == digest and not stored.digest else []
-        # Who first went on with what another had left may have died before it began with its own.
-        return left if len(left) < there or not left else None
+        return left
 
     def ended(self) -> None:
         """Each redaction that has begun is at its end."""
         for plan in self.planned:
             if left := self.left(plan):
-                told = f"{plan.who} has begun to redact, died, and nobody goes on: {left} have their words"
+                told = f"redaction {plan.why!r} has begun, died, and nobody goes on: {left} have their words"
                 self._watch.broken("redacted_whole", told)
 
     # ── words ─────────────────────────────────────────────────────────────────────────────────
@@ -276,8 +292,10 @@ class Redactions:
             sessions = {place.rpartition(":")[0] for place in excused}
             if not rests:
                 # Another redaction of the same words died, and owes the copies of its own sessions.
-                fields = self._watch.fields
-                sessions |= {one for one in self._watch.sessions if fields(one).get(b"redacting", b"")}
+                owed = {one for one in self._watch.sessions if self._watch.fields(one).get(b"redacting", b"")}
+                sessions |= {
+                    one for plan in self.planned if plan.has(gone.words) for one in owed & plan.sessions
+                }
             trees = {
                 place.removeprefix("tree:").partition(":")[0] for place in excused if place[:5] == "tree:"
             }
@@ -310,9 +328,10 @@ class Redactions:
                 yield name
 
 
-def _claimed_by(who: str, seen: Seen) -> bool:
+def _taken_for(why: str, seen: Seen) -> bool:
+    """Whether a log has a fact of a redaction."""
     return any(
-        entry.type == DENDRO and entry.payload["kind"] == "claimed" and entry.payload["worker"] == who
+        entry.type == DENDRO and entry.payload["kind"] == "redacted" and entry.payload["why"] == why
         for entry in seen.entries
     )
 

@@ -370,9 +370,10 @@ class Watch(Rest, Branches, TreeLogs):
         self.steps.dated(session, stored.seq, stored.payload)
         entry = whole = instead = decode_entry(stored.payload)
         if stored.digest:
-            seen.instead[stored.seq], seen.grammar.redacted = instead, True
+            seen.instead[stored.seq] = instead
             # Read anew behind a moment to which Redis went back.
             entry = whole = self.redactions.original(stored) or instead
+            seen.grammar.hides(instead.payload, entry.payload)
         if _REFERS in stored.payload or stored.digest:
             whole = Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id)
         try:

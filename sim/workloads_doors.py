@@ -102,6 +102,9 @@ def _clients(fixture: Fixture, doors: Doors, street: Street) -> list[DoorClient]
             street.tokens.give(principal)
             doors.principals[principal.name] = principal
             client = kind(fixture.site, name, mind, principal, doors)
+            one_place = principal.name not in (other.principal.name for other in clients)
+            if isinstance(client, LineClient) and one_place and not fixture.site.network.instant:
+                client.called = "lines"
             client.gateways, client.shared = street.living, shared[space]
             client.foreign = shared[NAMESPACES[not NAMESPACES.index(space)]] if len(spaces) > 1 else []
             clients.append(client)
@@ -119,6 +122,8 @@ def _watched(fixture: Fixture) -> Doors:
         watched.wrote(args)
         if name == "submit" and reply and reply[0] == b"OK":
             watched.submitted(args)
+        elif name == "submit" and reply and reply[0] in (b"DUP", b"CONFLICT"):
+            watched.submitted_again(args)
 
     site.network.wrote = wrote
     site.watch.answers.without = watched.principals

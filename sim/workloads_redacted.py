@@ -133,6 +133,7 @@ class Redactor(Process):
         texts = Texts(Blobs(connection, broker.keys), archived=archive_of(site).text)
         self._source = StoredLogs(self._storage, texts)
         self.done = self.died = False
+        self._why = f"{WHY} ({self.name})"
         self._planned: Planned | None = None
         self._unnamed = False
         """Whether segments were written anew that no manifest names yet."""
@@ -243,7 +244,7 @@ class Redactor(Process):
                 await restore_session(self._storage, each)
         by = Sender("p1@sim", "", "admin", "cli", "machine")
         now_ms = int((EPOCH_S + self.site.loop.time()) * 1000)
-        act = Act(WHY, by, Claimed(self.name, self.name, "uid:1", "0"), now_ms)
+        act = Act(self._why, by, Claimed(self.name, self.name, "uid:1", "0"), now_ms)
         self.site.trace.note(self.name, "redacts", plan.count, "of", len(plan.entries))
         await redact(self._source, self._storage, plan, act)
         self.done = True
@@ -260,13 +261,12 @@ class Redactor(Process):
             for seq in seqs
             if str(session) in watch.sessions and len(watch.sessions[str(session)].stored) >= seq
         ]
-        self._planned = Planned(self.name, tuple(entries))
+        self._planned = Planned(self._why, tuple(entries), _whole(_told(plan)))
         watch.redactions.planned.append(self._planned)
 
     def _notes(self, plan: Plan, began_s: float) -> None:
         """Notes the words that are gone from now on."""
         watch = self.site.watch
-        told = (plan.find.pattern,) if plan.find is not None else tuple(plan.words)
         stays = frozenset(
             copy.place for copy in plan.copies if not copy.goes and not copy.what.endswith("was sent with it")
         )
@@ -280,9 +280,13 @@ class Redactor(Process):
             # Redis went back meanwhile.
             return
         ends = {str(session): head.seq for session, head in plan.heads.items()}
-        gone = Gone(_whole(told), tuple(places), stays, ends, began_s, watch.now_s)
+        gone = Gone(_whole(_told(plan)), tuple(places), stays, ends, began_s, watch.now_s)
         watch.redactions.gone.append(gone)
         watch.redactions.look(rests=False)
+
+
+def _told(plan: Plan) -> tuple[str, ...]:
+    return (plan.find.pattern,) if plan.find is not None else tuple(plan.words)
 
 
 def _whole(told: Sequence[str]) -> tuple[str, ...]:
