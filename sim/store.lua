@@ -22,7 +22,7 @@ local STALE_ID = 'ERR The ID specified in XADD is equal or smaller than the targ
 local OK = {ok = 'OK'}
 local NO_TYPE = {ok = 'none'}
 local TYPES = {}
-for _, kind in ipairs({'string', 'hash', 'set', 'zset', 'stream'}) do TYPES[kind] = {ok = kind} end
+for _, kind in ipairs({'string', 'hash', 'set', 'zset', 'stream', 'list'}) do TYPES[kind] = {ok = kind} end
 
 local values, expires_us, now_us, writes
 -- By key, the number of its last change, counted over all keys.
@@ -249,6 +249,34 @@ function command.HINCRBY(key, name, amount)
 end
 
 -- ── sets ─────────────────────────────────────────────────────────────────────────────────────────
+
+-- The next three are of tests alone.
+function command.RENAME(key, name)
+  local value, expires = found(key), expires_us[key]
+  if not value then error('ERR no such key', 0) end
+  drop(key)
+  drop(name)
+  values[name], expires_us[name] = value, expires
+  wrote(name)
+  return OK
+end
+
+-- No key of the product is a list: tests put one where a script expects something else.
+function command.RPUSH(key, ...)
+  local list = of('list', key)
+  if not list then
+    list = {kind = 'list', items = {}}
+    values[key] = list
+  end
+  for _, item in ipairs({...}) do list.items[#list.items + 1] = item end
+  wrote(key)
+  return #list.items
+end
+
+function command.LRANGE(key)
+  local list = of('list', key)
+  return list and list.items or {}
+end
 
 function command.SADD(key, ...)
   local set, added = of('set', key), 0

@@ -78,7 +78,7 @@ class StatedRedis(AsyncCoreCommands):
         self._at_s = time.time() - EPOCH_S
         if name in _BESIDE:
             return _BESIDE[name](double, *command[1:])
-        if name == "SET" and kind_of(command[1]) in HASHES | ZSETS | STREAMS:
+        if name == "RPUSH" or (name == "SET" and kind_of(command[1]) in HASHES | ZSETS | STREAMS):
             self._odd = True
         script = "" if self._odd else self._script(words)
         writes = double.writes
