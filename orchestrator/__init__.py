@@ -91,7 +91,7 @@ _MODULES = {
     "views.approvals": ("Asked", "Decided", "open_requests_of"),
     "views": ("ViewError",),
     "views.event": ("Event",),
-    "views.past": ("Page", "Place", "page_before"),
+    "views.agent_past": ("Page", "Place", "page_before"),
     "views.sessions": ("Filter", "Listing", "sessions_listed", "trees_listed"),
     "views.tree": ("TreePicture", "TreeReader"),
     "wiring.embedded_worker": ("run_worker",),

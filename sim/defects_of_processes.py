@@ -5,7 +5,7 @@ from __future__ import annotations
 from orchestrator.core import decide, outstanding
 from orchestrator.core.calls import approval_policy
 from orchestrator.core.calls.approval_policy import DESTRUCTIVE_REASON
-from orchestrator.core.decide import agent, call_end, ops, takeover, task
+from orchestrator.core.decide import agent, call_end, mail_arrival, ops, takeover, task
 from orchestrator.tools.commands import bash, safety
 from orchestrator.tools.exec import supervisor_process
 from orchestrator.tools.exec.worker_processes import LiveProcess, LiveProcesses
@@ -77,7 +77,7 @@ DEFECTS = (
     Mutant(
         "a cancel leaves processes of an idle agent",
         "an agent without a task is cancelled, and its processes live on",
-        text(agent, "begin_canceling", "    stop_processes(draft)\n", ""),
+        text(mail_arrival, "_begin_canceling", "    agent.stop_processes(draft)\n", ""),
         _PLAY,
     ),
     Mutant(

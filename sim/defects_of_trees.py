@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from orchestrator.core import birth, compaction, context, decide
-from orchestrator.core.decide import agent, agent_calls, request, task
+from orchestrator.core.decide import agent_calls, mail_arrival, request, task
 from orchestrator.core.decide.draft import Draft
 from orchestrator.runtime import model_request
 from orchestrator.runtime.journal import Step
@@ -47,8 +47,8 @@ def _sets_what_it_clears(real: Any) -> Any:
 
 
 def _barks_for_ever() -> None:
-    for module in (agent, task):
-        swapped(module, "end_watchdogs", lambda real: lambda draft: None)()
+    text(task, "close_session", "    end_watchdogs(draft)\n", "")()
+    text(mail_arrival, "_begin_canceling", "    agent.end_watchdogs(draft)\n", "")()
 
 
 def _fires_early() -> None:

@@ -202,7 +202,7 @@ class RenewOk(TypedDict):
     now: int
 
 
-class ReserveOk(TypedDict):
+class ReserveIdsOk(TypedDict):
     first: int
     now: int
 

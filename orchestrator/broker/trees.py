@@ -48,7 +48,7 @@ if TYPE_CHECKING:
         DeleteUnlisted,
         RaiseLimitsOk,
         RecountOk,
-        ReserveOk,
+        ReserveIdsOk,
         RevokeMoved,
         RevokeOk,
         TreeHeads,
@@ -560,7 +560,7 @@ class Trees(Deletion, FleetIndex, Resting):
         reply = await self._run(call("reserve_ids", [self.keys.agents(tree)], count=count), tree)
         if reply.code != "OK":
             raise reply.unexpected()
-        reserved: ReserveOk = reply.fields
+        reserved: ReserveIdsOk = reply.fields
         self._clock.note(reserved["now"])
         return range(AgentId(reserved["first"]), reserved["first"] + count)
 

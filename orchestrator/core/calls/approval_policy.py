@@ -14,7 +14,6 @@ from typing import Final, Literal, Protocol, Self, TypeAlias
 import orjson
 
 from orchestrator.core.frozen import record, replace
-from orchestrator.core.settings import TurnSettings
 
 Words: TypeAlias = tuple[str, ...]
 NO_CONFINEMENT_REASON = "this worker cannot confine commands; run it without a sandbox?"
@@ -111,6 +110,15 @@ class StrictRule:
     """Whether an approval has to be signed."""
 
 
+class InForce(Protocol):
+    """The part of a turn's settings that says when to ask."""
+
+    @property
+    def approval_policy(self) -> str: ...
+    @property
+    def full_access(self) -> bool: ...
+
+
 class Command(Protocol):
     """A command as it is judged, from its words."""
 
@@ -139,7 +147,7 @@ class Command(Protocol):
 
 
 def judged(
-    command: Command, settings: TurnSettings, approved: frozenset[str], *, may_leave: bool = True
+    command: Command, settings: InForce, approved: frozenset[str], *, may_leave: bool = True
 ) -> Verdict:
     """The verdict on the command under the task's settings and the owner's rules.
 
@@ -158,7 +166,7 @@ def judged(
 
 
 def _judged_by_rules(
-    command: Command, settings: TurnSettings, approved: frozenset[str], *, may_leave: bool
+    command: Command, settings: InForce, approved: frozenset[str], *, may_leave: bool
 ) -> Verdict | None:
     """The verdict of the rules; None where the policy decides."""
     free = settings.full_access
@@ -173,7 +181,7 @@ def _judged_by_rules(
 
 
 def _judged_by_prompt(
-    command: Command, settings: TurnSettings, approved: frozenset[str], justification: str
+    command: Command, settings: InForce, approved: frozenset[str], justification: str
 ) -> Verdict | None:
     """A rule asks, whatever the policy does not: a run becomes a question, and a question its own."""
     verdict = _judged_by_policy(command, settings, approved)
@@ -187,7 +195,7 @@ def _judged_by_prompt(
     return _ask(command, why, not settings.full_access)
 
 
-def _is_approved(command: Command, settings: TurnSettings, approved: frozenset[str]) -> bool:
+def _is_approved(command: Command, settings: InForce, approved: frozenset[str]) -> bool:
     """Whether this very command was approved for the session, as it would run now."""
     sandboxed = not (settings.full_access or command.escalated)
     confined = settings.full_access or (sandboxed and command.confinable)
@@ -222,7 +230,7 @@ def _proposed(command: Command, approved: frozenset[str]) -> Words:
     return prefixes.pop() if len(prefixes) == 1 and not _risk(command) else ()
 
 
-def _judged_by_policy(command: Command, settings: TurnSettings, approved: frozenset[str]) -> Verdict:
+def _judged_by_policy(command: Command, settings: InForce, approved: frozenset[str]) -> Verdict:
     policy, free = settings.approval_policy, settings.full_access
     if command.escalated and policy != "on-request":
         return Refuse(

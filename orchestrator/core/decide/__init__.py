@@ -32,7 +32,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, Phase, timer_of
 from orchestrator.core.commands import TimerFired
-from orchestrator.core.decide.agent import come_to_rest, end_next, folder_copied, pass_over
+from orchestrator.core.decide.agent import come_to_rest, folder_copied, pass_over
 from orchestrator.core.decide.agent_calls import arm, end_wait, timed_out, watchdog_fired
 from orchestrator.core.decide.call import BY_TIMER, assessed, finished, give_up, resolve
 from orchestrator.core.decide.call_end import (
@@ -54,7 +54,7 @@ from orchestrator.core.decide.folder import (
     setup_begins,
     setup_ended,
 )
-from orchestrator.core.decide.mail_arrival import end_agent, mail_arrived
+from orchestrator.core.decide.mail_arrival import end_agent, end_next, mail_arrived
 from orchestrator.core.decide.ops import file_not_written, instructions_read, looked_up, submitted
 from orchestrator.core.decide.request import (
     begin_request,

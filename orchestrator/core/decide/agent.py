@@ -24,8 +24,7 @@ from orchestrator.core.commit_parts import (
     TreeNote,
     watchdog_timer,
 )
-from orchestrator.core.decide.draft import DoesNotFit, Draft, header_of
-from orchestrator.core.decide.mail_delivery import publish_depths, publish_undelivered, take, watchers
+from orchestrator.core.decide.draft import DoesNotFit, Draft, header_of, publish_depths, watchers
 from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item
@@ -335,22 +334,6 @@ MOST_TOLD = 96
 in all."""
 
 
-def begin_canceling(draft: Draft, reason: str) -> bool:
-    """Keeps anything from starting in this agent from here on; False if it was cancelled before.
-
-    The caller stops what runs. Mail that will not be read any more leaves the inbox.
-    """
-    tree = draft.state.tree
-    if tree.canceling:
-        return False
-    draft.add(f.AgentChanged({"canceling": reason or "canceled"}))
-    _leave_unread(draft)
-    end_watchdogs(draft)
-    stop_processes(draft)
-    cancel_children(draft, reason)
-    return True
-
-
 def cancel_children(draft: Draft, reason: str) -> None:
     """Marks and tells every child, to do the same to its own: below a finished child, some may work."""
     tree = draft.state.tree
@@ -362,24 +345,12 @@ def cancel_children(draft: Draft, reason: str) -> None:
         draft.add(f.ToEnd((*tree.to_end, *ending), reason or None))
 
 
-def end_next(draft: Draft) -> None:
-    """The next of the children that are to end, as many as a commit carries; then unread mail, the same."""
+def tell_next(draft: Draft) -> None:
+    """The next of the children that are to end, as many as a commit carries."""
     tree = draft.state.tree
-    if not tree.ends_in_pieces:
-        raise DoesNotFit("no child is to be told of its end")
-    if not tree.to_end:
-        _leave_unread(draft)
-        return
     draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
     _tell(draft, telling, tree.end_reason or "")
-
-
-def _leave_unread(draft: Draft) -> None:
-    """Empties the inbox, as far as one commit carries it; people are told whose words these were."""
-    mails = draft.state.tree.inbox[:MOST_TOLD]
-    take(draft, mails)
-    publish_undelivered(draft, [mail.key for mail in mails])
 
 
 def pass_over(draft: Draft, session: str) -> None:

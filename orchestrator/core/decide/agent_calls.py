@@ -37,7 +37,7 @@ from orchestrator.core.decide.agent import (
     unfit_folder,
 )
 from orchestrator.core.decide.call_end import close
-from orchestrator.core.decide.draft import STARTING, Draft
+from orchestrator.core.decide.draft import STARTING, Draft, publish_depths, watchers
 from orchestrator.core.decide.mail_delivery import (
     await_result,
     collect,
@@ -45,10 +45,8 @@ from orchestrator.core.decide.mail_delivery import (
     in_order,
     is_instruction,
     key_of_person,
-    publish_depths,
     publish_read,
     take,
-    watchers,
 )
 from orchestrator.core.entries import Entry, encode_json
 from orchestrator.core.frozen import record

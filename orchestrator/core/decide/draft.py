@@ -20,6 +20,7 @@ from orchestrator.core.history import Item, message_text, searched
 from orchestrator.core.ids import SessionId
 from orchestrator.core.modes import task_settings
 from orchestrator.core.sender import Sender
+from orchestrator.core.settings import SessionFacts
 from orchestrator.core.state import State, Task, check
 from orchestrator.core.tree import AgentRecord, cancel_flags
 from orchestrator.core.user_turns import Outcome, completed_item, publishes_items, user_item
@@ -450,3 +451,14 @@ def header_of(reasoning: Item) -> str:
     """The first bold words of a reasoning item; empty without any."""
     found = (_HEADING.search(str(part.get("text", ""))) for part in reasoning.get("summary") or ())
     return next((" ".join(one[1].split())[:HEADER_CHARS] for one in found if one), "")
+
+
+def publish_depths(draft: Draft, id: str | None, agent_id: int, session: str, targets: Iterable[str]) -> None:
+    """An `agent_inbox` event about a session of the tree."""
+    message = ev.AgentInbox(agent_id=agent_id, session_id=session, pending_messages=0, pending_interrupts=0)
+    draft.tree.publish(id, message, targets, inbox=session)
+
+
+def watchers(facts: SessionFacts) -> tuple[str, ...]:
+    """The sessions whose event queues tell of an agent: its parent and the root (once if the same)."""
+    return tuple(dict.fromkeys((facts.parent_session or facts.session_id, facts.tree_id)))

@@ -9,7 +9,7 @@ from orchestrator.core.commit_parts import SLOTS, Debit
 from orchestrator.core.decide import agent, mail_delivery
 from orchestrator.core.decide.agent_calls import helper_done, interrupt_below, variant_done
 from orchestrator.core.decide.call import routed_answer
-from orchestrator.core.decide.draft import Draft
+from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.task import stop
 from orchestrator.core.ids import AgentId
 from orchestrator.core.sender import sender_of
@@ -161,9 +161,36 @@ def end_agent(draft: Draft, reason: str) -> None:
     """Ends this agent, and everything below it."""
     if draft.state.facts.is_root:
         return
-    if not agent.begin_canceling(draft, reason):
+    if not _begin_canceling(draft, reason):
         if draft.state.tree.ended:
             # Another agent asks now, which was not told.
             agent.send_ended(draft)
         return
     stop(draft, "canceled")
+
+
+def _begin_canceling(draft: Draft, reason: str) -> bool:
+    """Keeps anything from starting in this agent from here on; False if it was cancelled before.
+
+    The caller stops what runs. Mail that will not be read any more leaves the inbox.
+    """
+    tree = draft.state.tree
+    if tree.canceling:
+        return False
+    draft.add(f.AgentChanged({"canceling": reason or "canceled"}))
+    mail_delivery.leave_unread(draft)
+    agent.end_watchdogs(draft)
+    agent.stop_processes(draft)
+    agent.cancel_children(draft, reason)
+    return True
+
+
+def end_next(draft: Draft) -> None:
+    """The next of the children that are to end, as many as a commit carries; then unread mail, the same."""
+    tree = draft.state.tree
+    if not tree.ends_in_pieces:
+        raise DoesNotFit("no child is to be told of its end")
+    if tree.to_end:
+        agent.tell_next(draft)
+    else:
+        mail_delivery.leave_unread(draft)

@@ -15,10 +15,8 @@ import orjson
 from orchestrator.core import agent_views as views
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.commit_parts import (
-    TreeNote,
-)
-from orchestrator.core.decide.draft import Draft, publish_call
+from orchestrator.core.commit_parts import TreeNote
+from orchestrator.core.decide.draft import Draft, publish_call, publish_depths, watchers
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import user_message
 from orchestrator.core.ids import AgentId
@@ -40,6 +38,8 @@ once."""
 MOST_LETTERS = 48
 """Messages given to a model at one boundary. Each takes two entries of a commit, which carries 256; the rest
 follows with the next request."""
+MOST_UNREAD = 96
+"""Messages that one commit lets go unread: each may become an `error` for a person."""
 
 
 def is_instruction(facts: SessionFacts, mail: Mail) -> bool:
@@ -204,23 +204,20 @@ def publish_inbox(draft: Draft, facts: SessionFacts) -> None:
     publish_depths(draft, facts.born_in, facts.agent_id, facts.session_id, watchers(facts))
 
 
-def publish_depths(draft: Draft, id: str | None, agent_id: int, session: str, targets: Iterable[str]) -> None:
-    """An `agent_inbox` event about a session of the tree."""
-    message = ev.AgentInbox(agent_id=agent_id, session_id=session, pending_messages=0, pending_interrupts=0)
-    draft.tree.publish(id, message, targets, inbox=session)
-
-
-def watchers(facts: SessionFacts) -> tuple[str, ...]:
-    """The sessions whose event queues tell of an agent: its parent and the root (once if the same)."""
-    return tuple(dict.fromkeys((facts.parent_session or facts.session_id, facts.tree_id)))
-
-
 # ── what a person said and no model will read ─────────────────────────────────────────────────────
 
 
 def key_of_person(client: str, id: str) -> str:
     """The key of the message that a person's submission becomes."""
     return f"{_PERSON}:{client}:{id}"
+
+
+def leave_unread(draft: Draft) -> None:
+    """Empties the inbox of an agent that ends, as far as one commit carries it; people are told whose words
+    these were."""
+    mails = draft.state.tree.inbox[:MOST_UNREAD]
+    take(draft, mails)
+    publish_undelivered(draft, [mail.key for mail in mails])
 
 
 def publish_undelivered(draft: Draft, keys: Iterable[str]) -> None:
