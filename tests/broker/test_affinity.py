@@ -367,6 +367,23 @@ async def test_others_are_claimed_past_a_session_that_is_left_at_the_cost_of_one
     await broker.aclose()
 
 
+async def test_lapsed_session_is_claimed_past_a_lapsed_one_that_is_left_at_the_cost_of_one_call(
+    fleet: Fleet, backend: Backend
+) -> None:
+    lapsed = [await fleet.due(place, session_id()) for place in (UNSAVED, None)]
+    for session in lapsed:
+        assert await fleet.takes("m1", session, f"held-{session}")
+        await lease_runs_out(fleet.on("m1"), session)
+    await fleet.says("m1")
+    connection = RecordingConnection(backend.connect())
+    broker = Broker(connection, BrokerConfig(lease_s=60.0, machine="m2", leave_s=LEAVE_S), lambda: 0.0)
+    found = await broker.claims.claim(POOL, "w-m2", "c", SHARD, lapsed[0])
+    assert found is not None
+    assert found.claim.session == lapsed[1]
+    assert [call.script.name for call in connection.calls] == ["claim", "claim"]
+    await broker.aclose()
+
+
 async def test_session_that_is_left_is_asked_for_again_in_time_and_not_before(
     fleet: Fleet, backend: Backend
 ) -> None:

@@ -62,7 +62,6 @@ from tests.broker.actors import (
     step,
     submitted,
 )
-from tests.broker.conftest import ALL
 
 READ_ONLY = {"look", "peek", "timers_due", "registry", "serving", "rights", "tree_heads"}
 SHRINKING = {"drop_texts", "delete", "forget_prompts", "settle_job", "turn_away", "pass_on"}
@@ -347,9 +346,6 @@ def _all_scripts() -> set[str]:
     return {name.removesuffix(".lua") for name in names if not name.startswith("_")}
 
 
-@pytest.mark.parametrize(
-    "backend", [pytest.param("double", marks=pytest.mark.night), *ALL[1:]], indirect=True
-)
 @pytest.mark.parametrize(
     "provoke", [_wrong_type_at_each_key, _stream_ahead_of_its_session, _bad_arguments, _foreign_claim]
 )
