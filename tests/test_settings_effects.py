@@ -312,7 +312,7 @@ EFFECTS: Mapping[str, Effect] = {
     f"{X}.request_max_retries": Effect("9", lambda s: at_work.retries(s)[0], 9, PROVIDER),
     f"{X}.stream_max_retries": Effect("9", lambda s: at_work.retries(s)[1], 9, PROVIDER),
     f"{X}.stream_idle_timeout_ms": Effect(
-        "40", lambda s: "no event within 0.04 s" in at_work.failure(s, HELLO), True, PROVIDER, costly=True
+        "200", lambda s: "no event within 0.2 s" in at_work.failure(s, HELLO), True, PROVIDER, costly=True
     ),
     f"{X}.max_response_bytes": Effect(
         "1048576", lambda s: "more than 1,048,576 bytes" in at_work.failure(s, LARGE), True,

@@ -303,10 +303,10 @@ async def _bad_arguments(backend: Backend, connection: Connection, call: ScriptC
 
 async def _refused_by_its_arguments(backend: Backend, connection: Connection, call: ScriptCall) -> None:
     """The script must say so before it looks at a key."""
-    before = await everything(backend.look())
+    before = await _lasting(backend, call)
     with pytest.raises(BrokerError, match="MISCALL"):
         await connection.run(call)
-    assert await everything(backend.look()) == before, call.script.name
+    assert await _lasting(backend, call) == before, call.script.name
 
 
 async def _foreign_claim(backend: Backend, connection: Connection, call: ScriptCall) -> None:
