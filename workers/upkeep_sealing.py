@@ -292,7 +292,7 @@ async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[C
     if claimed is None:
         yield None
         return
-    parked = _was_parked(head, claimed)
+    parked = claimed.was_parked(head)
     try:
         yield claimed if parked and (claimed.seq, claimed.head) == (head.seq, head.head) else None
     finally:
@@ -302,12 +302,3 @@ async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[C
             await broker.claims.release(claimed.claim, park_at=claimed if parked else None)
         except BrokerError as error:
             log.warning("session %s: not given back, its lease will run out: %s", head.session, error)
-
-
-def _was_parked(head: SessionHead, claimed: Claimed) -> bool:
-    """A claim of a due or abandoned session counts as an attempt, one of a parked session does not.
-
-    The epoch tells that nobody else has held it between the look and the claim.
-    """
-    attempts = claimed.claims_without_progress - head.claims_without_progress
-    return claimed.claim.epoch == head.epoch + 1 and attempts == 0

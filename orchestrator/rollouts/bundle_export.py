@@ -180,9 +180,11 @@ async def _note(found: LogSource, made: Made, worker: f.Claimed, by: Sender, key
     held = [log.size for log in manifest.logs if log.session == session]
     if not held:
         raise NotNoted("the log of its root was left out")
+    listed = await found.broker.logs.head(session)
     claimed = await claims.claim_session(session, worker.worker, uuid.uuid4().hex, parked=True)
-    if claimed is None:
+    if listed is None or claimed is None:
         raise NotNoted("the root of its tree is at work, or archived")
+    parked = claimed.was_parked(listed)
     at = LogEnd(claimed.seq, claimed.head)
     try:
         if not await _has_key(found, session, at):
@@ -204,7 +206,8 @@ async def _note(found: LogSource, made: Made, worker: f.Claimed, by: Sender, key
             raise NotNoted(f"session {session} was not written to: {answer}")
         at = LogEnd(seq, head)
     finally:
-        await claims.release(claimed.claim, park_at=at)
+        # What was due owes something: nobody would look at it if it were parked.
+        await claims.release(claimed.claim, park_at=at if parked else None)
 
 
 @record

@@ -608,12 +608,14 @@ async def _redact_sessions(found: LogSource, storage: Storage, owed: _Owed, act:
     return done
 
 
-async def _claimed(found: LogSource, session: SessionId, act: Act) -> Claimed:
-    claims = found.broker.claims
-    claimed = await claims.claim_session(session, act.worker.worker, uuid.uuid4().hex, parked=True)
+async def _claimed(found: LogSource, session: SessionId, act: Act) -> tuple[Claimed, bool]:
+    """The claim, and whether the session was parked: what was due is given back due."""
+    broker = found.broker
+    head = await broker.logs.head(session)
+    claimed = await broker.claims.claim_session(session, act.worker.worker, uuid.uuid4().hex, parked=True)
     if claimed is None:
         raise NotRedacted(f"session {session} is at work, or archived: it is redacted at rest")
-    return claimed
+    return claimed, head is not None and claimed.was_parked(head)
 
 
 async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, act: Act) -> None:
@@ -621,15 +623,22 @@ async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, 
 
     `rest`: what is to be taken of it, where there are others.
     """
-    claimed = await _claimed(found, head.session, act)
+    await _require_rest(found, head.session)
+    claimed, parked = await _claimed(found, head.session, act)
     try:
-        now = await found.broker.logs.head(head.session)
-        if now is None or now.status not in _RESTS:
-            raise NotRedacted(_in_a_task(head.session))
+        await _require_rest(found, head.session)
         if rest is not None:
             await _Fold(found, head, rest).run(claimed.seq, claimed.head)
     finally:
-        await found.broker.claims.release(claimed.claim, park_at=_At(claimed.seq, claimed.head))
+        at = _At(claimed.seq, claimed.head) if parked else None
+        await found.broker.claims.release(claimed.claim, park_at=at)
+
+
+async def _require_rest(found: LogSource, session: SessionId) -> None:
+    """Looks before a claim, too: one of a session that is due counts as an attempt at its work."""
+    now = await found.broker.logs.head(session)
+    if now is None or now.status not in _RESTS:
+        raise NotRedacted(_in_a_task(session))
 
 
 def _in_a_task(session: SessionId) -> str:
@@ -645,8 +654,10 @@ async def _redact_session(found: LogSource, rest: _Rest, owed: _Owed, act: Act) 
     head = await found.broker.logs.head(session)
     if head is None:
         return None
-    claimed = await _claimed(found, session, act)
-    redacted = _Redacted(found, claimed, _At(claimed.seq, claimed.head))
+    if head.status not in _RESTS:
+        raise NotRedacted(_in_a_task(session))
+    claimed, parked = await _claimed(found, session, act)
+    redacted = _Redacted(found, claimed, _At(claimed.seq, claimed.head), parked)
     try:
         known = await found.broker.logs.redacting(session)
         if known is not None and not owed.covers(_Owed.read(known, head.tree)):
@@ -669,6 +680,7 @@ class _Redacted:
     found: LogSource
     claimed: Claimed
     at: _At
+    parked: bool
     count: int = 0
     stated: Mapping[int, bytes] | None = None
     """The lines that stand instead, where the log was read."""
@@ -681,7 +693,7 @@ class _Redacted:
             await self.release()
 
     async def release(self) -> None:
-        await self.found.broker.claims.release(self.claimed.claim, park_at=self.at)
+        await self.found.broker.claims.release(self.claimed.claim, park_at=self.at if self.parked else None)
 
 
 @record
@@ -956,8 +968,8 @@ async def _go_on(
     words = await storage.broker.logs.redacting(session)
     if words is not None:
         left = _Owed.read(words, head.tree)
-        claimed = await _claimed(found, session, Act("", Sender(""), worker, 0))
-        taken = _Redacted(found, claimed, _At(claimed.seq, claimed.head))
+        claimed, parked = await _claimed(found, session, Act("", Sender(""), worker, 0))
+        taken = _Redacted(found, claimed, _At(claimed.seq, claimed.head), parked)
         if refused is None:
             await _remove_texts(storage, left.texts)
         await taken.finish(storage, None if refused is None else left)

@@ -68,6 +68,17 @@ class Kept:
         """A new session with these entries behind its first ones, as an import makes it."""
         return await store(self, plan_of(*entries, **facts), {}, NOW_MS, "an importer")
 
+    async def make_due(self, session: SessionId) -> None:
+        """As a worker leaves a session whose turn it yields to others."""
+        held = await self.broker.claims.claim_session(session, "a worker", f"yields-{session}", parked=True)
+        assert held is not None
+        await self.broker.claims.release(held.claim)
+
+    async def is_due(self, session: SessionId) -> bool:
+        place = await self.broker.logs.place(session)
+        keys = self.broker.keys
+        return await self.redis.zscore(keys.due(keys.shard_of(place.tree), place.pool), session) is not None
+
     async def file(self, session: SessionId, *, full: bool = True) -> list[bytes]:
         """The lines of the session's export."""
         head, lines = await self.head(session), list[bytes]()

@@ -301,5 +301,15 @@ async def test_log_of_a_root_at_work_or_under_another_key_is_left_as_it_is(kept:
     assert (after.seq, after.head) == (head.seq, head.head)
 
 
+async def test_root_that_is_due_is_given_back_due_behind_the_note(kept: Kept) -> None:
+    session = await kept.has(said("go"))
+    made, _ = await bundled(kept, session)
+    await note_bundle(kept, made, TERMINAL, ANN, "home+1d682d22")
+    assert not await kept.is_due(session)
+    await kept.make_due(session)
+    await note_bundle(kept, made, TERMINAL, ANN, "home+1d682d22")
+    assert await kept.is_due(session)
+
+
 def replace_secret(kept: Kept, secret: bytes) -> Kept:
     return dataclasses.replace(kept, stored=dataclasses.replace(kept.stored, secret=secret))

@@ -429,6 +429,25 @@ async def test_entries_that_name_the_session_and_sessions_at_work_are_refused(ke
     assert (await kept.head(busy)).holder is None
 
 
+async def test_session_that_is_due_is_given_back_due_whether_it_was_redacted_or_not(kept: Kept) -> None:
+    rests, works, fork = await kept.has(*worked()), await kept.has(*worked()[:-1]), await kept.has(*worked())
+    plans = {each: await planned(kept, each, find="ACME") for each in (rests, works)}
+    for each in (rests, works, fork):
+        await kept.make_due(each)
+    assert await redact(kept, kept.stored, plans[rests], ACT) > 0
+    for _ in range(9):
+        with pytest.raises(NotRedacted, match="in the middle of a task"):
+            await redact(kept, kept.stored, plans[works], ACT)
+    # Each of several is looked at before the first one is changed.
+    both = await planned(kept, fork, find="ACME")
+    both.entries[works], both.heads[works] = plans[works].entries[works], plans[works].heads[works]
+    both.chains[works] = plans[works].chains[works]
+    with pytest.raises(NotRedacted, match="in the middle of a task"):
+        await redact(kept, kept.stored, both, ACT)
+    assert [await kept.is_due(each) for each in (rests, works, fork)] == [True, True, True]
+    assert (await kept.head(works)).claims_without_progress <= 1
+
+
 async def a_fork(kept: Kept, source: SessionId) -> SessionId:
     """A session that begins with all that another one has said."""
     head = await kept.head(source)
