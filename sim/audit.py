@@ -111,7 +111,7 @@ def _sent_home(world: Ended) -> None:
     """A worker that hears at a heartbeat that a person has sent it home drains."""
     watch = world.site.watch
     for machine in world.nemesis.living:
-        told_s = watch.told_home.get(machine.name)
+        told_s = None if machine.is_held else watch.told_home.get(machine.name)
         if told_s is not None and world.site.loop.time() - max(told_s, machine.awake_s) > ANSWERED_WITHIN_S:
             watch.reach.saw("sent_home")
             if not machine.worker._draining.is_set():

@@ -224,6 +224,11 @@ class Process(ABC):
         """Since when it had stood still then."""
         self._holds = 0
 
+    @property
+    def is_held(self) -> bool:
+        """Whether a lane of it stands still, since `held_s` or later."""
+        return self._holds > 0
+
     def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Sleeps by the machine's clock."""
         return self.site.loop.sleep(seconds / self.clock.rate)
