@@ -375,5 +375,7 @@ class Commits(Storage, Births):
 
 def _in_reach(successor: Successor | None, places: Mapping[SessionId, Place]) -> Successor | None:
     """The successor, if the commit writes to it, and its claim is for the pool that it is in."""
-    place = places.get(successor.session) if successor is not None else None
-    return successor if place is not None and successor and place.pool == successor.who.pool else None
+    if successor is None:
+        return None
+    place = places.get(successor.session)
+    return successor if place is not None and place.pool == successor.who.pool else None

@@ -608,14 +608,13 @@ async def _redact_sessions(found: LogSource, storage: Storage, owed: _Owed, act:
     return done
 
 
-async def _claimed(found: LogSource, session: SessionId, act: Act) -> tuple[Claimed, bool]:
+async def _claimed(found: LogSource, head: SessionHead, act: Act) -> tuple[Claimed, bool]:
     """The claim, and whether the session was parked: what was due is given back due."""
-    broker = found.broker
-    head = await broker.logs.head(session)
-    claimed = await broker.claims.claim_session(session, act.worker.worker, uuid.uuid4().hex, parked=True)
+    session, claims = head.session, found.broker.claims
+    claimed = await claims.claim_session(session, act.worker.worker, uuid.uuid4().hex, parked=True)
     if claimed is None:
         raise NotRedacted(f"session {session} is at work, or archived: it is redacted at rest")
-    return claimed, head is not None and claimed.was_parked(head)
+    return claimed, claimed.was_parked(head)
 
 
 async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, act: Act) -> None:
@@ -623,10 +622,9 @@ async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, 
 
     `rest`: what is to be taken of it, where there are others.
     """
-    await _require_rest(found, head.session)
-    claimed, parked = await _claimed(found, head.session, act)
+    claimed, parked = await _claimed(found, await _resting(found, head.session), act)
     try:
-        await _require_rest(found, head.session)
+        await _resting(found, head.session)
         if rest is not None:
             await _Fold(found, head, rest).run(claimed.seq, claimed.head)
     finally:
@@ -634,11 +632,12 @@ async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, 
         await found.broker.claims.release(claimed.claim, park_at=at)
 
 
-async def _require_rest(found: LogSource, session: SessionId) -> None:
-    """Looks before a claim, too: one of a session that is due counts as an attempt at its work."""
+async def _resting(found: LogSource, session: SessionId) -> SessionHead:
+    """The head of a session at rest. Asked before a claim, too: one of what is due counts as an attempt."""
     now = await found.broker.logs.head(session)
     if now is None or now.status not in _RESTS:
         raise NotRedacted(_in_a_task(session))
+    return now
 
 
 def _in_a_task(session: SessionId) -> str:
@@ -656,7 +655,7 @@ async def _redact_session(found: LogSource, rest: _Rest, owed: _Owed, act: Act) 
         return None
     if head.status not in _RESTS:
         raise NotRedacted(_in_a_task(session))
-    claimed, parked = await _claimed(found, session, act)
+    claimed, parked = await _claimed(found, head, act)
     redacted = _Redacted(found, claimed, _At(claimed.seq, claimed.head), parked)
     try:
         known = await found.broker.logs.redacting(session)
@@ -968,7 +967,8 @@ async def _go_on(
     words = await storage.broker.logs.redacting(session)
     if words is not None:
         left = _Owed.read(words, head.tree)
-        claimed, parked = await _claimed(found, session, Act("", Sender(""), worker, 0))
+        now = await storage.broker.logs.head(session) or head
+        claimed, parked = await _claimed(found, now, Act("", Sender(""), worker, 0))
         taken = _Redacted(found, claimed, _At(claimed.seq, claimed.head), parked)
         if refused is None:
             await _remove_texts(storage, left.texts)
