@@ -586,6 +586,7 @@ LATER = (
     ((signed,), 0.02),
     ((resting,), 0.02),
     ((*(folders, letters) * 4, *(births, oddities, receipts, redactions, ends, heirs, contents) * 2), 0.13),
+    ((asks, servers, oddities, texts, reruns), 0.05),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""

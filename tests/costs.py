@@ -33,7 +33,7 @@ KEPT_S, GREW_S = 0.5, 2.0
 """CPU seconds from which a file is kept, and is said to have grown."""
 ALONE_S = 10.0
 """Seconds from which a test takes turns although nothing else of its file runs."""
-NAMED, TURNS = 10, 4
+NAMED, TURNS = 10, 6
 """How many files that grew are named; a long test runs with one commit in as many, and each night."""
 TOGETHER = ("tests/window/browser/",)
 """Folders of which one process runs all tests: they share a browser and a deployment."""
