@@ -115,7 +115,10 @@ def test_way_through_a_subject_and_what_is_about_the_repository_run_with_each_co
     assert _ran(items, turns, 1) == {way, other, page}
 
 
-def test_long_test_keeps_its_turn_and_a_new_one_takes_that_with_fewest_of_its_file() -> None:
+def test_long_test_keeps_its_turn_and_a_new_one_takes_that_with_fewest_of_its_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("tests.costs.TURNS", 4)
     before = [{"a::one": 3.0, "b::gone": 9.0}, {}, {}, {}]
     tests = {"a::one": 1.0, "a::two": 5.0, "a::three": 2.0, "a::four": 1.0, "a::five": 1.0, "b::new": 4.0}
     assert in_turns(tests, before) == [
