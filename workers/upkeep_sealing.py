@@ -288,17 +288,17 @@ async def _archive_blobs(storage: Storage, head: SessionHead) -> None:
 async def _claimed_untouched(mover: Mover, head: SessionHead) -> AsyncIterator[Claimed | None]:
     """Holds the session if it is still as `head` says and was parked, else None; gives it back after."""
     broker = mover.storage.broker
-    claimed = await broker.claims.claim_session(head.session, mover.name, mover.token(8), parked=True)
-    if claimed is None:
+    held = await broker.claims.claim_at_rest(head, mover.name, mover.token(8))
+    if held is None:
         yield None
         return
-    parked = claimed.was_parked(head)
+    claimed = held.claimed
     try:
-        yield claimed if parked and (claimed.seq, claimed.head) == (head.seq, head.head) else None
+        yield claimed if held.parked and (claimed.seq, claimed.head) == (head.seq, head.head) else None
     finally:
-        # What was due owes something and must not be parked; what was parked may have been given something,
-        # which the script looks at itself. After `archive` the claim is over: answered as fenced.
+        # What was parked may have been given something, which the script looks at itself. After `archive` the
+        # claim is over: answered as fenced.
         try:
-            await broker.claims.release(claimed.claim, park_at=claimed if parked else None)
+            await held.give_back()
         except BrokerError as error:
             log.warning("session %s: not given back, its lease will run out: %s", head.session, error)

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from orchestrator.broker import records, script_requests
 from orchestrator.broker.connection import ScriptCall, call
@@ -410,6 +410,14 @@ class Claims(Timers, Admission):
         reply = await self._run(self._claim_call(session, who, "parked"), session)
         return self._claimed(reply, session, who)
 
+    async def claim_at_rest(self, head: records.SessionHead, worker: str, claim_id: str) -> AtRest | None:
+        """Takes a session that no worker has, to be given back as it is found; None if that cannot be.
+
+        `head` was read before: by that it is known how it is found.
+        """
+        claimed = await self.claim_session(head.session, worker, claim_id, parked=True)
+        return AtRest(claimed, _was_parked(head, claimed), self.release) if claimed is not None else None
+
     async def run_and_claim(
         self, first: ScriptCall, subject: SessionId, successor: records.Successor
     ) -> Reply:
@@ -776,6 +784,43 @@ class Claims(Timers, Admission):
     async def aclose(self) -> None:
         """Ends the reads that wait."""
         await self._listener.aclose()
+
+
+@dataclass(frozen=True, slots=True)
+class AtRest:
+    """A session that was claimed at rest, and the way to give it back as it was found.
+
+    What was due owes something: nobody would look at it any more if it were parked.
+    """
+
+    claimed: records.Claimed
+    parked: bool
+    """Whether it was parked when it was claimed."""
+    _release: Release
+
+    async def give_back(self, at: records.LogPlace | None = None) -> records.Released | records.Fenced:
+        """Ends the claim; `at` is the end of the log, where this claim has written to it."""
+        park_at = (at or self.claimed) if self.parked else None
+        return await self._release(self.claimed.claim, park_at=park_at)
+
+
+class Release(Protocol):
+    """Gives a claim back, as `Claims.release`."""
+
+    def __call__(
+        self, claim: records.Claim, *, park_at: records.LogPlace | None
+    ) -> Awaitable[records.Released | records.Fenced]: ...
+
+
+def _was_parked(head: records.SessionHead, claimed: records.Claimed) -> bool:
+    """Whether a session was parked when it was claimed.
+
+    A claim of a due or abandoned session counts as an attempt, one of a parked session does not. The epoch
+    tells that nobody else has claimed it since `head` was read; who held it then may have had attempts
+    forgiven since, and left it due.
+    """
+    attempts = claimed.claims_without_progress - head.claims_without_progress
+    return head.holder is None and claimed.claim.epoch == head.epoch + 1 and attempts == 0
 
 
 def _next_named(reply: Reply, guess: SessionId) -> str:

@@ -372,15 +372,6 @@ class Claimed:
     abandoned: str = ""
     """The person who gave the unsaved changes of its folder up; empty if nobody has."""
 
-    def was_parked(self, head: SessionHead) -> bool:
-        """Whether it was parked since `head` was read: what was due owes something, and is given back due.
-
-        A claim of a due or abandoned session counts as an attempt, one of a parked session does not. The
-        epoch tells that nobody else has held it between.
-        """
-        attempts = self.claims_without_progress - head.claims_without_progress
-        return self.claim.epoch == head.epoch + 1 and attempts == 0
-
 
 Source = Literal["cli", "exec", "agent"]
 """The program that a session began by: people talk in it, it runs a prompt, or another session made it."""

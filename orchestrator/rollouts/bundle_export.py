@@ -14,7 +14,7 @@ from typing import Any
 import orjson
 
 from orchestrator.broker.errors import BrokerError
-from orchestrator.broker.records import CommitRequest, Committed, StoredEntry
+from orchestrator.broker.records import CommitRequest, Committed, LogPlace, StoredEntry
 from orchestrator.broker.seal import LogWriter, seal
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
@@ -22,7 +22,6 @@ from orchestrator.core.chain import ChainKey, next_chain
 from orchestrator.core.commit_parts import NewEntry
 from orchestrator.core.counts import counted
 from orchestrator.core.entries import encode_entry, encode_json
-from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.sender import Sender
 from orchestrator.protocol.wire import JsonObject
@@ -177,48 +176,38 @@ async def note_bundle(found: LogSource, made: Made, worker: f.Claimed, by: Sende
 async def _note(found: LogSource, made: Made, worker: f.Claimed, by: Sender, key: str) -> None:
     manifest, claims = made.manifest, found.broker.claims
     session, logs = SessionId(manifest.tree), {log.session: log for log in manifest.logs if log.session}
-    held = [log.size for log in manifest.logs if log.session == session]
-    if not held:
+    sizes = [log.size for log in manifest.logs if log.session == session]
+    if not sizes:
         raise NotNoted("the log of its root was left out")
     listed = await found.broker.logs.head(session)
-    claimed = await claims.claim_session(session, worker.worker, uuid.uuid4().hex, parked=True)
-    if listed is None or claimed is None:
+    held = await claims.claim_at_rest(listed, worker.worker, uuid.uuid4().hex) if listed else None
+    if held is None:
         raise NotNoted("the root of its tree is at work, or archived")
-    parked = claimed.was_parked(listed)
-    at = LogEnd(claimed.seq, claimed.head)
+    claimed, noted = held.claimed, None
     try:
-        if not await _has_key(found, session, at):
+        if not await _has_key(found, session, claimed):
             raise NotNoted("its chain is under a key that is not configured here")
         kept_back = len(manifest.withheld)
-        fact = f.Bundled(made.sha256, held[0], len(logs), kept_back, key, by.who, by=by)
+        fact = f.Bundled(made.sha256, sizes[0], len(logs), kept_back, key, by.who, by=by)
         now_ms, writer = claimed.now_ms, LogWriter(os.urandom, found.secret, claimed.claim.epoch)
-        entries, seq, head = list[NewEntry](), at.seq, at.head
+        entries, seq, head = list[NewEntry](), claimed.seq, claimed.head
         for stated in (worker, fact):
             seq += 1
             line: JsonObject = orjson.loads(encode_entry(e.fact(stated), now_ms, {}).line)
             entries.append(seal(encode_json(line), seq, head, writer))
             head = entries[-1].chain
         request = CommitRequest(
-            claimed.claim, uuid.uuid4().hex, at.seq, at.head, claimed.last_commit, tuple(entries)
+            claimed.claim, uuid.uuid4().hex, claimed.seq, claimed.head, claimed.last_commit, tuple(entries)
         )
         answer = await found.broker.commits.commit(request)
         if not isinstance(answer, Committed):
             raise NotNoted(f"session {session} was not written to: {answer}")
-        at = LogEnd(seq, head)
+        noted = answer
     finally:
-        # What was due owes something: nobody would look at it if it were parked.
-        await claims.release(claimed.claim, park_at=at if parked else None)
+        await held.give_back(noted)
 
 
-@record
-class LogEnd:
-    """The end of a log."""
-
-    seq: int
-    head: bytes
-
-
-async def _has_key(found: LogSource, session: SessionId, at: LogEnd) -> bool:
+async def _has_key(found: LogSource, session: SessionId, at: LogPlace) -> bool:
     """Whether the last entry follows from the one before it by this process's key."""
     last = [entry async for entry in found.log(session, at.seq, max(0, at.seq - 2))]
     if len(last) != 2:

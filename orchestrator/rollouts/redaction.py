@@ -32,12 +32,14 @@ import orjson
 
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.claims import AtRest
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import (
     Claim,
     Claimed,
     CommitRequest,
     Committed,
+    LogPlace,
     RedactedEntry,
     SessionHead,
     Stored,
@@ -608,13 +610,11 @@ async def _redact_sessions(found: LogSource, storage: Storage, owed: _Owed, act:
     return done
 
 
-async def _claimed(found: LogSource, head: SessionHead, act: Act) -> tuple[Claimed, bool]:
-    """The claim, and whether the session was parked: what was due is given back due."""
-    session, claims = head.session, found.broker.claims
-    claimed = await claims.claim_session(session, act.worker.worker, uuid.uuid4().hex, parked=True)
-    if claimed is None:
-        raise NotRedacted(f"session {session} is at work, or archived: it is redacted at rest")
-    return claimed, claimed.was_parked(head)
+async def _claimed(found: LogSource, head: SessionHead, act: Act) -> AtRest:
+    held = await found.broker.claims.claim_at_rest(head, act.worker.worker, uuid.uuid4().hex)
+    if held is None:
+        raise NotRedacted(f"session {head.session} is at work, or archived: it is redacted at rest")
+    return held
 
 
 async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, act: Act) -> None:
@@ -622,14 +622,13 @@ async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, 
 
     `rest`: what is to be taken of it, where there are others.
     """
-    claimed, parked = await _claimed(found, await _resting(found, head.session), act)
+    held = await _claimed(found, await _resting(found, head.session), act)
     try:
         await _resting(found, head.session)
         if rest is not None:
-            await _Fold(found, head, rest).run(claimed.seq, claimed.head)
+            await _Fold(found, head, rest).run(held.claimed.seq, held.claimed.head)
     finally:
-        at = _At(claimed.seq, claimed.head) if parked else None
-        await found.broker.claims.release(claimed.claim, park_at=at)
+        await held.give_back()
 
 
 async def _resting(found: LogSource, session: SessionId) -> SessionHead:
@@ -655,8 +654,8 @@ async def _redact_session(found: LogSource, rest: _Rest, owed: _Owed, act: Act) 
         return None
     if head.status not in _RESTS:
         raise NotRedacted(_in_a_task(session))
-    claimed, parked = await _claimed(found, head, act)
-    redacted = _Redacted(found, claimed, _At(claimed.seq, claimed.head), parked)
+    held = await _claimed(found, head, act)
+    claimed, redacted = held.claimed, _Redacted(held)
     try:
         known = await found.broker.logs.redacting(session)
         if known is not None and not owed.covers(_Owed.read(known, head.tree)):
@@ -676,10 +675,9 @@ async def _redact_session(found: LogSource, rest: _Rest, owed: _Owed, act: Act) 
 class _Redacted:
     """A session whose log says what was taken of it; copies beside the log are left."""
 
-    found: LogSource
-    claimed: Claimed
-    at: _At
-    parked: bool
+    held: AtRest
+    at: LogPlace | None = None
+    """The end of its log, where something was taken."""
     count: int = 0
     stated: Mapping[int, bytes] | None = None
     """The lines that stand instead, where the log was read."""
@@ -687,20 +685,12 @@ class _Redacted:
     async def finish(self, storage: Storage, still: _Owed | None) -> None:
         """Removes the copies, and ends the claim; `still` is what stays marked."""
         try:
-            await _finish(storage, self.claimed, still, self.stated)
+            await _finish(storage, self.held.claimed, still, self.stated)
         finally:
             await self.release()
 
     async def release(self) -> None:
-        await self.found.broker.claims.release(self.claimed.claim, park_at=self.at if self.parked else None)
-
-
-@record
-class _At:
-    """The end of a log."""
-
-    seq: int
-    head: bytes
+        await self.held.give_back(self.at)
 
 
 class _Fold:
@@ -715,7 +705,7 @@ class _Fold:
         self.blobs: dict[str, bytes] = {}
 
     async def run(self, seq: int, head: bytes) -> _Fold:
-        last = _At(0, GENESIS)
+        last = (0, GENESIS)
         was = State()
         async for page in pages(self._found.log(self._head.session, seq)):
             for entry in page:
@@ -730,8 +720,8 @@ class _Fold:
                 if entry.seq == self._rest.seqs[-1] and entry.chain != self._rest.chain:
                     # Redis has lost those that were meant.
                     return await _Fold(self._found, self._head, _NOTHING).run(seq, head)
-                last = _At(entry.seq, entry.chain)
-        if (last.seq, last.head) != (seq, head):
+                last = (entry.seq, entry.chain)
+        if last != (seq, head):
             raise NotRedacted(f"the log of session {self._head.session} is not whole: see `dendro verify`")
         if _shape(was) != _shape(self.state):
             raise NotRedacted(
@@ -768,9 +758,10 @@ def _shape(state: State) -> tuple[Any, ...]:
     )
 
 
-async def _commit(found: LogSource, claimed: Claimed, told: _Fold, owed: _Owed, act: Act) -> _At:
+async def _commit(found: LogSource, claimed: Claimed, told: _Fold, owed: _Owed, act: Act) -> LogPlace:
     """Commits the facts; `owed` begins with this session's part, which gets shorter with each commit."""
-    claim, at, last_commit = claimed.claim, _At(claimed.seq, claimed.head), claimed.last_commit
+    claim = claimed.claim
+    at: Claimed | Committed = claimed
     writer = LogWriter(os.urandom, found.secret, claim.epoch)
     of = f"session:{claim.session}"
     for start in range(0, len(told.redacted), AT_ONCE):
@@ -794,7 +785,7 @@ async def _commit(found: LogSource, claimed: Claimed, told: _Fold, owed: _Owed, 
             uuid.uuid4().hex,
             at.seq,
             at.head,
-            last_commit,
+            at.last_commit,
             tuple(entries),
             meta=meta,
             name=told.state.name or None,
@@ -809,7 +800,7 @@ async def _commit(found: LogSource, claimed: Claimed, told: _Fold, owed: _Owed, 
         answer = await found.broker.commits.commit(request)
         if not isinstance(answer, Committed):
             raise NotRedacted(f"session {claim.session} was not redacted: {answer}")
-        at, last_commit = _At(seq, head), answer.last_commit
+        at = answer
     return at
 
 
@@ -968,8 +959,7 @@ async def _go_on(
     if words is not None:
         left = _Owed.read(words, head.tree)
         now = await storage.broker.logs.head(session) or head
-        claimed, parked = await _claimed(found, now, Act("", Sender(""), worker, 0))
-        taken = _Redacted(found, claimed, _At(claimed.seq, claimed.head), parked)
+        taken = _Redacted(await _claimed(found, now, Act("", Sender(""), worker, 0)))
         if refused is None:
             await _remove_texts(storage, left.texts)
         await taken.finish(storage, None if refused is None else left)

@@ -448,6 +448,35 @@ async def test_upkeep_may_claim_a_parked_session_and_leaves_no_trace(broker: Bro
     assert not released.parked
 
 
+async def test_session_at_rest_is_given_back_as_it_was_found(broker: Broker) -> None:
+    parked, due = await created(broker), await created(broker)
+    await submitted(broker, due)
+    for session, was_parked in ((parked, True), (due, False)):
+        head = await broker.logs.head(session)
+        assert head is not None
+        held = await broker.claims.claim_at_rest(head, "upkeep", f"u-{session}")
+        assert held is not None
+        assert await broker.claims.claim_at_rest(head, "another", f"a-{session}") is None
+        given_back = await held.give_back()
+        assert isinstance(given_back, Released)
+        assert given_back.parked == was_parked
+
+
+async def test_session_that_became_due_since_its_worker_was_seen_is_given_back_due(broker: Broker) -> None:
+    held = await working(broker)
+    head = await broker.logs.head(held.claim.session)
+    assert head is not None
+    yields = step(held, held.claim, "k", cursor="1-0", release="yield")
+    assert isinstance(await broker.commits.commit(yields), Committed)
+    # As many claims without progress as when its worker was seen: the commit has forgiven that one.
+    found = await broker.claims.claim_at_rest(head, "upkeep", "u1")
+    assert found is not None
+    assert found.claimed.claims_without_progress == head.claims_without_progress
+    given_back = await found.give_back()
+    assert isinstance(given_back, Released)
+    assert not given_back.parked
+
+
 async def test_refused_commit_leaves_the_claim_standing(broker: Broker) -> None:
     held = await working(broker)
     assert isinstance(await broker.commits.commit(step(held, held.claim, "k", cursor="9-0")), Refused)
