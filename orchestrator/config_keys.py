@@ -422,7 +422,7 @@ class AgentSettings(Table):
     overshoot is what is in flight. At the end of a budget the tree pauses, and goes on when more is added."""
 
     budget_cost: float | None = setting(
-        None, "agents.budget_cost", folder="down", at_least=0, shown_default="no limit"
+        None, "agents.budget_cost", folder="down", at_least=0, at_most=1e9, shown_default="no limit"
     )
     """Dollars, by `model_prices`. A model without a price is refused then."""
 

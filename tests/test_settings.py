@@ -313,6 +313,13 @@ def test_policy_is_written_as_the_protocol_has_it(load: Load) -> None:
         ("[worker]\nconcurrency = true", "worker.concurrency = True: a whole number"),
         ("[worker]\nquantum_s = nan", "worker.quantum_s = nan: at least 0.1"),
         ("[worker]\nquantum_s = inf", "worker.quantum_s = inf: at least 0.1, and finite"),
+        (
+            "[agents]\nbudget_tokens = 9007199254740993",
+            "budget_tokens = 9007199254740993: at most 9007199254740992",
+        ),
+        ("[agents]\nbudget_wall_s = 1e300", "agents.budget_wall_s = 1e+300: at most 9007199254740992"),
+        ("[agents]\nbudget_cost = 1e10", "agents.budget_cost = 10000000000.0: at most 1e+09"),
+        ("[worker]\nconcurrency = 9007199254740993", "worker.concurrency = 9007199254740993: at most 10000"),
         ('[tui]\nnotifications = ["x"]', "true, false, or a list of agent-turn-complete, approval-requested"),
         ("[model_providers.openai]\nbase_url = 'http:///v1'", "an http:// or https:// URL"),
         ("[redis]\nshards = 8", "redis.shards = 8: at least 16"),

@@ -55,6 +55,8 @@ def amounts(text: str) -> Mapping[str, int]:
     found = {}
     for part in text.split(","):
         name, _, value = part.strip().partition("=")
+        if name in found:
+            raise Fault(f"--add names {name} twice: give one amount for it", ExitCode.USAGE)
         found[name] = _amount(name, value.strip())
     return found
 

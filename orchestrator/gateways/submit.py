@@ -132,11 +132,21 @@ def new_submission_id() -> str:
 # Additions to a tree's budgets: checked first, then added once, with an event that says by whom.
 
 
+MOST_LIMIT = 1 << 52
+"""With what is used added to it, a number that Redis's scripts still hold exactly."""
+
+
 def require_limits(registry: Registry, add: Mapping[str, int]) -> None:
     """To take from no limit would begin one below what is used, and stop the tree."""
     for name, value in add.items():
         if value < 0 and name not in registry.limits:
             raise ViewError(f"the tree has no budget of {name} to take from; zero or more begins one")
+        if abs(value) > MOST_LIMIT or (value > 0 and value + registry.limits.get(name, 0) > MOST_LIMIT):
+            most = amount(name, MOST_LIMIT)
+            raise ViewError(
+                f"a limit of {name} goes up to {most}, and this would pass it: nothing was changed; "
+                "name a smaller amount"
+            )
 
 
 async def require_prices(found: LogSource, registry: Registry, priced: Iterable[str]) -> None:

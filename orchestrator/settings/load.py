@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -504,6 +505,8 @@ def _hint(name: str, known: Sequence[str]) -> str:
 # Must not know any particular setting, nor where layers come from.
 
 
+MOST_NUMBER = 1 << 53
+"""Of a setting without a limit of its own: Redis's scripts hold larger numbers inexactly, or not at all."""
 T = TypeVar("T", bound=config_keys.Table)
 
 
@@ -601,6 +604,10 @@ class TableReader:
         if get_origin(place.hint) is tuple:
             return self._list(found, place)
         value = self._item(found.value, found, place.hint)
+        if isinstance(value, (int, float)) and MOST_NUMBER < value < math.inf:
+            _, most = config_keys.limits_of(place.field)
+            if most is None:
+                raise _error(place.path, found, _shown(found), f"at most {MOST_NUMBER}")
         if place.spec.milliseconds and isinstance(value, (int, float)) and not isinstance(value, bool):
             return value / 1000
         return value

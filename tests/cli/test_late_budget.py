@@ -24,6 +24,10 @@ def test_person_limits_a_tree_that_was_made_without_a_budget(machine: Machine) -
         assert json.loads(given.stdout)["limits"]["requests"] == 1
         taken = user.run("budget", session, "--add", "tokens=-5")
         assert (taken.returncode, "no budget of tokens to take from" in taken.stderr) == (1, True)
+        twice = user.run("budget", session, "--add", "tokens=5,tokens=6")
+        assert (twice.returncode, "names tokens twice" in twice.stderr) == (2, True)
+        endless = user.run("budget", session, "--add", f"tokens={10**23}")
+        assert (endless.returncode, "nothing was changed" in endless.stderr) == (1, True)
         refused = user.run("budget", session, "--add", "cost=1.50")
         assert refused.returncode == 1
         assert 'set model_prices."gpt-5", here and where the workers run' in refused.stderr

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.submit import require_limits, require_prices
+from orchestrator.gateways.submit import MOST_LIMIT, require_limits, require_prices
 from orchestrator.views import ViewError
 
 ROOT = SessionId("0199a2b4-0000-7000-8000-000000000000")
@@ -56,3 +56,26 @@ def test_less_is_taken_of_limits_that_there_are_alone(
             require_limits(registry, add)
     else:
         require_limits(registry, add)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("limit", "amount", "taken"),
+    [
+        (None, MOST_LIMIT, True),
+        (None, MOST_LIMIT + 1, False),
+        (7, MOST_LIMIT - 7, True),
+        (7, MOST_LIMIT - 6, False),
+        (7, -MOST_LIMIT - 1, False),
+        (MOST_LIMIT << 20, -5, True),
+    ],
+)
+def test_limit_that_redis_could_not_hold_exactly_is_refused(
+    kind: str, limit: int | None, amount: int, taken: bool
+) -> None:
+    registry = cast(Any, SimpleNamespace(limits={} if limit is None else {kind: limit}))
+    if taken:
+        require_limits(registry, {kind: amount})
+        return
+    with pytest.raises(ViewError, match=f"a limit of {kind} goes up to .*: nothing was changed"):
+        require_limits(registry, {kind: amount})
