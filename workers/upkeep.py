@@ -42,7 +42,8 @@ from orchestrator.core.facts import Claimed
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.redaction import finish_redactions
-from orchestrator.runtime.loader import restore_session
+from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.runtime.loader import BrokenLog, restore_session
 from orchestrator.runtime.unserved_cancels import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
@@ -177,11 +178,19 @@ async def look(ctx: Context) -> None:
         if upkeep.webhook is not None:
             upkeep.webhook.set_aside(heads, now_ms)
         concerned |= {head.session: head for head in heads if concerns(head)}
-    restore = partial(restore_session, upkeep.storage)
+    restore = partial(restored, upkeep.storage)
     if done := await finish_redactions(upkeep.storage, upkeep.about, restore):
         log.info("redactions of %s that were not at their ends are done now", counted(done, "session"))
     for complaint in unattended(list(concerned.values()), await broker.claims.workers(), now_ms):
         log.warning("%s", complaint)
+
+
+async def restored(storage: Storage, session: SessionId) -> bool:
+    """Brings an archived session back; raises `BrokenArchive` for one that cannot be trusted."""
+    try:
+        return await restore_session(storage, session)
+    except BrokenLog as error:
+        raise BrokenArchive(str(error)) from error
 
 
 async def _look_at_tree_logs(

@@ -24,7 +24,6 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -33,7 +32,7 @@ import orjson
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import AtRest
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import (
     Claim,
     Claimed,
@@ -75,7 +74,7 @@ from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.log_source import LogSource
-from orchestrator.rollouts.segments import Manifest
+from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.rollouts.tree_log import tree_entries
 
@@ -920,16 +919,20 @@ async def finish_redactions(
 ) -> int:
     """Upkeep's part: goes on with what a process that died has left; answers of how many sessions.
 
-    Sessions that are at work are left for the next look.
+    Sessions that are at work are left for the next look, and so is one whose log cannot be read: the words of
+    others go meanwhile.
     """
     found, done = StoredLogs.of(storage), 0
     for shard in range(storage.broker.config.shards):
         for session, _ in await storage.broker.logs.redacted_lately(shard, 0):
-            with suppress(UnknownSession):
-                try:
-                    done += await _go_on(found, storage, session, worker, restore)
-                except NotRedacted as error:
-                    log.info("a redaction is not done yet: %s", error)
+            try:
+                done += await _go_on(found, storage, session, worker, restore)
+            except UnknownSession:
+                continue
+            except NotRedacted as error:
+                log.info("a redaction is not done yet: %s", error)
+            except (RolloutError, BrokenArchive, Corrupt) as error:
+                log.warning("session %s: its redaction cannot be finished: %s", session, error)
     return done
 
 

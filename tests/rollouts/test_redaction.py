@@ -319,6 +319,47 @@ async def test_upkeep_finishes_what_a_process_that_died_has_left(
     assert (await audit_session(kept.stored, await kept.head(session))).findings == []
 
 
+async def test_redactions_are_finished_though_an_archive_of_another_is_broken(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.rollouts import redaction
+
+    async def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    broken, whole = await kept.has(*worked()), await kept.has(*worked())
+    for each in (broken, whole):
+        await sealed(kept, each, 9)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(redaction, "_finish", dies)
+            await redacted(kept, each, find="ACME")
+    [segment] = Manifest.decode((await kept.head(broken)).manifest).segments
+    [file] = [path for path in tmp_path.rglob("*") if str(path).endswith(segment.name)]
+    kept_bytes = file.read_bytes()
+    file.write_bytes(b"no segment")
+    assert await finished(kept) == 1
+    assert await kept.broker.logs.redacting(whole) is None
+    assert await kept.broker.logs.redacting(broken) is not None, "it is owed"
+    file.write_bytes(kept_bytes)
+    assert await finished(kept) == 1
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+async def test_archived_log_that_does_not_follow_from_itself_is_a_broken_archive_to_upkeep(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.rollouts.segments import BrokenArchive
+    from orchestrator.runtime.loader import BrokenLog
+    from workers import upkeep
+
+    async def broken(*_: object) -> bool:
+        raise BrokenLog("entry 4 does not follow from the one before it")
+
+    monkeypatch.setattr(upkeep, "restore_session", broken)
+    with pytest.raises(BrokenArchive, match="entry 4"):
+        await upkeep.restored(kept.stored, await kept.has())
+
+
 async def dies_at(kept: Kept, monkeypatch: pytest.MonkeyPatch, commit: int, plan: Plan) -> None:
     """A redaction whose process dies before one of its commits, of one entry each."""
     from orchestrator.rollouts import redaction
