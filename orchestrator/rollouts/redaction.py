@@ -48,6 +48,7 @@ from orchestrator.broker.seal import LogWriter, seal
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import REFERENCE, is_reference, may_refer, references
 from orchestrator.core.chain import GENESIS, NAMING_ENTRIES
+from orchestrator.core.counts import counted
 from orchestrator.core.entries import (
     COMPACTED,
     DENDRO,
@@ -129,6 +130,8 @@ WITH_WORDS: Final[frozenset[type[f.Fact]]] = frozenset(
 """Facts with words in them; others say what the log is, or what came of its session."""
 _CONVERSATIONS: Final[frozenset[Kind]] = frozenset({f.Forked, f.Rewound})
 """Facts that may hold a whole conversation."""
+_WORD: Final = re.compile("[A-Za-z_]*")
+"""A name of a field, or a word of the protocol, and not a path, an address or an id."""
 _RESTS: Final = frozenset({"idle", "closed"})
 """Statuses of sessions that have no task."""
 _NOTED: Final[frozenset[Kind]] = frozenset({f.TaskBegun, f.RequestBegun})
@@ -240,6 +243,23 @@ def words_of(value: Any, names: bool = False) -> Iterator[str]:
                 yield from words_of(inner, names)
 
 
+def names_of(value: Any, names: bool = False, whole: bool = False) -> Iterator[str]:
+    """The texts of a payload that stay: names of fields, which may be paths, and values that are kept.
+
+    Names of fields as the protocol has them, and its words, are left out.
+    """
+    if isinstance(value, str):
+        yield from (value,) if whole and not _WORD.fullmatch(value) else ()
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from names_of(inner, names, whole)
+    elif isinstance(value, Mapping) and not is_reference(value):
+        for name, inner in value.items():
+            yield from () if _WORD.fullmatch(name) else (name,)
+            kept = isinstance(inner, str) and _stays(name, inner, names)
+            yield from names_of(inner, names, whole or kept or name in _WHOLE)
+
+
 # ── copies ────────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -279,6 +299,11 @@ class Plan:
         if self.find is not None and self.find.search(text):
             return True
         return any(word in text or (len(text) >= 2 * LEAST_WORDS and text in word) for word in self.words)
+
+    def has_name(self, name: str) -> bool:
+        """Whether a name has one of the texts that are to go: words may well have the name of a folder."""
+        found = self.find is not None and self.find.search(name) is not None
+        return found or any(word in name for word in self.words)
 
 
 @record
@@ -402,6 +427,8 @@ class _Look:
     provider: str = ""
     late: int = 0
     """Requests that were sent with the words."""
+    named: list[int] = field(default_factory=list)
+    """Entries that have the words in names, which stay."""
 
     async def through(self) -> None:
         """Reads the log; raises `NotRedacted` where more entries go than one redaction takes."""
@@ -411,6 +438,8 @@ class _Look:
             for entry in page:
                 line = orjson.loads(entry.payload)
                 self._note(entry, line, sent=seen)
+                if any(map(plan.has_name, names_of(line["payload"], _is_name(line)))):
+                    self.named.append(entry.seq)
                 named = await _named_in(self.found, head.tree, line)
                 hit = not entry.digest and await self._has(entry, line, named)
                 seen |= hit
@@ -424,6 +453,9 @@ class _Look:
                     tag = str(line["payload"].get("kind") or line["payload"].get("type"))
                     what = tag if goes else f"{tag}: it cannot be redacted"
                     plan.copies.append(Copy(f"{head.session}:{entry.seq}", what, goes))
+        if self.named:
+            what = f"names, such as of files and folders, in {counted(len(self.named), 'entry')}: they stay"
+            plan.copies.append(Copy(f"{head.session}:{self.named[0]}", what, goes=False))
         if taken:
             plan.entries[head.session] = taken
             if head.summary.get("rollout_path"):

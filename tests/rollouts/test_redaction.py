@@ -169,6 +169,25 @@ def _members(data: bytes) -> list[bytes]:
         return [archive.read(name) for name in archive.namelist()]
 
 
+async def test_words_in_names_are_said_to_stay(kept: Kept) -> None:
+    begins: dict[str, Any] = {"type": "patch_apply_begin", "call_id": "c", "auto_approved": True}
+    path = {"/w/ACME-4711.txt": {"add": {"content": "x"}}}
+    runs = {"type": "exec_command_begin", "call_id": "d", "command": ["ls"], "cwd": "/w/ACME-4711"}
+    session = await kept.has(
+        Entry(e.EVENT_MSG, {**begins, "changes": path}, "1"),
+        Entry(e.EVENT_MSG, {**runs, "parsed_cmd": []}, "1"),
+        Entry(e.EVENT_MSG, {**runs, "cwd": "/w", "parsed_cmd": []}, "1"),
+        said("it is in ACME-4711"),
+    )
+    plan = await planned(kept, session, find="ACME-[0-9]{4}")
+    assert plan.entries == {session: [8]}
+    [told] = [copy for copy in plan.copies if not copy.goes]
+    assert (told.place, "in 2 entries" in told.what) == (f"{session}:5", True)
+    # A word of the protocol is no name of anybody.
+    plan = await planned(kept, session, find="exec_command|changes|it is")
+    assert [copy for copy in plan.copies if not copy.goes] == []
+
+
 async def test_export_of_redacted_log_verifies_replays_and_is_imported(kept: Kept, tmp_path: Path) -> None:
     session = await kept.has(*worked())
     await redacted(kept, session, find="ACME")
