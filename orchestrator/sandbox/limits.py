@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import resource
+import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -154,8 +155,9 @@ def _delegates(folder: Path, controller: str) -> bool:
 
 def _try_out(parent: Path, settings: tuple[tuple[str, str], ...]) -> None:
     """Makes a cgroup, limits it and moves a process into it: writing `cgroup.procs` may be refused alone."""
-    trial = parent / f"dendro-probe-{os.getpid()}"
-    # A process of this number may have been killed while it probed.
+    # Two threads of a process may probe at once, as those of `dendro doctor` do.
+    trial = parent / f"dendro-probe-{os.getpid()}-{threading.get_native_id()}"
+    # A process and thread of these numbers may have been killed while it probed.
     trial.mkdir(exist_ok=True)
     try:
         files = [(trial / name, value) for name, value in settings if (trial / name).exists()]

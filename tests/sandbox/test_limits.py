@@ -3,8 +3,11 @@
 import errno
 import os
 import resource
+import shutil
 import subprocess
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -30,7 +33,7 @@ def test_allowance_sets_nothing_for_root_or_without_a_limit() -> None:
 def test_cgroup_is_of_use_though_the_kernel_counts_its_ended_process_for_a_moment_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trial = tmp_path / f"dendro-probe-{os.getpid()}"
+    trial = tmp_path / f"dendro-probe-{os.getpid()}-{threading.get_native_id()}"
     trial.mkdir()
     (trial / "pids.max").touch()
     (trial / "cgroup.procs").touch()
@@ -54,4 +57,28 @@ def test_pids_cgroup_is_found_or_the_reason_is_named() -> None:
         assert "pids cgroup" in why
         pytest.skip(why)
     # Others may probe at the same time, or have been killed while they did.
-    assert not (folder / f"dendro-probe-{os.getpid()}").exists()
+    assert not list(folder.glob(f"dendro-probe-{os.getpid()}-*"))
+
+
+def test_two_threads_probe_at_once_in_places_of_their_own(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    both, tried = threading.Barrier(2), list[str]()
+
+    def moved(place: Path) -> None:
+        tried.append(place.parent.name)
+        both.wait(10)
+
+    monkeypatch.setattr(limits, "_move_a_process", moved)
+    monkeypatch.setattr(limits, "remove_cgroup", lambda path, patience_s: shutil.rmtree(path))
+    real = Path.mkdir
+
+    def made(path: Path, mode: int = 0o777, parents: bool = False, exist_ok: bool = False) -> None:
+        real(path, mode, parents, exist_ok)
+        (path / "pids.max").touch()
+
+    monkeypatch.setattr(Path, "mkdir", made)
+    with ThreadPoolExecutor(2) as pool:
+        for trial in [pool.submit(limits._try_out, tmp_path, (("pids.max", "16"),)) for _ in range(2)]:
+            trial.result(10)
+    assert len(set(tried)) == 2
