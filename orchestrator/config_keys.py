@@ -126,6 +126,16 @@ def named(value: str | None) -> str | None:
     return value
 
 
+def store(url: str | None) -> str | None:
+    """The URL of a folder or an object store; raises for a path: it would begin where each process does."""
+    if url and not _STORE.match(url):
+        raise unfit("a folder as file:///PATH, or an object store such as s3://BUCKET/PATH")
+    return url
+
+
+_STORE = re.compile(r"file:///|(?!file:|local:)[a-z][a-z0-9+.-]*://.")
+
+
 # ── commands ──────────────────────────────────────────────────────────────────────────────────────
 # Settings of commands that agents run: their limits, their environment, their sandbox.
 
@@ -873,6 +883,8 @@ class UpkeepSettings(Table):
     url: str | None = setting(None, "upkeep.url", hidden=True, shown_default="`redis.url`")
     """Redis server of the upkeep queue. Its job runner cannot use a cluster: name a single server then."""
 
+    _store = field_validator("archive_url")(store)
+
     archive_url: str = setting("", "upkeep.archive_url", shown_default="`archive` in the home folder")
     """Where sealed segments of rollouts go: a folder (`file:///…`) or an object store (`s3://…`, with its
     fsspec plug-in). Every worker must be able to read it."""
@@ -936,6 +948,8 @@ class ApprovalsSettings(Table):
 
 class ReceiptsSettings(Table):
     """Receipts: a notary states the heads of all logs in a register that it signs ([notary](notary.md))."""
+
+    _store = field_validator("url")(store)
 
     url: str | None = setting(None, "receipts.url")
     """Where the registers are published: a folder (`file:///…`) or an object store (`s3://…`), which any file

@@ -19,7 +19,7 @@ from contextlib import aclosing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
-from urllib.parse import unquote, urlsplit
+from urllib.parse import urlsplit
 
 from arq.constants import health_check_key_suffix
 
@@ -30,7 +30,8 @@ from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.rights import ServerFacts, examine, missing_rights, remedy
 from orchestrator.config_keys import McpServerSettings, RedisSettings
 from orchestrator.core.frozen import record
-from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
+from orchestrator.home import folder_of
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects, UnknownStore
 from orchestrator.sandbox.trusted_files import find_named_program, find_program, not_found
 from orchestrator.settings import FolderConfig, Settings
 from orchestrator.settings.private_home import open_folders
@@ -210,11 +211,15 @@ def _judge_privacy(settings: Settings) -> Iterator[Finding]:
 
 
 def _check_archive(settings: Settings) -> list[Finding]:
-    parts = urlsplit(settings.upkeep.archive_url)
     shown = without_credentials(settings.upkeep.archive_url)
-    if parts.scheme != "file":
+    folder = folder_of(settings.upkeep.archive_url)
+    if folder is None:
+        try:
+            Objects(settings.upkeep.archive_url)
+        except UnknownStore as error:
+            return [Finding("archive", "missing", shown, str(error))]
         return [Finding("archive", "ok", f"{shown} (not tried)")]
-    finding = _try_to_write(Path(unquote(parts.path)))
+    finding = _try_to_write(folder)
     if finding is not None:
         return [Finding("archive", "missing", finding, "make it writable, or set upkeep.archive_url")]
     return [Finding("archive", "ok", shown)]

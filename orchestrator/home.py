@@ -6,6 +6,9 @@ import os
 import pwd
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import unquote
+
+FILE_URL = "file:///"
 
 
 def user_home(environ: Mapping[str, str]) -> Path:
@@ -33,3 +36,8 @@ def absolute(text: str, base: Path, user_home: Path) -> Path:
     if text == "~" or text.startswith("~/"):
         return user_home / text[2:]
     return base / text
+
+
+def folder_of(url: str) -> Path | None:
+    """The folder that a `file:///…` URL names, its `%20` and the like read; None for other URLs."""
+    return Path(unquote(url[len(FILE_URL) - 1 :])) if url.startswith(FILE_URL) else None

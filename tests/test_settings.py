@@ -320,6 +320,20 @@ def test_policy_is_written_as_the_protocol_has_it(load: Load) -> None:
         ("[agents]\nbudget_wall_s = 1e300", "agents.budget_wall_s = 1e+300: at most 9007199254740992"),
         ("[agents]\nbudget_cost = 1e10", "agents.budget_cost = 10000000000.0: at most 1e+09"),
         ("[worker]\nconcurrency = 9007199254740993", "worker.concurrency = 9007199254740993: at most 10000"),
+        (
+            "[upkeep]\narchive_url = '/srv/archive'",
+            '"/srv/archive": a folder as file:///PATH, or',
+        ),
+        ("[upkeep]\narchive_url = 'archive'", 'archive_url = "archive": a folder as file:///PATH, or'),
+        (
+            "[upkeep]\narchive_url = 'file://srv/x'",
+            "a folder as file:///PATH, or an object store such as s3://",
+        ),
+        (
+            "[upkeep]\narchive_url = 'local:///x'",
+            "a folder as file:///PATH, or an object store such as s3://",
+        ),
+        ("[receipts]\nurl = '/srv/register'", 'receipts.url = "/srv/register": a folder as file:///PATH, or'),
         ('[tui]\nnotifications = ["x"]', "true, false, or a list of agent-turn-complete, approval-requested"),
         ("[model_providers.openai]\nbase_url = 'http:///v1'", "an http:// or https:// URL"),
         ("[redis]\nshards = 8", "redis.shards = 8: at least 16"),

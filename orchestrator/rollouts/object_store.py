@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
 
+from orchestrator.home import folder_of
 from orchestrator.private_files import make_folder, replacing, write_new_file
 
 _UNFINISHED = ".part"
@@ -28,6 +29,10 @@ class TooLarge(Exception):
     """An object has more bytes than its reader takes."""
 
 
+class UnknownStore(ValueError):
+    """No library here speaks to stores of this kind of URL; the message names the settings and the way."""
+
+
 class ArchiveUnavailable(Exception):
     """The archive could not be asked, or did not take what it was given: the same may succeed later."""
 
@@ -36,9 +41,9 @@ class Objects:
     """The objects below one directory URL (fsspec: `file:///…`, `s3://…`, `memory://…`)."""
 
     def __init__(self, url: str, token: Callable[[int], str] = secrets.token_hex) -> None:
+        """Raises `UnknownStore`."""
         self._fs: Any
-        # Other processes write and remove objects: a listing of before says nothing of now.
-        self._fs, self._root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+        self._fs, self._root = _opened(url)
         self._token = token
 
     def put(self, name: str, content: bytes) -> None:
@@ -177,6 +182,22 @@ class Objects:
 
     def _path(self, name: str) -> str:
         return f"{self._root.rstrip('/')}/{name}"
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    if (folder := folder_of(url)) is not None:
+        # fsspec takes a path as it is written, and would make a folder named `my%20archive`.
+        return LocalFileSystem(), str(folder)
+    try:
+        # Other processes write and remove objects: a listing of before says nothing of now.
+        fs, root = fsspec.core.url_to_fs(url, use_listings_cache=False)
+    except (ValueError, ImportError) as error:
+        kind = url.partition("://")[0]
+        raise UnknownStore(
+            f"a store at {kind}://… cannot be reached from here: {error}. Install its package for fsspec "
+            "(s3fs for s3://), or correct upkeep.archive_url and receipts.url: file:///… is a folder"
+        ) from error
+    return fs, str(root)
 
 
 def _copied(source: BinaryIO, target: BinaryIO, most: int, name: str) -> int:

@@ -16,9 +16,9 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
-from urllib.parse import unquote, urlsplit
 
 from orchestrator.core.frozen import record
+from orchestrator.home import folder_of
 from orchestrator.private_files import OTHERS, NotPrivate, close_below, own_folder
 from orchestrator.settings.layers import SettingsError
 from orchestrator.settings.load import Settings
@@ -205,16 +205,14 @@ def _close(path: Path) -> None:
 
 def archive_outside(settings: Settings) -> Path | None:
     """The archive's folder, where it is one outside of the home."""
-    place = urlsplit(settings.upkeep.archive_url)
-    folder = Path(unquote(place.path))
-    return folder if place.scheme == "file" and not folder.is_relative_to(settings.home) else None
+    folder = folder_of(settings.upkeep.archive_url)
+    return None if folder is None or folder.is_relative_to(settings.home) else folder
 
 
 def register_outside(settings: Settings) -> Path | None:
     """The folder of the registers, where it is one outside of the home."""
-    place = urlsplit(settings.receipts.url or "")
-    folder = Path(unquote(place.path))
-    return folder if place.scheme == "file" and not folder.is_relative_to(settings.home) else None
+    folder = folder_of(settings.receipts.url or "")
+    return None if folder is None or folder.is_relative_to(settings.home) else folder
 
 
 def _judged(settings: Settings, folder: Path | None, named_by: str) -> OpenFolder | None:

@@ -101,10 +101,11 @@ def _setup() -> tuple[type[Exception], ...]:
 
 def _misuse() -> tuple[type[Exception], ...]:
     from orchestrator.gateways.wires.addresses import BadAddress
+    from orchestrator.rollouts.object_store import UnknownStore
     from orchestrator.views import Contradiction
     from orchestrator.workspaces.pack_keys import KeyUnavailable
 
-    return (Contradiction, BadAddress, KeyUnavailable)
+    return (Contradiction, BadAddress, KeyUnavailable, UnknownStore)
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -38,6 +38,7 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.principals import machine_user
+from orchestrator.home import folder_of
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.model.model_client import ModelClients
 from orchestrator.private_files import make_folder
@@ -443,10 +444,8 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         paths.append(_around(settings, told.key_file))
     paths += _own(settings, told.state)
     paths += _own(settings, register_outside(settings))
-    archive = urlsplit(settings.upkeep.archive_url)
-    if archive.scheme == "file":
-        # Other sessions' logs, and what a session is restored from.
-        paths += _own(settings, Path(unquote(archive.path)))
+    # Other sessions' logs, and what a session is restored from.
+    paths += _own(settings, folder_of(settings.upkeep.archive_url))
     server = urlsplit(url)
     if server.scheme == "unix":
         socket = Path(unquote(server.path))

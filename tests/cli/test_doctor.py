@@ -373,6 +373,11 @@ async def test_folders_that_cannot_be_written_are_named(load: Load, tmp_path: Pa
     assert "DENDRO_HOME" in _by_name(findings, "home").remedy
     assert "archive_url" in _by_name(findings, "archive").remedy
     assert exit_code(findings) == 2
+    unknown = await diagnose(
+        load("upkeep.archive_url=foo://x", DENDRO_REDIS_URL=f"unix://{tmp_path}/no.sock")
+    )
+    assert _by_name(unknown, "archive").level == "missing"
+    assert "correct upkeep.archive_url" in _by_name(unknown, "archive").remedy
 
 
 async def test_machine_that_can_make_no_portable_folder_says_why(

@@ -9,7 +9,7 @@ from uuid import uuid4
 
 import pytest
 
-from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects, UnknownStore
 
 OPEN = Path("/proc/self/fd")
 
@@ -119,3 +119,16 @@ def test_store_that_is_away_is_named_with_what_was_asked(asked: Any, said: str) 
     objects._fs = _Away()
     with pytest.raises(ArchiveUnavailable, match=f"the archive /away {said}: TimeoutError"):
         asked(objects)
+
+
+def test_folder_is_the_one_that_its_url_names(tmp_path: Path) -> None:
+    folder = tmp_path / "Jörgs Archiv 100%#?"
+    Objects(folder.as_uri()).put("a", b"x")
+    assert [file.name for file in tmp_path.iterdir()] == [folder.name]
+    assert (folder / "a").read_bytes() == b"x"
+
+
+@pytest.mark.parametrize(("url", "why"), [("foo://x", "Protocol not known"), ("gs://x/y", "gcsfs")])
+def test_store_that_no_library_here_reaches_is_refused_by_the_name_of_the_setting(url: str, why: str) -> None:
+    with pytest.raises(UnknownStore, match=rf"{why}.*correct upkeep\.archive_url"):
+        Objects(url)
