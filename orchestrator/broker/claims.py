@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from orchestrator.broker import records, script_requests
 from orchestrator.broker.connection import ScriptCall, call
@@ -415,8 +415,12 @@ class Claims(Timers, Admission):
 
         `head` was read before: by that it is known how it is found.
         """
+        clock = self._deployment.monotonic
+        asked_s = clock()
         claimed = await self.claim_session(head.session, worker, claim_id, parked=True)
-        return AtRest(claimed, _was_parked(head, claimed), self.release) if claimed is not None else None
+        if claimed is None:
+            return None
+        return AtRest(claimed, _was_parked(head, claimed), claimed, self, clock, asked_s)
 
     async def run_and_claim(
         self, first: ScriptCall, subject: SessionId, successor: records.Successor
@@ -786,7 +790,7 @@ class Claims(Timers, Admission):
         await self._listener.aclose()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class AtRest:
     """A session that was claimed at rest, and the way to give it back as it was found.
 
@@ -796,20 +800,27 @@ class AtRest:
     claimed: records.Claimed
     parked: bool
     """Whether it was parked when it was claimed."""
-    _release: Release
+    end: records.LogPlace
+    """The end of its log, for who has written to it under this claim to say."""
+    _claims: Claims
+    _monotonic: Callable[[], float]
+    _renewed_s: float
+    """When its lease began, or before that."""
 
-    async def give_back(self, at: records.LogPlace | None = None) -> records.Released | records.Fenced:
-        """Ends the claim; `at` is the end of the log, where this claim has written to it."""
-        park_at = (at or self.claimed) if self.parked else None
-        return await self._release(self.claimed.claim, park_at=park_at)
+    async def stay(self) -> None:
+        """Renews the claim when a third of its lease is over: for a holder that takes longer than a lease.
 
+        A claim that is over stays so, which the next write under it tells.
+        """
+        now_s = self._monotonic()
+        if now_s - self._renewed_s >= self._claims.config.lease_s / 3:
+            self._renewed_s = now_s
+            await self._claims.renew([self.claimed.claim], [self.claimed.seq])
 
-class Release(Protocol):
-    """Gives a claim back, as `Claims.release`."""
-
-    def __call__(
-        self, claim: records.Claim, *, park_at: records.LogPlace | None
-    ) -> Awaitable[records.Released | records.Fenced]: ...
+    async def give_back(self) -> records.Released | records.Fenced:
+        """Ends the claim."""
+        park_at = self.end if self.parked else None
+        return await self._claims.release(self.claimed.claim, park_at=park_at)
 
 
 def _was_parked(head: records.SessionHead, claimed: records.Claimed) -> bool:

@@ -183,7 +183,7 @@ async def _note(found: LogSource, made: Made, worker: f.Claimed, by: Sender, key
     held = await claims.claim_at_rest(listed, worker.worker, uuid.uuid4().hex) if listed else None
     if held is None:
         raise NotNoted("the root of its tree is at work, or archived")
-    claimed, noted = held.claimed, None
+    claimed = held.claimed
     try:
         if not await _has_key(found, session, claimed):
             raise NotNoted("its chain is under a key that is not configured here")
@@ -202,9 +202,9 @@ async def _note(found: LogSource, made: Made, worker: f.Claimed, by: Sender, key
         answer = await found.broker.commits.commit(request)
         if not isinstance(answer, Committed):
             raise NotNoted(f"session {session} was not written to: {answer}")
-        noted = answer
+        held.end = answer
     finally:
-        await held.give_back(noted)
+        await held.give_back()
 
 
 async def _has_key(found: LogSource, session: SessionId, at: LogPlace) -> bool:

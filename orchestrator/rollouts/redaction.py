@@ -38,7 +38,6 @@ from orchestrator.broker.records import (
     Claimed,
     CommitRequest,
     Committed,
-    LogPlace,
     RedactedEntry,
     SessionHead,
     Stored,
@@ -596,8 +595,9 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
     call finds the words by the entries. What an earlier redaction of these sessions owes is done before.
     """
     rests = tuple(_Rest(each, tuple(seqs), plan.chains[each]) for each, seqs in plan.entries.items())
+    holder = _Holder(found, act.worker.worker)
     for rest in rests:
-        await _see_at_rest(found, plan.heads[rest.session], rest if len(rests) > 1 else None, act)
+        await _see_at_rest(holder, plan.heads[rest.session], rest if len(rests) > 1 else None)
     for rest in rests:
         await _go_on(found, storage, rest.session, act.worker)
     trees = {plan.heads[session].tree for session in plan.entries}
@@ -605,10 +605,45 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
         await found.broker.requests.forget_prompts(who, plan.has)
     await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
     owed = _Owed(tuple(text for text in plan.texts if text[0] in trees), rests)
-    return await _redact_sessions(found, storage, owed, act)
+    async with holder:
+        return await _redact_sessions(holder, storage, owed, act)
 
 
-async def _redact_sessions(found: LogSource, storage: Storage, owed: _Owed, act: Act) -> int:
+@dataclass(slots=True)
+class _Holder:
+    """A process that redacts, and the sessions that it holds: a long log may take longer than a lease."""
+
+    found: LogSource
+    worker: str
+    held: list[AtRest] = field(default_factory=list)
+
+    async def claim(self, head: SessionHead) -> AtRest:
+        """Takes a session at rest; raises `NotRedacted` where a worker has it."""
+        held = await self.found.broker.claims.claim_at_rest(head, self.worker, uuid.uuid4().hex)
+        if held is None:
+            raise NotRedacted(f"session {head.session} is at work, or archived: it is redacted at rest")
+        self.held.append(held)
+        return held
+
+    async def stay(self) -> None:
+        """Keeps what is held from running out; called again and again."""
+        for held in self.held:
+            await held.stay()
+
+    async def give_back(self, held: AtRest) -> None:
+        """Ends a claim."""
+        self.held.remove(held)
+        await held.give_back()
+
+    async def __aenter__(self) -> None:
+        """Gives back at the end what is held then, whatever ends it."""
+
+    async def __aexit__(self, *_: object) -> None:
+        while self.held:
+            await self.give_back(self.held[-1])
+
+
+async def _redact_sessions(holder: _Holder, storage: Storage, owed: _Owed, act: Act) -> int:
     """Redacts one session after the other; each is marked until the next one is.
 
     So there is no moment between at which nothing says what is still to be done.
@@ -616,14 +651,10 @@ async def _redact_sessions(found: LogSource, storage: Storage, owed: _Owed, act:
     done, before = 0, None
     for at, rest in enumerate(owed.rests):
         try:
-            taken = await _redact_session(found, rest, replace(owed, rests=owed.rests[at:]), act)
+            taken = await _redact_session(holder, rest, replace(owed, rests=owed.rests[at:]), act)
         except NotRedacted:
             if before is not None:
                 await before.finish(storage, replace(owed, rests=owed.rests[at:]))
-            raise
-        except BaseException:
-            if before is not None:
-                await before.release()
             raise
         if taken is None:
             continue
@@ -641,25 +672,17 @@ async def _redact_sessions(found: LogSource, storage: Storage, owed: _Owed, act:
     return done
 
 
-async def _claimed(found: LogSource, head: SessionHead, act: Act) -> AtRest:
-    held = await found.broker.claims.claim_at_rest(head, act.worker.worker, uuid.uuid4().hex)
-    if held is None:
-        raise NotRedacted(f"session {head.session} is at work, or archived: it is redacted at rest")
-    return held
-
-
-async def _see_at_rest(found: LogSource, head: SessionHead, rest: _Rest | None, act: Act) -> None:
+async def _see_at_rest(holder: _Holder, head: SessionHead, rest: _Rest | None) -> None:
     """Raises `NotRedacted` where a session cannot be redacted, before anything of others is changed.
 
     `rest`: what is to be taken of it, where there are others.
     """
-    held = await _claimed(found, await _resting(found, head.session), act)
-    try:
+    found = holder.found
+    async with holder:
+        held = await holder.claim(await _resting(found, head.session))
         await _resting(found, head.session)
         if rest is not None:
-            await _Fold(found, head, rest).run(held.claimed.seq, held.claimed.head)
-    finally:
-        await held.give_back()
+            await _Fold(holder, head, rest).run(held.claimed.seq, held.claimed.head)
 
 
 async def _resting(found: LogSource, session: SessionId) -> SessionHead:
@@ -674,61 +697,49 @@ def _in_a_task(session: SessionId) -> str:
     return f"session {session} is in the middle of a task: it is redacted at rest"
 
 
-async def _redact_session(found: LogSource, rest: _Rest, owed: _Owed, act: Act) -> _Redacted | None:
+async def _redact_session(holder: _Holder, rest: _Rest, owed: _Owed, act: Act) -> _Redacted | None:
     """Commits what is to be taken of a session; None where it is gone. The caller finishes it.
 
     `owed` is what the redaction has still to do, this session's part included.
     """
-    session = rest.session
+    found, session = holder.found, rest.session
     head = await found.broker.logs.head(session)
     if head is None:
         return None
     if head.status not in _RESTS:
         raise NotRedacted(_in_a_task(session))
-    held = await _claimed(found, head, act)
-    claimed, redacted = held.claimed, _Redacted(held)
-    try:
-        known = await found.broker.logs.redacting(session)
-        if known is not None and not owed.covers(_Owed.read(known, head.tree)):
-            raise NotRedacted(f"another redaction of session {session} is not done yet")
-        told = await _Fold(found, head, rest).run(claimed.seq, claimed.head)
-        if told.state.task is not None or told.state.queue:
-            raise NotRedacted(_in_a_task(session))
-        redacted.at = await _commit(found, claimed, told, owed, act)
-    except BaseException:
-        await redacted.release()
-        raise
-    redacted.count, redacted.stated = len(told.redacted), told.stated
-    return redacted
+    held = await holder.claim(head)
+    known = await found.broker.logs.redacting(session)
+    if known is not None and not owed.covers(_Owed.read(known, head.tree)):
+        raise NotRedacted(f"another redaction of session {session} is not done yet")
+    told = await _Fold(holder, head, rest).run(held.claimed.seq, held.claimed.head)
+    if told.state.task is not None or told.state.queue:
+        raise NotRedacted(_in_a_task(session))
+    await _commit(holder, held, told, owed, act)
+    return _Redacted(holder, held, len(told.redacted), told.stated)
 
 
 @dataclass(slots=True)
 class _Redacted:
     """A session whose log says what was taken of it; copies beside the log are left."""
 
+    holder: _Holder
     held: AtRest
-    at: LogPlace | None = None
-    """The end of its log, where something was taken."""
     count: int = 0
     stated: Mapping[int, bytes] | None = None
     """The lines that stand instead, where the log was read."""
 
     async def finish(self, storage: Storage, still: _Owed | None) -> None:
         """Removes the copies, and ends the claim; `still` is what stays marked."""
-        try:
-            await _finish(storage, self.held.claimed, still, self.stated)
-        finally:
-            await self.release()
-
-    async def release(self) -> None:
-        await self.held.give_back(self.at)
+        await _finish(storage, self, still)
+        await self.holder.give_back(self.held)
 
 
 class _Fold:
     """The log as it will be: folded with what stands instead."""
 
-    def __init__(self, found: LogSource, head: SessionHead, rest: _Rest) -> None:
-        self._found, self._head, self._rest, self._seqs = found, head, rest, frozenset(rest.seqs)
+    def __init__(self, holder: _Holder, head: SessionHead, rest: _Rest) -> None:
+        self._holder, self._head, self._rest, self._seqs = holder, head, rest, frozenset(rest.seqs)
         self.state = State()
         self.redacted: list[tuple[StoredEntry, bytes]] = []
         self.stated: dict[int, bytes] = {}
@@ -736,9 +747,13 @@ class _Fold:
         self.blobs: dict[str, bytes] = {}
 
     async def run(self, seq: int, head: bytes) -> _Fold:
+        if seq < self._rest.seqs[-1]:
+            # Redis has lost some of those that were meant: the others may be other ones by now.
+            return await _Fold(self._holder, self._head, _NOTHING).run(seq, head)
         last = (0, GENESIS)
         was = State()
-        async for page in pages(self._found.log(self._head.session, seq)):
+        async for page in pages(self._holder.found.log(self._head.session, seq)):
+            await self._holder.stay()
             for entry in page:
                 payload = entry.payload
                 was = evolve(was, decode_entry(payload), entry.seq)
@@ -750,7 +765,7 @@ class _Fold:
                 self.state = evolve(self.state, decode_entry(payload), entry.seq)
                 if entry.seq == self._rest.seqs[-1] and entry.chain != self._rest.chain:
                     # Redis has lost those that were meant.
-                    return await _Fold(self._found, self._head, _NOTHING).run(seq, head)
+                    return await _Fold(self._holder, self._head, _NOTHING).run(seq, head)
                 last = (entry.seq, entry.chain)
         if last != (seq, head):
             raise NotRedacted(f"the log of session {self._head.session} is not whole: see `dendro verify`")
@@ -763,7 +778,8 @@ class _Fold:
 
     async def _instead(self, entry: StoredEntry) -> bytes:
         line = orjson.loads(entry.payload)
-        texts = await self._found.large_texts(self._head.tree, set(references(line["payload"])))
+        named = set(references(line["payload"]))
+        texts = await self._holder.found.large_texts(self._head.tree, named)
         made = instead_of(line, texts.get)
         encoded = encode_entry(
             Entry(made["type"], made["payload"], made.get("id", "")), line_ms(entry.payload), self.blobs
@@ -789,10 +805,10 @@ def _shape(state: State) -> tuple[Any, ...]:
     )
 
 
-async def _commit(found: LogSource, claimed: Claimed, told: _Fold, owed: _Owed, act: Act) -> LogPlace:
+async def _commit(holder: _Holder, held: AtRest, told: _Fold, owed: _Owed, act: Act) -> None:
     """Commits the facts; `owed` begins with this session's part, which gets shorter with each commit."""
-    claim = claimed.claim
-    at: Claimed | Committed = claimed
+    found, claim = holder.found, held.claimed.claim
+    at: Claimed | Committed = held.claimed
     writer = LogWriter(os.urandom, found.secret, claim.epoch)
     of = f"session:{claim.session}"
     for start in range(0, len(told.redacted), AT_ONCE):
@@ -827,12 +843,12 @@ async def _commit(found: LogSource, claimed: Claimed, told: _Fold, owed: _Owed, 
             ),
             redacting=marked.words(claim.tree),
         )
+        await holder.stay()
         await found.texts.store(claim.tree, told.blobs if start == 0 else {})
         answer = await found.broker.commits.commit(request)
         if not isinstance(answer, Committed):
             raise NotRedacted(f"session {claim.session} was not redacted: {answer}")
-        at = answer
-    return at
+        held.end = at = answer
 
 
 def _line(stated: f.Fact, now_ms: int, blobs: dict[str, bytes]) -> dict[str, Any]:
@@ -843,21 +859,17 @@ def _line(stated: f.Fact, now_ms: int, blobs: dict[str, bytes]) -> dict[str, Any
 # ── copies beside the log ─────────────────────────────────────────────────────────────────────────
 
 
-async def _finish(
-    storage: Storage, claimed: Claimed, still: _Owed | None, instead: Mapping[int, bytes] | None = None
-) -> None:
-    """Removes the segments with the text; the session stays marked with what is `still` to be done.
-
-    `instead` is what stands instead of redacted entries, where the caller has read the log.
-    """
-    claim = claimed.claim
+async def _finish(storage: Storage, taken: _Redacted, still: _Owed | None) -> None:
+    """Removes the segments with the text; the session stays marked with what is `still` to be done."""
+    claim, instead = taken.held.claimed.claim, taken.stated
     head = await storage.broker.logs.head(claim.session)
     assert head is not None
     manifest = Manifest.decode(head.manifest)
     kept = []
     if manifest.segments and instead is None:
-        instead = await _stated_in(storage, head)
+        instead = await _stated_in(storage, head, taken.holder)
     for segment in manifest.segments:
+        await taken.holder.stay()
         inside = {seq: text for seq, text in (instead or {}).items() if segment.first <= seq <= segment.last}
         entries = await storage.archive.read_segment(segment) if inside else ()
         if all(entries[seq - segment.first].digest for seq in inside):
@@ -898,16 +910,18 @@ async def _remove_texts(storage: Storage, texts: Iterable[tuple[TreeId, str]]) -
         await storage.archive.remove_blob(tree, digest)
 
 
-async def _stated_in(storage: Storage, head: SessionHead) -> dict[int, bytes]:
+async def _stated_in(storage: Storage, head: SessionHead, holder: _Holder) -> dict[int, bytes]:
     """The lines that stand instead of a log's redacted entries, as its facts say."""
-    return {stated.seq: encode_json(stated.instead) async for stated in _redactions_of(storage, head)}
+    told = _redactions_of(storage, head, holder)
+    return {stated.seq: encode_json(stated.instead) async for stated in told}
 
 
-async def _redactions_of(storage: Storage, head: SessionHead) -> AsyncIterator[f.Redacted]:
+async def _redactions_of(storage: Storage, head: SessionHead, holder: _Holder) -> AsyncIterator[f.Redacted]:
     """The redactions that a log tells of: those of its own entries."""
     from orchestrator.rollouts.full_log import full_log
 
     async for entry in full_log(storage.broker.logs, storage.archive, head.session, 0, head.seq):
+        await holder.stay()
         if stored_kind(entry.payload) is f.Redacted:
             stated = f.decode(decode_entry(entry.payload).payload)
             assert isinstance(stated, f.Redacted)
@@ -980,24 +994,29 @@ async def _go_on(
     words = await storage.broker.logs.redacting(session)
     if head is None or words is None:
         return False
-    owed = _Owed.read(words, head.tree)
+    owed, holder = _Owed.read(words, head.tree), _Holder(found, worker.worker)
     refused: NotRedacted | None = None
     try:
         if owed.rests:
             if restore is not None:
                 await _bring_back(storage, owed, restore)
-            await _redact_sessions(found, storage, owed, await _act_of(storage, head, worker))
+            act = await _act_of(storage, head, worker, holder)
+            async with holder:
+                await _redact_sessions(holder, storage, owed, act)
     except NotRedacted as error:
         refused = error
     # What is marked now has no part that is to be redacted, or one that is not at rest.
-    words = await storage.broker.logs.redacting(session)
-    if words is not None:
-        left = _Owed.read(words, head.tree)
+    if await storage.broker.logs.redacting(session) is not None:
         now = await storage.broker.logs.head(session) or head
-        taken = _Redacted(await _claimed(found, now, Act("", Sender(""), worker, 0)))
-        if refused is None:
-            await _remove_texts(storage, left.texts)
-        await taken.finish(storage, None if refused is None else left)
+        async with holder:
+            taken = _Redacted(holder, await holder.claim(now))
+            left = _Owed.read(await storage.broker.logs.redacting(session) or (), head.tree)
+            if not owed.covers(left):
+                # Another redaction has begun before the claim, and left its own mark.
+                return True
+            if refused is None:
+                await _remove_texts(storage, left.texts)
+            await taken.finish(storage, None if refused is None else left)
     if refused is not None:
         raise refused
     return True
@@ -1011,10 +1030,10 @@ async def _bring_back(storage: Storage, owed: _Owed, restore: Callable[[SessionI
             await restore(rest.session)
 
 
-async def _act_of(storage: Storage, head: SessionHead, worker: f.Claimed) -> Act:
+async def _act_of(storage: Storage, head: SessionHead, worker: f.Claimed, holder: _Holder) -> Act:
     """The redaction that a log tells of last, gone on with by another process."""
     last = f.Redacted("", 0, "", "", "", {})
-    async for stated in _redactions_of(storage, head):
+    async for stated in _redactions_of(storage, head, holder):
         last = stated
     return Act(last.why, last.by or Sender(last.who), worker, storage.broker.now_ms())
 

@@ -7,6 +7,7 @@ import re
 import uuid
 import zipfile
 from collections.abc import AsyncIterator, Iterable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
@@ -14,7 +15,9 @@ from typing import Any, get_args, get_type_hints
 import orjson
 import pytest
 
-from orchestrator.broker.records import Stored, StoredEntry
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Connection
+from orchestrator.broker.records import BrokerConfig, Stored, StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import opened
@@ -461,17 +464,91 @@ async def test_second_redaction_does_first_what_the_one_before_owes(
     assert await finished(kept) == 0
 
 
+@pytest.mark.parametrize("shorter", [False, True])
 async def test_entries_that_redis_has_lost_since_are_not_taken_by_their_numbers(
-    kept: Kept, monkeypatch: pytest.MonkeyPatch
+    kept: Kept, shorter: bool
 ) -> None:
     session = await kept.has(*worked())
     fork = await a_fork(kept, session)
     plan = await planned(kept, session, find="ACME")
     plan.chains[fork] = bytes(32)
     before = await kept.head(fork)
+    if shorter:
+        plan.entries[fork].append(before.seq + 1)
     assert await redact(kept, kept.stored, plan, ACT) == len(plan.entries[session])
     assert (await kept.head(fork)).seq == before.seq
     assert await finished(kept) == 0
+
+
+LEASE_S = 60.0
+PAGE = 5
+
+
+@dataclass
+class SlowLogs(Kept):
+    """Where a page of a log takes most of a lease to be read."""
+
+    clock: list[float]
+    left_s: list[float]
+    """Seconds that each lease has left when a page has been read."""
+
+    async def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        async for entry in super().log(session, through, after):
+            if entry.seq % PAGE == 0:
+                await self._take_long()
+            yield entry
+
+    async def _take_long(self) -> None:
+        self.clock[0] += LEASE_S * 0.75
+        now_ms = await self.broker.server_ms()
+        for shard in range(self.broker.config.shards):
+            leases = self.broker.keys.leases(shard, "default")
+            for one in await self.redis.zrange(leases, 0, -1):
+                ends_ms = await self.redis.zscore(leases, one) - LEASE_S * 750
+                self.left_s.append((ends_ms - now_ms) / 1000)
+                await self.redis.zadd(leases, {one: ends_ms})
+
+
+async def test_sessions_are_held_for_as_long_as_it_takes_to_read_their_logs(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = await kept.has(*worked())
+    fork = await a_fork(kept, session)
+    plan = await planned(kept, session, find="ACME")
+    assert list(plan.entries) == [session, fork]
+    clock = [0.0]
+    broker = Broker(Connection(kept.redis, kept.redis), BrokerConfig(lease_s=LEASE_S), lambda: clock[0])
+    stored = replace(kept.stored, broker=broker)
+    slow = SlowLogs(stored, kept.texts, kept.rollout_files, kept.redis, clock, [])
+    monkeypatch.setattr("orchestrator.rollouts.full_log.PAGE", PAGE)
+    assert await redact(slow, stored, plan, ACT) == plan.count
+    assert len(slow.left_s) > 4
+    assert min(slow.left_s) > 0
+
+
+async def test_upkeep_leaves_the_mark_of_a_redaction_that_began_meanwhile(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.rollouts import redaction
+
+    async def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    session = await kept.has(*worked())
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(redaction, "_finish", dies)
+        await redacted(kept, session, find="ACME")
+    key, real = kept.broker.keys.session(session), kept.broker.claims.claim_at_rest
+    meanwhile = f"owed {session}:4:{bytes(32).hex()}"
+
+    async def claims(*asked: Any) -> Any:
+        await kept.redis.hset(key, "redacting", meanwhile)
+        return await real(*asked)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept.broker.claims, "claim_at_rest", claims)
+        await finished(kept)
+    assert await kept.redis.hget(key, "redacting") == meanwhile.encode()
 
 
 async def test_entries_that_name_the_session_and_sessions_at_work_are_refused(kept: Kept) -> None:
