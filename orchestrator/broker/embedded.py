@@ -556,6 +556,11 @@ def _make_private(config: EmbeddedConfig) -> None:
         own_folder(config.folder)
     except NotPrivate as error:
         raise EmbeddedError(f"{error.strerror}, or choose another DENDRO_HOME") from None
+    except OSError as error:
+        raise EmbeddedError(
+            f"the data folder {config.home} cannot be made or used: {error.filename}: {error.strerror}; "
+            "correct that, or choose another one by --home or DENDRO_HOME"
+        ) from error
 
 
 def _is_private(folder: Path) -> bool:

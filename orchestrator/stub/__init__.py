@@ -9,7 +9,7 @@ sessions but the id that a request carries.
 from orchestrator.stub.answers import Script
 from orchestrator.stub.scenario import Scenario, ScenarioError, UnknownBehaviour, behaviour
 from orchestrator.stub.server import (
-    NotLoopback,
+    CannotListen,
     Pace,
     RunningStub,
     StubConfig,
@@ -19,7 +19,7 @@ from orchestrator.stub.server import (
 )
 
 __all__ = [
-    "NotLoopback",
+    "CannotListen",
     "Pace",
     "RunningStub",
     "Scenario",

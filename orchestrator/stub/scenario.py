@@ -16,6 +16,7 @@ from typing import Any, ClassVar, Literal
 
 import orjson
 from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic_core import ErrorDetails
 
 from orchestrator.stub import answers
 
@@ -79,7 +80,9 @@ class Scenario:
         """Loads a file; raises `ScenarioError`."""
         try:
             return cls.parse(orjson.loads(path.read_bytes()))
-        except (OSError, orjson.JSONDecodeError, ScenarioError) as error:
+        except OSError as error:
+            raise ScenarioError(f"scenario {path}: {error.strerror}") from error
+        except (orjson.JSONDecodeError, ScenarioError) as error:
             raise ScenarioError(f"scenario {path}: {error}") from error
 
     @classmethod
@@ -89,6 +92,8 @@ class Scenario:
             return cls(_FILE.validate_python({"steps": wire} if isinstance(wire, list) else wire))
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
+            if unknown := _unknown_item(first):
+                raise ScenarioError(unknown) from error
             place = ".".join(str(part) for part in first["loc"])
             raise ScenarioError(f"{place}: {first['msg']}") from error
 
@@ -118,6 +123,20 @@ class Scenario:
         step = steps[min(number, len(steps)) - 1]
         completes = step.failed is None and step.incomplete is None
         return replace(step, usage=_DEFAULT_USAGE) if completes and not step.usage else step
+
+
+def _unknown_item(error: ErrorDetails) -> str:
+    """The message about an item of none of the kinds, of which each would want something else; else empty."""
+    *place, kind, _ = error["loc"] if len(error["loc"]) > 1 else ("", "")
+    given = error["input"]
+    if kind != answers.Text.__name__ or not isinstance(given, dict) or ITEM_KEYS & set(given):
+        return ""
+    where, has = ".".join(str(part) for part in place), ", ".join(given) or "nothing"
+    return f"{where}: an item is one of {', '.join(sorted(ITEM_KEYS))}, and this one has {has}"
+
+
+ITEM_KEYS = {"text", "reasoning", "call", "custom_call", "item"}
+"""Each kind of an item has one of them."""
 
 
 # ── behaviours ────────────────────────────────────────────────────────────────────────────────────

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import ipaddress
 import json
+import os
 import socket
 from collections import defaultdict, deque
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -314,8 +315,8 @@ class StubConfig:
     """Takes a warning of a script that is probably not what was meant."""
 
 
-class NotLoopback(ValueError):
-    """The stub's host would let other machines reach it."""
+class CannotListen(ValueError):
+    """The stub's address is taken, or would let other machines reach it; the message names the remedy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -592,7 +593,7 @@ def build_app(script: answers.Script, pace: Pace | None = None) -> Starlette:
 async def running(config: StubConfig) -> AsyncIterator[RunningStub]:
     """Serves for the duration of the block, inside the running loop.
 
-    Raises `NotLoopback`, or OSError when the port is taken.
+    Raises `CannotListen`.
     """
     listener = _listen(config.host, config.port)
     stub = Stub(config)
@@ -628,9 +629,15 @@ async def serve(config: StubConfig, on_ready: Callable[[RunningStub], None]) -> 
 
 def _listen(host: str, port: int) -> socket.socket:
     if host != "localhost" and not _is_loopback(host):
-        raise NotLoopback(f"the model stub listens on loopback only, not on {host!r}; use 127.0.0.1")
+        raise CannotListen(f"the model stub listens on loopback only, not on {host!r}; use 127.0.0.1")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=1024)
+    try:
+        return socket.create_server((host, port), family=family, backlog=1024)
+    except OSError as error:
+        why = os.strerror(error.errno) if error.errno else str(error)
+        raise CannotListen(
+            f"the model stub cannot listen on {host}:{port}: {why}; give another port, or 0 for a free one"
+        ) from error
 
 
 def _is_loopback(host: str) -> bool:

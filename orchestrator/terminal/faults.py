@@ -48,6 +48,8 @@ def deleted(session: str) -> str:
 
 def report(error: Exception) -> int:
     """Prints the fault for a person; returns the exit code."""
+    if _is_interrupt(error):
+        return ExitCode.INTERRUPTED
     from orchestrator.settings import SettingsSources
 
     if SettingsSources.of_process().environ.get("DENDRO_DEBUG"):
@@ -67,6 +69,8 @@ def explain(error: Exception) -> tuple[str, ExitCode]:
         return _one_line(error), ExitCode.USAGE
     if isinstance(error, _failures()):
         return _one_line(error), ExitCode.FAILED
+    if isinstance(error, _misuse_of_the_stub()):
+        return _one_line(error), ExitCode.USAGE
     if isinstance(error, _setup()):
         return f"{_one_line(error)}{_doctor(error)}", ExitCode.USAGE
     if isinstance(error, OSError):
@@ -75,6 +79,12 @@ def explain(error: Exception) -> tuple[str, ExitCode]:
     kind = type(error).__name__
     where = "set DENDRO_DEBUG=1 to see where, and please report it"
     return f"internal error: {kind}: {_one_line(error)} ({where})", ExitCode.FAILED
+
+
+def _is_interrupt(error: BaseException) -> bool:
+    """Ctrl-C while a class is made: Python 3.11 makes an error of its own of what `__set_name__` meets."""
+    cause = error.__cause__
+    return isinstance(error, KeyboardInterrupt) or (cause is not None and _is_interrupt(cause))
 
 
 def _one_line(error: Exception) -> str:
@@ -93,10 +103,8 @@ def _setup() -> tuple[type[Exception], ...]:
     from orchestrator.model.connections import InvalidProvider
     from orchestrator.sandbox.probe import NoConfinement
     from orchestrator.settings import SettingsError
-    from orchestrator.stub import NotLoopback, ScenarioError, UnknownBehaviour
 
-    stub = (NotLoopback, ScenarioError, UnknownBehaviour)
-    return (SettingsError, EmbeddedError, BrokerError, InvalidProvider, NoConfinement, *stub)
+    return (SettingsError, EmbeddedError, BrokerError, InvalidProvider, NoConfinement)
 
 
 def _misuse() -> tuple[type[Exception], ...]:
@@ -106,6 +114,12 @@ def _misuse() -> tuple[type[Exception], ...]:
     from orchestrator.workspaces.pack_keys import KeyUnavailable
 
     return (Contradiction, BadAddress, KeyUnavailable, UnknownStore)
+
+
+def _misuse_of_the_stub() -> tuple[type[Exception], ...]:
+    from orchestrator.stub import CannotListen, ScenarioError, UnknownBehaviour
+
+    return (CannotListen, ScenarioError, UnknownBehaviour)
 
 
 def _failures() -> tuple[type[Exception], ...]:

@@ -262,6 +262,7 @@ def test_revoke_says_who_held_the_session(machine: Machine) -> None:
         (("sessions", "-c", "redis.url=redis.example:6379"), 2, "redis.url names no server; try redis://"),
         (("model-stub", "--behaviour", "none"), 2, "no behaviour 'none'"),
         (("import", "missing.jsonl"), 2, "missing.jsonl"),
+        (("sessions", "--home", "/dev/null", "-c", "redis.url="), 2, "choose another one by --home"),
     ],
 )
 def test_a_failure_is_one_line_with_a_remedy_and_an_exit_code(
@@ -303,6 +304,32 @@ def test_help_imports_nothing_that_it_does_not_need() -> None:
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert done.stdout.splitlines()[-1] == "[]"
+
+
+INTERRUPTED_LOADING = """
+import sys
+from importlib.abc import MetaPathFinder
+class CtrlC(MetaPathFinder):
+    def find_spec(self, name, path, target=None):
+        if name == "typer": raise KeyboardInterrupt
+sys.meta_path.insert(0, CtrlC())
+from orchestrator.cli.start import main
+main()
+"""
+INTERRUPTED_IN_A_CLASS = """
+from orchestrator.terminal.faults import report
+class CtrlC:
+    def __set_name__(self, owner, name): raise KeyboardInterrupt
+try: type("Owner", (), {"field": CtrlC()})
+except RuntimeError as error: raise SystemExit(report(error))
+except KeyboardInterrupt as error: raise SystemExit(report(error))
+"""
+
+
+@pytest.mark.parametrize("script", [INTERRUPTED_LOADING, INTERRUPTED_IN_A_CLASS])
+def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_word(script: str) -> None:
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 @pytest.mark.parametrize("command", ["sessions", "workers", "approvals"])

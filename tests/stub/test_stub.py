@@ -15,7 +15,7 @@ from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Completed, Created, ItemDone, ModelEvent, TextDelta
 from orchestrator.model.provider_errors import FatalModelError
 from orchestrator.stub import (
-    NotLoopback,
+    CannotListen,
     Pace,
     RunningStub,
     Scenario,
@@ -140,6 +140,9 @@ async def test_scenario_reports_its_default_usage_and_generates_call_ids() -> No
     [
         ([{"itms": []}], r"steps\.0\.itms"),
         ([{"items": [{"text": "a"}]}, {"items": [{"call": 3}]}], r"steps\.1\.items\.0"),
+        ([{"items": [{"cal": "x"}]}], r"steps\.0\.items\.0: an item is one of call, .*this one has cal$"),
+        ([{"items": [{}]}], r"steps\.0\.items\.0: an item is one of .* nothing$"),
+        ([{"items": [{"text": 3}]}], r"steps\.0\.items\.0\.Text\.text: "),
         ({"steps": [], "after_end": "explode"}, "after_end"),
         ({"steps": [], "agents": [{"agent": "one", "steps": []}]}, r"agents\.0\.agent"),
         ([{"drop_after": "soon"}], r"steps\.0\.drop_after"),
@@ -299,9 +302,17 @@ async def test_stub_answers_a_request_without_tools_or_items(body: dict[str, Any
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.168.1.1", "example.com"])
 async def test_stub_listens_on_loopback_only(host: str) -> None:
-    with pytest.raises(NotLoopback, match="loopback only"):
+    with pytest.raises(CannotListen, match="loopback only"):
         async with running(StubConfig(behaviour("instant"), host=host)):
             pytest.fail("it listened")
+
+
+async def test_port_that_is_taken_is_refused_with_the_way_to_another() -> None:
+    async with running(StubConfig(behaviour("instant"))) as stub:
+        port = int(stub.base_url.removesuffix("/v1").rpartition(":")[2])
+        with pytest.raises(CannotListen, match=rf"127\.0\.0\.1:{port}: .*give another port, or 0"):
+            async with running(StubConfig(behaviour("instant"), port=port)):
+                pytest.fail("it listened")
 
 
 async def test_stub_streams_at_its_pace_so_that_the_first_words_come_before_the_last() -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import os
 import socket
 import ssl
@@ -91,7 +92,11 @@ def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
     try:
         context.load_cert_chain(certificate, key)
     except (OSError, ssl.SSLError) as error:
-        raise BadAddress(f"gateway.tls_certificate and gateway.tls_key cannot be used: {error}") from error
+        raise BadAddress(
+            f"gateway.tls_certificate ({certificate}) and gateway.tls_key ({key}) cannot be used: "
+            f"{error.strerror or error}; they are two PEM files, the certificate with its chain and its own "
+            "key without a password"
+        ) from error
     return context
 
 
@@ -136,7 +141,10 @@ def _bound(address: Address) -> Iterator[socket.socket]:
         else:
             listener = _bound_unix(address.path)
     except OSError as error:
-        raise BadAddress(f"{address} cannot be listened on: {error.strerror or error}") from error
+        why = os.strerror(error.errno) if error.errno else str(error)
+        if error.errno == errno.EADDRINUSE:
+            why = f"a program, or a file, has it already: end that, or {_another(address)}"
+        raise BadAddress(f"{address} cannot be listened on: {why}") from error
     listener.setblocking(False)
     made = address.path.stat() if address.path else None
     try:
@@ -145,6 +153,10 @@ def _bound(address: Address) -> Iterator[socket.socket]:
         listener.close()
         if address.path is not None and made is not None:
             _remove(address.path, made)
+
+
+def _another(address: Address) -> str:
+    return "take another port (0 is a free one)" if address.path is None else "take another path"
 
 
 def _bound_unix(path: Path) -> socket.socket:

@@ -367,7 +367,7 @@ async def test_file_that_a_dead_gateway_left_makes_way_and_a_living_gateway_does
 
 async def test_port_that_is_taken_is_a_clear_error() -> None:
     async with gateway() as address:
-        with pytest.raises(BadAddress, match="cannot be listened on"):
+        with pytest.raises(BadAddress, match=r"cannot be listened on: .*take another port"):
             async with gateway(str(address)):
                 pass
 
@@ -409,8 +409,19 @@ async def test_encrypted_address_without_a_certificate_is_refused_with_the_setti
 
 def test_certificate_that_cannot_be_read_is_a_clear_error(tmp_path: Path) -> None:
     (tmp_path / "c.pem").write_text("no certificate")
-    with pytest.raises(BadAddress, match="cannot be used"):
-        tls_context(tmp_path / "c.pem", tmp_path / "c.pem")
+    for name in ("c.pem", "missing.pem"):
+        with pytest.raises(
+            BadAddress, match=rf"tls_certificate \(.*{name}\).* cannot be used: .* two PEM files"
+        ):
+            tls_context(tmp_path / name, tmp_path / name)
+
+
+async def test_file_in_the_place_of_a_socket_stays_and_another_path_is_asked_for(tmp_path: Path) -> None:
+    (tmp_path / "notes").write_text("mine")
+    with pytest.raises(BadAddress, match=r"a program, or a file, has it already: .*take another path"):
+        async with gateway(f"unix://{tmp_path}/notes"):
+            pass
+    assert (tmp_path / "notes").read_text() == "mine"
 
 
 @pytest.mark.parametrize(
