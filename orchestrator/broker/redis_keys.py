@@ -53,7 +53,7 @@ a tree live in one slot and a script may touch them together.
     {s}:to_delete           zset    commit enlist; look_again    upkeep            closed trees
     {s}:deleted             zset    delete                       workers' files    30 days
     {s}:deleted_by          hash    delete                       doors             as deleted
-    {s}:redactions          zset    commit                       workers' files,   30 days
+    {s}:redactions          zset    commit                       workers' files,   30 days, and while owed
                                                                  upkeep
     {s0}:workers            hash    heartbeat                    views, doctor     a day after the last beat
     {s0}:heard              zset    heartbeat                    as workers        as workers

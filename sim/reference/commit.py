@@ -351,7 +351,8 @@ def _redacted(sight: Sight, keys: Sequence[bytes], step: Step, own: Fields) -> N
     sight.zset(redactions)[step.session] = sight.now
     old = [name for name, at in sight.zset(redactions).items() if at <= sight.now - REDACTIONS_KEPT_MS]
     for name in old[:1000]:
-        del sight.zset(redactions)[name]
+        if not sight.hash(sight.also(keys[0].removesuffix(step.session) + name)).get(b"redacting"):
+            del sight.zset(redactions)[name]
 
 
 def _as_read(sight: Sight, step: Step, cursor: int) -> bool:

@@ -454,6 +454,31 @@ async def test_redaction_is_gone_on_with_when_its_other_session_is_at_rest_or_wa
     assert SECRET.encode() not in await everything(kept, tmp_path)
 
 
+async def test_redaction_whose_other_session_is_at_work_for_months_is_gone_on_with(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, done, another = await kept.has(*worked()), await kept.has(*worked()), await kept.has(*worked())
+    fork = await a_fork(kept, session)
+    plan = await planned(kept, session, find="ACME")
+    await redacted(kept, done, find="ACME")
+    await dies_at(kept, monkeypatch, 1 + len(plan.entries[session]), plan)
+    keys = kept.broker.keys
+    lists = {keys.redactions(keys.shard_of(each)) for each in (session, done, another)}
+    assert len(lists) == 1
+    [known] = lists
+    for each in (session, done):
+        await kept.redis.zadd(known, {each: await kept.broker.server_ms() - 31 * 86_400_000})
+    await redacted(kept, another, find="ACME")
+    assert await kept.redis.zrange(known, 0, -1) == [session.encode(), another.encode()]
+    assert await finished(kept) == 1
+    assert not await _words_of(kept, fork)
+
+
+async def _words_of(kept: Kept, session: SessionId) -> list[int]:
+    head = await kept.head(session)
+    return [entry.seq async for entry in kept.log(session, head.seq) if b"ACME" in entry.payload]
+
+
 async def test_second_redaction_does_first_what_the_one_before_owes(
     kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -134,8 +134,11 @@ local function redact(now)
   redis.call('DEL', snapshot, KEYS[3])
   redis.call('HSET', KEYS[1], 'snapshot_seq', '0', 'redacting', redacting)
   redis.call('ZADD', redactions, text(now), session)
+  -- A session that is marked is found in this list alone, however long another one is at work that it names.
+  local name = string.sub(KEYS[1], 1, -#session - 1)
   for _, old in ipairs(redis.call('ZRANGEBYSCORE', redactions, '-inf', text(now - 2592000000), 'LIMIT', 0, 1000)) do
-    redis.call('ZREM', redactions, old)
+    local known, owed = pcall(redis.call, 'HGET', name .. old, 'redacting')
+    if known and (owed or '') == '' then redis.call('ZREM', redactions, old) end
   end
 end
 
