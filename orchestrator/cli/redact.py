@@ -96,10 +96,13 @@ async def _redact(
                 typer.echo("nothing was changed")
                 return
             await _bring_back(found, [plan.heads[session] for session in plan.entries])
-            done = await take_away(found, found.storage(), plan, _act(why))
+            try:
+                done = await take_away(found, found.storage(), plan, _act(why))
+            finally:
+                # What was taken before it broke off is gone from here, too.
+                await _remove_files(found)
         except RolloutError as error:
             raise Fault(str(error)) from None
-        await _remove_files(found)
     typer.echo(f"redacted {counted(done, 'entry')} of {counted(len(plan.entries), 'session')}")
 
 

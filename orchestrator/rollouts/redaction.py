@@ -136,8 +136,11 @@ _RESTS: Final = frozenset({"idle", "closed"})
 _NOTED: Final[frozenset[Kind]] = frozenset({f.TaskBegun, f.RequestBegun})
 
 
+_GOES_ON: Final = "`dendro upkeep` does the rest when it can"
+
+
 class NotRedacted(RolloutError):
-    """The redaction is refused, and nothing was changed."""
+    """The redaction is refused; its message says what was done before, where something was."""
 
 
 # ── what stands instead ───────────────────────────────────────────────────────────────────────────
@@ -652,10 +655,14 @@ async def _redact_sessions(holder: _Holder, storage: Storage, owed: _Owed, act: 
     for at, rest in enumerate(owed.rests):
         try:
             taken = await _redact_session(holder, rest, replace(owed, rests=owed.rests[at:]), act)
-        except NotRedacted:
-            if before is not None:
-                await before.finish(storage, replace(owed, rests=owed.rests[at:]))
-            raise
+        except NotRedacted as error:
+            if before is None:
+                raise
+            # A session that lost nothing says of no redaction that it goes on.
+            await before.finish(storage, replace(owed, rests=owed.rests[at:]) if before.count else None)
+            if not done:
+                raise
+            raise NotRedacted(f"{error}; what comes before it is done, and {_GOES_ON}") from error
         if taken is None:
             continue
         done += taken.count
@@ -846,6 +853,8 @@ async def _commit(holder: _Holder, held: AtRest, told: _Fold, owed: _Owed, act: 
         await holder.stay()
         await found.texts.store(claim.tree, told.blobs if start == 0 else {})
         answer = await found.broker.commits.commit(request)
+        if not isinstance(answer, Committed) and start:
+            raise NotRedacted(f"session {claim.session} was redacted in part, and {_GOES_ON}: {answer}")
         if not isinstance(answer, Committed):
             raise NotRedacted(f"session {claim.session} was not redacted: {answer}")
         held.end = at = answer

@@ -505,6 +505,31 @@ async def test_entries_that_redis_has_lost_since_are_not_taken_by_their_numbers(
     assert await finished(kept) == 0
 
 
+@pytest.mark.parametrize("lost", [False, True])
+async def test_session_that_begins_to_work_meanwhile_is_said_to_be_owed_by_those_that_lost_text(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, lost: bool
+) -> None:
+    session = await kept.has(*worked())
+    fork = await a_fork(kept, session)
+    plan = await planned(kept, session, find="ACME")
+    if lost:
+        plan.chains[session] = bytes(32)
+    begins, real = list[Any](), kept.broker.requests.forget_prompts
+
+    async def forgotten(*asked: Any) -> int:
+        begins.append(await kept.broker.claims.claim_session(fork, "w", "k", parked=True))
+        return await real(*asked)
+
+    monkeypatch.setattr(kept.broker.requests, "forget_prompts", forgotten)
+    with pytest.raises(NotRedacted, match="redacted at rest") as refused:
+        await redact(kept, kept.stored, plan, ACT)
+    assert ("upkeep` does the rest" in str(refused.value)) == (not lost)
+    assert (await kept.broker.logs.redacting(session) is None) == lost
+    await kept.broker.claims.release(begins[0].claim)
+    assert await finished(kept) == (0 if lost else 1)
+    assert bool(await _words_of(kept, fork)) == lost
+
+
 LEASE_S = 60.0
 PAGE = 5
 
