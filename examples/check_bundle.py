@@ -3,7 +3,7 @@
 `python check_bundle.py run.zip [trust.json]` ends with 0 (holds), 1 (findings) or 2 (cannot be checked)."""
 
 # fmt: off
-import base64, functools, itertools, json, re, stat, sys, zipfile, zlib  # noqa: E401, I001
+import base64, functools, itertools, json, os, re, stat, sys, zipfile, zlib  # noqa: E401, I001
 from hashlib import blake2b, sha256
 from pathlib import Path
 from cryptography.exceptions import InvalidSignature
@@ -334,15 +334,15 @@ class Check:
                     self.find(f"{kind[:-1]}-unnamed", name, "no entry names it")
         for name in self.unread - {"manifest.json", "manifest.note"}:
             self.guarded(name, lambda name=name: [None for _ in self.read(name)])
-def main(path, trust=None):
+def main(path="", trust=None):
+    if not all(map(os.path.exists, (path, trust or path))):
+        cannot("name files that are there: check_bundle.py run.zip [trust.json]")
     told = json.loads(Path(trust).read_text()) if trust else {}
     if trust and (told.get("quorum", 1) or told.get("checkpoint")):
         cannot("the trust file asks for receipts, which this program does not read (say quorum 0)")
     check = Check(path, trust and [*map(read_key, told.get("log", []))], told.get("people", ()))
-    for finding in check.run():
-        print(*map(ascii, finding))
-    if check.found:
-        raise SystemExit(1)
+    for finding in check.run(): print(*map(ascii, finding))  # noqa: E701
+    if check.found: raise SystemExit(1)  # noqa: E701
     if any(name.startswith("receipts/") for name in check.sizes):
         cannot("it holds but for its receipts, which this program does not read")
     print("agrees with itself;", "signed by a key you trust" if trust else "who made it is not shown")

@@ -11,6 +11,7 @@ The trust file is the auditor's: who signs, which witnesses count, which checkpo
 import base64
 import itertools
 import json
+import os
 import re
 import sys
 from datetime import UTC, datetime
@@ -241,7 +242,9 @@ class ReceiptCheck(Check):
             if covered != size:
                 self.find("uncovered" if covered < size else "complete", id, f"it is covered up to {covered}")
 
-def main(path, trust=None):
+def main(path="", trust=None):
+    if not all(map(os.path.exists, (path, trust or path))):
+        cannot("name files that are there: check_receipts.py run.zip [trust.json]")
     told = json.loads(Path(trust).read_text()) if trust else None
     for name, kind in (("log", 1), ("witnesses", 4)) if told is not None else ():
         told[name] = [read_key(text, kind) for text in told.get(name, [])]

@@ -123,11 +123,18 @@ def _require_closed(path: Path, found: os.stat_result) -> None:
 def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A file that takes the name `path` when the block ends, whole and with mode 600, or never.
 
-    With `sync` its bytes and its name survive a power failure then. A link at `path` is replaced.
+    With `sync` its bytes and its name survive a power failure then. A link at `path` is replaced. Raises
+    `OSError` that names `path`.
     """
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
     try:
-        with os.fdopen(new_file(draft), "wb") as file:
+        opened = new_file(draft)
+    except OSError as error:
+        raise type(error)(error.errno, error.strerror, str(path)) from error
+    try:
+        with os.fdopen(opened, "wb") as file:
             yield file
             file.flush()
             if sync:

@@ -127,6 +127,15 @@ def test_what_another_user_has_put_there_is_refused(tmp_path: Path) -> None:
         open_file(tmp_path / "file", os.O_WRONLY)
 
 
+@pytest.mark.parametrize("name", ["missing/file", "folder"])
+def test_file_that_cannot_be_written_is_named_as_it_was_given(tmp_path: Path, name: str) -> None:
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(OSError) as refused, replacing(tmp_path / name):
+        pytest.fail("it was opened")
+    assert refused.value.filename == str(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["folder"]
+
+
 def test_replaced_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
     write_file(tmp_path / "list", b"before")
     with pytest.raises(ZeroDivisionError), replacing(tmp_path / "list") as file:

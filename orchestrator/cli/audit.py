@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -34,6 +35,10 @@ WORTH = (
 )
 
 
+TIME = re.compile(r"(\d{4}(-\d\d(-\d\d(T\d\d(:\d\d(:\d\d(\.\d{1,3})?)?)?Z?)?)?)?)?")
+"""A time in UTC as entries have it, or its beginning; an offset would be compared as a text."""
+
+
 @audit.command("who")
 def who(
     ctx: typer.Context,
@@ -63,6 +68,10 @@ def who(
     """
     from orchestrator.views import audit_who
 
+    if not TIME.fullmatch(since):
+        example = "2026-11-28T20:15, or its beginning"
+        raise Fault(f"--since {since}: a time in UTC is expected, such as {example}", ExitCode.USAGE)
+    since = since.removesuffix("Z")
     signers = _signers(ctx, trust)
 
     async def answer(logs: Source) -> None:
@@ -162,7 +171,7 @@ def context(
     """
     from orchestrator.views import audit_questions
 
-    none = f"no request of the model lies before {decision}"
+    none = f"no request of the model lies before {decision}, or there is no such call or entry"
     _answer(ctx, source, lambda logs: audit_questions.context(logs, decision, network=network), json, none)
 
 
@@ -183,15 +192,14 @@ def secrets(
     \b
     dendro audit secrets run.zip --find 'ACME-[0-9]{8}'
     """
-    import re
-
     from orchestrator.views import audit_questions
 
     try:
         audit_questions.finders(find or ())
     except re.error as error:
         raise Fault(f"--find: it is no regular expression: {error}", ExitCode.USAGE) from None
-    _answer(ctx, source, lambda logs: audit_questions.secrets(logs, find or ()), json)
+    found = "no text has the form of a secret that is known here, or is looked for"
+    _answer(ctx, source, lambda logs: audit_questions.secrets(logs, find or ()), json, nothing=found)
 
 
 @audit.command("egress")
@@ -205,7 +213,8 @@ def egress(ctx: typer.Context, source: SOURCE, json: JSON = False) -> None:
     """
     from orchestrator.views import audit_questions
 
-    _answer(ctx, source, audit_questions.egress, json)
+    nothing = "no request, command with network, MCP call or web search is in these logs"
+    _answer(ctx, source, audit_questions.egress, json, nothing=nothing)
 
 
 @audit.command("redactions")
@@ -217,7 +226,8 @@ def redactions(ctx: typer.Context, source: SOURCE, json: JSON = False) -> None:
     """
     from orchestrator.views import audit_questions
 
-    _answer(ctx, source, audit_questions.redactions, json)
+    nothing = "nothing was redacted, no entry is without its text, and no bundle was noted"
+    _answer(ctx, source, audit_questions.redactions, json, nothing=nothing)
 
 
 @audit.command("report")
@@ -233,12 +243,14 @@ def report(
     \b
     dendro audit report run.zip --html run.html
     """
+    from orchestrator.cli.invocation import print_on_stderr
     from orchestrator.private_files import replacing
     from orchestrator.views import audit_tables
 
     async def answer(logs: Source) -> None:
         with replacing(file) as out:
             await audit_tables.write_page(logs, source, out)
+        print_on_stderr(f"written: {file}")
 
     _ask(ctx, source, answer)
 
@@ -291,6 +303,7 @@ def export(
     \b
     dendro audit export run.zip --parquet tables
     """
+    from orchestrator.cli.invocation import print_on_stderr
     from orchestrator.views import audit_tables
 
     async def answer(logs: Source) -> None:
@@ -298,6 +311,7 @@ def export(
         try:
             folder.mkdir(mode=0o700)
             audit_tables.write_parquet(made, folder)
+            print_on_stderr(f"written: {folder}")
         except FileExistsError:
             raise Fault(f"{folder} is there already: name a new folder", ExitCode.USAGE) from None
         finally:
@@ -326,8 +340,10 @@ def _answer(
     question: Callable[[Source], AsyncIterator[Answer]],
     json: bool,
     none: str = "",
+    nothing: str = "",
 ) -> None:
-    """Prints the answers as they come; raises `Fault` with `none` where there has to be one and is not."""
+    """Prints the answers as they come; where there are none `Fault` with `none`, else the word `nothing`."""
+    from orchestrator.cli.invocation import print_on_stderr
 
     async def answer(logs: Source) -> None:
         found = False
@@ -341,6 +357,8 @@ def _answer(
                 _show(iter([f"{one.text}  {_entries(one.entries)} {worth}"]))
         if not found and none:
             raise Fault(none)
+        if not found:
+            print_on_stderr(nothing)
 
     _ask(ctx, source, answer)
 

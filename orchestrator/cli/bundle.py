@@ -316,7 +316,8 @@ def bundle_named(text: str) -> Path | None:
 def _bundle_file(text: str) -> Path:
     path = bundle_named(text)
     if path is None:
-        raise Fault(f"{text} is no bundle", ExitCode.USAGE)
+        what = "is no bundle" if Path(text).expanduser().exists() else "is not there"
+        raise Fault(f"{text} {what}: name a ZIP that `dendro bundle ID -o FILE` wrote", ExitCode.USAGE)
     return path
 
 

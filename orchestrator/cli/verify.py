@@ -244,7 +244,8 @@ def _folder_lines(session: SessionId, found: FolderReport) -> Iterator[str]:
 
     if not found.findings:
         read = f"{counted(found.snapshots, 'snapshot')} from {counted(found.packs, 'pack')}"
-        yield f"folder     {session}: {read} are in the store, and whole"
+        verb = "is" if found.snapshots == 1 else "are"
+        yield f"folder     {session}: {read} {verb} in the store, and whole"
         return
     yield f"folder     {session}: BROKEN"
     for seq, reason in found.findings[:FINDINGS_SHOWN]:

@@ -44,7 +44,9 @@ class Tally:
         left_out, behind = self.last - self.lines, seq - self.last
         parts = [f"{self.lines:,} stand in the file"]
         parts += [f"{left_out:,} are left out of it but for their digests"] if left_out else []
-        parts += [f"{behind:,} follow behind its last line"] if behind else []
+        parts += (
+            [f"{behind:,} {'follows' if behind == 1 else 'follow'} behind its last line"] if behind else []
+        )
         return f"{counted(seq, 'entry')}, {'; '.join(parts)}"
 
 

@@ -134,8 +134,9 @@ def _tree_report(tree: TreeId, told: int, findings: Sequence[BrokenLink]) -> Rep
 def _report(audit: LogAudit) -> Report:
     shown = ["it is this session's log"] if audit.named else ["its entries name no session"]
     shown += [f"{audit.redacted} of them redacted"] if audit.redacted else []
-    shown += [f"{audit.texts} large texts are there"] if audit.texts else []
-    shown += [f"{audit.witnesses} notes of others agree"] if audit.witnesses else []
+    texts, notes = counted(audit.texts, "large text"), counted(audit.witnesses, "note")
+    shown += [f"{texts} {'is' if audit.texts == 1 else 'are'} there"] if audit.texts else []
+    shown += [f"{notes} of others {'agrees' if audit.witnesses == 1 else 'agree'}"] if audit.witnesses else []
     unchecked = unchecked_for("") if audit.keyed else ""
     what = f"session {audit.session}"
     return Report(

@@ -81,10 +81,24 @@ def test_question_that_nothing_answers_and_bad_words_are_refused(files: Path) ->
         done = asked(words[0], files / "run.zip", words[1])
         assert isinstance(done.exception, Fault)
         assert done.exception.code == 1
-    for name, *more in (("cost", "--by", "moon"), ("secrets", "--find", "(")):
+    times = ("yesterday", "28.11.2026", "2026-11-28 20:00", "2026-11-28T20:00+01:00", "2026-1")
+    wrong = [("who", "*", "--since", time) for time in times]
+    for name, *more in (("cost", "--by", "moon"), ("secrets", "--find", "("), *wrong):
         done = asked(name, files / "run.zip", *more)
         assert isinstance(done.exception, Fault)
         assert done.exception.code == 2
+
+
+def test_calls_are_told_of_since_a_time_or_the_beginning_of_one(files: Path) -> None:
+    all_of_them = asked("who", files / "run.zip", "*").stdout
+    for since in ("2000", "2000-01-01", "2000-01-01T10:20:30Z"):
+        assert asked("who", files / "run.zip", "*", "--since", since).stdout == all_of_them != ""
+    assert isinstance(asked("who", files / "run.zip", "*", "--since", "2999").exception, Fault)
+
+
+def test_question_whose_answer_is_that_there_is_nothing_says_so(files: Path) -> None:
+    done = asked("redactions", files / "run.jsonl")
+    assert (done.exit_code, done.stdout, "nothing was redacted" in done.stderr) == (0, "", True)
 
 
 async def test_bundle_under_a_key_that_is_not_here_is_not_called_proved(

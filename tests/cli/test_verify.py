@@ -192,7 +192,7 @@ async def test_cut_end_of_a_lone_session_is_shown_by_a_head_that_was_noted(deplo
     asking = deployment.kept.made("asking")
     noted = deployment.head(asking)
     (report,) = await _reports(deployment.settings, asking, False, False, _expected(noted))
-    assert (report.findings, report.shown[1:]) == ([], ("1 notes of others agree",))
+    assert (report.findings, report.shown[1:]) == ([], ("1 note of others agrees",))
     assert await deployment.findings(asking, head=noted[:-48]) == [], "a shorter note shows nearly as much"
     deployment.cut(asking, int(noted.partition(":")[0]) - 2)
     assert await deployment.findings(asking) == [], "nobody else has noted it"

@@ -1088,3 +1088,14 @@ def test_example_for_strangers_is_short_and_has_nothing_of_ours() -> None:
         assert len(source.splitlines()) <= 350
         imported = set(re.findall(r"^(?:from|import) (\w+)", source, re.MULTILINE))
         assert imported - sys.stdlib_module_names - {"check_bundle"} == {"cryptography"}
+
+
+@pytest.mark.parametrize("name", ["check_bundle", "check_receipts"])
+@pytest.mark.parametrize("words", [[], ["missing.zip"], [__file__, "missing.json"]])
+def test_example_for_strangers_asks_for_files_that_are_there(
+    name: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    example()
+    with pytest.raises(SystemExit) as ended:
+        example(name).main(*words)
+    assert (ended.value.code, f"{name}.py run.zip [trust.json]" in capsys.readouterr().err) == (2, True)

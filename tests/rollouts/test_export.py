@@ -84,7 +84,7 @@ async def test_log_that_has_lost_its_end_is_not_called_exported(kept: Kept, full
             Tally(1_000, 1_200),
             1_201,
             "1,201 entries, 1,000 stand in the file; 200 are left out of it but for their digests; "
-            "1 follow behind its last line",
+            "1 follows behind its last line",
         ),
     ],
 )

@@ -32,6 +32,7 @@ from orchestrator.views.audit_questions import (
     context,
     egress,
     file,
+    finders,
     redactions,
     secrets,
 )
@@ -237,6 +238,12 @@ async def test_secret_is_found_with_all_that_got_it_and_is_in_no_answer(kept: Ke
     assert secret.values["agents"] == ["0"]
     assert len(secret.entries) > 1, "the event and the item"
     assert KEY not in repr([asdict(one) for one in answers])
+
+
+@pytest.mark.parametrize(("value", "found"), [("(hidden)", False), ("(hidden)x", True), ("hunter22", True)])
+def test_place_of_a_secret_in_the_settings_is_no_secret(value: str, found: bool) -> None:
+    text = f'"providers": {{"openai": {{"api_key": "{value}"}}}}'
+    assert any(pattern.search(text) for _, pattern in finders(())) == found
 
 
 async def test_what_may_have_left_the_machine_names_hosts_and_bytes(kept: Kept, tmp_path: Path) -> None:
