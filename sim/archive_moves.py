@@ -87,9 +87,11 @@ class ArchiveMoves:
         stream = self._double.stream_after(self._keys.rollout(session), after)
         instead = self._double.hash(self._keys.redacted(session))
         if instead:
+            rows = {b"%s-0" % number: instead_fields(row) for number, row in instead.items()}
+            # Segments have the words until they are written anew: nobody reads them there.
+            sealed = [(entry_id, rows.get(entry_id, fields)) for entry_id, fields in sealed]
             there = {entry[0] for entry in (*sealed, *stream)}
-            rows = ((b"%s-0" % number, instead_fields(row)) for number, row in instead.items())
-            stream += [one for one in rows if one[0] not in there and _number(one) > after]
+            stream += [one for one in rows.items() if one[0] not in there and _number(one) > after]
             stream.sort(key=_number)
         return [*(entry for entry in sealed if _number(entry) > after), *stream]
 
