@@ -34,6 +34,8 @@ MIB = 1024 * KIB
 LOOPBACK_URL = r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?(/[^\s?#]*)?"
 ISSUER = rf"^(https://[^\s?#]*|{LOOPBACK_URL})$"
 """The address of an OpenID issuer: encrypted, but for one on loopback."""
+OPENAI = "https://api.openai.com/v1"
+"""A server that answers nobody without a key."""
 NAME_CHARS = 1_000
 _MARK = "setting"
 
@@ -537,6 +539,13 @@ class ProviderSettings(Table):
 
     secret_headers: Mapping[str, str] = Field({}, repr=False)
     """Resolved `env_http_headers`."""
+
+    @property
+    def unset_key(self) -> str | None:
+        """The variable of a key that is empty here, with no header of the person's in the key's place."""
+        own = {name.lower() for name in (*self.http_headers, *self.secret_headers)}
+        has = self.auth != "env" or self.api_key is not None or "authorization" in own
+        return None if has else self.env_key
 
     @field_validator("base_url")
     @classmethod

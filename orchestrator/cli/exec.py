@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -16,6 +17,8 @@ from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
+    from orchestrator.core.ids import SessionId
+    from orchestrator.gateways.client import Client
     from orchestrator.gateways.exec_json import OneTurn
     from orchestrator.protocol.ops import UserInput, UserTurn
     from orchestrator.settings import Settings
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 RESUME = "resume"
 SCHEMA_BYTES = 1 << 20
+UNSERVED_S = 3.0
+"""The time for a worker to take the turn, until a person is told that there may be none."""
 STOP_S = 2.0
 """The time that a turn gets to end when the process is told to."""
 ORIGINATOR = "CODEX_INTERNAL_ORIGINATOR_OVERRIDE"
@@ -276,7 +281,30 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
         holding = turn.hold(op, cursor)
         if worker is not None:
             holding = worker.outliving(holding, f"go on with: dendro exec --json resume {session}")
-        return await _until_stopped(turn, holding, worker, stopped)
+        async with telling_unserved(client, session):
+            return await _until_stopped(turn, holding, worker, stopped)
+
+
+@asynccontextmanager
+async def telling_unserved(client: Client, session: SessionId) -> AsyncIterator[None]:
+    """Says once on stderr, and in no line for the program, that no worker has taken the turn."""
+    import asyncio
+
+    from orchestrator.cli.invocation import print_on_stderr
+    from orchestrator.views.sessions import no_worker
+
+    async def tell() -> None:
+        await asyncio.sleep(UNSERVED_S)
+        head = await client.head(session)
+        if head is not None and not head.holder and head.has_unread:
+            print_on_stderr(no_worker(head.pool))
+
+    telling = asyncio.create_task(tell())
+    try:
+        yield
+    finally:
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
 
 
 def _without_effect(settings: Settings) -> tuple[str, ...]:

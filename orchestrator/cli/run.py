@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from orchestrator.wiring.open_deployment import Opened
     from workers.companion import Companion
 
-OPENAI = "https://api.openai.com/v1"
-
 
 @record
 class Wish:
@@ -242,11 +240,12 @@ def _check(wish: Wish, settings: Settings, own_worker: bool) -> None:
         ),
         (nothing_to_do, "give a prompt, or --resume ID; `dendro run --help` has examples"),
     )
+    from orchestrator.config_keys import OPENAI
+
     provider = settings.model.providers[settings.model.provider]
-    keyless = provider.auth == "env" and provider.env_key is not None and provider.api_key is None
-    if own_worker and keyless and provider.base_url == OPENAI:
-        remedy = provider.env_key_instructions or f"export {provider.env_key}=…"
-        raise Fault(f"{provider.env_key} is not set: {remedy}, or run `dendro demo`", ExitCode.USAGE)
+    if own_worker and provider.unset_key and provider.base_url == OPENAI:
+        remedy = provider.env_key_instructions or f"export {provider.unset_key}=…"
+        raise Fault(f"{provider.unset_key} is not set: {remedy}, or run `dendro demo`", ExitCode.USAGE)
 
 
 def _begins(wish: Wish) -> bool:

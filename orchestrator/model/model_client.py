@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self, assert_never, cast
 import aiohttp
 import orjson
 
-from orchestrator.config_keys import ProviderSettings, Secret
+from orchestrator.config_keys import OPENAI, ProviderSettings, Secret
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.tokens import Served
@@ -57,6 +57,7 @@ from orchestrator.model.provider_errors import (
     fatal_by_status,
     rate_limit_snapshot,
     retry_after_s,
+    without_key,
 )
 from orchestrator.model.responses import ResponsesFormat
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
@@ -205,6 +206,8 @@ class ModelClient:
         Raises a `ModelError`, and no foreign error, when there is no `Completed` to come. Closing
         the generator, or cancelling the task that waits for it, closes the HTTP stream at once.
         """
+        if (unset := self.provider.unset_key) and self.provider.base_url == OPENAI:
+            raise without_key(self.provider.id, unset, "was not asked").unserved()
         content = self._content(prompt)
         asked: list[ProviderSettings] = []
         served = False
@@ -326,7 +329,7 @@ class ModelClient:
         name, status = self.provider.id, response.status
         fault = ProviderFault.of_body(await _error_body(response.content))
         fault = ProviderFault(fault.code, redacted(self.provider, str(fault)))
-        if fatal := fatal_by_status(name, status, fault):
+        if fatal := fatal_by_status(name, status, fault, self.provider.unset_key):
             return fatal.unserved()
         wait_s = retry_after_s(response.headers)
         message = f"model provider {name} answered {status}: {fault}"

@@ -10,6 +10,7 @@ import re
 from collections.abc import Callable, Mapping
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from http import HTTPStatus
 from typing import Any, Final, NoReturn, Self
 
 import orjson
@@ -217,8 +218,25 @@ def fatal_by_code(provider: str, fault: ProviderFault) -> FatalModelError | None
     return FatalModelError(kind, f"model provider {provider}: {remedy} ({fault})", info)
 
 
-def fatal_by_status(provider: str, status: int, fault: ProviderFault) -> FatalModelError | None:
-    """The error of a refusal to end the task with; None when the status is worth a repetition."""
+def without_key(provider: str, variable: str, what: str) -> FatalModelError:
+    """The error of a request for which the worker has no key; `what` became of it without one."""
+    remedy = (
+        f"{variable} is not set where the worker runs: set it there, start the worker anew, and try again"
+    )
+    return FatalModelError(
+        FatalKind.UNAUTHORIZED, f"model provider {provider} {what}: {remedy}", "unauthorized"
+    )
+
+
+def fatal_by_status(
+    provider: str, status: int, fault: ProviderFault, unset_key: str | None = None
+) -> FatalModelError | None:
+    """The error of a refusal to end the task with; None when the status is worth a repetition.
+
+    `unset_key` is the variable of a key that was not sent, because it is empty.
+    """
+    if status == HTTPStatus.UNAUTHORIZED and unset_key:
+        return without_key(provider, unset_key, f"answered {status}: {fault}")
     by_code = fatal_by_code(provider, fault)
     if by_code is not None:
         return by_code

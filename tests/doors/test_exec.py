@@ -15,7 +15,7 @@ import pytest
 from orchestrator.cli.exec import _as_run, _prompt, _read, _schema
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.terminal.faults import Fault
-from tests.acceptance.conversation import Scene, scene
+from tests.acceptance.conversation import PATIENCE_S, Scene, scene
 from tests.doors.exec_runs import exec_run, started
 
 CONFIG = 'model = "gpt-5.5"\nsandbox_mode = "workspace-write"\n'
@@ -98,6 +98,19 @@ async def test_second_program_joins_the_turn_and_the_first_one_ends_it_by_its_si
         again = await exec_run(place, "resume", "--last", "go on")
         assert again.events[0]["thread_id"] == thread
         assert [e["item"]["text"] for e in again.events if e["type"] == "item.completed"] == ["later"]
+
+
+@pytest.mark.slow
+async def test_person_is_told_that_no_worker_takes_the_turn(tmp_path: Path) -> None:
+    async with scene(tmp_path, CONFIG, []) as place, started(place, "--no-worker", "work") as process:
+        assert process.stderr is not None
+        async with asyncio.timeout(PATIENCE_S):
+            while b"no worker has taken it yet; start one" not in await process.stderr.readline():
+                pass
+        process.terminate()
+        assert await process.wait() == -signal.SIGTERM
+        out, _ = await process.communicate()
+        assert [json.loads(line)["type"] for line in out.splitlines()][:1] == ["thread.started"]
 
 
 @pytest.mark.slow

@@ -65,7 +65,7 @@ async def connected(
         naps.append(seconds)
 
     async with running(StubConfig(chosen)) as stub:
-        table = provider(stub.base_url, "stub", api_key=Secret(API_KEY), **options)
+        table = provider(stub.base_url, "stub", **{"api_key": Secret(API_KEY), **options})
         ports = ClientPorts(sleep=nap, jitter=lambda: 1.0)
         async with ModelClient(table, ports, max_connections) as client:
             yield Connected(client, stub, naps)

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.config_keys import Secret
+from orchestrator.config_keys import OPENAI, Secret
 from orchestrator.core.tokens import Served
 from orchestrator.model.model_client import ClientPorts, HttpBudget, ModelClient
 from orchestrator.model.prompt import (
@@ -212,6 +212,27 @@ async def test_client_gives_up_at_once_where_a_repetition_cannot_help(
     assert "\n" not in fatal.value.message
     assert API_KEY not in f"{fatal.value!r} {fatal.value}"
     assert peer.naps == []
+
+
+KEYLESS: Any = {"api_key": None, "env_key": "MY_KEY"}
+
+
+async def test_refusal_of_a_request_without_a_key_names_the_variable_that_is_not_set() -> None:
+    body = {"error": {"code": "invalid_api_key", "message": "who are you?"}}
+    async with connected([{"status": 401, "body": body}] * 2, **KEYLESS) as peer:
+        with pytest.raises(FatalModelError, match=r"who are you\?: MY_KEY is not set where the worker runs"):
+            await peer.ask()
+    header: Any = {"http_headers": {"AUTHORIZATION": "Basic x"}}
+    async with connected([{"status": 401, "body": body}], **KEYLESS, **header) as peer:
+        with pytest.raises(FatalModelError, match="check the API key"):
+            await peer.ask()
+
+
+async def test_server_that_answers_nobody_without_a_key_is_not_asked_without_one() -> None:
+    async with ModelClient(provider(OPENAI, **KEYLESS)) as client:
+        with pytest.raises(FatalModelError, match="was not asked: MY_KEY is not set") as refused:
+            [event async for event in client.stream(prompt(), HttpBudget(4))]
+    assert (refused.value.kind, refused.value.served) == (FatalKind.UNAUTHORIZED, False)
 
 
 @pytest.mark.parametrize("events", range(5))
