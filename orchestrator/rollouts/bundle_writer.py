@@ -315,6 +315,10 @@ class _Writer:
         self._named: set[str] = set()
         """Sessions that an entry names."""
         self._withheld: list[tuple[str, int]] = []
+        self._gone: list[int] = []
+        """Redacted entries of the log that is written."""
+        self._redacted: set[int] = set()
+        """Entries that its facts say were redacted."""
         self._texts: dict[str, int] = {}
         self._packs: dict[str, tuple[str, int]] = {}
         self._inherited: list[Any] = []
@@ -361,11 +365,14 @@ class _Writer:
         log, name = _Log(f"session:{head.session}"), form.log_member(f"session:{head.session}")
         end = self._end(log.id, head.seq)
         self._behind += head.seq - end
+        self._gone, self._redacted = [], set()
         with self._archive.open(name, "w", force_zip64=True) as target:
             member = _Member(target)
             async for entry in self._found.log(head.session, end):
                 member.write(log.line(self._entry(log.id, entry)))
             self._files[name] = member.file()
+        # What was redacted since has its fact behind the end: of that the bundle cannot say more.
+        self._withheld += [(log.id, seq) for seq in self._gone if seq not in self._redacted]
         if log.frontier.size < end:
             raise RolloutError(
                 f"entry {log.frontier.size + 1} of session {head.session} is missing; "
@@ -404,6 +411,7 @@ class _Writer:
         if entry.digest:
             if self._order.withhold.entries and self._order.withhold.has(log, entry.seq):
                 raise RolloutError(f"entry {entry.seq} of {log} was redacted: there is nothing to withhold")
+            self._gone.append(entry.seq)
             return form.Line(entry.seq, entry.epoch, entry.chain, entry.digest, None, b"")
         digest = entry.covered
         try:
@@ -438,6 +446,8 @@ class _Writer:
             self._packs.setdefault(pack["sha256"], (str(pack["name"]), pack["bytes"]))
         if kind_of(told) is ChildMade:
             self._named.add(str(form.child_of(told)["session"]))
+        elif kind_of(told) is Redacted:
+            self._redacted.add(told["seq"])
         elif isinstance(stated := decode(told) if kind_of(told) is Forked else None, Forked):
             self._inherited.append(stated.content)
 
@@ -561,9 +571,10 @@ def _kept(heads: Sequence[SessionHead], left_out: frozenset[str]) -> list[Sessio
 
 
 def _tells(payload: bytes) -> bool:
-    """Whether an entry may name a text, a pack or a session."""
+    """Whether an entry may name a text, a pack, a session, or an entry that was redacted."""
     # Packs are told by a field of theirs, as docs/protocol/bundle.md has it.
-    return may_refer(payload) or b'"sha256"' in payload or stored_kind(payload) in (ChildMade, Forked)
+    kinds = (ChildMade, Forked, Redacted)
+    return may_refer(payload) or b'"sha256"' in payload or stored_kind(payload) in kinds
 
 
 def tree_payload(entry: TreeEntry) -> bytes:

@@ -286,6 +286,33 @@ async def test_log_says_that_a_bundle_was_made_and_audits_tell_what_of_it_was_re
     assert [one["what"] for one in answers] == ["bundled", "bundled", "without text", "redacted"]
 
 
+@pytest.mark.parametrize("later", [0, 1])
+async def test_bundle_that_ends_before_a_redaction_has_what_it_took_as_withheld(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, later: int
+) -> None:
+    session = await kept.has(said("go"), said("the number is 4711"), said("the name is Ada"))
+    first = (await kept.head(session)).seq - 1
+
+    async def taken(seq: int) -> None:
+        act = Act("a number", ANN, TERMINAL, time.time_ns() // 1_000_000)
+        plan = await plan_of(kept, await kept.head(session), Wanted(session, (seq,), (), None))
+        await redact(kept, kept.stored, plan, act)
+
+    await taken(first)
+    seen = await kept.broker.trees.heads_at_once(TreeId(session))
+    for seq in range(first + 1, first + 1 + later):
+        await taken(seq)
+
+    async def at_once(_: TreeId) -> Any:
+        return seen
+
+    monkeypatch.setattr(kept.broker.trees, "heads_at_once", at_once)
+    made, data = await bundled(kept, session)
+    report = held(data, tmp_path)
+    assert made.manifest.withheld == ((f"session:{session}", first + 1),) * later
+    assert report.redacted == {("ann@host", "a number"): 1}
+
+
 async def test_log_of_a_root_at_work_or_under_another_key_is_left_as_it_is(kept: Kept) -> None:
     session = await kept.has(said("go"))
     made, _ = await bundled(kept, session)
