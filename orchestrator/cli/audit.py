@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Group, Invocation
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ if TYPE_CHECKING:
     from orchestrator.views.audit_questions import Answer
     from orchestrator.views.audit_who import Decided, Source
 
-audit = typer.Typer(rich_markup_mode=None, no_args_is_help=True, help="Answers an auditor's questions.")
+audit = typer.Typer(
+    cls=Group, rich_markup_mode=None, no_args_is_help=True, help="Answers an auditor's questions."
+)
 SOURCE = Annotated[
     str, typer.Argument(metavar="ID|FILE", help="A session of the tree, a full export or a bundle.")
 ]

@@ -10,11 +10,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import typer
+import typer.core
 
 from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
+    # typer's own copy of click, which its groups are made of.
+    from typer._click.core import Context
+    from typer._click.formatting import HelpFormatter
+
     from orchestrator.settings import FolderConfig, Settings, SettingsSources
     from orchestrator.wiring.deployment import ProcessKind
     from orchestrator.wiring.open_deployment import Opened
@@ -29,6 +34,18 @@ WITH_OVERRIDES = frozenset({"app-server", "exec"})
 
 ID_HELP = "A session id, or its beginning or end: the tree's root, or an agent itself."
 AGENT_HELP = "An agent's number in the tree; 0 is the root."
+
+
+class Group(typer.core.TyperGroup):
+    """A group of commands whose list has the first sentence of each, whole."""
+
+    def format_commands(self, ctx: Context, formatter: HelpFormatter) -> None:
+        found = [self.get_command(ctx, name) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl([(one.name or "", one.get_short_help_str(SENTENCE)) for one in found if one])
+
+
+SENTENCE = 400
 
 
 @record

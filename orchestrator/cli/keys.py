@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from orchestrator.cli.invocation import Group
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
     from orchestrator.workspaces.pack_keys import Key
 
 keys = typer.Typer(
+    cls=Group,
     rich_markup_mode=None,
     name="keys",
     no_args_is_help=True,

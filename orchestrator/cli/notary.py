@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Group, Invocation
 from orchestrator.core.counts import counted
 from orchestrator.terminal.faults import ExitCode, Fault
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from orchestrator.settings import Settings
 
 notary = typer.Typer(
+    cls=Group,
     rich_markup_mode=None,
     name="notary",
     no_args_is_help=True,
@@ -117,7 +118,7 @@ def key(ctx: typer.Context, namespace: Namespace = "") -> None:
     """
     settings = Invocation.of(ctx).settings()
     if settings.receipts.name is None:
-        raise Fault("receipts.name is not set", ExitCode.USAGE)
+        raise Fault("receipts.name is not set: give the one of `dendro notary init`", ExitCode.USAGE)
     with faults():
         print(_vkey(settings, settings.receipts.name, namespace))
 
@@ -238,5 +239,7 @@ def faults() -> Iterator[None]:
 
     try:
         yield
-    except (BadState, BadNote, BadRegister, ArchiveUnavailable, OSError) as error:
+    except (BadState, BadNote, BadRegister, ArchiveUnavailable) as error:
         raise Fault(str(error), ExitCode.USAGE) from None
+    except OSError as error:
+        raise Fault(f"{error.filename}: {error.strerror}", ExitCode.USAGE) from None

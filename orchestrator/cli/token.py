@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, TypeAlias
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Group, Invocation
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 DAY_MS = 86_400_000
 
 token = typer.Typer(
+    cls=Group,
     rich_markup_mode=None,
     name="token",
     no_args_is_help=True,

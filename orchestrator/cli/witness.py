@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Group, Invocation
 from orchestrator.cli.notary import Namespace, faults, newest
 from orchestrator.terminal.faults import ExitCode, Fault
 
@@ -18,12 +18,14 @@ if TYPE_CHECKING:
 MOST_PEM_BYTES = 1 << 20
 """Bytes of a file of certificates: those of all authorities that a system trusts take a quarter of it."""
 witness = typer.Typer(
+    cls=Group,
     rich_markup_mode=None,
     name="witness",
     no_args_is_help=True,
     help="Signs a register's checkpoints as a witness, by hand.",
 )
 anchor = typer.Typer(
+    cls=Group,
     rich_markup_mode=None,
     name="anchor",
     no_args_is_help=True,

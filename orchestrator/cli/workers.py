@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Group, Invocation
 from orchestrator.core.counts import age, counted
 from orchestrator.terminal.faults import ExitCode, Fault
 
@@ -20,6 +20,7 @@ PLAIN_WIDTH = 400
 COLUMNS = ("worker", "status", "pools", "slots", "load", "up", "heard", "version")
 
 workers = typer.Typer(
+    cls=Group,
     rich_markup_mode=None,
     name="workers",
     invoke_without_command=True,

@@ -293,6 +293,15 @@ def test_sentence_of_a_command_in_the_list_is_the_first_of_its_help(command: str
     assert COMMANDS[command][2].endswith(".")
 
 
+@pytest.mark.parametrize("group", ["audit", "notary", "witness", "anchor", "token", "keys", "workers"])
+def test_list_of_a_group_has_the_first_sentence_of_each_command_whole(group: str) -> None:
+    shown = CliRunner().invoke(app, [group, "--help"], env={"COLUMNS": "80"}, prog_name="dendro")
+    assert shown.exit_code == 0
+    listed = shown.output.partition("\nCommands:\n")[2]
+    assert listed
+    assert "..." not in listed
+
+
 def test_help_imports_nothing_that_it_does_not_need() -> None:
     script = (
         "import sys; sys.argv = ['dendro', '--help']\n"
