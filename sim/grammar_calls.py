@@ -323,8 +323,10 @@ class CallGrammar(Reading):
         roles = [item for item in self.conversation if is_role(item)][-1:]
         check(roles or not self.facts.get("agent_id"), "an agent has forgotten its part")
         count = len(heeded) + 1 + len(roles)
-        check(items[: len(heeded)] == heeded, "a compaction keeps other instructions than those that hold")
-        check(items[len(heeded) + 1 : count] == roles, "a compaction forgets the agent's part")
+        check(
+            _are(items[: len(heeded)], heeded), "a compaction keeps other instructions than those that hold"
+        )
+        check(_are(items[len(heeded) + 1 : count], roles), "a compaction forgets the agent's part")
         told = text_of(items[len(heeded)])
         for name in ("cwd", "approval_policy"):
             line = f"<{name}>{self._task['settings'][name]}</{name}>"
@@ -393,6 +395,12 @@ class CallGrammar(Reading):
         item = _inherited(fact)
         self.hides(item, _inherited(self.was(fact)))
         return item
+
+
+def _are(items: Sequence[Item], wanted: Sequence[Item]) -> bool:
+    """Whether these are the items that are wanted, or what stands instead of such."""
+    both = zip(items, wanted, strict=False)
+    return len(items) == len(wanted) and all(one == held or text_of(one) == REDACTED for one, held in both)
 
 
 def _keeps(found: Sequence[str], said: Iterable[Texts]) -> bool:
