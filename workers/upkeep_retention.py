@@ -18,6 +18,7 @@ from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.full_log import head_of
 from orchestrator.rollouts.imports import IMPORTING
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from workers.upkeep_sealing import ended_ms
 
 log = logging.getLogger("dendro.upkeep")
@@ -76,6 +77,12 @@ async def delete_tree(
     except SessionHeld as held:
         log.info("tree %s: not deleted, session %s was used again", tree, held.session)
         return False
+    except ArchiveUnavailable as error:
+        if await storage.broker.logs.head(SessionId(tree)) is not None:
+            raise
+        # Redis has it no more, and a note leads to the rest: those behind it are not to wait for that.
+        log.warning("tree %s: deleted, and its archive is still to be: %s", tree, error)
+        return True
     log.info("tree %s: deleted, %s", tree, counted(len(members), "session"))
     return True
 
@@ -100,10 +107,16 @@ async def end_imports(storage: Storage, heads: Iterable[SessionHead], now_ms: in
 
 
 async def finish_deletions(storage: Storage) -> None:
-    """Completes what a process that died had begun; spares trees that live."""
+    """Completes what a process that died had begun; spares trees that live.
+
+    One that cannot be removed is left for the next time, and the others go.
+    """
     for tree in await storage.archive.condemned():
-        if await storage.broker.logs.head(SessionId(tree)) is None:
-            await storage.archive.delete_tree(tree)
-            log.info("tree %s: its deletion is finished", tree)
-        else:
-            await storage.archive.spare(tree)
+        try:
+            if await storage.broker.logs.head(SessionId(tree)) is None:
+                await storage.archive.delete_tree(tree)
+                log.info("tree %s: its deletion is finished", tree)
+            else:
+                await storage.archive.spare(tree)
+        except ArchiveUnavailable as error:
+            log.warning("tree %s: its deletion cannot be finished: %s", tree, error)

@@ -10,6 +10,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import TreeId
 from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
 from workers.upkeep_checks import verify_session
 from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
@@ -98,3 +99,27 @@ async def test_note_of_a_deletion_is_not_obeyed_for_a_tree_that_lives(storage: S
     await finish_deletions(storage)
     assert await storage.archive.condemned() == ()
     assert await storage.archive.has_blob(tree, "0" * 64)
+
+
+async def test_tree_whose_archive_cannot_be_removed_holds_up_no_other(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = [
+        await (await (await Author(storage).is_born()).writes(some_entries(3))).closes() for _ in range(2)
+    ]
+    removes, kept = storage.archive.delete_tree, min(str(root.session) for root in roots)
+
+    async def removed(tree: TreeId) -> None:
+        if str(tree) == kept:
+            raise ArchiveUnavailable(f"{tree}: it may not be removed")
+        await removes(tree)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage.archive, "delete_tree", removed)
+        assert await _retain(storage) == [True, True]
+        await storage.archive.condemn(TreeId(session_id()))
+        await finish_deletions(storage)
+        assert await storage.archive.condemned() == (kept,)
+    assert [await storage.broker.logs.head(root.session) for root in roots] == [None, None]
+    await finish_deletions(storage)
+    assert await storage.archive.condemned() == ()
