@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Invocation, prompt_text
 from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault
 
@@ -178,17 +177,8 @@ def _check_folder(settings: Settings, *, skipped: bool) -> None:
 
 
 def _prompt(given: str | None) -> str:
-    from orchestrator.protocol.bounds import TEXT_BYTES
-
-    text = given
-    if given is None or given == "-":
-        data = sys.stdin.buffer.read(TEXT_BYTES + 1)
-        if len(data) > TEXT_BYTES:
-            raise Fault(
-                f"the prompt has more than {TEXT_BYTES:,} bytes: give the text in a file, and name it"
-            )
-        text = data.decode("utf-8", "replace")
-    if text is None or not text.strip():
+    text = prompt_text("-" if given is None else given)
+    if not text.strip():
         raise Fault("the prompt is empty: give one as an argument or on stdin", ExitCode.USAGE)
     return text
 

@@ -178,6 +178,21 @@ def existing_file(text: str) -> Path | None:
     return None
 
 
+def prompt_text(given: str) -> str:
+    """The words of the command line, or of stdin for `-`; bytes that are no UTF-8 are marked.
+
+    Raises `Fault` for more than a submission may hold, before a session is made for it.
+    """
+    import os
+
+    from orchestrator.protocol.bounds import TEXT_BYTES
+
+    data = sys.stdin.buffer.read(TEXT_BYTES + 1) if given == "-" else os.fsencode(given)
+    if len(data) > TEXT_BYTES:
+        raise Fault(f"the prompt has more than {TEXT_BYTES:,} bytes: give the text in a file, and name it")
+    return data.decode("utf-8", "replace")
+
+
 def read_named(file: Path, most: int) -> bytes:
     """The content of a file that a person names, which may be anybody's.
 

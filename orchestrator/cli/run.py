@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.invocation import Invocation, warn_if_read_only
+from orchestrator.cli.invocation import Invocation, prompt_text, warn_if_read_only
 from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault, refuse
 from orchestrator.terminal.origin import Origin
@@ -140,7 +139,7 @@ def run(
     settings = invocation.settings(
         {"model": model, "cwd": str(cwd) if cwd else None, **_setup_settings(setup)}
     )
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = None if prompt is None else prompt_text(prompt)
     folder = settings.session_defaults.cwd if cwd else None
     origin = Origin.of(resume, fork, at)
     workspace = first_content(settings, origin, origin_url, portable=portable)
@@ -454,7 +453,7 @@ def _asked(prompt: str | None, uncommitted: bool, base: str | None, commit: str 
     from orchestrator.protocol.review import BaseBranch, Commit, CustomReview, ReviewRequest
     from orchestrator.terminal.origin import typed_request
 
-    text = sys.stdin.read() if prompt == "-" else prompt
+    text = None if prompt is None else prompt_text(prompt)
     if (text is not None) + uncommitted + (base is not None) + (commit is not None) > 1:
         raise Fault("give one of PROMPT, --uncommitted, --base and --commit", ExitCode.USAGE)
     if text is not None:

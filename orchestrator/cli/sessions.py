@@ -71,8 +71,12 @@ def sessions(
     """
     import asyncio
 
-    from orchestrator.views.sessions import Filter
+    from orchestrator.views.sessions import STATUSES, Filter
 
+    if unknown := sorted({*(status or ())} - {*STATUSES}):
+        known = ", ".join(dict.fromkeys(map(str, STATUSES)))
+        named = ", ".join(unknown)
+        raise Fault(f"--status {named}: no session stands so at any time; there are {known}", ExitCode.USAGE)
     below = str(folder.resolve()) if folder is not None else ""
     wanted = Filter(text, frozenset(status or ()), below)
     listing = asyncio.run(_listing(Invocation.of(ctx), wanted, limit, all=all, json=json))
@@ -213,7 +217,7 @@ def _remarks(listing: Listing) -> Iterator[str]:
         those = counted(listing.unspoken, "session")
         yield f"{those} in which nobody has said anything yet: --all shows them too"
     elif not listing.trees:
-        yield "no session is meant"
+        yield "no session fits; without TEXT, --status and --folder all are meant"
     unserved = [tree.root["pool"] for tree in listing.trees if tree.root["nobody_serves"]]
     for pool in sorted(set(unserved)):
         yield nobody_serves(pool)

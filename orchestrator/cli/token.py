@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from orchestrator.gateways.principals import Scope
 
 DAY_MS = 86_400_000
+MOST_DAYS = 36_500
 
 token = typer.Typer(
     cls=Group,
@@ -45,7 +46,9 @@ def new(
     ] = "",
     days: Annotated[
         float | None,
-        typer.Option("--days", metavar="N", min=0, help="It counts so long; else until revoked."),
+        typer.Option(
+            "--days", metavar="N", min=0.001, max=MOST_DAYS, help="It counts so long; else until revoked."
+        ),
     ] = None,
     workspace: Annotated[
         str | None,

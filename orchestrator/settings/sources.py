@@ -131,8 +131,16 @@ class SettingsSources:
         overrides: Sequence[str] = (),
         flags: Mapping[str, object] | None = None,
     ) -> SettingsSources:
-        """The sources of this process: its folder and its environment."""
-        return cls(Path.cwd(), dict(os.environ), config_file, overrides, flags or {})
+        """The sources of this process: its folder and its environment.
+
+        Raises `SettingsError` in a folder that was removed.
+        """
+        try:
+            folder = Path.cwd()
+        except FileNotFoundError:
+            gone = "it was removed: go to a folder that is there, and start again"
+            raise SettingsError("this process", "", "its folder", gone) from None
+        return cls(folder, dict(os.environ), config_file, overrides, flags or {})
 
     @property
     def user_home(self) -> Path:

@@ -20,7 +20,7 @@ from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
 from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
-from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Prompt, Typed, View, scrolls
+from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Prompt, Typed, View, scrolls, who_goes_on
 from orchestrator.views.agent_past import with_messages
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.asked_requests import OpenRequests
@@ -71,7 +71,15 @@ class Attachment:
                 raise Fault(deleted(self.target.session)) from error
             finally:
                 self._echo.set(hides=False)
-        self.view.note("left; it works on")
+        self.view.note(f"left{await self._goes_on()}")
+
+    async def _goes_on(self) -> str:
+        head = await self.client.head(self.target.session)
+        if head is None or head.let_go:
+            return ""
+        if head.parked:
+            return "; it waits as it did"
+        return f"; {await who_goes_on(self.found, self.target.session, None)}"
 
     async def _listen(self, left: Left) -> None:
         heard = self.client.follow(self.target.session, EqCursor.at(self.target.head))

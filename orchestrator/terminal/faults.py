@@ -50,9 +50,7 @@ def report(error: Exception) -> int:
     """Prints the fault for a person; returns the exit code."""
     if _is_interrupt(error):
         return ExitCode.INTERRUPTED
-    from orchestrator.settings import SettingsSources
-
-    if SettingsSources.of_process().environ.get("DENDRO_DEBUG"):
+    if _debugs():
         traceback.print_exception(error)
     from orchestrator.terminal.text import plain
 
@@ -79,6 +77,15 @@ def explain(error: Exception) -> tuple[str, ExitCode]:
     kind = type(error).__name__
     where = "set DENDRO_DEBUG=1 to see where, and please report it"
     return f"internal error: {kind}: {_one_line(error)} ({where})", ExitCode.FAILED
+
+
+def _debugs() -> bool:
+    from orchestrator.settings import SettingsError, SettingsSources
+
+    try:
+        return bool(SettingsSources.of_process().environ.get("DENDRO_DEBUG"))
+    except SettingsError:
+        return False  # the folder of the process was removed
 
 
 def _is_interrupt(error: BaseException) -> bool:

@@ -18,6 +18,7 @@ from orchestrator.broker.worker_state import Serving
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
+from orchestrator.protocol.agents import SubagentStatus
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -225,6 +226,12 @@ def _tree(rows: Sequence[dict[str, Any]]) -> ListedTree:
 # the session, and for an agent at rest the registry of its tree knows more: the result of its task.
 
 
+STATUSES = (
+    *("idle", "running", "waiting", "retrying", "awaiting_approval", "awaiting_answer", "paused", "closed"),
+    *("due", "lost", "process_running", "quarantined", "archived"),
+    *SubagentStatus,
+)
+"""All that a list may say of a session, or of an agent in its tree."""
 DUE = "due"
 """The session owes something, and no worker holds it."""
 LOST = "lost"

@@ -274,6 +274,24 @@ def test_a_failure_is_one_line_with_a_remedy_and_an_exit_code(
     assert "Traceback" not in failed.stderr
 
 
+@pytest.mark.parametrize("command", ["run", "review"])
+def test_prompt_that_no_session_would_take_makes_none(machine: Machine, command: str) -> None:
+    with machine.model() as user:
+        failed = user.run(command, "-", input="x" * (5 << 20))
+        assert (failed.returncode, "the prompt has more than 4,194,304 bytes" in failed.stderr) == (1, True)
+        assert user.session_ids() == []
+
+
+def test_folder_that_was_removed_is_told_of_with_the_remedy(machine: Machine) -> None:
+    script = 'mkdir gone && cd gone && rmdir ../gone && exec "$@"'
+    for words in (("sessions",), ("run", "hello")):
+        command = ["bash", "-c", script, "bash", *dendro(*words)]
+        here, there = machine.folder, machine.environ
+        done = subprocess.run(command, cwd=here, env=there, capture_output=True, text=True)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert "its folder: it was removed: go to a folder that is there, and start again" in done.stderr
+
+
 @pytest.mark.parametrize(
     "command", ["run", "proto", "replay", "verify", "export", "import", "worker", "demo"]
 )

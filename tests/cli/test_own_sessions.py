@@ -55,7 +55,9 @@ def test_person_names_finds_and_removes_a_session_that_no_worker_serves(machine:
     read = machine.run("search", "Basalt", "--content").stdout
     assert "    The moon is made of basalt.\n" in read
     assert machine.run("sessions", "geology").stdout.count("Geology") == 1
-    assert "no session is meant" in machine.run("sessions", "biology").stdout
+    unknown = machine.run("sessions", "--status", "idle", "--status", "dead")
+    assert (unknown.returncode, "--status dead: no session stands so" in unknown.stderr) == (2, True)
+    assert "no session fits" in machine.run("sessions", "biology").stdout
 
     [file] = Path(found["rollout_path"]).parent.iterdir()
     removed = machine.run("rm", short)

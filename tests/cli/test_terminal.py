@@ -113,3 +113,15 @@ def test_a_person_who_mistypes_a_word_is_told_those_that_there_are(machine: Mach
             assert "one" not in rest
             person.press_ctrl_c()
             assert person.exit_code() == 0
+
+
+def test_person_who_leaves_hears_who_goes_on_only_where_there_is_something_to_go_on_with(
+    machine: Machine,
+) -> None:
+    with machine.model(TOUCH) as user:
+        assert user.run("run", "go", *UNTRUSTED).returncode == 3
+        left = user.run("attach", user.session_ids()[0])
+        assert (left.returncode, left.stderr.splitlines()[-1]) == (0, "left; it waits as it did"), left.stderr
+    with machine.model(says("one")) as user:
+        assert user.run("run", "go").returncode == 0
+        assert user.run("attach", user.session_ids()[0]).stderr.splitlines()[-1] == "left"

@@ -26,6 +26,13 @@ def test_scope_that_does_not_exist_is_refused_with_those_that_do(machine: Machin
     assert "read, submit, approve, admin" in refused.stderr
 
 
+def test_token_that_would_be_over_at_once_or_never_is_not_made(machine: Machine) -> None:
+    for days in ("0", "-1", "nan", "inf", "1e300"):
+        refused = machine.run("token", "new", "ci", "--days", days)
+        assert (refused.returncode, "--days" in refused.stderr) == (2, True)
+    assert "no tokens" in machine.run("token", "list").stdout
+
+
 def test_person_says_where_the_sessions_of_a_token_work(machine: Machine) -> None:
     made = machine.run("token", "new", "ben", "--workspace", "portable")
     assert "ben  submit  your sessions  portable folders  until revoked" in made.stderr

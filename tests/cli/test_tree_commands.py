@@ -350,7 +350,7 @@ def test_person_sits_down_beside_the_root_and_answers_for_an_agent(trees: Parked
         person.wait_for("» Count the tests")
         person.wait_for("grep -c test")
         person.press_ctrl_c()
-        person.wait_for("left; it works on")
+        person.wait_for("left; the task goes on: worker .* has it")
         assert person.exit_code() == 0
     told = trees.says("logs", trees.root)
     assert told.count(" was approved by ") == 1, "an answer that was sent on decides nothing at the root"
