@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Collection, Sequence
 from typing import TYPE_CHECKING
 
 from orchestrator.broker.errors import Corrupt, Unavailable
@@ -97,9 +97,23 @@ class Archive:
         """Removes a segment that no manifest names any more."""
         await asyncio.to_thread(self._objects.remove, name)
 
-    async def remove_blob(self, tree: TreeId, digest: str) -> None:
-        """Removes a large text that was redacted."""
-        await asyncio.to_thread(self._objects.remove, _blob_name(tree, digest))
+    async def remove_unfinished(self, tree: TreeId, session: SessionId) -> None:
+        """Removes segments of a redacted session that a writer has not finished: they have its words, too.
+
+        A writer that lives finds its own gone, and begins anew.
+        """
+        await asyncio.to_thread(self._remove_unfinished, f"{tree}/{session}", ("",))
+
+    async def remove_blobs(self, tree: TreeId, digests: Collection[str]) -> None:
+        """Removes large texts that were redacted, also where a writer has not finished them."""
+        for digest in digests:
+            await asyncio.to_thread(self._objects.remove, _blob_name(tree, digest))
+        await asyncio.to_thread(self._remove_unfinished, f"{tree}/blobs", digests)
+
+    def _remove_unfinished(self, folder: str, named: Collection[str]) -> None:
+        for name in self._objects.unfinished(folder):
+            if any(one in name for one in named):
+                self._objects.remove(f"{folder}/{name}")
 
     async def read_segment(self, segment: Segment) -> tuple[StoredEntry, ...]:
         """The entries of one segment, checked against its hash and the chain."""

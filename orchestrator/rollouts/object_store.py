@@ -159,11 +159,17 @@ class Objects:
 
     def names(self, folder: str) -> list[str]:
         """The names right below a folder, unfinished ones left out."""
+        return [name for name in self._below(folder) if not name.endswith(_UNFINISHED)]
+
+    def unfinished(self, folder: str) -> list[str]:
+        """The names right below a folder of what a process that died, or still writes, has not finished."""
+        return [name for name in self._below(folder) if name.endswith(_UNFINISHED)]
+
+    def _below(self, folder: str) -> list[str]:
         found: list[Any] = []
         with self._asked("does not list", folder), suppress(FileNotFoundError):
             found = self._fs.ls(self._path(folder), detail=False, refresh=True)
-        names = (str(path).rstrip("/").rpartition("/")[2] for path in found)
-        return sorted(name for name in names if not name.endswith(_UNFINISHED))
+        return sorted(str(path).rstrip("/").rpartition("/")[2] for path in found)
 
     def remove(self, name: str) -> None:
         """Removes an object or a whole folder; one that is not there is removed already."""

@@ -895,6 +895,7 @@ async def _finish(storage: Storage, taken: _Redacted, still: _Owed | None) -> No
     named = {segment.name for segment in kept}
     stray = [name for name in await storage.archive.segments(claim.tree, claim.session) if name not in named]
     encoded = Manifest(tuple(kept)).encode() if manifest.segments else head.manifest
+    await storage.archive.remove_unfinished(claim.tree, claim.session)
     if stray:
         # Segments that no manifest names still have the text: the mark outlives them.
         owed = await storage.broker.logs.redacting(claim.session)
@@ -914,9 +915,12 @@ async def _rewrite(
 
 
 async def _remove_texts(storage: Storage, texts: Iterable[tuple[TreeId, str]]) -> None:
+    by_tree: dict[TreeId, list[str]] = {}
     for tree, digest in texts:
         await storage.blobs.remove(tree, digest)
-        await storage.archive.remove_blob(tree, digest)
+        by_tree.setdefault(tree, []).append(digest)
+    for tree, digests in by_tree.items():
+        await storage.archive.remove_blobs(tree, digests)
 
 
 async def _stated_in(storage: Storage, head: SessionHead, holder: _Holder) -> dict[int, bytes]:

@@ -295,6 +295,24 @@ async def test_texts_and_segments_that_nothing_names_go_too(kept: Kept, tmp_path
     assert SECRET.encode() not in await everything(kept, tmp_path)
 
 
+async def test_what_a_writer_of_the_archive_has_not_finished_goes_too(kept: Kept, tmp_path: Path) -> None:
+    session = await kept.has(*worked())
+    head = await kept.head(session)
+    digest = await kept.stored.blobs.put(head.tree, LARGE.encode())
+    folder = tmp_path / "archive" / session
+    left = [
+        folder / session / ".1-9-0a1b2c3d.jsonl.zst.00ff00ff.part",
+        folder / "blobs" / f".{digest}.zst.0f.part",
+    ]
+    others = folder / "blobs" / f".{'0' * 64}.zst.00ff00ff.part"
+    for path in (*left, others):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(SECRET.encode() if path in left else b"of another text")
+    await redacted(kept, session, find="ACME")
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    assert ([path.exists() for path in left], others.exists()) == ([False, False], True)
+
+
 def test_what_stands_instead_of_a_queued_turn_is_a_turn() -> None:
     from orchestrator.rollouts.redaction import instead_of
 
