@@ -282,7 +282,7 @@ OTHERWISE = {
     "orchestrator/folders/build.py": (4, IN_A_COPY),
     "orchestrator/folders/copy.py": (15, IN_A_COPY),
     "orchestrator/folders/keeper_process.py": (1, IN_A_COPY),
-    "orchestrator/folders/merge.py": (5, IN_A_COPY),
+    "orchestrator/folders/merge.py": (6, IN_A_COPY),
     "orchestrator/folders/packs.py": (1, IN_A_COPY),
     "orchestrator/folders/store.py": (1, IN_A_COPY),
     "orchestrator/folders/stat_cache.py": (1, IN_A_COPY),

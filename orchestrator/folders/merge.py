@@ -300,11 +300,20 @@ def entered(root: int, folders: list[bytes]) -> Iterator[tuple[int, int | None]]
 
 MOST_LOOKED_AT = 1 << 28
 """Bytes of a file that is compared with what a merge wrote."""
-STAGED, STEPS, ELSEWHERE = "staged", "steps", "elsewhere"
+STAGED, STEPS, OWED, ELSEWHERE = "staged", "steps", "owed", "elsewhere"
+"""In the folder of ours: the new and the old files, the steps of a merge that was written, those of one that
+was not or not yet, and where the staging folder is if it is not here."""
+_HALF_DONE = (
+    "the merge was broken off, and a part of it could not be taken back yet: some files of the folder are as "
+    "the merge left them, and the old ones are kept. Look at the disk and at the folder's modes, then merge "
+    "again: that begins with taking back the rest"
+)
 
 
 def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
     """Writes the steps. `work` is a folder of ours; used if files can be moved from it to the folder."""
+    if (work / OWED).exists():
+        take_back(folder, work)
     settle(work)
     if not plan.steps:
         return
@@ -313,13 +322,13 @@ def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
         staging = folder / f".dendro-merge-{os.urandom(6).hex()}"
         (work / ELSEWHERE).write_bytes(os.fsencode(staging))
     staging.mkdir()
-    written = False
+    writer = _Writer(plan.steps, folder, theirs, staging, work)
     try:
-        _Writer(plan.steps, folder, theirs, staging, work).run()
-        written = True
-    finally:
-        if not written:
+        writer.run()
+    except BaseException:
+        if writer.is_back:
             settle(work)
+        raise
 
 
 def _mount(folder: Path) -> tuple[int, str]:
@@ -341,6 +350,7 @@ def _mount(folder: Path) -> tuple[int, str]:
 def settle(work: Path) -> None:
     """Removes what a merge has left to be taken back by: it is known to be whole, or not to matter."""
     (work / STEPS).unlink(missing_ok=True)
+    (work / OWED).unlink(missing_ok=True)
     remove(_staging(work))
     (work / ELSEWHERE).unlink(missing_ok=True)
 
@@ -356,8 +366,9 @@ def _staging(work: Path) -> Path:
 def take_back(folder: Path, work: Path) -> None:
     """Takes back the last merge, which a process did not live to tell of: all of it, or what there is."""
     staging = _staging(work)
+    noted = work / (OWED if (work / OWED).exists() else STEPS)
     try:
-        steps, made = marshal.loads((work / STEPS).read_bytes())
+        steps, made = marshal.loads(noted.read_bytes())
     except FileNotFoundError:
         # Nothing was moved yet.
         settle(work)
@@ -463,6 +474,8 @@ class _Writer:
         self._work = _opened(self._stack, work)
         self._back: list[Callable[[], None]] = []
         """The steps back, in the order in which their opposites were done."""
+        self.is_back = True
+        """Whether what was moved before a step failed is where it was: the old files are not needed."""
 
     def run(self) -> None:
         """Stages, which is where a disk gets full, then moves names about."""
@@ -473,11 +486,19 @@ class _Writer:
             try:
                 for number, step in enumerate(self._steps):
                     self._move(number, step)
-            except BaseException:
-                for back in reversed(self._back):
-                    with suppress(OSError):
-                        back()
-                raise
+                os.rename(OWED, STEPS, src_dir_fd=self._work, dst_dir_fd=self._work)
+            except BaseException as error:
+                self._go_back()
+                if self.is_back:
+                    raise
+                raise outcomes.FolderError("failed", _HALF_DONE) from error
+
+    def _go_back(self) -> None:
+        for back in reversed(self._back):
+            try:
+                back()
+            except OSError:
+                self.is_back = False
 
     def _note_steps(self) -> None:
         """Writes what is about to be done, and which folders it makes."""
@@ -487,7 +508,7 @@ class _Writer:
         with suppress(FileNotFoundError):
             os.unlink(part, dir_fd=self._work)
         new_file(self._work, part, marshal.dumps((steps, list(made))), FILE)
-        os.rename(part, STEPS, src_dir_fd=self._work, dst_dir_fd=self._work)
+        os.rename(part, OWED, src_dir_fd=self._work, dst_dir_fd=self._work)
 
     def _lacking(self, path: bytes) -> Iterator[bytes]:
         """The folders around a path that are not there."""
@@ -513,8 +534,8 @@ class _Writer:
         if step.before is not None:
             self._exchange(folders, name, f"old-{number}", away=True)
         if step.after is not None:
-            with suppress(OSError):
-                self._rmdir([*folders, name])  # a folder that this merge has emptied
+            if self._is_folder(folders, name):
+                self._drop([*folders, name])
             self._exchange(folders, name, f"new-{number}", away=False)
         else:
             self._drop_folders(folders)
@@ -550,11 +571,30 @@ class _Writer:
         for depth in range(len(folders), 0, -1):
             if _has(self._theirs, folders[:depth]):
                 return
-            try:
-                self._rmdir(folders[:depth])
-            except OSError:
+            if not self._drop(folders[:depth]):
                 return
-            self._back.append(partial(self._make_folders, folders[:depth]))
+
+    def _drop(self, path: list[bytes]) -> bool:
+        """Removes a folder, unless it holds something. The one in its place on the way back is made before.
+
+        A way back must need no room: the full disk may be its reason.
+        """
+        spare = f"spare-{len(self._back)}"
+        with suppress(FileExistsError):
+            os.mkdir(spare, 0o755, dir_fd=self._stage)
+        try:
+            self._rmdir(path)
+        except OSError:
+            return False
+        self._back.append(partial(self._rename, path[:-1], path[-1], spare, away=False))
+        return True
+
+    def _is_folder(self, folders: list[bytes], name: bytes) -> bool:
+        with self._in(folders) as fd:
+            try:
+                return stat.S_ISDIR(os.stat(name, dir_fd=fd, follow_symlinks=False).st_mode)
+            except FileNotFoundError:
+                return False
 
     def _rmdir(self, path: list[bytes]) -> None:
         with self._in(path[:-1]) as fd:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.folders.build import remove
+from orchestrator.folders.git_objects import object_id
 from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Side, Step, take_back, write
 from orchestrator.folders.names import FILE
 from orchestrator.folders.outcomes import (
@@ -23,6 +26,7 @@ from orchestrator.folders.outcomes import (
     Conflict,
     Conflicted,
     Counts,
+    FolderError,
     FolderSnapshot,
     Guard,
     Merged,
@@ -198,6 +202,76 @@ def test_merge_that_fails_in_the_middle_is_undone(bench: Bench) -> None:
     with pytest.raises(NotADirectoryError):
         write(Plan(steps, ()), bench.folder, Known(), bench.root / "work")
     assert content_of(bench.folder) == before
+
+
+def _step(path: bytes, old: bytes | None, new: bytes | None) -> Step:
+    before, after = (None if it is None else Side(FILE, object_id("blob", it)) for it in (old, new))
+    return Step(path, before, after, new or b"")
+
+
+# A folder gives way to a file, and files come into folders that are not there yet.
+_CHANGING_PLACES = (
+    _step(b"a/only", b"1", None),
+    _step(b"a", None, b"now a file"),
+    _step(b"b", b"1", b"2"),
+    _step(b"new/folder/c", None, b"3"),
+)
+
+
+def full_from(monkeypatch: pytest.MonkeyPatch, at: int, *names: str) -> list[str]:
+    """Lets each of these functions of `os` fail from the one with this number on; the names of all calls."""
+    called: list[str] = []
+
+    def failing(name: str, real: Any) -> Any:
+        def fails(*given: Any, **named: Any) -> Any:
+            called.append(name)
+            if len(called) > at:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            return real(*given, **named)
+
+        return fails
+
+    for name in names:
+        monkeypatch.setattr(os, name, failing(name, getattr(os, name)))
+    return called
+
+
+def test_merge_on_a_disk_that_gets_full_at_any_step_leaves_the_folder_as_it_was(tmp_path: Path) -> None:
+    """The way back needs no room: a folder that gave way to a file is there again with what it held."""
+    for at in itertools.count():
+        bench = Bench(tmp_path / str(at))
+        bench.write({"a/only": b"1", "b": b"1"})
+        before, work = content_of(bench.folder), bench.root / "work"
+        work.mkdir()
+        with pytest.MonkeyPatch.context() as patched:
+            called = full_from(patched, at, "mkdir", "symlink")
+            with suppress(OSError):
+                write(Plan(_CHANGING_PLACES, ()), bench.folder, Known(), work)
+        if len(called) <= at:
+            assert content_of(bench.folder)[b"a"] == ("file", b"now a file")
+            break
+        assert content_of(bench.folder) == before
+        assert list(work.iterdir()) == []
+    assert at > 3
+
+
+def test_old_files_are_kept_where_a_merge_cannot_be_taken_back_and_the_next_one_begins_with_that(
+    bench: Bench,
+) -> None:
+    bench.write({"a/only": b"1", "b": b"1"})
+    before, work = content_of(bench.folder), bench.root / "work"
+    work.mkdir()
+    plan = Plan(_CHANGING_PLACES, ())
+    with pytest.MonkeyPatch.context() as patched:
+        # Behind the one that puts the list of steps in its place, three files are moved.
+        full_from(patched, 4, "rename")
+        with pytest.raises(FolderError, match=r"could not be taken back yet.*merge again") as caught:
+            write(plan, bench.folder, Known(), work)
+    assert caught.value.kind == "failed"
+    assert content_of(bench.folder) != before
+    write(Plan((), ()), bench.folder, Known(), work)
+    assert content_of(bench.folder) == before
+    assert list(work.iterdir()) == []
 
 
 _TEXT = st.lists(st.sampled_from([b"a\n", b"b\n", b"c\n", b"d\n"]), max_size=8).map(b"".join)
