@@ -162,7 +162,9 @@ def commit(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     if own.get(b"commit") == step.commit_id:
         eq, tip, released, tree_seq = map(int, own[b"result"].split())
         places = {"seq": number(own, b"seq"), "tip": tip, "eq": eq, "tree_seq": tree_seq, "now": sight.now}
-        nothing = {"pokes": [], "woken": 0, "depths": b"", "accounts": []}
+        # Whose first answer was lost is told of the accounts as they are: it warns by them.
+        accounts = Budget(tree, sight.now).accounts() if _of_budget(step) else []
+        nothing = {"pokes": [], "woken": 0, "depths": b"", "accounts": accounts}
         return replied("commit", "OK", head=own[b"head"], released=released, **places, **nothing)
     if why := _fence(step, own):
         return [b"FENCED", number(own, b"epoch"), why]

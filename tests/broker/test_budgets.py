@@ -535,7 +535,10 @@ async def test_a_commit_that_is_sent_again_is_counted_once_on_its_day(broker: Br
     first, again = await broker.commits.commit(request), await broker.commits.commit(request)
     assert isinstance(first, Committed)
     assert isinstance(again, Committed)
+    assert isinstance(first, Committed)
     assert again.seq == first.seq
+    # Its holder warns of a budget that is nearly used up by the answer that it gets.
+    assert again.budget[:3] == first.budget[:3] != ()
     assert await today(broker) == {("", "large", "jo"): Spend(7, 14, 1)}
 
 

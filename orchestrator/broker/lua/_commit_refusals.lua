@@ -67,10 +67,17 @@ local function read_own()
     created_ms = created_ms, agent_id = own.agent_id, status = status, states = states, who = who}
 end
 
+local function concerns_budget()
+  return within_budget or #settlements > 0 or #reservations > 0 or #waits > 0
+end
+
+-- Of a step whose first answer was lost: what it gave, with the accounts of now, for the worker warns by them.
 local function first_answer(own, known)
   local eq, tip, released, tree_seq = string.match(known.result, '^(%d+) (%d+) (%d+) (%d+)$')
-  return {'OK', num(own.seq), known.head, tonumber(tip), tonumber(eq), tonumber(released), tonumber(tree_seq), now_ms(),
-    {}, 0, '', {}}
+  local now = now_ms()
+  local kept = concerns_budget() and read_budget(KEYS[6], now, own.agent_id)
+  return {'OK', num(own.seq), known.head, tonumber(tip), tonumber(eq), tonumber(released), tonumber(tree_seq), now,
+    {}, 0, '', kept and accounts(kept) or {}}
 end
 
 -- Why the sender may not build on this; nothing if it may.
@@ -97,7 +104,7 @@ end
 
 -- The tree's budget behind this step: {kept, settled, day, to_wake}; nothing if the step does not touch it.
 local function draw_budget(own, known, now)
-  if not within_budget and #settlements == 0 and #reservations == 0 and #waits == 0 then return end
+  if not concerns_budget() then return end
   local budget, settled, to_wake = read_budget(KEYS[6], now, own.agent_id), {0, 0, 0}, ''
   local day = {users = {}, amounts = {}}
   for _, row in ipairs(settlements) do
