@@ -99,6 +99,11 @@ class Thread:
     """The text of messages that were told to have begun, as far as its pieces came."""
     settled: Counter[str] = field(default_factory=Counter)
     """How often each item was asked about and settled; one judged anew may be asked about again."""
+    early: set[str] = field(default_factory=set)
+    """Items that were told to be settled while the log waited still: the client's own answer ends the turn.
+
+    Who hears the thread anew where its gateway is behind that answer is asked once more, and told again.
+    """
     begun: dict[str, Heard] = field(default_factory=dict)
     """Turns that were heard from their beginnings on, without a gap."""
     gaps: bool = False
@@ -634,7 +639,9 @@ class Ears:
         if item in heard.asked.values():
             self._broken("put", session, f"is asked twice about {item}")
         again = heard.settled[item] and heard.settled[item] >= self._doors.times_asked(session, item)
-        if again and not self._doors.is_open(session, item):
+        if item in heard.early:
+            heard.early.remove(item)
+        elif again and not self._doors.is_open(session, item):
             self._broken("put", session, f"is asked about {item}, which was settled")
         heard.asked[id] = item
 
@@ -644,6 +651,8 @@ class Ears:
             self._broken("put", heard.session, f"is told that {id} is settled, which is not open")
         else:
             heard.settled[item] += 1
+            if self._doors.is_open(heard.session, item):
+                heard.early.add(item)
             self._doors.settled(self, heard.session, item, 0)
 
     # ── conversations ─────────────────────────────────────────────────────────────────────────

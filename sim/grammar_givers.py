@@ -102,6 +102,10 @@ class GiverGrammar(TreeGrammar):
         elif kind in NAMED and kind != "answer":
             check(by is not None, f"{kind} is by nobody")
 
+    def _event_session_configured(self, message: Mapping[str, Any], entry: Entry) -> None:
+        """A client configured the session, and what it replaced has ended: the next input is of anybody."""
+        self._changed_by = None
+
 
 def _digest(content: str | Mapping[str, Any]) -> str:
     return hashlib.sha256(content.encode()).hexdigest() if isinstance(content, str) else str(content["$blob"])
