@@ -38,7 +38,6 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.principals import machine_user
-from orchestrator.home import folder_of
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.model.model_client import ModelClients
 from orchestrator.private_files import make_folder
@@ -61,7 +60,7 @@ from orchestrator.sandbox.limits import half_of_memory
 from orchestrator.sandbox.policy_paths import COPIES, InvalidPolicy
 from orchestrator.sandbox.probe import SandboxSupport, in_force, probe
 from orchestrator.settings import Settings, SettingsError, TrustList
-from orchestrator.settings.private_home import is_shared, register_outside
+from orchestrator.settings.private_home import archive_outside, is_shared, register_outside
 from orchestrator.telemetry.observer import Observer, Observers
 from orchestrator.tools.custom import CustomTool
 from orchestrator.tools.exec.command import for_model
@@ -444,8 +443,11 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
         paths.append(_around(settings, told.key_file))
     paths += _own(settings, told.state)
     paths += _own(settings, register_outside(settings))
-    # Other sessions' logs, and what a session is restored from.
-    paths += _own(settings, folder_of(settings.upkeep.archive_url))
+    # Other sessions' logs, and what a session is restored from: the first of them may come in a minute.
+    if (archive := archive_outside(settings)) is not None and not is_shared(settings, archive):
+        with suppress(OSError):
+            make_folder(archive)
+        paths.append(archive)
     server = urlsplit(url)
     if server.scheme == "unix":
         socket = Path(unquote(server.path))

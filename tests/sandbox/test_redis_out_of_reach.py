@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -146,6 +147,18 @@ def test_archive_of_other_sessions_is_hidden_wherever_it_is(tmp_path: Path) -> N
     assert Path("/") not in hidden_paths(
         settings(tmp_path, "upkeep.archive_url='s3://bucket/x'"), "redis://h/0"
     )
+
+
+def test_archive_that_is_not_there_yet_is_made_and_hidden_from_the_first_command_on(tmp_path: Path) -> None:
+    archive = tmp_path / "srv" / "archive"
+    found = hidden_paths(settings(tmp_path, f"upkeep.archive_url='{archive.as_uri()}'"), "redis://h/0")
+    assert archive in found
+    assert stat.S_IMODE(archive.stat().st_mode) == 0o700
+    (tmp_path / "file").write_text("no folder")
+    blocked = tmp_path / "file" / "archive"
+    assert blocked in hidden_paths(
+        settings(tmp_path, f"upkeep.archive_url='{blocked.as_uri()}'"), "redis://h/0"
+    ), "it may be mounted later"
 
 
 def test_folder_that_commands_need_is_not_hidden_with_the_socket_in_it(tmp_path: Path) -> None:
