@@ -25,6 +25,7 @@ from collections.abc import (
     Sequence,
 )
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
 
 import orjson
@@ -87,6 +88,8 @@ MOST_ENTRIES: Final = 2_000
 """Entries that one redaction takes."""
 AT_ONCE: Final = 40
 """Entries of a commit: a fact of each, and what stands instead."""
+AT_ONCE_BYTES: Final = 384 << 10
+"""Bytes of what stands instead in a commit, where more than one entry has them: it is told twice."""
 _NO_IMAGE: Final = (
     "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAQAAAC1HAwC"
     "AAAAC0lEQVR42mNk+A8AAQUBAScY42YAAAAASUVORK5CYII="
@@ -818,8 +821,9 @@ async def _commit(holder: _Holder, held: AtRest, told: _Fold, owed: _Owed, act: 
     at: Claimed | Committed = held.claimed
     writer = LogWriter(os.urandom, found.secret, claim.epoch)
     of = f"session:{claim.session}"
-    for start in range(0, len(told.redacted), AT_ONCE):
-        some, left = told.redacted[start : start + AT_ONCE], told.redacted[start + AT_ONCE :]
+    start = 0
+    while some := _piece(told.redacted[start:]):
+        left = told.redacted[start + len(some) :]
         own = replace(owed.rests[0], seqs=tuple(entry.seq for entry, _ in left))
         marked = replace(owed, rests=(*([own] if left else ()), *owed.rests[1:]))
         stated: list[f.Fact] = [act.worker] if start == 0 else []
@@ -858,6 +862,13 @@ async def _commit(holder: _Holder, held: AtRest, told: _Fold, owed: _Owed, act: 
         if not isinstance(answer, Committed):
             raise NotRedacted(f"session {claim.session} was not redacted: {answer}")
         held.end = at = answer
+        start += len(some)
+
+
+def _piece(redacted: Sequence[tuple[StoredEntry, bytes]]) -> Sequence[tuple[StoredEntry, bytes]]:
+    """The next entries that one commit takes."""
+    sizes = accumulate(len(payload) for _, payload in redacted[:AT_ONCE])
+    return redacted[: max(1, sum(size <= AT_ONCE_BYTES for size in sizes))]
 
 
 def _line(stated: f.Fact, now_ms: int, blobs: dict[str, bytes]) -> dict[str, Any]:

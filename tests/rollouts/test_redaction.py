@@ -313,6 +313,20 @@ async def test_what_a_writer_of_the_archive_has_not_finished_goes_too(kept: Kept
     assert ([path.exists() for path in left], others.exists()) == ([False, False], True)
 
 
+async def test_entries_with_long_tables_of_numbers_are_redacted_in_several_commits(kept: Kept) -> None:
+    told = {
+        "Ok": {"content": [{"type": "text", "text": SECRET}], "structuredContent": {"rows": [*range(20_000)]}}
+    }
+    call = {"server": "s", "tool": "t", "arguments": {}}
+    ended = {"type": "mcp_tool_call_end", "call_id": "c", "invocation": call, "result": told}
+    session = await kept.has(*(Entry(e.EVENT_MSG, ended, "1") for _ in range(12)), said(SECRET))
+    head = await kept.head(session)
+    assert await redacted(kept, session, find="ACME") == 13
+    claims = [entry async for entry in kept.log(session, 99, head.seq) if b'"redacted"' in entry.payload]
+    assert len(claims) == 13
+    assert (await audit_session(kept.stored, await kept.head(session))).findings == []
+
+
 def test_what_stands_instead_of_a_queued_turn_is_a_turn() -> None:
     from orchestrator.rollouts.redaction import instead_of
 
