@@ -41,6 +41,7 @@ from orchestrator.core.counts import counted
 from orchestrator.core.facts import Claimed
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Archive, Storage
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.redaction import finish_redactions
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog, restore_session
@@ -357,9 +358,17 @@ def run_upkeep(settings: Settings, ready: Callable[[], None] | None = None) -> i
     )
     # A cron job every ten seconds would drown what is worth reading.
     logging.getLogger("arq").setLevel(logging.WARNING)
+    logging.getLogger("arq.worker").addFilter(without_trace)
     with redis_url(settings) as url:
         uvloop.run(_run(settings, url, ready))
     return 0
+
+
+def without_trace(told: logging.LogRecord) -> bool:
+    """Leaves out where in the code a job met a store that is away: each look meets it again."""
+    if told.exc_info and isinstance(told.exc_info[1], ArchiveUnavailable | Unavailable | OutOfMemory):
+        told.exc_info = None
+    return True
 
 
 async def _serve(upkeep: Upkeep, redis: RedisSettings) -> None:

@@ -20,9 +20,10 @@ from orchestrator.core.blobs import externalise
 from orchestrator.core.commit_parts import Timer, TreeEvent, TreePart
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, session_id, some_entries
 from workers import upkeep as upkeep_module
-from workers.upkeep import Upkeep, look, serve
+from workers.upkeep import Upkeep, look, serve, without_trace
 from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
 from workers.upkeep_sealing import Moved, Mover, seal_session, seal_tree_log
 
@@ -351,3 +352,18 @@ async def test_upkeep_ends_where_redis_lets_it_in_no_more(starved: type[Starved]
     starved.errors = [foreign.AuthenticationError("WRONGPASS invalid username-password pair")]
     with pytest.raises(foreign.AuthenticationError):
         await serve(cast(Any, None), RedisSettings(url="redis://127.0.0.1:1"))
+
+
+def test_store_that_is_away_is_told_of_in_a_line_and_a_defect_with_its_place(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    log = logging.getLogger("tests.jobs")
+    log.addFilter(without_trace)
+    for error in (ArchiveUnavailable("the archive is away"), KeyError("a defect")):
+        try:
+            raise error
+        except (ArchiveUnavailable, KeyError) as met:
+            log.exception("failed, %s", met)
+    away, defect = caplog.records
+    assert (away.exc_info, "the archive is away" in away.getMessage()) == (None, True)
+    assert defect.exc_info
