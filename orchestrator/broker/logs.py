@@ -358,14 +358,17 @@ class Logs(Port):
         return tuple(entry for entry in entries if first <= entry.tree_seq <= last)
 
     async def resting_trees(self, trees: Sequence[TreeId], before_ms: int) -> tuple[TreeId, ...]:
-        """Those of the trees whose logs have entries that are not sealed, the last of them as old as that."""
+        """Those of the trees whose logs have entries that are not sealed, the last of them as old as that.
+
+        A log whose last entry is damaged is left as it is.
+        """
         long = await self._in_turn(trees, lambda key: ("XLEN", key))
         with_log = [tree for tree, length in zip(trees, long, strict=True) if length]
         last = await self._in_turn(with_log, lambda key: ("XREVRANGE", key, "+", "-", "COUNT", 1))
         return tuple(
             tree
             for tree, found in zip(with_log, last, strict=True)
-            if found and _decoded(self.keys.tree(tree), found, tree_entry)[0].at_ms <= before_ms
+            if found and _is_of_before(self.keys.tree(tree), found, before_ms)
         )
 
     async def _in_turn(self, trees: Sequence[TreeId], ask: Callable[[str], Sequence[Argument]]) -> list[Any]:
@@ -488,6 +491,14 @@ def _decoded(
     except (KeyError, ValueError) as error:
         raise DamagedEntry(key, number_of(entry_id), error) from error
     return tuple(decoded)
+
+
+def _is_of_before(key: str, found: Iterable[Fielded], before_ms: int) -> bool:
+    """Whether the entry of a tree's log is so old; False for one that is none."""
+    try:
+        return _decoded(key, found, tree_entry)[0].at_ms <= before_ms
+    except DamagedEntry:
+        return False
 
 
 def _if_whole(key: str, found: Iterable[Fielded]) -> tuple[StoredEntry, ...] | None:
