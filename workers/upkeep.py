@@ -332,7 +332,9 @@ async def serve(upkeep: Upkeep, redis: RedisSettings) -> None:
             # The client library has a word of its own for a connection that is lost while arq watches a key.
             told = mapped(error)
             if not isinstance(told, Unavailable | OutOfMemory | foreign.WatchError):
-                raise
+                if told is error:
+                    raise
+                raise BrokerError(f"upkeep has no queue (upkeep.url, else redis.url): {told}") from error
             log.warning("no upkeep without its queue, trying again: %s", told)
         finally:
             await _close(worker, queue)

@@ -306,7 +306,7 @@ def mapped(error: Exception) -> Exception:
         return _few_rights(error)
     if isinstance(error, foreign.AuthenticationError | foreign.AuthorizationError):
         return Misconfigured(
-            f"Redis refused the credentials: {error}; check the user and password in the URL"
+            f"Redis refused the credentials: {_said(error)}; check the user and password in the URL"
         )
     if isinstance(error.__context__, ssl.SSLCertVerificationError):
         return Unavailable(
@@ -314,7 +314,7 @@ def mapped(error: Exception) -> Exception:
             "name its authority in the URL (?ssl_ca_certs=/path), and the server as its certificate does"
         )
     if isinstance(error, foreign.ConnectionError | foreign.TimeoutError | OSError | asyncio.TimeoutError):
-        return Unavailable(f"no answer from Redis: {error}")
+        return Unavailable(f"no answer from Redis: {_said(error)}")
     if isinstance(error, foreign.OutOfMemoryError):
         return OutOfMemory(f"Redis is out of memory: {error}; raise maxmemory or delete old sessions")
     if isinstance(error, foreign.ReadOnlyError):
@@ -326,6 +326,11 @@ def mapped(error: Exception) -> Exception:
     if isinstance(error, foreign.ResponseError):
         return _mapped_response(error)
     return error
+
+
+def _said(error: Exception) -> str:
+    """Its words as a part of a sentence."""
+    return str(error).rstrip(".")
 
 
 def _mapped_response(error: foreign.ResponseError) -> Exception:

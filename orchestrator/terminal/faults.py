@@ -61,6 +61,8 @@ def report(error: Exception) -> int:
 
 def explain(error: Exception) -> tuple[str, ExitCode]:
     """The line for an error, and the exit code that goes with it."""
+    while isinstance(error, ExceptionGroup):
+        error = error.exceptions[0]
     if isinstance(error, Fault):
         return _one_line(error), error.code
     if isinstance(error, _misuse()):
@@ -90,8 +92,7 @@ def _debugs() -> bool:
 
 def _is_interrupt(error: BaseException) -> bool:
     """Ctrl-C while a class is made: Python 3.11 makes an error of its own of what `__set_name__` meets."""
-    cause = error.__cause__
-    return isinstance(error, KeyboardInterrupt) or (cause is not None and _is_interrupt(cause))
+    return isinstance(error, KeyboardInterrupt) or isinstance(error.__cause__, KeyboardInterrupt)
 
 
 def _one_line(error: Exception) -> str:

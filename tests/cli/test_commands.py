@@ -343,6 +343,14 @@ sys.meta_path.insert(0, CtrlC())
 from orchestrator.cli.start import main
 main()
 """
+CAUSE_OF_ITSELF = """
+from orchestrator.terminal.faults import Fault, report
+inner, outer = Fault("not now"), Fault("in vain")
+try:
+    raise inner from outer
+except Fault: outer.__cause__ = inner
+raise SystemExit(report(ExceptionGroup("in a task", [ExceptionGroup("in another", [inner])])))
+"""
 INTERRUPTED_IN_A_CLASS = """
 from orchestrator.terminal.faults import report
 class CtrlC:
@@ -357,6 +365,12 @@ except KeyboardInterrupt as error: raise SystemExit(report(error))
 def test_ctrl_c_while_a_command_is_loaded_ends_it_without_a_word(script: str) -> None:
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stderr) == (130, "")
+
+
+def test_error_of_a_task_whose_causes_are_a_circle_is_told_by_itself() -> None:
+    words = [sys.executable, "-c", CAUSE_OF_ITSELF]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stderr) == (1, "dendro: not now\n")
 
 
 @pytest.mark.parametrize("command", ["sessions", "workers", "approvals"])

@@ -12,7 +12,7 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.errors import Unavailable
+from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.records import Heard
 from orchestrator.config_keys import RedisSettings
 from orchestrator.core import entries as e
@@ -350,7 +350,7 @@ async def test_upkeep_tries_again_whatever_redis_cannot_do_now(starved: type[Sta
 
 async def test_upkeep_ends_where_redis_lets_it_in_no_more(starved: type[Starved]) -> None:
     starved.errors = [foreign.AuthenticationError("WRONGPASS invalid username-password pair")]
-    with pytest.raises(foreign.AuthenticationError):
+    with pytest.raises(BrokerError, match=r"upkeep has no queue \(upkeep\.url, .*pair; check the user"):
         await serve(cast(Any, None), RedisSettings(url="redis://127.0.0.1:1"))
 
 
