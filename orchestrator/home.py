@@ -12,8 +12,9 @@ FILE_URL = "file:///"
 
 
 def user_home(environ: Mapping[str, str]) -> Path:
-    """The user's home folder."""
-    return Path(environ.get("HOME") or pwd.getpwuid(os.getuid()).pw_dir)
+    """The user's home folder; a `HOME` that is no whole path would begin where each process does."""
+    given = environ.get("HOME", "")
+    return Path(given if given.startswith("/") else pwd.getpwuid(os.getuid()).pw_dir)
 
 
 def data_home(given: str | None, environ: Mapping[str, str], cwd: Path) -> Path:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import re
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.config_keys import ModelPrice
+from orchestrator.home import data_home, user_home
 from orchestrator.settings import (
     Settings,
     SettingsError,
@@ -521,3 +523,12 @@ def test_profiles_that_were_not_chosen_are_not_judged(load: Load) -> None:
     assert load(file).warnings == ()
     with pytest.raises(SettingsError, match="approval_policy"):
         load(file, profile="old")
+
+
+@pytest.mark.parametrize("given", [None, "", "relative"])
+def test_home_that_is_no_whole_path_is_that_of_the_users_account(given: str | None) -> None:
+    environ = {} if given is None else {"HOME": given}
+    account = Path(pwd.getpwuid(os.getuid()).pw_dir)
+    assert user_home(environ) == account
+    assert data_home(None, environ, Path("/here")) == account / ".local/share/dendro"
+    assert user_home({"HOME": "/home/ann"}) == Path("/home/ann")

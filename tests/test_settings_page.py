@@ -35,6 +35,16 @@ def test_configuration_page_is_up_to_date() -> None:
     assert page == configuration_page(), "run: python -m tests.configuration_page > docs/configuration.md"
 
 
+def test_settings_that_texts_of_the_program_name_are_there() -> None:
+    keys = {spec.key or name for record in KEYED_RECORDS for name, spec in settings_of(record)}
+    sections = {key.partition(".")[0] for key in keys if "." in key} | {"archive"}
+    named = re.compile(rf"`((?:{'|'.join(sorted(sections))})\.[a-z_]+)`")
+    for package in ("orchestrator", "workers"):
+        for file in (REPOSITORY / package).rglob("*.py"):
+            unknown = {*named.findall(file.read_text())} - keys
+            assert unknown <= {"chain.mac"}, file
+
+
 def test_page_writes_figures_in_full() -> None:
     assert "default: `8388608` · `DENDRO_WIRE_LINE_LIMIT_BYTES`" in configuration_page()
     assert "default: `300000`" in configuration_page()

@@ -12,6 +12,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from importlib import import_module
+from io import TextIOWrapper
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -222,12 +223,20 @@ def open_missing() -> None:
             setattr(sys, name, open(number, mode, closefd=False))  # noqa: SIM115
 
 
+def escape_what_lacks() -> None:
+    """Lets streams of another encoding than UTF-8 write `✓` as `\\u2713`, where it would be an error."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
+
+
 def main() -> None:
     """The console script."""
     # A start makes 80,000 objects that stay: a search for cycles among them would find none. Processes that
     # live long settle their heap when they have begun.
     gc.set_threshold(100_000)
     open_missing()
+    escape_what_lacks()
     try:
         app(args=hoisted(sys.argv[1:]), prog_name="dendro")
     except Exception as error:

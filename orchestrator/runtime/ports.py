@@ -62,7 +62,7 @@ from orchestrator.tools.tool_context import CallSite, DeltaSink
 
 NOT_SERVED = (
     "this worker makes no folders, and the session's is one that any worker makes. Set `workspace.root` and "
-    "`archive.url` for all workers of the session's pool, start them again, and send the input again"
+    "`upkeep.archive_url` for all workers of the session's pool, start them again, and send the input again"
 )
 
 
