@@ -57,7 +57,7 @@ class CallGrammar(Reading):
             self._said(task, text_of(item))
         elif kind == "message" and task["kind"] == "shell" and not text_of(item).startswith(CONTEXT):
             self._ran(task, text_of(item))
-        elif kind == "message" and task["steered"] and dict(item) == dict(task["steered"][0]):
+        elif kind == "message" and task["steered"] and self.was(item) == self.was(task["steered"][0]):
             task["steered"].pop(0)
         elif kind in CALLS and task["request"]:
             check(task["request"] == "turn", "a compaction asks for a call")

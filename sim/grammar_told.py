@@ -67,7 +67,7 @@ class ToldGrammar(CallGrammar):
             self._due.append(("the end of an interrupted turn", _interrupted))
         if task is None or item.get("role") != "user":
             return
-        if task["steered"] and dict(item) == dict(task["steered"][0]):
+        if task["steered"] and self.was(item) == self.was(task["steered"][0]):
             left = [id for id, call in task["calls"].items() if not call["output"]]
             check(not left, f"{text_of(item)!r} joins before {left} have their outputs")
         if task["id"].startswith("spawn-") and not task["given"] and not text_of(item).startswith(CONTEXT):

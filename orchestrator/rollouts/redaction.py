@@ -607,10 +607,14 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
     for rest in rests:
         await _go_on(found, storage, rest.session, act.worker)
     trees = {plan.heads[session].tree for session in plan.entries}
-    for who in sorted(plan.people - {""}):
-        await found.broker.requests.forget_prompts(who, plan.has)
-    await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
     owed = _Owed(tuple(text for text in plan.texts if text[0] in trees), rests)
+
+    async def first() -> None:
+        for who in sorted(plan.people - {""}):
+            await found.broker.requests.forget_prompts(who, plan.has)
+        await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
+
+    holder.first = first
     async with holder:
         return await _redact_sessions(holder, storage, owed, act)
 
@@ -622,6 +626,8 @@ class _Holder:
     found: LogSource
     worker: str
     held: list[AtRest] = field(default_factory=list)
+    first: Callable[[], Awaitable[None]] | None = None
+    """Done before the first session is changed, when nothing refuses that any more."""
 
     async def claim(self, head: SessionHead) -> AtRest:
         """Takes a session at rest; raises `NotRedacted` where a worker has it."""
@@ -725,6 +731,9 @@ async def _redact_session(holder: _Holder, rest: _Rest, owed: _Owed, act: Act) -
     told = await _Fold(holder, head, rest).run(held.claimed.seq, held.claimed.head)
     if told.state.task is not None or told.state.queue:
         raise NotRedacted(_in_a_task(session))
+    if holder.first is not None:
+        await holder.first()
+        holder.first = None
     await _commit(holder, held, told, owed, act)
     return _Redacted(holder, held, len(told.redacted), told.stated)
 

@@ -835,7 +835,7 @@ async def test_prompts_of_all_who_gave_words_go_and_first_so_that_a_second_call_
         raise ConnectionError
 
     with monkeypatch.context() as patched:
-        patched.setattr(redaction, "_redact_session", dies)
+        patched.setattr(redaction, "_commit", dies)
         with pytest.raises(ConnectionError):
             await redact(kept, kept.stored, plan, ACT)
     for who in ("ann@host", "bob@host"):
@@ -892,11 +892,14 @@ async def test_state_that_the_words_carry_is_not_changed(kept: Kept, monkeypatch
     def another(line: dict[str, Any], _: object) -> dict[str, Any]:
         return {**line, "type": "event_msg"}
 
+    await kept.broker.requests.add_to_history("ann@host", "k", (session, f"look: {SECRET}"), b"12345678")
+    prompts = await kept.broker.requests.history_head("ann@host", b"12345678")
     plan = await planned(kept, session, 6)
     monkeypatch.setattr(redaction, "instead_of", another)
     with pytest.raises(NotRedacted, match="another state"):
         await redact(kept, kept.stored, plan, ACT)
     assert (await kept.head(session)).holder is None
+    assert await kept.broker.requests.history_entry("ann@host", prompts.log_id, 0) is not None
 
 
 async def test_forks_lose_what_they_had_inherited(kept: Kept, tmp_path: Path) -> None:
