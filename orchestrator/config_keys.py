@@ -802,7 +802,8 @@ class ChainSettings(Table):
     @model_validator(mode="after")
     def _named_and_short(self) -> Self:
         if self.key is not None and not self.key_id:
-            raise conflict("chain.key_id", "''", "a chain secret needs a name, such as 2026-01")
+            needs = "a chain secret needs a name: set this key, or DENDRO_CHAIN_KEY_ID, such as 2026-01"
+            raise conflict("chain.key_id", "''", needs)
         if self.key is not None and len(self.key.encode()) > 64:
             raise conflict("chain.secret", "(hidden)", "at most 64 bytes")
         return self

@@ -354,7 +354,10 @@ def test_policy_is_written_as_the_protocol_has_it(load: Load) -> None:
         ("request_max_retries = 101", "request_max_retries = 101: at most 100"),
         ("stream_idle_timeout_ms = 0", "stream_idle_timeout_ms = 0: at least 1"),
         ("[shell_environment_policy.set]\nA = [1]", "set.A = (hidden): a table of strings"),
-        ("[chain]\nsecret = 'x'", "chain.key_id = '': a chain secret needs a name"),
+        (
+            "[chain]\nsecret = 'x'",
+            "chain.key_id = '': a chain secret needs a name: set this key, or DENDRO_CHAIN_KEY_ID",
+        ),
         ("model = ", "not TOML"),
     ],
 )

@@ -102,6 +102,11 @@ def summary(folded: Folded) -> Iterator[str]:
 
     if folded.kind is not None:
         yield f"file       {KINDS[folded.kind]}"
+    if folded.unchecked:
+        # Nothing was folded: the state is that of a session to which nothing was ever said.
+        yield f"chain      {_chain(folded)}"
+        yield f"live fold  {_live(folded)}"
+        return
     for name, value in _facts(folded.state):
         yield f"{name:<10} {plain(value)}"
     left_out = f", {folded.omitted} facts left out" if folded.omitted else ""
@@ -159,6 +164,8 @@ def _live(folded: Folded) -> str:
 
 
 def _why_not(folded: Folded) -> str:
+    if folded.redacted:
+        return f"{counted(folded.redacted, 'entry')} in the log {'was' if folded.redacted == 1 else 'were'} redacted"
     if not folded.complete:
         return "the file does not hold every entry"
     if folded.live is None:

@@ -85,7 +85,7 @@ def verify(
     dendro verify 0199a2b4 --expect-head 118:6c1f…
     dendro verify 0199a2b4 --tree --workspaces
     dendro verify run.zip --trust auditor.json --receipt r.json
-    DENDRO_CHAIN_SECRET=… dendro verify session.jsonl
+    DENDRO_CHAIN_KEY_ID=2026-01 DENDRO_CHAIN_SECRET=… dendro verify session.jsonl
     """
     import asyncio
 

@@ -348,7 +348,9 @@ async def fold_entries(
         except OverflowError as error:
             raise BrokenLog(f"entry {seq + 1} has a number that no entry can have") from error
         if stored.seq != seq + 1 or head != stored.chain:
-            raise BrokenLog(f"entry {seq + 1} does not follow from the one before it")
+            # Under another key, or none, nothing follows from the first entry on.
+            key = "; the log may be keyed by another chain.secret than this worker has" if seq == 0 else ""
+            raise BrokenLog(f"entry {seq + 1} does not follow from the one before it{key}")
         seq += 1
         if not shows_only(payload):
             state = evolve(state, decode_entry(payload), seq)

@@ -427,6 +427,8 @@ def test_log_whose_key_is_not_configured_ends_with_2_and_with_it_with_0_or_1(
         for source in (asking, str(file), str(kept.file(f"{asking}.jsonl", tmp_path))):
             replayed = machine.run("replay", source)
             assert (replayed.returncode, told in replayed.stdout) == (2, True), replayed.stdout
+            shown_alone = {line.split(" ")[0] for line in replayed.stdout.splitlines()}
+            assert shown_alone <= {"file", "chain", "live"}, "nothing is told of what was not folded"
         there = machine.under(**kept.environ)
         assert there.run("verify", asking).returncode == 0
         redis.hset(KEYS.session(asking), "pool", "elsewhere")

@@ -7,6 +7,7 @@ from pathlib import Path
 import orjson
 import pytest
 
+from orchestrator.cli.replay import summary
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import BrokenLink, ChainKey, payload_digest
@@ -182,3 +183,8 @@ async def test_state_that_differs_from_the_live_one_does_not_match(kept: Kept) -
     meta = orjson.loads(head.meta) | {"state_sha256": "0" * 64}
     await kept.redis.hset(kept.broker.keys.session(head.session), "meta", orjson.dumps(meta))
     assert (await fold_session(kept, await kept.head(head.session), None)).matches is False
+
+
+def test_session_whose_words_were_redacted_has_no_fold_to_compare_and_says_why() -> None:
+    told = list(summary(Folded(None, seq=4, lines=4, redacted=2)))
+    assert told[-1] == "live fold  nothing to compare: 2 entries in the log were redacted"

@@ -178,3 +178,12 @@ async def test_entry_with_a_number_that_none_can_have_is_a_broken_log() -> None:
     log.entries[1] = replace(log.entries[1], epoch=10**30)
     with pytest.raises(BrokenLog, match="a number that no entry can have"):
         await log.folded()
+
+
+async def test_log_under_another_key_is_told_of_as_such_at_its_first_entry_alone() -> None:
+    log = Log("a", "b")
+    with pytest.raises(BrokenLog, match=r"entry 1 does not follow .*; the log may be keyed by another"):
+        await folded(cast(FoldSource, log), log.end, secret=b"a key of sixteen")
+    log.entries[1] = replace(log.entries[1], chain=bytes(32))
+    with pytest.raises(BrokenLog, match=r"entry 2 does not follow from the one before it$"):
+        await log.folded()
