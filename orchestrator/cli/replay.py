@@ -165,7 +165,8 @@ def _live(folded: Folded) -> str:
 
 def _why_not(folded: Folded) -> str:
     if folded.redacted:
-        return f"{counted(folded.redacted, 'entry')} in the log {'was' if folded.redacted == 1 else 'were'} redacted"
+        verb = "was" if folded.redacted == 1 else "were"
+        return f"{counted(folded.redacted, 'entry')} in the log {verb} redacted"
     if not folded.complete:
         return "the file does not hold every entry"
     if folded.live is None:
