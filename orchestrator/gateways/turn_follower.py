@@ -83,6 +83,8 @@ class TurnFollower:
         self._turn = ""
         self.error = ""
         """The last error of the turn; empty if there was none."""
+        self._errors: dict[str, str] = {}
+        """The last error under each id: one of another submission is none of a turn."""
 
     @property
     def turn(self) -> str:
@@ -110,10 +112,14 @@ class TurnFollower:
             return None
         match told:
             case Error(message=message):
-                self.error = whole(message)
+                self._errors[event.id] = whole(message)
+                if self._id is not None:
+                    self.error = whole(message)
             case TaskComplete(last_agent_message=answer):
+                self.error = self._errors.get(event.id, "")
                 return Completed(answer)
             case _ if event.kind is TurnAborted:
+                self.error = self._errors.get(event.id, "")
                 # The reason may be one of a newer version.
                 return Aborted(str(event.msg["reason"]))
             case _:

@@ -100,6 +100,17 @@ def test_without_a_terminal_an_approval_parks_the_session_for_whoever_comes(mach
     assert (machine.folder / "made.txt").exists()
 
 
+def test_second_answer_that_comes_too_late_is_no_failure_of_the_turn(machine: Machine) -> None:
+    with machine.model(TOUCH, says("done")) as user:
+        assert user.run("run", "go", *UNTRUSTED).returncode == 3
+        [session] = user.session_ids()
+        for answer in ("--deny", "--allow"):
+            assert "handed in" in user.run("approvals", session, answer, "*").stdout
+        resumed = user.run("run", "--resume", session)
+        assert "was already decided: denied" in resumed.stdout + resumed.stderr
+        assert resumed.returncode == 0, resumed.stderr
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in TRANSCRIPTS.iterdir() if path.is_dir()))
 def test_every_recorded_rollout_folds_as_a_file(name: str) -> None:
     from orchestrator.rollouts.replay import fold_file
