@@ -78,7 +78,7 @@ async def _kill(running: Fleet, account: Account, number: int, after_s: float) -
             if event.type == "exec_command_begin":
                 break
         workspace = running.lab.workspace
-        while not any(workspace.glob("before-*")):
+        while not any(file.stat().st_size for file in workspace.glob("before-*")):
             time.sleep(0.001)
         time.sleep(after_s)
         died, claimed = await kills(running, session)
