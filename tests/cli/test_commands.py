@@ -225,7 +225,7 @@ def test_proto_leaves_a_parked_session_whose_request_is_no_longer_among_the_even
 def test_help_of_the_model_stub_names_every_behaviour(machine: Machine) -> None:
     shown = machine.under(COLUMNS="200").run("model-stub", "--help").stdout
     refusal = machine.run("model-stub", "--behaviour", "none").stderr
-    names = refusal.split("choose ")[1].split(" (")[0].replace(" or ", ", ").split(", ")
+    names = refusal.split("choose ")[1].split(" (")[0].strip().replace(" or ", ", ").split(", ")
     assert names == ["echo", "survey", "tree", "instant", "shell:N"]
     assert [name for name in names if name not in shown] == []
 
