@@ -89,7 +89,8 @@ async def _kill(running: Fleet, account: Account, number: int, after_s: float) -
     account.recoveries_s.append(claimed - died)
     account.lines += len(before) + len(after)
     if not before or not after:
-        account.violations.append(f"kill {number}: a command has written nothing")
+        which = "second" if before else "first"
+        account.violations.append(f"kill {number}: the {which} command has written nothing")
     elif before[-1] >= min(after[0], claimed):
         account.violations.append(
             f"kill {number}: the first command wrote {before[-1] - died:.4f} s behind its worker's death, "
