@@ -17,17 +17,17 @@ from tests.core.driver import Session
 from tests.core.driver import op as parsed
 
 PORTABLE = State(
-    facts=SessionFacts(session_id=SessionId("s"), tree_id=TreeId("t"), portable=PortableFolder("/ws", "work"))
+    facts=SessionFacts(session_id=SessionId("s"), tree_id=TreeId("t"), portable=PortableFolder("/ws", "main"))
 )
 SAID = (TextInput(text="hello"),)
 
 
-@pytest.mark.parametrize("cwd", ["/ws/t/work", "/ws/t/work/sub", "sub", "/ws/t/work/./sub/.."])
+@pytest.mark.parametrize("cwd", ["/ws/t/main", "/ws/t/main/sub", "sub", "/ws/t/main/./sub/.."])
 def test_turn_may_work_anywhere_in_its_portable_folder(cwd: str) -> None:
     assert folder_fault(PORTABLE, ops.OverrideTurnContext(cwd=cwd)) is None
 
 
-@pytest.mark.parametrize("cwd", ["/srv", "/ws/t", "/ws/t/worker", "/ws/t/work/../../x", "../x", "/"])
+@pytest.mark.parametrize("cwd", ["/srv", "/ws/t", "/ws/t/mainly", "/ws/t/main/../../x", "../x", "/"])
 def test_turn_outside_of_its_portable_folder_is_refused(cwd: str) -> None:
     ways = (
         ops.OverrideTurnContext(cwd=cwd),
@@ -35,14 +35,14 @@ def test_turn_outside_of_its_portable_folder_is_refused(cwd: str) -> None:
         ops.UserInput(items=SAID, overrides=ops.OverrideTurnContext(cwd=cwd)),
     )
     for op in ways:
-        assert "is outside of /ws/t/work" in str(folder_fault(PORTABLE, op))
+        assert "is outside of /ws/t/main" in str(folder_fault(PORTABLE, op))
         assert folder_fault(State(), op) is None
 
 
 def test_folder_is_named_from_where_the_turns_work() -> None:
-    below = replace(PORTABLE, settings=replace(PORTABLE.settings, cwd="/ws/t/work/a"))
+    below = replace(PORTABLE, settings=replace(PORTABLE.settings, cwd="/ws/t/main/a"))
     assert folder_fault(below, ops.OverrideTurnContext(cwd="../b")) is None
-    assert "/ws/t/work/a/../../x is outside" in str(
+    assert "/ws/t/main/a/../../x is outside" in str(
         folder_fault(below, ops.OverrideTurnContext(cwd="../../x"))
     )
 
@@ -51,7 +51,7 @@ def test_root_outside_of_a_portable_folder_is_refused() -> None:
     def asked(root: str) -> ops.OverrideTurnContext:
         return ops.OverrideTurnContext(sandbox_policy=WorkspaceWrite(writable_roots=(root,)))
 
-    assert folder_fault(PORTABLE, asked("/ws/t/work/build")) is None
+    assert folder_fault(PORTABLE, asked("/ws/t/main/build")) is None
     assert "writable_roots" in str(folder_fault(PORTABLE, asked("/data")))
     assert folder_fault(State(), asked("/data")) is None
 
@@ -64,7 +64,7 @@ def test_folder_of_a_session_that_is_there_is_not_settled_again() -> None:
 
 @pytest.mark.parametrize("type", ["override_turn_context", "configure_session"])
 def test_portable_session_that_is_told_to_work_elsewhere_answers_with_an_error(type: str) -> None:
-    session = Session(facts={"portable": portable_wire(PortableFolder("/ws", "work"))})
+    session = Session(facts={"portable": portable_wire(PortableFolder("/ws", "main"))})
     before = session.state.settings
     told = session.submit(parsed(type, cwd="/srv"), "x1")
     assert told.types == ["error"]
