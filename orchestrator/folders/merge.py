@@ -314,7 +314,8 @@ def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
     """Writes the steps. `work` is a folder of ours; used if files can be moved from it to the folder."""
     if (work / OWED).exists():
         take_back(folder, work)
-    settle(work)
+    else:
+        settle(work)
     if not plan.steps:
         return
     staging = work / STAGED

@@ -866,10 +866,9 @@ async def _commit(holder: _Holder, held: AtRest, told: _Fold, owed: _Owed, act: 
         await holder.stay()
         await found.texts.store(claim.tree, told.blobs if start == 0 else {})
         answer = await found.broker.commits.commit(request)
-        if not isinstance(answer, Committed) and start:
-            raise NotRedacted(f"session {claim.session} was redacted in part, and {_GOES_ON}: {answer}")
         if not isinstance(answer, Committed):
-            raise NotRedacted(f"session {claim.session} was not redacted: {answer}")
+            came = f"was redacted in part, and {_GOES_ON}" if start else "was not redacted"
+            raise NotRedacted(f"session {claim.session} {came}: {answer}")
         held.end = at = answer
         start += len(some)
 

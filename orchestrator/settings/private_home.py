@@ -205,13 +205,16 @@ def _close(path: Path) -> None:
 
 def archive_outside(settings: Settings) -> Path | None:
     """The archive's folder, where it is one outside of the home."""
-    folder = folder_of(settings.upkeep.archive_url)
-    return None if folder is None or folder.is_relative_to(settings.home) else folder
+    return _outside(settings, settings.upkeep.archive_url)
 
 
 def register_outside(settings: Settings) -> Path | None:
     """The folder of the registers, where it is one outside of the home."""
-    folder = folder_of(settings.receipts.url or "")
+    return _outside(settings, settings.receipts.url or "")
+
+
+def _outside(settings: Settings, url: str) -> Path | None:
+    folder = folder_of(url)
     return None if folder is None or folder.is_relative_to(settings.home) else folder
 
 
