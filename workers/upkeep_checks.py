@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Sequence
 
 from orchestrator.broker.claims import Claims
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Fired, Heard, SessionHead
 from orchestrator.broker.worker_state import decoded
@@ -17,6 +17,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.full_log import head_of
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 
 log = logging.getLogger("dendro.upkeep")
 
@@ -79,6 +80,13 @@ async def verify_some(storage: Storage, sessions: Sequence[SessionId]) -> int:
         try:
             link = await verify_session(storage, session)
         except UnknownSession:
+            continue
+        except ArchiveUnavailable as error:
+            log.warning("session %s: not verified, as the archive does not answer: %s", session, error)
+            continue
+        except Corrupt as error:
+            broken += 1
+            log.error("session %s: it was altered or is damaged: %s", session, error)
             continue
         if link is not None:
             broken += 1
@@ -167,7 +175,10 @@ class Looks:
         fresh = [session for session in dict.fromkeys(sessions) if session not in read]
         read.update(fresh)
         for start in range(0, len(fresh), PAGE):
-            heads = await logs.heads(fresh[start : start + PAGE])
+            damaged: list[Corrupt] = []
+            heads = await logs.heads(fresh[start : start + PAGE], damaged)
+            for error in damaged:
+                log.error("session left out: %s", error)
             self._pools |= {head.pool for head in heads}
             yield heads
 

@@ -88,6 +88,9 @@ class Logs(Port):
     async def head(self, session: SessionId) -> SessionHead | None:
         """The head of a session, or None if there is no such session."""
         values = await self._connection.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
+        return self._head(session, values)
+
+    def _head(self, session: SessionId, values: Sequence[bytes | None]) -> SessionHead | None:
         try:
             return session_head(session, values)
         except ValueError as error:
@@ -98,16 +101,29 @@ class Logs(Port):
         rows = [("ZCARD", self.keys.sessions(shard)) for shard in range(self.config.shards)]
         return sum(await self._connection.commands(rows))
 
-    async def heads(self, sessions: Sequence[SessionId]) -> tuple[SessionHead, ...]:
-        """The heads of the sessions that exist, in the order given."""
+    async def heads(
+        self, sessions: Sequence[SessionId], damaged: list[Corrupt] | None = None
+    ) -> tuple[SessionHead, ...]:
+        """The heads of the sessions that exist, in the order given.
+
+        Raises `Corrupt` for one that cannot be read; with `damaged` such a one is left out and put there.
+        """
         found: list[SessionHead] = []
         # More at once would be long, and would go over a connection of their own: half again the CPU.
         for start in range(0, len(sessions), _HEADS):
             some = sessions[start : start + _HEADS]
             rows = [("HMGET", self.keys.session(session), *HEAD_FIELDS) for session in some]
             values = await self._connection.commands(rows)
-            heads = (session_head(i, row) for i, row in zip(some, values, strict=True))
-            found += [head for head in heads if head is not None]
+            for one, row in zip(some, values, strict=True):
+                try:
+                    head = self._head(one, row)
+                except Corrupt as error:
+                    if damaged is None:
+                        raise
+                    damaged.append(error)
+                    continue
+                if head is not None:
+                    found.append(head)
         return tuple(found)
 
     async def newest(self, limit: int) -> tuple[SessionId, ...]:

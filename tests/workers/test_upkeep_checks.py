@@ -12,7 +12,7 @@ import pytest
 from redis import exceptions as foreign
 
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError, Corrupt, Unavailable
 from orchestrator.broker.records import Heard
 from orchestrator.config_keys import RedisSettings
 from orchestrator.core import entries as e
@@ -24,7 +24,7 @@ from orchestrator.rollouts.object_store import ArchiveUnavailable
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, session_id, some_entries
 from workers import upkeep as upkeep_module
 from workers.upkeep import Upkeep, look, serve, without_trace
-from workers.upkeep_checks import Round, fire_timers, unattended, verify_session, verify_some
+from workers.upkeep_checks import Looks, Round, fire_timers, unattended, verify_session, verify_some
 from workers.upkeep_sealing import Moved, Mover, seal_session, seal_tree_log
 
 pytestmark = pytest.mark.realredis
@@ -59,6 +59,53 @@ async def test_altered_log_is_reported(
     (report,) = caplog.messages
     assert f"session {author.session}" in report
     assert "at 50" in report
+
+
+async def test_sessions_behind_one_that_cannot_be_read_are_looked_at_all_the_same(
+    mover: Mover,
+    storage: Storage,
+    connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    sealed, damaged, lost = (
+        await _half_sealed(mover),
+        await Author(storage).is_born(),
+        await _half_sealed(mover),
+    )
+    sound = await Author(storage).is_born()
+    await connection.command("HSET", storage.broker.keys.session(damaged.session), "seq", "many")
+    await connection.command("XDEL", storage.broker.keys.rollout(lost.session), "60-0")
+    bytes_of = storage.archive._objects.get
+
+    def away_for_one(name: str) -> Any:
+        if str(sealed.session) in name:
+            raise ArchiveUnavailable("no answer from the store")
+        return bytes_of(name)
+
+    monkeypatch.setattr(storage.archive._objects, "get", away_for_one)
+    sessions = [each.session for each in (sealed, damaged, lost, sound)]
+    with caplog.at_level(logging.WARNING, "dendro.upkeep"):
+        assert await verify_some(storage, sessions) == 2
+        seen = [
+            head.session
+            async for heads in Looks().pages(storage.broker.logs, storage.broker.claims, NOON_MS, None)
+            for head in heads
+        ]
+    assert set(seen) == set(sessions) - {damaged.session}
+    told = "\n".join(caplog.messages)
+    assert f"session {sealed.session}: not verified, as the archive does not answer" in told
+    assert f"session {damaged.session}: it was altered or is damaged" in told
+    assert f"session {lost.session}: its log was altered" in told
+    assert "session left out: key" in told
+    assert str(sound.session) not in told
+
+
+async def test_list_names_the_session_that_cannot_be_read(storage: Storage, connection: Connection) -> None:
+    damaged = await Author(storage).is_born()
+    await connection.command("HSET", storage.broker.keys.session(damaged.session), "seq", "many")
+    with pytest.raises(Corrupt, match=str(damaged.session)):
+        await storage.broker.logs.sessions()
 
 
 async def test_log_that_lost_its_end_is_reported(
