@@ -281,13 +281,13 @@ async def telling_unserved(client: Client, session: SessionId) -> AsyncIterator[
     import asyncio
 
     from orchestrator.cli.invocation import print_on_stderr
-    from orchestrator.views.sessions import no_worker
+    from orchestrator.views.sessions import unserved
 
     async def tell() -> None:
         await asyncio.sleep(UNSERVED_S)
         head = await client.head(session)
-        if head is not None and not head.holder and head.has_unread:
-            print_on_stderr(no_worker(head.pool))
+        if head is not None and (warning := unserved(head)):
+            print_on_stderr(warning)
 
     telling = asyncio.create_task(tell())
     try:

@@ -69,6 +69,10 @@ End = Completed | Aborted | Refused | Quarantined
 """How the wait for a turn ends. That the session was deleted is an `UnknownSession` of the follower's."""
 
 
+MOST_ERRORS = 100
+"""Ids whose last error a follower of whatever turn ends first keeps."""
+
+
 class TurnFollower:
     """The turn of one submission."""
 
@@ -84,7 +88,7 @@ class TurnFollower:
         self.error = ""
         """The last error of the turn; empty if there was none."""
         self._errors: dict[str, str] = {}
-        """The last error under each id: one of another submission is none of a turn."""
+        """The last error under each of the newest ids: one of another submission is none of a turn."""
 
     @property
     def turn(self) -> str:
@@ -112,7 +116,10 @@ class TurnFollower:
             return None
         match told:
             case Error(message=message):
+                self._errors.pop(event.id, None)
                 self._errors[event.id] = whole(message)
+                if len(self._errors) > MOST_ERRORS:
+                    del self._errors[next(iter(self._errors))]
                 if self._id is not None:
                     self.error = whole(message)
             case TaskComplete(last_agent_message=answer):

@@ -46,7 +46,7 @@ from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import visible
 from orchestrator.views.find import short_id
-from orchestrator.views.sessions import no_worker
+from orchestrator.views.sessions import no_worker, unserved
 from orchestrator.views.workers import serving_pool
 from orchestrator.wiring.open_deployment import Opened
 from workers.companion import Companion, LostWorker
@@ -370,9 +370,8 @@ class Conversation:
             code = await self._if_at_rest(head)
             if code is not None:
                 return code
-        waits = head is not None and not head.holder and head.has_unread
-        if head is not None and waits and not self._told_silence:
-            self.seat.view.note(no_worker(head.pool))
+        if head is not None and not self._told_silence and (warning := unserved(head)):
+            self.seat.view.note(warning)
             self._told_silence = True
         return None
 

@@ -287,6 +287,11 @@ def wants_worker(head: SessionHead, serving: Serving) -> str:
     return f"a worker of pool {head.pool}{where}{since}"
 
 
+def unserved(head: SessionHead) -> str:
+    """The message of `no_worker` where nobody holds a session whose queue has unread submissions; else empty."""
+    return no_worker(head.pool) if head.holder is None and head.has_unread else ""
+
+
 def no_worker(pool: str) -> str:
     """The message about a session that no worker has taken, with the remedy."""
     if pool.startswith("host:"):

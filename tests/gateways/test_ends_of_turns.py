@@ -12,7 +12,7 @@ import pytest
 from orchestrator.core.decide.ops import REMOVED
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import turn_follower
-from orchestrator.gateways.turn_follower import Turn, run_turn
+from orchestrator.gateways.turn_follower import MOST_ERRORS, Turn, TurnFollower, run_turn
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.views import SetAside
 from orchestrator.views.event import Event
@@ -75,6 +75,17 @@ async def test_turn_is_told_with_its_end_and_the_last_of_its_own_errors(
         f"fault {errors - 1}" if errors else "",
         "aborted" if reason else "completed",
     )
+
+
+async def test_who_waits_for_whatever_turn_ends_keeps_the_errors_of_the_newest_ids_alone() -> None:
+    follower = TurnFollower(cast(Any, Client([])), SESSION, None)
+    for number in range(MOST_ERRORS + 1):
+        refused = Event(f"s{number}", {"type": "error", "message": f"fault {number}"})
+        assert await follower.receive(refused) is None
+        assert await follower.receive(Event("s1", {"type": "error", "message": f"again {number}"})) is None
+    assert len(follower._errors) == MOST_ERRORS
+    await follower.receive(Event("s1", ENDS["completed"]))
+    assert follower.error == f"again {MOST_ERRORS}"
 
 
 @pytest.mark.parametrize("joined", [True, False])

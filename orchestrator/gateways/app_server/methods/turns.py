@@ -56,7 +56,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.views import ViewError
 from orchestrator.views.event import Event
-from orchestrator.views.sessions import no_worker
+from orchestrator.views.sessions import unserved
 from orchestrator.views.thread_log import Stretch, ThreadLog
 from orchestrator.views.thread_pages import end_of
 from orchestrator.views.threads import settings_of, thread
@@ -306,8 +306,9 @@ async def warn_unserved(door: Door, head: SessionHead, sq_id: str) -> None:
     """Tells the client that no worker has taken its words, if none has after a while."""
     await asyncio.sleep(door.ports.unserved_s)
     now = await door.client.head(head.session)
-    if now is not None and now.holder is None and queue_number(now.cursor) < queue_number(sq_id):
-        door.notify("warning", {"threadId": head.session, "message": no_worker(now.pool)})
+    # Words that somebody else handed in behind these are no reason to warn.
+    if now is not None and queue_number(now.cursor) < queue_number(sq_id) and (warning := unserved(now)):
+        door.notify("warning", {"threadId": head.session, "message": warning})
 
 
 def started_turn(turn: str) -> dict[str, Any]:
