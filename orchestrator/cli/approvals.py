@@ -141,8 +141,12 @@ def _signer(file: Path, name: str | None) -> Signer:
         raise Fault(f"--name {called!r} is no name: one word, without +", ExitCode.USAGE)
     try:
         signer = Signer(called, read_private_key(file))
-    except (BadNote, OSError) as error:
+    except BadNote as error:
         raise Fault(f"--sign {file}: {error}", ExitCode.USAGE) from None
+    except OSError as error:
+        raise Fault(
+            f"--sign {file}: the key cannot be read: {error.strerror or error}", ExitCode.USAGE
+        ) from None
     typer.echo(f"your key   {signer.key}", err=True)
     return signer
 

@@ -165,6 +165,10 @@ def apply(
     """
     import asyncio
 
+    if from_ is not None and at is not None and from_ >= at:
+        raise Fault(
+            f"--from {from_} is not before --at {at}: nothing was changed between them", ExitCode.USAGE
+        )
     wanted = Wanted(to.absolute() if to is not None else top_of(Path.cwd()), from_, at, check)
     if not wanted.folder.is_dir():
         raise Fault(f"no folder {to} to merge into; `dendro checkout` makes one", ExitCode.USAGE)

@@ -10,6 +10,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.cli import approvals
 from orchestrator.cli import bundle as bundles
 from orchestrator.cli import witness as commands
 from orchestrator.cli.invocation import read_named
@@ -50,6 +51,7 @@ READERS: dict[str, tuple[int, Callable[[Path], object]]] = {
     "verify --receipt": (MOST_TRUST_BYTES, lambda file: bundles._holding(cast(Trust, object()), file)),
     "bundle --since": (MOST_NOTE_BYTES, lambda file: receipts(since=file)),
     "bundle --checkpoint": (MOST_NOTE_BYTES, lambda file: receipts(at=file)),
+    "approvals --sign": (MOST_KEY_BYTES, lambda file: approvals._signer(file, "ada")),
     "anchor tsa NOTE": (MOST_NOTE_BYTES, lambda file: commands.tsa(file, file, "", None, None)),
     "anchor tsa --reply": (MOST_STAMP_BYTES, tsa),
     "anchor tsa --roots": (

@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 
 from orchestrator.cli.diff import _styled
 from orchestrator.cli.main import app
-from orchestrator.terminal.faults import report
+from orchestrator.terminal.faults import ExitCode, Fault, report
 from tests.cli.machine import Machine
 from tests.cli.portable import UNSAVED, PortableLog
 from tests.folders.workshop import Bench, Content, content_of, git
@@ -181,6 +181,16 @@ def test_a_conflict_is_named_and_the_folder_is_as_it_was(
     assert "nothing was written, 1 conflict" in told
     assert "code/main.py" in told
     assert content_of(mine) == before
+
+
+def test_changes_between_an_entry_and_one_before_it_are_a_mistake(
+    machine: Machine, log: PortableLog, tmp_path: Path
+) -> None:
+    session = log.plant(machine)
+    done = run(machine, "apply", session, "--to", str(tmp_path), "--from", "9", "--at", "9")
+    assert isinstance(done.exception, Fault)
+    assert done.exception.code == ExitCode.USAGE
+    assert "--from 9 is not before --at 9" in str(done.exception)
 
 
 def test_person_gets_a_branch_on_the_commit_that_the_session_began_with(
