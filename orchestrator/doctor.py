@@ -37,7 +37,7 @@ from orchestrator.settings import FolderConfig, Settings
 from orchestrator.settings.private_home import open_folders
 from orchestrator.tools.exec_policy import CommandRules
 from orchestrator.views.workers import FleetStats, SeenWorker, fleet_stats, waits_for, workers_of
-from orchestrator.wiring.deployment import client_name, open_broker, redis_url
+from orchestrator.wiring.deployment import chain_key, client_name, open_broker, redis_url
 from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys
 from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 
@@ -428,7 +428,7 @@ async def check_redis(settings: Settings) -> list[Finding]:
     try:
         with redis_url(settings) as url:
             facts = await examine(_connection(settings, url))
-            rights = await _check_rights(settings, url)
+            rights = await _check_rights(settings, url) or await _check_key(settings, url)
     except EmbeddedError as error:
         return [Finding("redis", "missing", "no private server can be had", str(error))]
     except Misconfigured as error:
@@ -449,6 +449,18 @@ async def _check_rights(settings: Settings, url: str) -> list[Finding]:
         return []
     detail = f"the user may not run {', '.join(missing)} on {keys.prefix}*"
     return [Finding("redis rights", "missing", detail, remedy(missing, keys))]
+
+
+async def _check_key(settings: Settings, url: str) -> list[Finding]:
+    broker = open_broker(settings, url, PATIENCE_S)
+    try:
+        await broker.hold_key(chain_key(settings), reads=True)
+    except Misconfigured as error:
+        detail, _, advice = str(error).rpartition("; ")
+        return [Finding("chain key", "missing", detail, advice)]
+    finally:
+        await broker.aclose()
+    return []
 
 
 def judge_server(facts: ServerFacts, settings: Settings) -> Iterator[Finding]:

@@ -22,6 +22,10 @@ from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.scripts import Argument
 from orchestrator.broker.trees import Trees
+from orchestrator.core.chain import ChainKey, mac, same_mac
+
+_KEYED = "chain_key:"
+"""Fields of the topology: the name of a key, and a code by which the same key is known again."""
 
 
 class Broker:
@@ -39,6 +43,7 @@ class Broker:
         self.jobs = Jobs(deployment)
         self._connection = connection
         self._deployment = deployment
+        self._keys_held: set[ChainKey | None] = set()
 
     def now_ms(self) -> int:
         """Redis's time as far as it is known here."""
@@ -70,6 +75,42 @@ class Broker:
             raise Misconfigured(
                 f"this Redis was set up with {stored} shards and the setting says {self.config.shards}; "
                 f"set it to {stored}"
+            )
+
+    async def hold_key(self, key: ChainKey | None, *, reads: bool = False) -> None:
+        """Notes the key of this process's logs under its name, unless it only `reads`; None: they have none.
+
+        Raises `Misconfigured` where other processes have another key of that name, or have one and this
+        process has none: no worker of theirs could go on with a session that is made here, nor the reverse.
+        A key of another name is one that follows theirs.
+        """
+        if key not in self._keys_held:
+            await self._hold_key(key, reads)
+            if not reads:
+                self._keys_held.add(key)
+
+    async def _hold_key(self, key: ChainKey | None, reads: bool) -> None:
+        topology = self.keys.topology()
+        code = mac(key.secret, "deployment", key.id.encode()) if key is not None else ""
+        if key is not None and not reads:
+            await self._connection.command("HSETNX", topology, f"{_KEYED}{key.id}", code)
+        fields = await self._connection.command("HGETALL", topology)
+        noted = {
+            name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
+            for name, value in fields.items()
+        }
+        noted = {name.removeprefix(_KEYED): value for name, value in noted.items() if name.startswith(_KEYED)}
+        if key is not None and not same_mac(noted.get(key.id, code), code):
+            raise Misconfigured(
+                f"chain.secret is not the key that other processes of this deployment call {key.id!r}: "
+                "their sessions could not go on here, nor those of this process there; give it their "
+                "value, or give a new key a name of its own by chain.key_id"
+            )
+        if key is None and noted:
+            raise Misconfigured(
+                f"the logs of this deployment are keyed by {max(noted)!r}, and no key is set here: their "
+                "sessions could not go on here, nor those of this process there; set DENDRO_CHAIN_SECRET and "
+                "DENDRO_CHAIN_KEY_ID as the other processes have them"
             )
 
     async def command(self, *args: Argument) -> object:

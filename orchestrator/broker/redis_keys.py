@@ -4,7 +4,8 @@ Names begin with the prefix (a setting, `dendro:`) and the shard's hash tag, so 
 a tree live in one slot and a script may touch them together.
 
     key                     type    written by                   read by           lives as long as
-    topology                hash    first process                every process     the deployment
+    topology                hash    first process, and the first every process     the deployment
+                                    with a key of the chain
     {s}:session:<session>   hash    every script                 all               the session
                                     its fields: below
     {s}:sq:<session>        stream  submit fire commit create    claim, worker     unread entries

@@ -193,6 +193,7 @@ async def _import(
             left = f"{counted(bundled.agents, 'agent')} of its tree stay in the bundle"
             plan = replace(plan, notes=(*plan.notes, f"{left}: of the root alone a session is made"))
         async with opened(settings) as found:
+            await found.may_create()
             own = plan.facts
             announced_ms = await found.broker.commits.announce(own.session_id) if plan.packs else 0
             given = (bundled.copy_pack,) if bundled is not None else ()

@@ -125,7 +125,7 @@ class ChainWalk:
         return broken
 
 
-Purpose = Literal["snapshot", "export header"]
+Purpose = Literal["snapshot", "export header", "deployment"]
 
 
 def mac(secret: bytes, purpose: Purpose, *parts: bytes) -> str:

@@ -93,6 +93,8 @@ class ClientPorts:
     """The reads of followed sessions, where several clients share them; else the broker's own."""
     messages: Messages | None = None
     """The messages that were read last, where several clients share them."""
+    may_create: Callable[[], Awaitable[None]] | None = None
+    """Raises where no worker could go on with a session that is made here."""
     insists: bool = True
     """Whether a request is sent until Redis answers; without it the first `Unavailable` is raised."""
 
@@ -163,6 +165,8 @@ class Client:
         Raises `MalformedSubmission` for settings that are larger than an operation may set them.
         """
         check_op_bounds(_as_op(birth))
+        if self._ports.may_create is not None:
+            await self._insist(self._ports.may_create)
         session, tree = SessionId(birth.facts.session_id), TreeId(birth.facts.tree_id)
         blobs: dict[str, bytes] = {}
         root = self._born(birth, session, tree, blobs)

@@ -288,7 +288,7 @@ def wants_worker(head: SessionHead, serving: Serving) -> str:
 
 
 def unserved(head: SessionHead) -> str:
-    """The message of `no_worker` where nobody holds a session whose queue has unread submissions; else empty."""
+    """The message of `no_worker` if nobody holds the session and its queue has unread entries; else empty."""
     return no_worker(head.pool) if head.holder is None and head.has_unread else ""
 
 

@@ -94,6 +94,10 @@ def broker_config(settings: Settings) -> BrokerConfig:
 ProcessKind = Literal["worker", "gateway", "upkeep", "cli", "burial", "notary"]
 
 
+_WITH_KEY = ("worker", "gateway")
+"""Processes that write logs; a command does where it makes a session."""
+
+
 def client_name(kind: ProcessKind) -> str:
     """The name of this process's connections in Redis's `CLIENT LIST`; names there have no blanks."""
     return re.sub(r"[^!-~]", "-", f"dendro-{kind}-{socket.gethostname()}-{os.getpid()}")
@@ -140,6 +144,8 @@ async def deployment(
         reads = kind == "notary"
         await require_rights(retrying, broker.keys, READS if reads else COMMANDS)
         await broker.open(reads=reads)
+        if kind in _WITH_KEY:
+            await broker.hold_key(chain_key(settings))
         blobs = Blobs(connection, broker.keys)
         yield Deployment(broker, Texts(blobs, archived=archived_text(settings)), blobs)
     finally:

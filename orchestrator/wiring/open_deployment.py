@@ -185,6 +185,7 @@ class Opened:
             os.urandom,
             chain_key=chain_key(self.settings),
             restore=self.restore,
+            may_create=self.may_create,
             keeps_history=self.settings.session_defaults.history != "none",
             insists=self.insists,
             events=self.events,
@@ -192,6 +193,10 @@ class Opened:
         )
         by = by or machine_user().sender(via)
         return Client(ports, str(uuid.uuid4()), by.who, namespace, permits, by)
+
+    async def may_create(self) -> None:
+        """Raises `Misconfigured` where the logs of the deployment are keyed otherwise than this process's."""
+        await self.broker.hold_key(chain_key(self.settings))
 
     async def restore(self, session: SessionId) -> bool:
         """Brings an archived session back; False if it was not archived. Raises `SessionArchived`."""

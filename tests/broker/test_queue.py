@@ -15,6 +15,7 @@ from orchestrator.broker.errors import (
     UnknownSession,
 )
 from orchestrator.broker.records import BrokerConfig, Committed, NewTree, Refused, Submit
+from orchestrator.core.chain import ChainKey
 from orchestrator.core.commit_parts import NewEntry, NewSession, NewSubmission, OutboundMessage
 from orchestrator.core.ids import AgentId
 from tests.broker.actors import (
@@ -225,5 +226,20 @@ async def test_deployment_keeps_its_shard_count(backend: Backend) -> None:
     other = backend.broker(BrokerConfig(shards=32))
     with pytest.raises(Misconfigured, match="set it to 16"):
         await other.open()
+    await first.aclose()
+    await other.aclose()
+
+
+async def test_processes_of_a_deployment_have_one_key_under_one_name(backend: Backend) -> None:
+    first, other = backend.broker(BrokerConfig()), backend.broker(BrokerConfig())
+    await first.hold_key(None)
+    await first.hold_key(ChainKey("2026-01", b"a secret"))
+    await other.hold_key(ChainKey("2026-01", b"a secret"))
+    with pytest.raises(Misconfigured, match="of this deployment call '2026-01'"):
+        await other.hold_key(ChainKey("2026-01", b"another"))
+    with pytest.raises(Misconfigured, match="keyed by '2026-01', and no key is set here"):
+        await other.hold_key(None)
+    await other.hold_key(ChainKey("2026-02", b"another"))
+    await first.hold_key(ChainKey("2026-01", b"a secret"))
     await first.aclose()
     await other.aclose()

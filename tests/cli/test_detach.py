@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -85,3 +86,24 @@ def test_person_who_leaves_with_the_only_worker_reads_that_the_task_stands_still
         person.type("\x04")
         person.wait_for(r"left; no other worker serves its pool \S+: the task stands still until one does")
         assert person.exit_code() == 0
+
+
+KEYED = {"DENDRO_CHAIN_SECRET": "a key", "DENDRO_CHAIN_KEY_ID": "2026-01"}
+
+
+@pytest.mark.parametrize("other", [{}, KEYED | {"DENDRO_CHAIN_SECRET": "a slip"}])
+def test_who_lacks_the_key_of_the_logs_neither_begins_a_session_nor_takes_one(
+    machine: Machine, other: dict[str, str], tmp_path: Path
+) -> None:
+    keyed, apart = machine.under(**KEYED), machine.under(**other)
+    left = keyed.run("run", "--detach", "go")
+    session = left.stdout.strip()
+    (tmp_path / "export.jsonl").write_text(keyed.run("export", session).stdout)
+    for words in (["run", "--detach", "go"], ["worker"], ["import", str(tmp_path / "export.jsonl")]):
+        refused = apart.run(*words)
+        assert refused.returncode not in (0, 3), words
+        assert "sessions could not go on here" in refused.stderr, words
+    assert apart.session_ids() == [session], "who only reads needs no key"
+    found = {each["name"]: each for each in json.loads(apart.run("doctor", "--json").stdout)}
+    assert found["chain key"]["level"] == "missing"
+    assert keyed.run("verify", session).returncode == 0
