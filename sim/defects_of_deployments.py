@@ -26,7 +26,10 @@ def _thinks_it_is_there(real: Any) -> Any:
 
 def _trusts_for(seconds: float) -> Any:
     def make(real: Any) -> Any:
-        return lambda self, times, *given: real(self, times.model_copy(update={"trust_s": seconds}), *given)
+        def built(self: Leases, times: Any, *given: Any, **named: Any) -> None:
+            real(self, times.model_copy(update={"trust_s": seconds}), *given, **named)
+
+        return built
 
     return make
 
