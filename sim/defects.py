@@ -426,7 +426,9 @@ DEFECTS = (
             Leases,
             "__init__",
             lambda real: (
-                lambda self, times, *given: real(self, times.model_copy(update={"trust_s": 16.0}), *given)
+                lambda self, times, *given, **named: real(
+                    self, times.model_copy(update={"trust_s": 16.0}), *given, **named
+                )
             ),
         ),
     ),
