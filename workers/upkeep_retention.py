@@ -69,6 +69,7 @@ async def delete_tree(
 ) -> bool:
     """Deletes a tree, whose sessions were seen so; False, and nothing is gone, if one was used meanwhile.
 
+    Raises `NotDeleted` where a redaction of others has to be done first.
     `owed`: what its sessions had been given by then and have not read may go with them; `by`: who wants it.
     """
     tree = members[-1].tree

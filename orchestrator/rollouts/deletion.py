@@ -24,7 +24,8 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, SessionHeld
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
-from orchestrator.core.ids import SessionId, created_ms
+from orchestrator.core.ids import SessionId, TreeId, created_ms
+from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.rollout_file import NOTHING, last_noted
 
@@ -36,6 +37,10 @@ AT_ONCE = 200
 _OURS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
+class NotDeleted(RolloutError):
+    """The tree cannot be deleted yet; the message says what has to be done before."""
+
+
 async def delete_everywhere(
     storage: Storage, members: Sequence[SessionHead], *, owed: bool = False, by: str = ""
 ) -> None:
@@ -43,10 +48,12 @@ async def delete_everywhere(
 
     `by` is the person who wants it; empty where its time is over.
 
-    Raises `SessionHeld` if one was used meanwhile, and nothing is gone; `ArchiveUnavailable`: if Redis does
-    not have the tree any more, upkeep removes the rest.
+    Raises `SessionHeld` if one was used meanwhile, `NotDeleted` if it alone says what is to be redacted in
+    other trees, and nothing is gone; `ArchiveUnavailable`: if Redis does not have the tree any more, upkeep
+    removes the rest.
     """
     tree = members[-1].tree
+    await _check_redactions(storage, tree, {head.session for head in members})
     await storage.archive.condemn(tree)
     try:
         await storage.broker.trees.delete_tree(members, owed=owed, by=by)
@@ -54,6 +61,20 @@ async def delete_everywhere(
         await storage.archive.spare(tree)
         raise
     await storage.archive.delete_tree(tree)
+
+
+async def _check_redactions(storage: Storage, tree: TreeId, sessions: set[SessionId]) -> None:
+    logs = storage.broker.logs
+    # Of a mark that is made behind this look the deletion hears: it comes with a commit.
+    for session, _ in await logs.redacted_lately(storage.broker.keys.shard_of(tree), 0):
+        if session in sessions and (words := await logs.redacting(session)):
+            from orchestrator.rollouts.redaction import owed_to_others
+
+            if others := owed_to_others(words, tree, sessions):
+                raise NotDeleted(
+                    f"session {session} alone says that words of {others[0]} are still to be redacted; "
+                    f"`dendro upkeep` does that: delete this tree then, or {others[0]} first"
+                )
 
 
 # ── rollout files ─────────────────────────────────────────────────────────────────────────────────

@@ -992,6 +992,13 @@ class StoredLogs:
         return {digest: text for digest, text in found.items() if text is not None}
 
 
+def owed_to_others(words: Iterable[str], tree: TreeId, sessions: Collection[SessionId]) -> list[str]:
+    """The other sessions and trees of which, by the mark of one of a tree's sessions, something is to go."""
+    owed = _Owed.read(words, tree)
+    rests = [rest.session for rest in owed.rests if rest.session not in sessions]
+    return [*rests, *(of for of, _ in owed.texts if of != tree)]
+
+
 async def finish_redactions(
     storage: Storage, worker: f.Claimed, restore: Callable[[SessionId], Awaitable[bool]]
 ) -> int:
@@ -1078,6 +1085,7 @@ __all__ = [
     "StoredLogs",
     "Wanted",
     "finish_redactions",
+    "owed_to_others",
     "plan_of",
     "redact",
 ]

@@ -33,7 +33,7 @@ from orchestrator.core.user_turns import UserTurn
 from orchestrator.protocol.ids import CallId, ResponseId, SnapshotId, SubmissionId
 from orchestrator.rollouts.bundle_export import OpenBundle
 from orchestrator.rollouts.chain_check import audit_session
-from orchestrator.rollouts.deletion import DeletedFiles
+from orchestrator.rollouts.deletion import DeletedFiles, NotDeleted, delete_everywhere
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.imports import plan_import
 from orchestrator.rollouts.redaction import (
@@ -468,6 +468,8 @@ async def test_redaction_is_gone_on_with_when_its_other_session_is_at_rest_or_wa
     assert held is not None
     assert await finished(kept) == 0
     assert await kept.broker.logs.redacting(session), "the fork is owed"
+    with pytest.raises(NotDeleted, match=f"words of {fork} are still to be redacted"):
+        await delete_everywhere(kept.stored, [await kept.head(session)], owed=True)
     manifest = Manifest.decode((await kept.head(session)).manifest)
     inside = [one for each in manifest.segments for one in await kept.stored.archive.read_segment(each)]
     assert inside
@@ -483,6 +485,8 @@ async def test_redaction_is_gone_on_with_when_its_other_session_is_at_rest_or_wa
     await kept.redis.hset(kept.broker.keys.session(fork), "archived", "1")
     assert await finish_redactions(kept.stored, UPKEEP, restored) == 1
     assert (brought, await finished(kept)) == ([fork], 0)
+    await delete_everywhere(kept.stored, [await kept.head(session)], owed=True)
+    assert await kept.broker.logs.head(session) is None
     assert SECRET.encode() not in await everything(kept, tmp_path)
 
 

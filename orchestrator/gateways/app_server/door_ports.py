@@ -112,8 +112,7 @@ class Ports:
     fork: Callable[[Client, Principal, ForkedFrom, NewThread], Awaitable[Born]]
     """Makes a root session that goes on from a place in another one's log; raises the same."""
     delete: Callable[[Sequence[SessionHead], str], Awaitable[None]]
-    """Deletes a tree, whose sessions were seen so, wherever its parts are; raises `SessionHeld`,
-    `ArchiveUnavailable`."""
+    """Deletes a tree, whose sessions were seen so, wherever its parts are; raises as `delete_everywhere`."""
     home: Path
     version: str
     now_ms: Callable[[], int]

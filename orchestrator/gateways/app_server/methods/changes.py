@@ -31,6 +31,7 @@ from orchestrator.protocol import ops
 from orchestrator.protocol.events import EventModel, ItemsInjected, ThreadRolledBack
 from orchestrator.protocol.review import ReviewRequest
 from orchestrator.protocol.submission import Submission
+from orchestrator.rollouts.deletion import NotDeleted
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.views.thread_log import ThreadLog
 from orchestrator.views.thread_pages import end_of
@@ -146,6 +147,8 @@ async def delete(door: Door, params: ThreadParams) -> Result:
         await door.ports.delete(await _at_rest(door, head), door.principal.name)
     except SessionHeld as error:
         raise RpcError(f"{error}: interrupt it, and delete it then") from None
+    except NotDeleted as error:
+        raise RpcError(str(error)) from None
     except ArchiveUnavailable as error:
         if await door.client.head(head.session) is not None:
             raise RpcError(f"{error}: nothing was deleted; try again when the archive answers") from None
