@@ -262,6 +262,10 @@ class ArchiveMoves:
         """When the session's log grew last, as Redis has it."""
         return max(self._written_s[session], default=-EPOCH_S)
 
+    def was_deleted(self, session: str) -> bool:
+        """Whether the session, a root, was deleted, and is not there again since Redis went back."""
+        return session not in self._watch.sessions and session in self._deleted | self.by_people
+
     def sealed_seq(self, session: str) -> int:
         """How far the session's log has left Redis."""
         return int(self._hash(session).get(b"sealed_seq") or b"0")

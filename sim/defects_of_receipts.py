@@ -7,7 +7,7 @@ from typing import Any
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.open_requests import Requests
 from orchestrator.core import compaction
-from orchestrator.rollouts import bundle_writer, redaction, register
+from orchestrator.rollouts import bundle_writer, deletion, redaction, register
 from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import NotaryState
 from sim.mutant import Mutant, lua, swapped, text
@@ -43,6 +43,17 @@ DEFECTS = (
         "prompts keep the words",
         "a redaction leaves the prompts of a person's history as they are",
         swapped(Requests, "forget_prompts", _forgets_none),
+        "redactions",
+    ),
+    Mutant(
+        "removed tree forgets its forks",
+        "a tree is deleted whose log alone says that words of a fork are still to be redacted",
+        text(
+            deletion,
+            "_check_redactions",
+            "if others := owed_to_others(words, tree, sessions):",
+            "if others := owed_to_others([], tree, sessions):",
+        ),
         "redactions",
     ),
     Mutant(

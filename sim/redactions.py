@@ -66,6 +66,7 @@ REDACTION_CASES = {
     "redacted_prompts": Case("a prompt was forgotten that had redacted words", ("reply forget_prompts OK",)),
     "redacted_sealed": Case("an entry was redacted that was in the archive"),
     "redacted_heard": Case("a follower was told what stands instead of redacted words"),
+    "redaction_owed": Case("a tree stayed as it alone says what a redaction owes to a fork"),
     "redaction_lost": Case("Redis went back behind a redaction"),
 }
 
@@ -128,6 +129,8 @@ class Redactions:
         self._original: dict[bytes, Entry] = {}
         """Entries as they were written, by their digests."""
         self._facts: list[Mapping[str, Any]] = []
+        self._begun: set[str] = set()
+        """Reasons of redactions that logs told of before they were deleted."""
         self.gone: list[Gone] = []
         self.planned: list[Planned] = []
         self._prompted: list[tuple[float, bytes]] = []
@@ -155,6 +158,11 @@ class Redactions:
             told = f"{session}: {fact['seq']} is redacted for {fact['why']!r}, which nobody gave"
             self._watch.broken("redacted", told)
         self._facts.append(fact)
+
+    def removes(self, tree: str) -> None:
+        """A person is to delete a tree: what its logs tell of has begun, and is to be done all the same."""
+        logs = self._watch.members.get(tree, {}).values()
+        self._begun |= {plan.why for plan in self.planned if any(_taken_for(plan.why, log) for log in logs)}
 
     def read(self, session: str, seen: Seen) -> None:
         """A part of a log was read to its end: what its facts redact is replaced, and folded anew."""
@@ -228,12 +236,13 @@ class Redactions:
     def left(self, plan: Planned) -> list[str] | None:
         """The entries that a redaction which has begun has not taken; None if no log says that it began."""
         sessions = {session: self._watch.sessions.get(session) for session, _, _ in plan.entries}
-        if not any(seen is not None and _taken_for(plan.why, seen) for seen in sessions.values()):
+        begun = plan.why in self._begun and not all(map(self._watch.fields, sessions))
+        if not begun and not any(seen and _taken_for(plan.why, seen) for seen in sessions.values()):
             return None
         left = []
         for session, seq, digest in plan.entries:
             seen = sessions[session]
-            if seen is not None and seq <= seen.seq:
+            if seen is not None and seq <= seen.seq and self._watch.fields(session):
                 stored = as_stored(*seen.stored[seq - 1])
                 left += [f"{session}:{seq}"] if stored.covered == digest and not stored.digest else []
         return left

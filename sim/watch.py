@@ -488,6 +488,8 @@ class Watch(Rest, Branches, TreeLogs):
 
     def _inherited(self, session: str, fact: Mapping[str, Any]) -> None:
         """A fork names an entry of its parent, and begins with what was said there."""
+        if self.archive_moves.was_deleted(fact["parent"]["session"]):
+            return
         parent = self.sessions[fact["parent"]["session"]]
         content = self._text(session, fact["content"])
         if content is None or parent.instead or self.sessions[session].instead:

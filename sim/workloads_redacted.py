@@ -11,11 +11,13 @@ from typing import Any
 
 from orchestrator.broker.blobs import Blobs, Texts
 from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.records import AT_REST
 from orchestrator.core.facts import Claimed
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Sender
 from orchestrator.protocol import ops
 from orchestrator.rollouts import RolloutError
+from orchestrator.rollouts.deletion import NotDeleted, delete_everywhere
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.redaction import Act, Plan, StoredLogs, Wanted, plan_of, redact
 from orchestrator.rollouts.segments import BrokenArchive, Segment
@@ -24,7 +26,7 @@ from sim.archive_moves import NEVER, UpkeepRules
 from sim.double import EPOCH_S
 from sim.fixture import Fixture, new_session, perhaps_agents
 from sim.loop import Lane
-from sim.machines import Process, archive_of, broker_on, storage_of
+from sim.machines import Clock, Process, archive_of, broker_on, storage_of
 from sim.people import Person, words
 from sim.redactions import Gone, Planned, as_stored
 
@@ -32,6 +34,8 @@ WHY = "a customer's number"
 UPKEEP_S = 75.0
 """Upkeep looks each minute for what a redaction has left."""
 TRIES = 12
+FORKED = 0.6
+"""How often a session is forked between its words and their redaction."""
 
 
 async def redactions(fixture: Fixture) -> None:
@@ -60,7 +64,7 @@ async def redactions(fixture: Fixture) -> None:
     fixture.site.watch.redactions.ended()
     fixture.site.watch.redactions.look(rests=True)
     other = fixture.person()
-    for session in sorted(fixture.site.watch.trees):
+    for session in filter(fixture.site.watch.fields, sorted(fixture.site.watch.trees)):
         other.does(other.follows(session), "follows")
     await asyncio.sleep(3.0)
     _heard_nothing(fixture, other)
@@ -69,6 +73,7 @@ async def redactions(fixture: Fixture) -> None:
 async def _tells(fixture: Fixture, person: Person, session: str) -> None:
     """Says what is to be redacted, and redacts it; goes on with the session."""
     rng = fixture.rng
+    apart = Random(f"forks:{rng.getstate()[1][:4]}")
     for _ in range(rng.choice((1, 2, 3))):
         secret = f"ACME-{rng.getrandbits(48):012x}"
         text = f"the number is {secret}"
@@ -84,6 +89,7 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
             await person.shuts(session)
         await asyncio.sleep(rng.choice((2.0, 4.0, 20.0, 80.0)) * rng.uniform(0.5, 1.5))
         find = re.compile(secret) if rng.random() < 0.6 else None
+        fork = await person.forks(session) if apart.random() < FORKED else None
         for tried in range(TRIES):
             redactor = Redactor(fixture, Random(rng.getrandbits(64)))
             await asyncio.wait([redactor.begins(session, find, is_first=tried == 0)])
@@ -91,11 +97,36 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
                 if rng.random() < 0.2 and not fixture.nemesis.calm.is_set():
                     await fixture.nemesis._restart(rng.uniform(0.1, 4.0))
                 break
+            if redactor.died and fork is not None and apart.random() < 0.9:
+                # The claim of who died is over by then, and upkeep has not looked yet.
+                await asyncio.sleep(apart.uniform(6.0, 12.0))
+                removing = person.does(_removes(fixture, session), "removes")
+                await asyncio.wait([removing])
+                if removing.result():
+                    return
             if redactor.died and rng.random() < 0.6:
                 # Nobody redacts again: the rest is upkeep's.
                 break
             await asyncio.sleep(rng.uniform(2.0, 15.0))
         await person.works(session, rng.choice((0, 1)))
+
+
+async def _removes(fixture: Fixture, session: str) -> bool:
+    """A person deletes a tree (`dendro rm`) whose redaction may not be done; False if it stays."""
+    site = fixture.site
+    clock = Clock(site.loop, 0.0, 1.0)
+    broker, connection = broker_on(site, "removes", clock)
+    site.watch.archive_moves.by_people.add(session)
+    site.watch.redactions.removes(session)
+    try:
+        _, heads = await broker.trees.heads_at_once(TreeId(session))
+        if all(head.status in AT_REST for head in heads):
+            await delete_everywhere(storage_of(site, broker, connection, clock), heads, by="p1")
+    except NotDeleted:
+        site.watch.reach.saw("redaction_owed")
+    except (BrokerError, ArchiveUnavailable):
+        pass
+    return not site.watch.fields(session)
 
 
 async def _all_finished(fixture: Fixture) -> None:
