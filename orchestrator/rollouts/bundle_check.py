@@ -169,8 +169,8 @@ class _Check:
         self._named_by_tree: set[str] = set()
         people = trust.people if trust is not None else {}
         self.answers = SignedAnswers(Signers(people.values(), people))
-        self._sessions: frozenset[str] = frozenset()
-        self._left_out: frozenset[str] = frozenset()
+        self._sessions: frozenset[str]
+        self._left_out: frozenset[str]
 
     def find(self, code: str, place: str, text: str) -> None:
         """Takes a finding."""

@@ -120,11 +120,11 @@ class _Zip:
                 # Programs that pack folders write an entry for each.
                 if info.orig_filename not in _FOLDERS or info.file_size:
                     self._take(info)
+            self.members = {name: Member(name, info.file_size) for name, info in self._infos.items()}
+            _require_bounds(self.members)
         except BaseException:
             self._file.close()
             raise
-        self.members = {name: Member(name, info.file_size) for name, info in self._infos.items()}
-        _require_bounds(self.members)
 
     def _opened(self) -> zipfile.ZipFile:
         try:

@@ -114,7 +114,7 @@ class WantedReceipts:
 
     register: Register
     newest: Signed
-    whole: bool = True
+    whole: bool
     """All of the register, which alone shows that nothing was left out; else the tree's own statements."""
     since: Checkpoint | None = None
     """A checkpoint that the auditor had: the proof that the register goes on from it comes along."""

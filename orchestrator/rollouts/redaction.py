@@ -461,6 +461,9 @@ class _Look:
         if self.named:
             what = f"names, such as of files and folders, in {counted(len(self.named), 'entry')}: they stay"
             plan.copies.append(Copy(f"{head.session}:{self.named[0]}", what, goes=False))
+        if (more := self.late - MOST_ENTRIES) > 0:
+            what = f"{counted(more, 'further request')}, each of which was sent with it"
+            plan.copies.append(Copy(f"{head.session}:{head.seq}", what, goes=False))
         if taken:
             plan.entries[head.session] = taken
             if head.summary.get("rollout_path"):

@@ -78,7 +78,7 @@ class Worker:
         self._jobs: JobServer | None = None
         if config.bench is not None:
             self._jobs = JobServer(ports, config.bench, (config.name, config.pools), self._has_turn)
-        self._unfit = ""
+        self._unfit: str
         """Why this machine makes no portable folders now, as it was found at the last heartbeat."""
         self._paces = Paces(ports.monotonic)
         self._runner_config = replace(

@@ -1064,6 +1064,22 @@ def test_half_of_a_surrogate_pair_is_found(tmp_path: Path) -> None:
     assert "line" in both(b.zipped(draft.sealed(), tmp_path / "run.zip"))
 
 
+def test_bundle_that_unpacks_to_more_than_the_bound_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, folder = b.zipped(run().sealed(), tmp_path / "run.zip"), tmp_path / "folder"
+    with zipfile.ZipFile(file) as archive:
+        archive.extractall(folder)
+        size = sum(info.file_size for info in archive.infolist())
+    monkeypatch.setattr(bundle_members, "MOST_BYTES", size)
+    for path in (file, folder):
+        bundle_members.open_members(path).close()
+    monkeypatch.setattr(bundle_members, "MOST_BYTES", size - 1)
+    for path in (file, folder):
+        with pytest.raises(bundle_members.BadContainer, match="unpacked"):
+            bundle_members.open_members(path)
+
+
 def test_numbers_without_end_are_found(tmp_path: Path) -> None:
     draft = run()
     draft.lines = lines_of(f"session:{FORK}", lambda some: some[5].update(e=1 << 80))

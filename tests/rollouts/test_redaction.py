@@ -796,6 +796,20 @@ async def test_copies_that_stay_are_listed(kept: Kept) -> None:
     assert all("was sent with it" in what for what in stays)
 
 
+async def test_requests_beyond_the_bound_are_counted(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    from orchestrator.rollouts import redaction
+
+    monkeypatch.setattr(redaction, "MOST_ENTRIES", 6)
+    more = [e.fact(f.TaskBegun(SubmissionId("2"), "user", SETTINGS))]
+    for number in range(2, 11):
+        more += [e.fact(f.RequestBegun(number, "turn", 1)), e.fact(f.RequestCompleted(number))]
+    session = await kept.has(*worked(), *more, e.fact(f.TaskEnded("completed")))
+    plan = await planned(kept, session, find="ACME")
+    stays = [copy.what for copy in plan.copies if not copy.goes]
+    assert sum(what.startswith("request ") for what in stays) == 6
+    assert stays[6:] == ["4 further requests, each of which was sent with it"]
+
+
 async def test_provider_gets_no_encrypted_words_back(kept: Kept) -> None:
     thought = {"type": "reasoning", "summary": [], "encrypted_content": "sealed words"}
     session = await kept.has(*worked(), e.item(thought))

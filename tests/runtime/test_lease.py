@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Sequence
 from queue import Queue
 from typing import Any
@@ -14,7 +15,7 @@ from orchestrator.broker.records import Claim
 from orchestrator.config_keys import WorkerSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
-from orchestrator.runtime.renewal import Leases
+from orchestrator.runtime.renewal import Leases, Renewal
 from tests.broker.doubles import FakeClock
 from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import Harness, open_broker
@@ -200,6 +201,15 @@ async def test_renewals_carry_how_far_the_session_is_by_now(
         renewals = [await asyncio.to_thread(told.get, timeout=20) for _ in range(2)]
         harness.tools.gates["c1"].open()
     assert renewals[-1] == [head.seq], "a log that went back to before that is no longer the claim's"
+
+
+async def test_a_renewal_that_was_stopped_has_ended(harness: Harness) -> None:
+    renewal = Renewal(lambda: open_broker(harness.url), FREQUENT, lambda *_: None, lambda _: None)
+    renewal.start()
+    before = {thread for thread in threading.enumerate() if thread.name == "dendro-renewal"}
+    await asyncio.to_thread(renewal.stop)
+    assert before
+    assert not before & set(threading.enumerate())
 
 
 async def test_a_worker_stops_its_commands_when_it_cannot_renew(harness: Harness) -> None:
