@@ -29,7 +29,7 @@ from sim.mutant import Mutant, lua, swapped, text
 
 
 def _cursor_apart(real: Any) -> Any:
-    async def commit(self: Commits, request: Any) -> Any:
+    async def commit(self: Commits, request: Any, *behind_it: Any) -> Any:
         first = await real(self, replace(request, cursor=None, release="keep"))
         if not isinstance(first, Committed):
             return first
@@ -38,15 +38,15 @@ def _cursor_apart(real: Any) -> Any:
         bare = replace(bare, tree=TreePart(unless_flagged=request.tree.unless_flagged))
         bare = replace(bare, budget=BudgetPart(within=request.budget.within))
         behind = replace(bare, expect_seq=first.seq, expect_head=first.head)
-        return await real(self, replace(behind, expect_commit=first.last_commit))
+        return await real(self, replace(behind, expect_commit=first.last_commit), *behind_it)
 
     return commit
 
 
 def _resent_blindly(real: Any) -> Any:
-    async def commit(self: Commits, request: Any) -> Any:
+    async def commit(self: Commits, request: Any, *behind_it: Any) -> Any:
         try:
-            return await real(self, request)
+            return await real(self, request, *behind_it)
         except Unavailable:
             head = await self._claims._logs.head(request.claim.session)
             assert head is not None
@@ -59,7 +59,7 @@ def _resent_blindly(real: Any) -> Any:
             again = replace(request, commit_id=request.commit_id + "2", entries=tuple(entries))
             last = await self._connection.command("HGET", self.keys.session(request.claim.session), "commit")
             again = replace(again, expect_commit=(last or b"").decode())
-            return await real(self, replace(again, expect_seq=head.seq, expect_head=head.head))
+            return await real(self, replace(again, expect_seq=head.seq, expect_head=head.head), *behind_it)
 
     return commit
 

@@ -144,6 +144,8 @@ DEFECTS = (
             "head.seq, EqCursor.at(head)",
             "head.seq, EqCursor(max(0, head.eq_n - 1), head.seq, EqCursor.at(head).hash8)",
         ),
+        test="tests/gateways/test_live_threads.py"
+        "::test_thread_is_followed_from_the_very_event_up_to_which_its_log_was_read",
     ),
     _doors(
         "reads shared across branches",

@@ -11,16 +11,9 @@ from orchestrator.runtime.runner import Runner
 from orchestrator.runtime.side_work import FolderWork, SideWork
 from orchestrator.workspaces.service import MachineFolders
 from orchestrator.workspaces.stored_packs import Packs
-from sim.keepers import SimKeeper
 from sim.mutant import Mutant, lua, text
 
 DEFECTS = (
-    Mutant(
-        "a keeper outlives its claim",
-        "a holder that stood still puts its copy in the place of the next holder's",
-        text(SimKeeper, "extend", "self.owner.simulated(deadline_boottime)", "1e9"),
-        "folders",
-    ),
     Mutant(
         "keepers wait for nobody",
         "a claim makes its copy in the place of one that the keeper of another claim has in hand",

@@ -100,7 +100,8 @@ DEFECTS = (
         "words to ended agents are dropped",
         "a message to an agent that was cancelled first is answered with nothing",
         text(mail_delivery, "publish_undelivered", "draft.tree.publish(", "("),
-        "tree",
+        test="tests/core/test_tree_mail.py"
+        "::test_person_is_told_at_the_root_of_a_message_to_an_agent_that_was_cancelled_first",
     ),
     Mutant(
         "failed responses used nothing",

@@ -142,7 +142,8 @@ DEFECTS = (
         "summary of an earlier rest",
         "a session that rests when work without a step ends keeps the summary of its last rest",
         text(Runner, "_finish", "(owes_summary and not self._arrivals.unread)", "False"),
-        "archives",
+        test="tests/runtime/test_portable_folders.py"
+        "::test_what_a_process_wrote_before_a_look_saw_its_end_is_recorded_before_the_look_ends",
     ),
     Mutant(
         "archive keeps the lease",

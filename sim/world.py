@@ -265,6 +265,9 @@ class World:
                     audit(self)
             except Broken:
                 pass
+            except Exception as error:
+                # A rule met what it cannot read: no log, file or event of the product is so.
+                self.loop.failures.append(error)
             violation = watch.violation or self._crash()
         outcome = Outcome(
             self.seed,

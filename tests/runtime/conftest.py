@@ -23,3 +23,7 @@ async def harness(redis_server: RedisServer) -> AsyncIterator[Harness]:
         client.flushall()
     async with opened(redis_server.url) as harness:
         yield harness
+        # Whoever lists a session that rests sees it as it is.
+        for head in await harness.broker.logs.sessions():
+            if head.at_rest and head.parked:
+                assert head.summary.get("seq", head.seq) == head.seq, f"{head.session} is listed as of before"
