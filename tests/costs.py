@@ -15,7 +15,7 @@ import json
 import os
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -33,6 +33,8 @@ KEPT_S, GREW_S = 0.5, 2.0
 """CPU seconds from which a file is kept, and is said to have grown."""
 ALONE_S = 10.0
 """Seconds from which a test takes turns although nothing else of its file runs."""
+WHOLE = 400
+"""Files from which a run is one of the whole suite."""
 NAMED, TURNS = 10, 6
 """How many files that grew are named; a long test runs with one commit in as many, and each night."""
 TOGETHER = ("tests/window/browser/",)
@@ -56,10 +58,13 @@ class Costs:
         self._waited: dict[str, float] = defaultdict(float)
         self._used: dict[str, float] = defaultdict(float)
         self._left: Counter[str] = Counter()
+        self._stale: set[str] = set()
+        """Names in the table that no test has any more: under another name it runs with each commit."""
         self._mark = _used()
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Iterator[None]:
+        self._stale = no_tests(self._long, [item.nodeid for item in items])
         if not NIGHT and WRITE not in os.environ:
             for item in left_by(items, self._turns, commit_number()):
                 item.add_marker(pytest.mark.night)
@@ -92,15 +97,20 @@ class Costs:
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any) -> None:
         # Each process deselects the same.
-        self._left |= Counter(getattr(node, "workeroutput", {}).get("left", {}))
+        output = getattr(node, "workeroutput", {})
+        self._left |= Counter(output.get("left", {}))
+        self._stale |= set(output.get("stale", ()))
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         output = getattr(session.config, "workeroutput", None)
         if output is not None:
-            output["left"] = dict(self._left)
+            output["left"], output["stale"] = dict(self._left), sorted(self._stale)
         elif WRITE in os.environ:
             files = {name: round(cost, 1) for name, cost in self._spent.items() if cost >= KEPT_S}
-            tests = {name: round(took, 1) for name, took in self._waited.items() if self._is_long(name)}
+            # Another commit draws other servers: tests of those keep their turns.
+            known = {name: took for name, took in self._long.items() if name not in self._waited}
+            tests = {name: took for name, took in known.items() if name not in self._stale}
+            tests |= {name: round(took, 1) for name, took in self._waited.items() if self._is_long(name)}
             table = {"files": files, "turns": in_turns(tests, self._turns)}
             TABLE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
 
@@ -117,6 +127,11 @@ class Costs:
             others = [f"{counts[back]} with {name_of_commit(back)}" for back in range(1, TURNS)]
             terminalreporter.write_line(
                 f"long tests take turns: {counts[0]} with this commit, before it {', '.join(others)}"
+            )
+        if self._stale:
+            terminalreporter.write_line(
+                f"{len(self._stale)} names in tests/costs.json are no tests any more, such as "
+                f"{min(self._stale)}: `make costs` writes it anew"
             )
         grew = grown(self._spent, self._files)
         if grew and len(self._spent) > NAMED:
@@ -145,6 +160,13 @@ def left_by(
             late.remove(shortest)
         left += late
     return left
+
+
+def no_tests(names: Iterable[str], there: Sequence[str]) -> set[str]:
+    """Those of the names that no test has; none where a person has named files or tests."""
+    files = {_file(name) for name in there}
+    known = set(there)
+    return {name for name in names if name not in known} if len(files) >= WHOLE else set()
 
 
 def in_turns(tests: Mapping[str, float], before: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

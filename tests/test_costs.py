@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from tests.commit_seed import chosen
-from tests.costs import ALONE_S, LEFT, TABLE, TURNS, grown, in_turns, left_by, longest_first
+from tests.costs import ALONE_S, LEFT, TABLE, TURNS, WHOLE, grown, in_turns, left_by, longest_first, no_tests
 
 ROOT = Path(__file__).parents[1]
 
@@ -149,3 +149,10 @@ def test_what_make_test_leaves_out_runs_in_slices_or_at_night() -> None:
     looked = [ROOT / folder for folder in re.findall(r" (tests/\w+)", recipes["slices"])]
     assert [path for path in marked if not any(map(path.is_relative_to, looked))] == [Path(__file__)]
     assert re.search(r"^ *part slices .* tests slices$", (ROOT / ".ci/run").read_text(), re.MULTILINE)
+
+
+def test_names_that_no_test_has_are_told_of_a_run_of_the_whole_suite_alone() -> None:
+    there = [f"tests/a/test_{number}.py::test_it" for number in range(WHOLE)]
+    names = [there[0], "tests/a/test_0.py::test_it[renamed]", "tests/gone/test_more.py::test_it"]
+    assert no_tests(names, there) == {*names[1:]}
+    assert no_tests(names, there[1:]) == set()
