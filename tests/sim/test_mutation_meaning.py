@@ -32,6 +32,7 @@ def _patch(folder: Path, head: str, *changed: str) -> Path:
     return file
 
 
+@pytest.mark.always
 def test_every_defect_of_meaning_applies_and_breaks_what_a_page_says() -> None:
     for one in planted():
         assert one.change.text() != (ROOT / one.change.path).read_text(encoding="utf-8")

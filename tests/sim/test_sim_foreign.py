@@ -27,6 +27,7 @@ from sim.foreign.trial import (
 SOMEWHERE = "old_result_makes_a_child_idle"
 
 
+@pytest.mark.always
 def test_every_foreign_defect_applies_and_breaks_what_a_page_says() -> None:
     with copied() as tree:
         for defect in defects():
