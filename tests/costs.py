@@ -108,8 +108,8 @@ class Costs:
         elif WRITE in os.environ:
             files = {name: round(cost, 1) for name, cost in self._spent.items() if cost >= KEPT_S}
             # Another commit draws other servers: tests of those keep their turns.
-            known = {name: took for name, took in self._long.items() if name not in self._waited}
-            tests = {name: took for name, took in known.items() if name not in self._stale}
+            others = self._long.keys() - self._waited.keys() - self._stale
+            tests = {name: self._long[name] for name in others}
             tests |= {name: round(took, 1) for name, took in self._waited.items() if self._is_long(name)}
             table = {"files": files, "turns": in_turns(tests, self._turns)}
             TABLE.write_text(json.dumps(table, indent=1, sort_keys=True) + "\n")
@@ -165,8 +165,7 @@ def left_by(
 def no_tests(names: Iterable[str], there: Sequence[str]) -> set[str]:
     """Those of the names that no test has; none where a person has named files or tests."""
     files = {_file(name) for name in there}
-    known = set(there)
-    return {name for name in names if name not in known} if len(files) >= WHOLE else set()
+    return {*names} - {*there} if len(files) >= WHOLE else set()
 
 
 def in_turns(tests: Mapping[str, float], before: Sequence[Mapping[str, float]]) -> list[dict[str, float]]:

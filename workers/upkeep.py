@@ -260,9 +260,11 @@ async def retain(ctx: Context) -> None:
     if upkeep.retention_ms is None:
         return
     async for members in expired_trees(upkeep.storage, now_ms, upkeep.retention_ms):
-        with suppress(NotDeleted):
-            # The next look at redactions does what is owed.
+        try:
             await delete_tree(upkeep.storage, members)
+        except NotDeleted as error:
+            # The next look at redactions does what is owed.
+            log.info("tree %s: not deleted yet: %s", members[-1].tree, error)
 
 
 def _upkeep(ctx: Context) -> Upkeep:

@@ -84,22 +84,18 @@ class Broker:
         process has none: no worker of theirs could go on with a session that is made here, nor the reverse.
         A key of another name is one that follows theirs.
         """
-        if key not in self._keys_held:
-            await self._hold_key(key, reads)
-            if not reads:
-                self._keys_held.add(key)
-
-    async def _hold_key(self, key: ChainKey | None, reads: bool) -> None:
+        if key in self._keys_held:
+            return
         topology = self.keys.topology()
         code = mac(key.secret, "deployment", key.id.encode()) if key is not None else ""
         if key is not None and not reads:
             await self._connection.command("HSETNX", topology, f"{_KEYED}{key.id}", code)
         fields = await self._connection.command("HGETALL", topology)
-        noted = {
+        told = {
             name.decode("utf-8", "replace"): value.decode("utf-8", "replace")
             for name, value in fields.items()
         }
-        noted = {name.removeprefix(_KEYED): value for name, value in noted.items() if name.startswith(_KEYED)}
+        noted = {name.removeprefix(_KEYED): value for name, value in told.items() if name.startswith(_KEYED)}
         if key is not None and not same_mac(noted.get(key.id, code), code):
             raise Misconfigured(
                 f"chain.secret is not the key that other processes of this deployment call {key.id!r}: "
@@ -112,6 +108,8 @@ class Broker:
                 "sessions could not go on here, nor those of this process there; set DENDRO_CHAIN_SECRET and "
                 "DENDRO_CHAIN_KEY_ID as the other processes have them"
             )
+        if not reads:
+            self._keys_held.add(key)
 
     async def command(self, *args: Argument) -> object:
         """A plain read for tools such as doctor, which look at the server itself."""
