@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -35,6 +36,12 @@ def begun(id: str) -> float:
     return SLEEP_S if id.startswith("sleep") else 0.0
 
 
+def _listens() -> bool:
+    """Whether the Redis takes connections: its socket is there a moment before that."""
+    with socket.socket(socket.AF_UNIX) as tried:
+        return tried.connect_ex(address()) == 0
+
+
 @contextmanager
 def redis() -> Iterator[None]:
     """The Redis: AOF everysec on a unix socket, on what an earlier one has left in the folder."""
@@ -44,7 +51,7 @@ def redis() -> Iterator[None]:
     place = ["--port", "0", "--unixsocket", address(), "--dir", str(folder()), "--save", ""]
     durable = ["--appendonly", "yes", "--appendfsync", "everysec"]
     process = subprocess.Popen([program, *place, *durable], stdout=subprocess.DEVNULL)
-    while not os.path.exists(address()):
+    while not _listens():
         if process.poll() is not None:
             raise RuntimeError("Redis did not start")
         time.sleep(0.01)

@@ -37,7 +37,7 @@ from bench.lab import PATH, lab
 from bench.machine import conditions
 from peers.jobs import STARTS
 from proof import peers_script as script
-from proof.peers_page import page
+from proof.peers_page import LEFT_OUT, page
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".peers"
@@ -75,7 +75,6 @@ CONTENDERS = (
 )
 
 
-LEFT_OUT = "left out: the time of the run was over"
 QUEUES = ("arq", "taskiq", "dramatiq", "streaq", "celery")
 """Peers that dispatch jobs, and do nothing else."""
 
@@ -622,7 +621,8 @@ class Run:
         try:
             yield
         except (Absent, OSError, httpx.HTTPError) as reason:
-            self.absent[f"{name}, {what}"] = str(reason) or type(reason).__name__
+            said = str(reason).replace(str(self.place), "…")
+            self.absent[f"{name}, {what}"] = said or type(reason).__name__
         print(f"{name}, {what}: {time.monotonic() - began:.1f} s", file=sys.stderr, flush=True)
 
     def due(self, name: str, what: str) -> bool:

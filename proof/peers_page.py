@@ -46,6 +46,11 @@ NEVER_HERE = {
 """Peers that no run tries, each with the reason."""
 
 
+LEFT_OUT = "left out: the time of the run was over"
+ROUNDED = {"turns": "rounds", "jobs": "jobs"}
+"""Parts that are measured in rounds, and where a run's findings have these."""
+
+
 def page(found: Mapping[str, Any]) -> str:
     """The whole page, as Markdown."""
     parts = (_head, _work, _kill, _long, _jobs, _absent)
@@ -96,7 +101,9 @@ def _head(found: Mapping[str, Any]) -> Iterator[str]:
         """
     )
     yield from (f"- {name}: {value}" for name, value in found["conditions"].items())
-    yield f"- rounds: {size['rounds']}, with {size['turns']} turns and {size['crowd']} at once in each"
+    rounds = max((len(one) for one in found["rounds"].values()), default=0)
+    of = "" if rounds == size["rounds"] else f" of {size['rounds']} (then the time of the run was over)"
+    yield f"- rounds: {rounds}{of}, with {size['turns']} turns and {size['crowd']} at once in each"
     yield f"- took {found['took_s']:.0f} s in all, with what had to be installed"
     if differs is None:
         yield "- **one round alone**: nothing says how much the machine itself differed"
@@ -193,5 +200,9 @@ def _seconds(took: float | None) -> str:
 
 
 def _absent(found: Mapping[str, Any]) -> Iterator[str]:
+    """Of what is measured in rounds, a round that was left out behind others is no absence."""
+    there = {f"{name}, {what}" for what, key in ROUNDED.items() for name, some in found[key].items() if some}
     yield from ("## Not here", "")
-    yield from (f"- {what}: {why}" for what, why in {**found["absent"], **NEVER_HERE}.items())
+    for what, why in {**found["absent"], **NEVER_HERE}.items():
+        if why != LEFT_OUT or what not in there:
+            yield f"- {what}: {why}"

@@ -28,7 +28,7 @@ from proof.peers import (
     kept_bytes,
     starts,
 )
-from proof.peers_page import NOISY, cell, noise, page, verdict
+from proof.peers_page import LEFT_OUT, NOISY, cell, noise, page, verdict
 from proof.peers_script import ECHO, PeersScript, many, nothing, sleep, sleeper, three
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +207,16 @@ def test_page_has_the_median_and_the_spread_of_each_row_and_the_reason_of_each_a
     assert "| queue | 2.50 | – | 900 | – | never | 1.50 |" in written
     assert "| other | itself | 0.08 | in doubt, once | 1 | no |" in written
     assert "the model is told `in doubt: it was lost`" in written
+
+
+def test_page_tells_how_many_rounds_there_were_and_no_later_one_as_absent() -> None:
+    run = found(10.0, 10.5)
+    run["size"]["rounds"] = 3
+    run["absent"] = {f"{name}, turns": LEFT_OUT for name in ("bare loop", "third")}
+    written = page(run)
+    assert "- rounds: 2 of 3 (then the time of the run was over), with" in written
+    assert "- third, turns: left out" in written
+    assert "bare loop, turns" not in written
 
 
 def test_cell_without_a_value_is_a_dash() -> None:
