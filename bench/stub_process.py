@@ -1,9 +1,10 @@
 """The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT`.
 
 SCRIPT is a behaviour's name, a scenario file, `questions` (`questions`), `trees` or `slow-trees`
-(`tree_script`), or `soak`, `chaos` or `peers` (`proof`). `GET /marks` tells when each request of a session
-was seen and when its last byte was given to the kernel, on CLOCK_MONOTONIC, which all processes share; `GET
-/spent` how many requests that were, and their seconds in all. Ends with its standard input.
+(`tree_script`), `chaos`, `peers`, or `soak:SECONDS`, which its model thinks (`proof`). `GET /marks` tells
+when each request of a session was seen and when its last byte was given to the kernel, on CLOCK_MONOTONIC,
+which all processes share; `GET /spent` how many requests that were, and their seconds in all. Ends with its
+standard input.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ def _script(name: str) -> Script:
         return TreeScript(slow=name.startswith("slow"))
     if name == "questions":
         return QuestionScript()
-    if name == "soak":
-        return SoakScript()
+    if name.startswith("soak:"):
+        return SoakScript(think_ms=float(name.removeprefix("soak:")) * 1000)
     if name == "chaos":
         return ChaosScript()
     if name == "peers":

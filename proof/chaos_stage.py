@@ -230,13 +230,18 @@ def prepare(running: Fleet) -> None:
     """Writes the files that commands and the MCP server need."""
     place = running.lab
     (place.workspace / PROGRAM).write_text(SOURCE)
-    server = place.folder / SERVER
-    server.write_text(SERVER_SOURCE)
     (place.folder / CLOCK).mkdir()
     (place.folder / CLOCK / "sitecustomize.py").write_text(CLOCK_SOURCE)
+    serve_ledger(running, place.workspace / LEDGER)
+
+
+def serve_ledger(running: Fleet, ledger: Path) -> None:
+    """Gives workers that are hired from now on an MCP server, which writes into that file."""
+    server = running.lab.folder / SERVER
+    server.write_text(SERVER_SOURCE)
     home = running.settings.home
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    arguments = json.dumps(["-I", str(server), str(place.workspace / LEDGER)])
+    arguments = json.dumps(["-I", str(server), str(ledger)])
     table = f"[mcp_servers.ledger]\ncommand = {json.dumps(sys.executable)}\nargs = {arguments}\n"
     (home / "dendro.toml").write_text(table)
 

@@ -25,9 +25,18 @@ PER_HOUR = 0.01
 SURE = 3.0
 """So many standard errors the growth has to be above its limit."""
 LEAST_POINTS = 8
-FLOORS: Mapping[str, float] = {"MiB": 2.0, "": 3.0, "keys": 8.0, "files": 8.0, "entries": 200.0, "s": 0.2}
+FLOORS: Mapping[str, float] = {
+    "MiB": 2.0,
+    "": 3.0,
+    "keys": 8.0,
+    "files": 8.0,
+    "entries": 200.0,
+    "s": 0.2,
+    "times": 0.5,
+}
 """What a series may grow by in a run whatever its mean, by its unit: pages of an allocator, a connection that
-was opened for a moment, a tree more that is under way and its entries, a turn beside a worker's start."""
+was opened for a moment, a tree more that is under way and its entries, a turn beside a worker's start, a log
+that is about to be written anew."""
 
 
 @dataclass(frozen=True, slots=True)

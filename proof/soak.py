@@ -20,31 +20,38 @@ import signal
 import subprocess
 import sys
 import time
+from base64 import b64encode
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Coroutine, Sequence
+from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from io import BytesIO
 from pathlib import Path
 from random import Random
 from textwrap import wrap
-from typing import Any, cast
+from typing import Any, Literal, cast
 
 import uvloop
+from PIL import Image
 from websockets.asyncio.client import connect
 
 from bench.accounts import cpu_of
 from bench.lab import Fleet, Lab, fleet, lab
 from bench.machine import conditions
-from bench.parked import used_kib, weight
-from bench.tree_script import merged, order
+from bench.parked import weight
+from bench.tree_script import merged
 from bench.turns import submit_turn
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.inputs import ImageInput, TextInput
 from orchestrator.protocol.submission import Submission
+from orchestrator.wiring.open_deployment import Opened, portable_session
 from proof.chaos_clients import Wire
+from proof.chaos_script import LEDGER
+from proof.chaos_stage import serve_ledger
 from proof.growth import (
     LEAST_POINTS,
     Series,
@@ -58,6 +65,7 @@ from proof.growth import (
     verdict,
 )
 from proof.soak_processes import LEAKS
+from proof.soak_script import PROBE, THINK_S, Work, task
 
 TREE = 10
 """Agents of a tree, its root counted."""
@@ -69,6 +77,8 @@ AGES = (
     "upkeep.seal_after=64",
 )
 """A quarter of a minute until a closed tree is archived, and a minute until it is deleted."""
+COPIES_S = 60
+"""For so long a machine keeps its copy of a folder that nobody works in."""
 SAMPLE_S, CHURN_S, PATIENCE_S, EMPTY_S = 5.0, 60.0, 600.0, 240.0
 EMPTY_MIB = 1.0
 """Redis may hold so much more at the end than at the begin."""
@@ -82,6 +92,7 @@ KEPT = frozenset(
         "deleted_by",
         "dendro",
         "heard",
+        "history_keys",
         "looked",
         "near",
         "open",
@@ -93,12 +104,17 @@ KEPT = frozenset(
 """Kinds of keys that outlive sessions on purpose, each with a bound (`orchestrator.broker.redis_keys`).
 
 Notices for those who look on, the ids of what was deleted, for 30 days, usage by day, what is known of
-workers and who of them waits, and the version of the deployment.
+workers and who of them waits, persons' keys of their message history, and the version of the deployment.
 """
+NAMES = ("deleted", "deleted_by")
+"""Kinds that have the ids of what was deleted, for 30 days."""
 BOUNDS = {"asked": 1_024, "changed": 1_024, "released": 256, "ready": 256, "near": 256, "jobs_ready": 256}
 """Entries that streams of these kinds keep; one is cut by whole nodes of at most 100 of them."""
 NODE = 128
 WORKERS, FOLLOWERS = 2, 6
+PROBES, COMPACTED_AFTER = 20, 20
+"""Turns of a session whose turns are timed, and of one that stays until it is compacted."""
+GO_ON = ops.UserInput(items=(TextInput(text="Say that you are done."),))
 AOF_BYTES = 4 << 20
 """From here on Redis writes its log anew whenever it has doubled, which shows within minutes."""
 
@@ -151,20 +167,53 @@ class Soak:
 # ── load ──────────────────────────────────────────────────────────────────────────────────────────
 
 
-async def tree_life(soak: Soak, lives: bool, asks: bool) -> None:
-    """One place for trees: each is made, works, and makes room for the next; one that `lives` stays."""
-    running = _asking(soak.running) if asks else soak.running
+Life = Literal["plain", "asks", "stays", "portable", "tool", "picture", "fork", "compact"]
+LIVES: Sequence[Life] = ("asks", "stays", "portable", "tool", "picture", "fork", "compact")
+"""What one tree in ten does; the others are plain.
+
+Its commands wait for a person; it lives throughout; it has portable folders, its agents one each, which are
+merged; its agents call an MCP server; its root is shown a picture; it is forked at the gateway, and the fork
+answered there; its root's conversation is compacted, and goes on.
+"""
+_WORK: Mapping[str, Work] = {"portable": "notes", "tool": "tool"}
+_TOLD: Mapping[Life, str] = {
+    "plain": "plain trees",
+    "asks": "trees that asked",
+    "stays": "trees that stayed",
+    "portable": "trees with folders",
+    "tool": "trees with a tool",
+    "picture": "trees with a picture",
+    "fork": "trees that were forked",
+    "compact": "trees that were compacted",
+}
+
+
+async def tree_life(soak: Soak, life: Life) -> None:
+    """One place for trees: each is made, works, and makes room for the next; one that stays does not."""
+    running = _asking(soak.running) if life == "asks" else soak.running
+    stays = life == "stays"
     while not soak.over:
-        root = await running.session()
+        root = await _portable(running) if life == "portable" else await running.session()
         soak.roots.add(root)
-        await _works(soak, running, root, "turn-0", order(TREE - 1))
+        first = TextInput(text=task(TREE - 1, _WORK.get(life, "command")))
+        picture = (ImageInput(image_url=_picture(soak)),) if life == "picture" else ()
+        await _works(soak, running, root, "turn-0", ops.UserInput(items=(first, *picture)), merged(TREE - 1))
         turn = 0
-        while lives and not soak.over:
+        while stays and not soak.over:
             turn += 1
             await asyncio.sleep(15.0 * soak.random.uniform(0.5, 1.5))
-            await _works(soak, running, root, f"turn-{turn}", "Say that you are done.")
+            # A conversation that goes on for ever is compacted now and then.
+            op = GO_ON if turn % COMPACTED_AFTER else ops.Compact()
+            await _works(soak, running, root, f"turn-{turn}", op)
+        if life == "compact":
+            await _works(soak, running, root, "turn-1", ops.Compact())
+            soak.done["compactions"] += 1
+            await _works(soak, running, root, "turn-2", GO_ON)
+        if life == "fork":
+            await _forks(soak, root)
         soak.done["trees"] += 1
-        if not lives:
+        soak.done[_TOLD[life]] += 1
+        if not stays:
             await _closed(soak, root)
 
 
@@ -173,10 +222,26 @@ def _asking(running: Fleet) -> Fleet:
     return replace(running, settings=running.lab.settings(environ, *WIDE, "approval_policy=untrusted"))
 
 
-async def _works(soak: Soak, running: Fleet, root: SessionId, turn: str, text: str) -> None:
-    """A turn of a root, to its end; every request of the tree is answered."""
+async def _portable(running: Fleet) -> SessionId:
+    """A session with a copy of the lab's folder."""
+    wish = ops.WorkspaceSource(folder=str(running.lab.workspace))
+    opened = Opened(running.settings, running.opened)
+    return await portable_session(opened, running.client, wish)
+
+
+def _picture(soak: Soak) -> str:
+    """A picture that no other is like, as a data URL: 100 by 100 pixels of noise."""
+    written = BytesIO()
+    Image.frombytes("RGB", (100, 100), soak.random.randbytes(30_000)).save(written, "PNG")
+    return f"data:image/png;base64,{b64encode(written.getvalue()).decode()}"
+
+
+async def _works(
+    soak: Soak, running: Fleet, root: SessionId, turn: str, op: ops.Op, says: str | None = None
+) -> None:
+    """A turn of a root, to its end, with the answer that it `says`; every request of the tree is answered."""
     async with aclosing(cast(Any, running.client.follow(root))) as events, asyncio.timeout(PATIENCE_S):
-        await submit_turn(running, root, turn, text)
+        await running.client.submit(root, Submission(SubmissionId(turn), op))
         async for event in events:
             if event.type == "exec_approval_request":
                 soak.done["answers"] += 1
@@ -186,12 +251,33 @@ async def _works(soak: Soak, running: Fleet, root: SessionId, turn: str, text: s
                 await running.client.submit(root, Submission(name, answer))
             elif event.type == "error":
                 raise RuntimeError(f"{turn} of {root} failed: {event.msg['message']}")
+            elif event.type == "patch_apply_end":
+                soak.done["folders merged" if event.msg["success"] else "folders with conflicts"] += 1
             elif event.type == "task_complete" and event.id == turn:
-                said = event.msg["last_agent_message"]
-                if said != merged(TREE - 1):
+                said = event.msg.get("last_agent_message")
+                if says is not None and said != says:
                     raise RuntimeError(f"{turn} of {root} said: {said}")
                 soak.done["turns"] += 1
                 return
+
+
+async def _forks(soak: Soak, source: SessionId) -> None:
+    """A person forks the tree's root at the gateway, and has one turn with the fork."""
+    async with connect(soak.gateway, compression=None, max_size=None) as socket:
+        wire = await Wire.greets(socket)
+        thread = (await wire.call("thread/fork", threadId=source))["thread"]["id"]
+        soak.roots.add(thread)
+        go = [{"type": "text", "text": "Say that you are done."}]
+        turn = (await wire.call("turn/start", threadId=thread, input=go))["turn"]["id"]
+        async with asyncio.timeout(PATIENCE_S):
+            while not any(
+                said["method"] == "turn/completed" and said["params"]["turn"]["id"] == turn
+                for said in wire.heard
+            ):
+                wire.heard.clear()
+                await wire.hears(PATIENCE_S)
+    soak.done["forks"] += 1
+    await _closed(soak, thread)
 
 
 async def _closed(soak: Soak, root: SessionId) -> None:
@@ -233,21 +319,30 @@ async def visitor(soak: Soak) -> None:
 
 
 async def probe(soak: Soak) -> None:
-    """One session whose turns are timed: what a person would wait for."""
-    session, number = await soak.running.session(), 0
-    soak.roots.add(session)
-    async with aclosing(cast(Any, soak.running.client.follow(session))) as events:
-        while not soak.over:
-            number, began = number + 1, time.monotonic()
-            await submit_turn(soak.running, session, f"turn-{number}")
-            async with asyncio.timeout(PATIENCE_S):
-                # Its worker may be killed meanwhile: it goes on with another.
-                async for event in events:
-                    if event.type == "task_complete" and event.id == f"turn-{number}":
-                        break
-            soak.probes.append((began - soak.began, time.monotonic() - began))
-            soak.put("a turn of the probe", time.monotonic() - began, "s")
-            await asyncio.sleep(2.0)
+    """Sessions of some turns each, which are timed: what a person would wait for beside the model."""
+    number = 0
+    while not soak.over:
+        session = await soak.running.session()
+        soak.roots.add(session)
+        async with aclosing(cast(Any, soak.running.client.follow(session))) as events:
+            for _ in range(PROBES):
+                if not soak.over:
+                    number += 1
+                    await _timed(soak, session, f"turn-{number}", events)
+        await _closed(soak, session)
+
+
+async def _timed(soak: Soak, session: SessionId, turn: str, events: AsyncIterator[Any]) -> None:
+    began = time.monotonic()
+    await submit_turn(soak.running, session, turn, PROBE)
+    async with asyncio.timeout(PATIENCE_S):
+        # Its worker may be killed meanwhile: it goes on with another.
+        async for event in events:
+            if event.type == "task_complete" and event.id == turn:
+                break
+    soak.probes.append((began - soak.began, time.monotonic() - began))
+    soak.put("a turn of the probe", time.monotonic() - began, "s")
+    await asyncio.sleep(2.0)
 
 
 async def churn(soak: Soak) -> None:
@@ -280,23 +375,39 @@ async def observe(soak: Soak) -> None:
 
 async def _sample(soak: Soak) -> None:
     running = soak.running
+    names = await keys_of(running)
+    kept_mib = sum((await _kept_kib(running, names)).values()) / 1024
     processes = {f"worker {n}": worker.pid for n, worker in enumerate(running.workers[:WORKERS])}
     processes |= {name: process.pid for name, process in soak.beside.items()}
     processes |= {"Redis": running.lab.redis.pid}
     for name, pid in processes.items():
         for what, (value, unit) in of_process(pid).items():
-            soak.put(f"{what} of {name}", value, unit)
-    soak.put("data of Redis", await used_kib(running) / 1024, "MiB")
+            kept = kept_mib if (what, name) == ("memory", "Redis") else 0.0
+            soak.put(f"{what} of {name}", value - kept, unit)
     info = await _memory(running)
+    soak.put("data of Redis", float(info["used_memory"]) / 2**20 - kept_mib, "MiB")
     soak.parts.append({part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info})
-    for kind, count in kinds(await keys_of(running)).items():
+    for kind, count in kinds(names).items():
         soak.put(f"keys {kind}", count, "keys")
     for kind, entries in (await _entries(running)).items():
         soak.put(f"entries {kind}{' beyond their bound' if kind in BOUNDS else ''}", entries, "entries")
     for part in ("home", "tmp", "redis"):
         folder = running.lab.folder / part
         soak.put(f"files in {part}", files_below(folder), "files")
-        soak.put(f"disk of {part}", disk_mib(folder), "MiB")
+        if part != "redis":
+            soak.put(f"disk of {part}", disk_mib(folder), "MiB")
+    # Its log holds what it keeps, too.
+    disk = disk_mib(running.lab.folder / "redis")
+    soak.put("disk of redis by its data", disk / (float(info["used_memory_dataset"]) / 2**20), "times")
+
+
+async def _kept_kib(running: Fleet, names: Sequence[str]) -> dict[str, float]:
+    """What the kinds of keys take that outlive sessions on purpose."""
+    found = dict.fromkeys(sorted(KEPT), 0.0)
+    for name in names:
+        if kind_of(name) in KEPT:
+            found[kind_of(name)] += await weight(running, name)
+    return found
 
 
 async def _entries(running: Fleet) -> Counter[str]:
@@ -345,10 +456,7 @@ async def _left(soak: Soak, before_kib: float) -> list[str]:
     for folder, what in _places(soak.running.lab):
         if count := files_below(folder):
             found.append(f"{counted(count, 'file')} of {what} are left below {folder.name}")
-    soak.kept_kib = dict.fromkeys(sorted(KEPT), 0.0)
-    for name in names:
-        if kind_of(name) in KEPT:
-            soak.kept_kib[kind_of(name)] += await weight(soak.running, name)
+    soak.kept_kib = await _kept_kib(soak.running, names)
     grown = (await _data_kib(soak.running) - before_kib - sum(soak.kept_kib.values())) / 1024
     if grown > EMPTY_MIB:
         found.append(f"the data of Redis take {grown:.1f} MiB more than at the begin, beside what is kept")
@@ -416,11 +524,15 @@ async def said(running: Fleet, name: str, pattern: str) -> re.Match[str]:
     return found
 
 
-async def soaked(place: Lab, minutes: float, agents: int, seed: int, leaks: str) -> Soak:
+async def soaked(
+    place: Lab, minutes: float, agents: int, leaks: str = "", seed: int = 1, think_s: float = THINK_S
+) -> Soak:
     """Runs it to its end."""
     (place.folder / "tmp").mkdir()
-    async with fleet(place, "soak", *WIDE) as running:
-        running.environ["TMPDIR"] = str(place.folder / "tmp")
+    async with fleet(place, f"soak:{think_s:g}", *WIDE) as running:
+        running.environ |= {"TMPDIR": str(place.folder / "tmp"), "DENDRO_WORKSPACE_KEEP_S": str(COPIES_S)}
+        (place.folder / LEDGER).touch()
+        serve_ledger(running, place.folder / LEDGER)
         await running.opened.broker.command("CONFIG", "SET", "auto-aof-rewrite-min-size", AOF_BYTES)
         before_kib = await _data_kib(running)
         soak = Soak(running, time.monotonic() + minutes * 60, Random(seed))
@@ -428,9 +540,11 @@ async def soaked(place: Lab, minutes: float, agents: int, seed: int, leaks: str)
             running.hire(max(16, agents // WORKERS))
         async with _beside(soak, leaks):
             trees = max(2, agents // TREE)
-            lives = [tree_life(soak, n % 10 == 1, n % 10 == 0) for n in range(trees)]
+            lives = [tree_life(soak, (*LIVES, "plain", "plain", "plain")[n % 10]) for n in range(trees)]
             people = [(onlooker, visitor)[n % 2](soak) for n in range(FOLLOWERS)]
             await _all(*lives, *people, probe(soak), churn(soak), observe(soak))
+            ledger = (place.folder / LEDGER).read_text()
+            soak.done["calls of the MCP server"] = ledger.count("end ")
             soak.costs = _costs(soak)
             soak.findings += [v for s in _series(soak) if (v := verdict(s))]
             soak.findings += _slower(soak)
@@ -460,15 +574,16 @@ def _slower(soak: Soak) -> list[str]:
     return slower(first, [took for at, took in soak.probes if at >= half])
 
 
-def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
+def report(soak: Soak, load: str, under: str) -> str:
     """The page, as Markdown."""
     lines = [
         "# Soak",
         "",
         "`make soak` writes this page; [testing](../testing.md#beyond-the-suites) says what it does. Memory",
-        "of a process is its share of it (Pss). *Grows*: more than 1 % an hour, and surely so.",
+        "of a process is its share of it (Pss); memory and data of Redis are those beside what it keeps on",
+        "purpose (last of all). *Grows*: more than 1 % an hour, and surely so.",
         "",
-        *wrap(f"{minutes:g} minutes with {agents} agents at a time. {under}.", 120),
+        *wrap(f"{load}. {under}.", 120),
         "",
         *wrap(f"Done: {', '.join(f'{count:,} {what}' for what, count in sorted(soak.done.items()))}.", 120),
         "",
@@ -487,9 +602,13 @@ def report(soak: Soak, minutes: float, agents: int, under: str) -> str:
     agents = soak.done["trees"] * TREE
     lines += ["", f"Seconds of processors, {agents:,} agents having come and gone:", ""]
     lines += [f"- {part}: {spent:,.0f}" for part, spent in soak.costs.items()]
-    kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
-    lines += ["", *wrap(f"Left in Redis on purpose when all was deleted, in KiB: {kept}.", 120)]
     lines += _of_redis(soak.parts)
+    each = sum(soak.kept_kib.get(kind, 0.0) for kind in NAMES) * 1024 / max(1, agents)
+    kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
+    told = (
+        f"Left in Redis on purpose when all was deleted, in KiB: {kept}. Names: {each:,.0f} bytes an agent."
+    )
+    lines += ["", *wrap(told, 120)]
     lines += ["", "## Findings", "", *(f"- {one}" for one in soak.findings or ["none"]), ""]
     return "\n".join(lines)
 
@@ -516,6 +635,7 @@ def main(argv: Sequence[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m proof.soak", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: %(default)s)")
     parser.add_argument("--agents", type=int, default=100, help="at a time (default: %(default)s)")
+    parser.add_argument("--think", type=float, default=THINK_S, help="seconds (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--page", type=Path, help="where the page is written")
     parser.add_argument(
@@ -527,8 +647,10 @@ def main(argv: Sequence[str]) -> int:
         parser.error(f"no such leak: {', '.join(sorted(unknown))}")
     with lab() as place:
         under = "; ".join(f"{name}: {value}" for name, value in conditions(place).items())
-        soak = uvloop.run(soaked(place, given.minutes, given.agents, given.seed, leaks))
-    page = report(soak, given.minutes, given.agents, under)
+        of = soaked(place, given.minutes, given.agents, leaks, given.seed, given.think)
+        soak = uvloop.run(of)
+    load = f"{given.minutes:g} minutes with {given.agents:,} agents at a time"
+    page = report(soak, f"{load}, whose model thinks {given.think:g} s", under)
     if given.page:
         given.page.parent.mkdir(parents=True, exist_ok=True)
         given.page.write_text(page, encoding="utf-8")

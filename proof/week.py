@@ -466,7 +466,7 @@ def waited(folder: Path, compiler: str, sessions: int) -> tuple[Week, str]:
     with ExitStack() as stack:
         with lab(folder, week.clock.environ) as place:
             under = "; ".join(f"{name}: {value}" for name, value in conditions(place).items())
-            _, week.base_url = stack.enter_context(stub_of(place, "soak"))
+            _, week.base_url = stack.enter_context(stub_of(place, "soak:0.5"))
             uvloop.run(_until_day_7(week, place, sessions))
         with lab(folder, week.clock.environ) as place:
             uvloop.run(_day_7(week, place))
