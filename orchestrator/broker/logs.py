@@ -59,8 +59,6 @@ Sealed = Callable[[bytes, int, int], Awaitable[tuple[StoredEntry, ...]]]
 SHORT = 1_024
 """Entries of a log that is read out of the archive by the way. A longer one is told of by its hole."""
 _HEADS = 250
-_SCANNED = 100_000
-"""Ids of one shard that are read at once: some ten milliseconds of Redis."""
 
 Fielded = tuple[bytes, dict[bytes, bytes]]
 """An entry of a stream as Redis answers it."""
@@ -167,9 +165,12 @@ class Logs(Port):
             yield await self.heads(page)
 
     async def session_ids(self) -> AsyncIterator[list[SessionId]]:
-        """The ids of all sessions, a shard at a time, newest first in each."""
+        """The ids of all sessions, a shard at a time, newest first in each.
+
+        At once, for a page would miss what changes meanwhile: some ten milliseconds of Redis for 100,000.
+        """
         for shard in range(self.config.shards):
-            found = await self._connection.command("ZREVRANGE", self.keys.sessions(shard), 0, _SCANNED - 1)
+            found = await self._connection.command("ZREVRANGE", self.keys.sessions(shard), 0, -1)
             yield [SessionId(member.decode()) for member in found]
 
     async def serving(self, heads: Sequence[SessionHead]) -> dict[SessionId, Serving]:

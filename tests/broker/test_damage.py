@@ -101,3 +101,13 @@ async def test_lists_of_sessions_have_each_once_by_the_shard_that_it_is_in(broke
     assert sorted(everywhere) == sorted([*here, elsewhere])
     assert await broker.logs.count_sessions() == 4
     assert await broker.trees.registries([]) == []
+
+
+async def test_old_sessions_of_a_large_shard_are_among_all(broker: Broker) -> None:
+    """Redactions and verifications go by this list: what is not on it keeps its words."""
+    oldest = await created(broker)
+    for start in range(0, 100_000, 1_000):
+        later = [(2 * broker.now_ms() + n, f"later-{n}") for n in range(start, start + 1_000)]
+        await broker.command("ZADD", broker.keys.sessions(SHARD), *(part for pair in later for part in pair))
+    found = [id async for page in broker.logs.session_ids() for id in page]
+    assert (len(found), found[-1]) == (100_001, oldest)
