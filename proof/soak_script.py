@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from bench.tree_script import TreeScript, order
-from orchestrator.stub.answers import Call, OutputItem, Step, Text
+from orchestrator.stub.answers import Answer, Call, OutputItem, Step, StubRequest, Text
 
 THINK_S = 2.0
 COMMAND = ["bash", "-c", "touch report.txt; sleep 0.05"]
@@ -44,6 +44,13 @@ class SoakScript(TreeScript):
     slow: bool = False
     name: str = "soak"
     think_ms: float = THINK_S * 1000
+
+    def answer(self, request: StubRequest) -> Answer:
+        if request.body.get("tools"):
+            return TreeScript.answer(self, request)
+        # A compaction is offered none.
+        step = Step(items=(Text("All is done that was asked for."),), delay_ms=self.think_ms)
+        return Answer(step, 1, request.digest)
 
     def _step(self, items: Sequence[Mapping[str, Any]]) -> Step:
         said = [_said(item) for item in items if item.get("role") == "user"]
