@@ -33,7 +33,7 @@ from websockets.asyncio.client import connect
 from bench.accounts import cpu_of
 from bench.lab import Fleet, Lab, attached, lab, stub_of
 from bench.machine import conditions
-from bench.parked import commands_of, park_by_commits, park_by_work, used_kib
+from bench.parked import commands_of, park_by_commits, park_by_work, used_kib, weight
 from bench.tree_script import merged, order
 from bench.turns import submit_turn, take_turns
 from orchestrator.core.ids import SessionId, TreeId
@@ -263,11 +263,18 @@ async def passes(week: Week, running: Fleet) -> None:
             await rests(running)
         commands = await commands_of(running) - commands
         now_redis_s, now_workers_s = _spent(running)
-        mib, keys = await used_kib(running) / 1024, await keys_of(running)
+        keys = await keys_of(running)
+        mib = (await used_kib(running) - await _at_work_kib(week, running)) / 1024
         spent = now_redis_s - redis_s, now_workers_s - workers_s
         week.days.append(Day(day, commands, mib, len(keys), *spent, time.monotonic() - began))
         week.findings += wrong_with(week, day, await _seen(week, running))
         print(f"day {day} has passed in {week.days[-1].took_s:.0f} s", file=sys.stderr, flush=True)
+
+
+async def _at_work_kib(week: Week, running: Fleet) -> float:
+    """What logs take that grow by turns: a root whose agents wait asks its model again each hour."""
+    of = running.opened.broker.keys.rollout
+    return sum([await weight(running, of(root)) for root in week.roots])
 
 
 def _storage(running: Fleet) -> Storage:
@@ -486,7 +493,8 @@ def report(week: Week, sessions: int, under: str) -> str:
         "",
         f"- {len(week.timed)} whose approval has a limit of {TIMED_DAYS} days",
         f"- {len(week.idle)} that nobody closes, and {len(week.ended)} that are closed",
-        f"- {len(week.roots)} trees whose roots await {AGENTS} agents each, which wait for approvals",
+        f"- {len(week.roots)} trees whose roots await {AGENTS} agents each, which wait for approvals: these",
+        "  roots ask their model every hour; their logs, which grow until they are sealed, are not counted",
         "",
         *wrap(under + ".", 120),
         "",
