@@ -71,6 +71,10 @@ async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -
     if ask and not typer.confirm(f"remove {_described(root, members)}?"):
         typer.echo("nothing was removed")
         return
+    if force:
+        # What began while the person was asked is ended as well.
+        members = await _members(found, root)
+        root = members[-1]
     if busy := [head for head in members if not _quiet(head)]:
         # What a worker is doing may take its time to end: somebody waits here meanwhile.
         typer.echo(f"ending first what is at work: {', '.join(map(_part, busy))}")

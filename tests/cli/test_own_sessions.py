@@ -156,6 +156,27 @@ def test_person_at_a_terminal_is_asked_before_anything_is_removed(machine: Machi
         assert machine.session_ids() == left
 
 
+def test_command_that_begins_while_the_person_is_asked_is_ended_by_force(machine: Machine) -> None:
+    seconds = f"60.{os.getpid()}"
+    script = f"echo be''gun; exec sleep {seconds}"
+    long = {"items": [{"call": "shell", "args": {"command": ["bash", "-c", script], "timeout_ms": 90_000}}]}
+    with machine.playing(json.dumps({"steps": [says("done"), long], "per_session": False})) as user:
+        assert user.run("run", "go", *FREE).returncode == 0
+        [session] = user.session_ids()
+        with (
+            user.terminal("rm", session, "--force") as person,
+            user.terminal("run", "--resume", session, "again", *FREE) as talker,
+        ):
+            person.wait_for(r"remove [0-9a-f]{8} \(go\)\? \[y/N\]")
+            talker.wait_for("begun")
+            person.type("y\n")
+            said = person.wait_for(r"\nremoved ")
+            assert "ending first what is at work: the root" in said
+            assert person.exit_code() == 0
+            assert not running(seconds)
+        assert (user.session_ids(), keys_of(user, session)) == ([], [])
+
+
 def test_session_with_input_that_nobody_has_read_needs_force(machine: Machine) -> None:
     with machine.model(says("done"), says("more")) as user:
         assert user.run("run", "go").returncode == 0

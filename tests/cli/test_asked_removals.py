@@ -1,0 +1,139 @@
+"""`dendro rm` asks a person, who may take their time: what comes to a tree meanwhile does not go with it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+
+import pytest
+import typer
+
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import connect
+from orchestrator.broker.records import BrokerConfig, SessionHead
+from orchestrator.cli import remove
+from orchestrator.config_keys import RedisSettings
+from orchestrator.core.commit_parts import Approval
+from orchestrator.core.ids import SessionId
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.terminal.faults import Fault
+from orchestrator.wiring.open_deployment import Opened, opened
+from tests.broker.actors import submitted
+from tests.broker.families import Agent, root_of
+from tests.servers import RedisServer
+
+Happens = Callable[[list[Agent], Agent], Awaitable[object]]
+
+
+async def _words_come(family: list[Agent], agent: Agent) -> None:
+    await submitted(agent.broker, agent.session, "late")
+
+
+async def _turn_runs(family: list[Agent], agent: Agent) -> None:
+    await _words_come(family, agent)
+    await agent.claims_again()
+    await agent.does(cursor=agent.cursor, status="running")
+
+
+async def _turn_is_over(family: list[Agent], agent: Agent) -> None:
+    await _turn_runs(family, agent)
+    await agent.parks(status="idle")
+
+
+async def _person_is_asked(family: list[Agent], agent: Agent) -> None:
+    await _turn_runs(family, agent)
+    asked = (Approval("a", b'{"type":"exec_approval_request","call_id":"a"}'),)
+    await agent.parks(status="awaiting_approval", approvals_open=asked)
+
+
+async def _agent_is_made(family: list[Agent], agent: Agent) -> None:
+    await _words_come(family, family[0])
+    await family[0].claims_again()
+    child = await family[0].spawns(2)
+    family.append(child)
+    await family[0].parks(status="idle")
+    await child.parks(status="idle")
+
+
+AT_WORK = (_words_come, _turn_runs)
+"""Uses that have to be ended before a tree is removed."""
+
+
+@pytest.mark.realredis
+@pytest.mark.parametrize("force", [False, True], ids=["as it is", "by force"])
+@pytest.mark.parametrize("who", [0, 1], ids=["root", "agent"])
+@pytest.mark.parametrize("happens", [*AT_WORK, _person_is_asked, _turn_is_over, _agent_is_made])
+async def test_tree_that_is_used_while_the_person_is_asked_is_removed_by_force_alone_and_ended_before(
+    happens: Happens,
+    who: int,
+    force: bool,
+    tmp_path: Path,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    environ = {
+        "HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path / "home"),
+        "DENDRO_REDIS_URL": redis_server.url,
+    }
+    settings = load_settings(SettingsSources(tmp_path, environ))
+    family: list[Agent] = []
+    ended: list[str] = []
+
+    async def meanwhile() -> None:
+        async with aclosing(_broker(settings.redis)) as broker:
+            for agent in family:
+                agent.broker = broker
+            await happens(family, family[who])
+
+    def confirm(text: str) -> bool:
+        """A person who says yes when this has happened, in other processes."""
+        thread = threading.Thread(target=lambda: asyncio.run(meanwhile()))
+        thread.start()
+        thread.join()
+        return True
+
+    async def end(found: Opened, root: SessionHead) -> None:
+        """As a worker does it: what is held is given back, at rest."""
+        for agent in family:
+            head = await found.broker.logs.head(agent.session)
+            assert head is not None
+            ended.append(head.status)
+            if head.holder is not None:
+                agent.broker = found.broker
+                await agent.parks(status="idle")
+
+    monkeypatch.setattr(typer, "confirm", confirm)
+    monkeypatch.setattr(remove, "_end", end)
+    async with opened(settings) as found:
+        root = await root_of(found.broker)
+        family += [root, await root.spawns(1)]
+        for agent in family:
+            await agent.parks(status="idle")
+        sessions = [agent.session for agent in family]
+        head = await found.broker.logs.head(root.session)
+        assert head is not None
+        if force:
+            await remove._remove(found, head, force=True, ask=True)
+        else:
+            with pytest.raises(Fault, match="not removed: a session of"):
+                await remove._remove(found, head, force=False, ask=True)
+        sessions = [agent.session for agent in family]
+        left = [one.session for one in await found.broker.logs.heads(sessions)]
+        assert left == ([] if force else sessions)
+        assert bool(ended) is (force and happens in AT_WORK)
+        if happens is _turn_runs and not force:
+            assert await _is_held(found, sessions[who])
+
+
+async def _is_held(found: Opened, session: SessionId) -> bool:
+    head = await found.broker.logs.head(session)
+    return head is not None and head.holder is not None
+
+
+def _broker(redis: RedisSettings) -> Broker:
+    config = BrokerConfig(prefix=redis.prefix, shards=redis.shards)
+    return Broker(connect(redis, "meanwhile"), config, lambda: 0.0)
