@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from hashlib import sha256
 from random import Random
 from typing import Any, cast
@@ -26,11 +26,15 @@ from orchestrator.protocol.plans import (
 from orchestrator.requests import (
     ChoicesRequest,
     ClientToolRequest,
+    CommandRequest,
+    Given,
     InputRequest,
     PlanDecisionRequest,
+    Request,
     call_id_of,
     request_of,
 )
+from orchestrator.requests.approvals import AMENDMENT
 from orchestrator.views.event import Event
 from sim.answers import KNOWN, signature_under
 from sim.double import EPOCH_S
@@ -90,10 +94,11 @@ class Answering(ABC):
             # Under the call's id, or the turn's; at a root, also by the number of the agent that asks.
             meant = event.id if rng.random() < 0.25 else event.msg["call_id"]
             agent = event.msg.get("agent_id") if rng.random() < 0.7 else None
-            prefix = event.msg.get("proposed_execpolicy_amendment")
-            decision = _amendment(prefix) if prefix and self._whims.random() < ALLOWS else ""
+            asked = request_of(event.msg)
+            proposes = isinstance(asked, CommandRequest) and asked.prefix
+            amends = asked if proposes and self._whims.random() < ALLOWS else None
             self._looks_at(session, event)
-            await self.decides(session, event.type, meant, decision, agent_id=agent)
+            await self.decides(session, event.type, meant, agent_id=agent, amends=amends)
 
     def _looks_at(self, session: str, event: Event) -> None:
         """Reads the request that is answered next; at a root it names the agent that asks."""
@@ -228,19 +233,29 @@ class Answering(ABC):
             await self.tells_server(session, request["id"], decision, agent, server)
 
     async def decides(
-        self, session: str, request: str, id: str, decision: Any = "", agent_id: int | None = None
+        self,
+        session: str,
+        request: str,
+        id: str,
+        decision: str = "",
+        agent_id: int | None = None,
+        amends: Request | None = None,
     ) -> None:
-        chosen = decision or self._rng.choice(
-            ("approved", "approved", "denied", "abort", "approved_for_session")
-        )
-        kind = ops.ExecApproval if request.startswith("exec") else ops.PatchApproval
+        """Decides about a command or a patch; `amends`: the request of which it allows the prefix."""
         reach = self._site.watch.reach
         if agent_id is not None:
             reach.saw("answered_by_agent")
         if not id.startswith("c"):
             reach.saw("answered_by_turn")
         shown = ops.Shown(text=f"sim {id}", surface="sim", opened_ms=1)
-        op = kind(id=id, decision=cast(Any, chosen), agent_id=agent_id, shown=shown)
+        if amends is not None:
+            by_word = amends.answer(Given(AMENDMENT), shown)
+            op: Any = by_word.model_copy(update={"id": id, "agent_id": agent_id})
+        else:
+            words = ("approved", "approved", "denied", "abort", "approved_for_session")
+            kind = ops.ExecApproval if request.startswith("exec") else ops.PatchApproval
+            chosen = cast(Any, decision or self._rng.choice(words))
+            op = kind(id=id, decision=chosen, agent_id=agent_id, shown=shown)
         await self.submits(session, self._under_signature(op))
 
     def _under_signature(self, op: Any) -> Any:
@@ -268,8 +283,3 @@ class Answering(ABC):
         sig = base64.b64encode(signature_under(text)).decode()
         self._signatures[named] = ops.AnswerSignature(answered_ms=at_ms, sig=sig, key=KNOWN)
         return self._signatures[named]
-
-
-def _amendment(prefix: Sequence[str]) -> dict[str, Any]:
-    """The decision that allows a prefix from now on."""
-    return {"approved_execpolicy_amendment": {"proposed_execpolicy_amendment": list(prefix)}}

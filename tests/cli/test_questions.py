@@ -17,6 +17,7 @@ from orchestrator.terminal.faults import Fault, report
 from orchestrator.terminal.live import Live, LiveView, reminder, show_request
 from orchestrator.terminal.watched_turn import Conversation, Prompt, Seat
 from orchestrator.views.event import Event
+from tests.requests.test_answers import EVERY
 
 COMMAND = {"type": "exec_approval_request", "call_id": "c1", "command": ["bash", "-lc", "ls"], "cwd": "/w"}
 APPROVAL = "Allow? [y]es / [a]lways in this session / [n]o / [q]uit the turn: "
@@ -104,3 +105,13 @@ def test_key_for_a_prefix_counts_where_the_request_proposes_one() -> None:
     on = console()
     show_request(Live(on), request_of({**proposed, "proposed_execpolicy_amendment": ["git", "a\nb"]}))
     assert "  p: run in this session whatever begins with git 'a␊b'\n" in shown(on)
+
+
+@pytest.mark.parametrize("kind", ["command", "prefix", "patch", "later"])
+def test_every_key_for_an_approval_sends_what_the_terminal_has_shown_of_it(kind: str) -> None:
+    request = request_of(EVERY[kind])
+    for choice in request.choices:
+        prompt = Prompt(request)
+        prompt.was_shown("the request")
+        op: Any = prompt.take(choice.short[:1])
+        assert (op.shown.text, op.shown.surface) == (f"the request\n{prompt.text}", "terminal")

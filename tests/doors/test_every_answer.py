@@ -26,6 +26,8 @@ ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")
 OTHER = SessionId("0199a2b4-0000-7000-8000-000000000002")
 OPENED_MS = 1_800_000_000_000
 EVERY = {**ASKS, "prefix": PREFIX}
+APPROVALS = ("command", "prefix", "patch")
+"""Kinds whose answers keep what was shown."""
 
 
 class Keeps:
@@ -99,6 +101,8 @@ async def test_answer_of_version_2_goes_to_the_session_that_asked(
         assert (reply.id, reply.agent_id) == ("c", None)
         assert str(decision) in reply.decision
         assert "output" not in result or "'x'" in str(op_of(client).response)
+    for _, op in client.sent:
+        assert kind not in APPROVALS or (op.shown.surface, op.shown.opened_ms) == ("app-server v2", OPENED_MS)
 
 
 def op_of(client: Keeps) -> Any:
@@ -145,10 +149,11 @@ async def test_answer_of_version_2_keeps_the_words_and_the_moment_of_the_request
 FORMS: list[tuple[str, dict[str, Any] | None, str]] = [
     *[
         (kind, {"decision": word}, word)
-        for kind in ("command", "patch")
+        for kind in APPROVALS
         for word in ("approved", "approved_for_session", "denied", "abort")
     ],
     ("command", None, "denied"),
+    ("prefix", None, "denied"),
     ("patch", None, "denied"),
     ("choices", {"Store": "1"}, "answered"),
     ("choices", None, "cancelled"),
@@ -171,7 +176,7 @@ def test_form_of_an_agents_request_is_answered_for_that_agent(
     op: Any = form.declined if content is None else form.read(content)
     reply = reply_of(op)
     assert (reply.id, reply.agent_id, reply.decision) == ("c", 3, decision)
-    if kind in ("command", "patch"):
+    if kind in APPROVALS:
         assert (op.shown.surface, op.shown.opened_ms) == ("mcp", OPENED_MS)
 
 
@@ -283,17 +288,17 @@ async def test_every_waiter_for_a_turns_end_is_told_and_none_of_another_conversa
     ],
 )
 @pytest.mark.parametrize(
-    "kind", [kind for kind, event in ASKS.items() if "approval_request" in event["type"]]
+    "kind", [kind for kind, event in EVERY.items() if "approval_request" in event["type"]]
 )
 async def test_answer_of_version_1_is_its_word_and_denies_where_it_is_none(
     kind: str, word: Any, decision: str
 ) -> None:
-    request = known_request_of(ASKS[kind])
+    request = known_request_of(EVERY[kind])
     assert request is not None
     if method_of_version_1(request) is None:
         return
     two = TwoConversations()
-    two.hears(ONE, {**ASKS[kind], "call_id": "d", "agent_id": 2})
+    two.hears(ONE, {**EVERY[kind], "call_id": "d", "agent_id": 2})
     await two.conversations.answered(Answer("conversation-4", {"decision": word}))
     ((session, op),) = two.client.sent
     reply = reply_of(op)

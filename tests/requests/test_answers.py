@@ -161,6 +161,7 @@ DECISIONS = tuple(ReviewDecision)
 YES, ALWAYS, NO, QUIT = "approved", "approved_for_session", "denied", "abort"
 DECIDED: dict[str, dict[str, str]] = {
     "command": {YES: YES, ALWAYS: ALWAYS, NO: NO, QUIT: QUIT},
+    "prefix": {YES: YES, ALWAYS: ALWAYS, NO: NO, QUIT: QUIT},
     "patch": {YES: YES, ALWAYS: ALWAYS, NO: NO, QUIT: QUIT},
     "choices": {},
     "input": {},
@@ -171,7 +172,7 @@ DECIDED: dict[str, dict[str, str]] = {
 }
 """The decision of each kind for a yes or no that is said of several requests at once; missing: none."""
 REFUSED = {
-    **dict.fromkeys(("command", "patch", "later"), NO),
+    **dict.fromkeys(("command", "prefix", "patch", "later"), NO),
     **dict.fromkeys(("choices", "input"), "cancelled"),
     "plan": "rejected",
     "elicitation": "decline",
@@ -179,7 +180,7 @@ REFUSED = {
 }
 LEFT = {**dict.fromkeys(("choices", "input"), "cancelled"), "elicitation": "cancel", "client_tool": "failed"}
 """The decision of a request that nobody answers; missing: it has to be answered."""
-EVERY = {**ASKS, "later": LATER}
+EVERY = {**ASKS, "prefix": PREFIX, "later": LATER}
 
 
 def surfaced(kind: str) -> Request:
@@ -226,9 +227,9 @@ def test_every_answer_at_the_root_names_the_agent_and_its_call_and_in_its_own_se
     assert {(reply_of(op).id, reply_of(op).agent_id) for op in every_answer(own)} == {("c", None)}
 
 
-@pytest.mark.parametrize("kind", ["command", "patch", "later"])
+@pytest.mark.parametrize("kind", ["command", "prefix", "patch", "later"])
 def test_every_answer_about_what_runs_or_changes_keeps_what_was_shown(kind: str) -> None:
-    assert {op.shown for op in every_answer(request_of(EVERY[kind])) if hasattr(op, "shown")} == {SHOWN}
+    assert {getattr(op, "shown", None) for op in every_answer(request_of(EVERY[kind]))} == {SHOWN}
 
 
 def test_always_of_a_command_with_a_prefix_allows_that_command_and_no_prefix() -> None:
