@@ -58,6 +58,10 @@ if TYPE_CHECKING:
 A = TypeVar("A")
 _REFERS = f'"{REFERENCE}"'
 MOST_CROWDED = 3
+BEGIN_CALLS = frozenset(
+    {"exec_command_begin", "patch_apply_begin", "mcp_tool_call_begin", "dynamic_tool_call_response"}
+)
+"""Events with which a request about their call is over."""
 ELSEWHERE = frozenset({"agent_id", "agent_path"})
 """Keys of events that tell of an agent."""
 
@@ -331,7 +335,11 @@ class Viewed:
         """A client that hears a session from its first event on is told the turns that its log has."""
         if self._watch.went_back_s > 0 or not self._watch.keeps_all_events(head.session):
             return
-        projector, turns, open_now = Projector(head.session), dict[str, r.Turn](), dict[str, str]()
+        projector, turns, open_now = (
+            Projector(head.session),
+            dict[str, r.Turn](),
+            dict[str, r.RequestOpened](),
+        )
         lines, shown = defaultdict[str, ExecLines](ExecLines), dict[str, bytes]()
         for place, fields in self._double.stream_after(self._keys.eq(head.session), 0):
             event = stored_event(place, fields)
@@ -349,12 +357,13 @@ class Viewed:
                     case r.RequestOpened(session=None):
                         if change.item in open_now:
                             self._broken(head.session, f"clients are asked twice about {change.item}")
-                        open_now[change.item] = change.turn
+                        open_now[change.item] = change
                     case r.RequestResolved(session=None):
                         if open_now.pop(change.item, None) is None:
                             self._broken(head.session, f"clients are told that {change.item} is settled")
                     case _:
                         pass
+            self._waits_for_what_is_open(head.session, told, projector.status, open_now)
         if open_now:
             self._broken(head.session, f"clients still have the requests {open_now}")
         reader = TurnReader(str(head.session))
@@ -368,6 +377,21 @@ class Viewed:
             # Two clients may use one id: their lines are told apart by nothing.
             if ids[logged.id] == 1 and (wrong := lines[logged.id].unlike(logged)):
                 self._broken(head.session, f"the lines of {logged.id}: {wrong}")
+
+    def _waits_for_what_is_open(
+        self,
+        session: str,
+        told: Mapping[str, Any],
+        status: r.Status,
+        open_now: Mapping[str, r.RequestOpened],
+    ) -> None:
+        """A call that begins has no open request, and a session waits for people as long as one has."""
+        if told["type"] in BEGIN_CALLS and (id := told["call_id"]) in open_now:
+            self._broken(session, f"clients still have the request {id} when {told['type']} is told")
+        flags = status.flags if isinstance(status, r.Active) else ()
+        waits = [each.item for each in open_now.values() if each.request.answered_by == "person"]
+        if bool(flags) != bool(waits):
+            self._broken(session, f"clients have the requests {waits}, and the status says {flags}")
 
     def _lost_says(self, session: str, told: Mapping[str, Any], shown: dict[str, bytes]) -> None:
         """The end of a command that was lost with its worker has what clients had been shown of it."""

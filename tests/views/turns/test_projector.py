@@ -488,6 +488,56 @@ def test_request_that_is_open_when_its_turn_ends_is_withdrawn_behind_the_end() -
     ]
 
 
+SERVER_TOOL = {"call_id": "m1", "command": ["mcp", "docs", "find", "{}"], "cwd": "/w"}
+INVOKED = {"call_id": "m1", "invocation": {"server": "docs", "tool": "find", "arguments": {}}}
+CLIENT_TOOL = {"callId": "d1", "turnId": "t", "tool": "look", "arguments": {}}
+QUESTION = {"call_id": "q1", "questions": []}
+GOES_ON: list[tuple[Event, Event]] = [
+    (told("exec_approval_request", **COMMAND), told("exec_command_begin", **COMMAND)),
+    (told("apply_patch_approval_request", **PATCH), told("patch_apply_begin", **PATCH)),
+    (told("exec_approval_request", **SERVER_TOOL), told("mcp_tool_call_begin", **INVOKED)),
+    (
+        told("dynamic_tool_call_request", **CLIENT_TOOL),
+        told("dynamic_tool_call_response", call_id="d1", success=True, content_items=[]),
+    ),
+    *[
+        (told(kind, **about), told("request_resolved", call_id=id, decision="answered", session_id=SESSION))
+        for kind, about, id in (
+            ("exec_approval_request", COMMAND, "c1"),
+            ("apply_patch_approval_request", PATCH, "p1"),
+            ("exec_approval_request", SERVER_TOOL, "m1"),
+            ("dynamic_tool_call_request", CLIENT_TOOL, "d1"),
+            ("request_user_input", QUESTION, "q1"),
+            ("ask_user_question_request", {"callId": "q1", "questions": []}, "q1"),
+            ("plan_approval_request", QUESTION, "q1"),
+            ("elicitation_request", {"id": "e1", "server_name": "docs", "message": "May I?"}, "e1"),
+        )
+    ],
+]
+"""A request of each kind, and each event by which it is over."""
+
+
+@pytest.mark.parametrize(("asks", "over"), GOES_ON, ids=lambda event: event.type)
+@pytest.mark.parametrize("other", [None, "before", "behind"])
+def test_request_is_over_with_the_event_that_its_call_goes_on_and_no_other_is(
+    asks: Event, over: Event, other: str | None
+) -> None:
+    second = told("exec_approval_request", **{**COMMAND, "call_id": "c2"})
+    projector = Projector(SESSION)
+    events = [begun(), *[second] * (other == "before"), asks, *[second] * (other == "behind")]
+    opened = [
+        change
+        for event in events
+        for change in projector.receive(event)
+        if isinstance(change, r.RequestOpened)
+    ]
+    (its,) = (change.item for change in opened if change.item != "c2")
+    found = projector.receive(over)
+    assert [change.item for change in found if isinstance(change, r.RequestResolved)] == [its]
+    assert [request.item for request in projector.waiting] == ["c2"] * bool(other)
+    assert projector.status == r.Active((r.ActiveFlag.APPROVAL,) * bool(other))
+
+
 def test_questions_and_plans_make_the_session_wait_for_words() -> None:
     for kind, name in (
         ("request_user_input", "call_id"),
