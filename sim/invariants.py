@@ -115,7 +115,8 @@ RULES = {
     "buried": Rule(
         (
             "A session is given back for its worker only when that is dead and nothing of it runs, only "
-            "under the claim that it had, and not if the session may have killed two workers."
+            "under the claim that it had, and not if the session may have killed two workers. A worker's "
+            "register has the claims that it holds, and no others."
         ),
         Case("a session was given back for a dead worker, of which a command had been killed"),
     ),
@@ -460,7 +461,8 @@ RULES = {
         (
             "Lists, pages and pictures of sessions, their turns, requests and agents have what the logs say,"
             " each thing once and in its order, from either end and however many at a time; and who hears a"
-            " session from its first event on is told the same."
+            " session from its first event on is told the same, and that a request is over when its call"
+            " begins."
         ),
         Case("what people are shown was compared with the logs"),
     ),

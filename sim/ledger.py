@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import marshal
+import os
 from collections import Counter, defaultdict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from orchestrator.broker.records import Claim
+from orchestrator.runtime.burial import Register, held_claims
 from orchestrator.tools.exec import supervisor_process
 from sim.loop import Lane, SimLoop
 from sim.trace import Trace
@@ -98,6 +100,20 @@ class Ledger:
         """The findings that workers were to make of the scripts of each call, time by time."""
         self.misread: Callable[[str], None] = lambda seen: None
         """Told of a script that is judged otherwise than it is."""
+        self.misheld: Callable[[str], None] = lambda seen: None
+        """Told of a dead worker whose register does not have the claims that it held."""
+        self._registers: list[Register] = []
+
+    def register(self) -> Register:
+        """A register that is open until the simulation ends."""
+        self._registers.append(Register())
+        return self._registers[-1]
+
+    def close(self) -> None:
+        """Gives the memory of all registers back."""
+        for register in self._registers:
+            os.close(register.descriptor)
+        self._registers.clear()
 
     def begin(self, run: Run) -> None:
         if self._loop.time() > run.supervisor.told_until_s(run.claim) + 1e-6:
@@ -269,10 +285,12 @@ class SimSupervisor:
         self.worker_ended = False
         self.word: Callable[[], None] = lambda: None
         """Told that the worker is dead, and nothing of it runs."""
+        self._register: Register | None = None
+        """The product's register of the worker, where a process waits for the worker's death."""
         self.held: dict[str, Claim] = {}
-        """The claims that the worker holds, where they can be read when it is dead."""
-        self.forbidden = False
-        """Whether nobody may read them: another supervisor was lost with what it ran."""
+        """The claims that it has to have."""
+        self._forbidden = False
+        """Whether nobody may read it: another supervisor was lost with what it ran."""
         self._asked: deque[_Asked] = deque()
         """Packets that it has not taken."""
         self._ledger = ledger
@@ -291,9 +309,28 @@ class SimSupervisor:
     def hold(self, claim: Claim) -> None:
         """Writes a claim where it can be read when the worker is dead."""
         self.held[claim.claim_id] = claim
+        if self.outlives:
+            if self._register is None:
+                self._register = self._ledger.register()
+                if self._forbidden:
+                    self._register.forbid()
+            self._register.hold(claim)
+            self.left()
 
     def let_go(self, claim: Claim) -> None:
         self.held.pop(claim.claim_id, None)
+        if self._register is not None:
+            self._register.let_go(claim)
+            self.left()
+
+    def left(self) -> list[Claim]:
+        """The claims that a process would read which has heard of the worker's death: those that it holds."""
+        if self._register is None:
+            return []
+        found = held_claims(self._register.descriptor)
+        if {claim.claim_id for claim in found} != (set() if self._forbidden else self.held.keys()):
+            self._ledger.misheld(f"the register of {self.machine} has {found}, and it held {self.held}")
+        return found
 
     @property
     def now_s(self) -> float:
@@ -323,7 +360,9 @@ class SimSupervisor:
         self._loop.on(self.lane, self._is_forbidden, after=1.0)
 
     def _is_forbidden(self) -> None:
-        self.forbidden = True
+        self._forbidden = True
+        if self._register is not None:
+            self._register.forbid()
 
     def _ends(self, process: _ProductsLoop, until_s: float) -> None:
         """Looks again and again whether all that ran under it is dead, as its process does."""

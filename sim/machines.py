@@ -429,8 +429,7 @@ class Machine(Process):
 
     async def _is_buried(self) -> None:
         broker, _ = broker_on(self.site, self.name, self.clock, self.core)
-        held = [] if self.supervisor.forbidden else list(self.supervisor.held.values())
-        await bury_all(broker.claims, held, self.clock() + 6.0, self.clock, self.sleep)
+        await bury_all(broker.claims, self.supervisor.left(), self.clock() + 6.0, self.clock, self.sleep)
 
     def wedge(self, seconds: float) -> None:
         """Lets the worker renew and do nothing else: its loop turns, and no step of it comes to an end."""

@@ -101,6 +101,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.replies = Replies(self)
         ledger.behind = self._begins_behind
         ledger.misread = partial(self.broken, "readings")
+        ledger.misheld = partial(self.broken, "buried")
         self._readings = ledger.readings
         self.script_rules = ScriptRules(self, ledger)
         self.processes = ProcessRules(self, ledger)

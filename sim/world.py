@@ -287,6 +287,7 @@ class World:
         try:
             self.loop.close()
         finally:
+            self.site.ledger.close()
             self.site.folders.close()
             for one in LOGS:
                 one.disabled = False

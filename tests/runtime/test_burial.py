@@ -9,6 +9,8 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import aclosing, closing
+from dataclasses import replace
+from itertools import permutations
 from pathlib import Path
 
 import pytest
@@ -61,6 +63,45 @@ def test_claim_that_is_written_or_let_go_twice_stands_once_or_not_at_all() -> No
     register.let_go(claim(1))
     register.let_go(claim(1))
     assert held_claims(register.descriptor) == []
+
+
+def again(number: int, session: int) -> Claim:
+    """Another claim of the same worker on a session."""
+    return replace(claim(session), claim_id=f"c{number}", epoch=number)
+
+
+@pytest.mark.parametrize("others", [0, 1, 3])
+@pytest.mark.parametrize("ends", list(permutations((10, 11, 12))), ids=str)
+def test_each_claim_of_a_worker_on_one_session_stands_until_it_is_let_go_itself(
+    ends: tuple[int, ...], others: int
+) -> None:
+    """A claim that was lost is let go when its runner ends, maybe behind the next claims."""
+    register, held = Register(), {number: again(number, 1) for number in range(10, 13)}
+    for number, one in held.items():
+        register.hold(one)
+        for other in range(others):
+            register.hold(claim(100 * number + other))
+    for number in ends:
+        # A runner that is told of its loss lets go, and again when it ends.
+        for _ in range(2):
+            register.let_go(held[number])
+        left = {one.claim_id for one in held.values()} - {
+            f"c{each}" for each in ends[: ends.index(number) + 1]
+        }
+        found = held_claims(register.descriptor)
+        assert {one.claim_id for one in found if one.session == "s1"} == left
+        assert len(found) == len(left) + 3 * others
+    os.close(register.descriptor)
+
+
+def test_claim_that_comes_while_the_last_one_of_its_session_is_held_is_in_the_register() -> None:
+    """A worker that has lost a session may be given it again before it has noticed."""
+    register = Register()
+    for number in range(10, 15):
+        register.hold(again(number, 1))
+        register.let_go(again(number - 1, 1))
+        assert held_claims(register.descriptor) == [again(number, 1)]
+    os.close(register.descriptor)
 
 
 def test_claim_too_large_for_its_place_is_left_to_its_lease() -> None:
