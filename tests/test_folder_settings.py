@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any, Literal, cast, get_args, get_origin
 
@@ -9,7 +10,14 @@ import pytest
 
 from orchestrator.config_keys import APPROVAL_POLICIES, SANDBOX_MODES, ProviderSettings, Table, settings_of
 from orchestrator.protocol.mcp import CUSTOM_SERVER
-from orchestrator.settings import Settings, SettingsError, SettingsSources, TrustList, load_settings
+from orchestrator.settings import (
+    FOLDER_SETUP,
+    Settings,
+    SettingsError,
+    SettingsSources,
+    TrustList,
+    load_settings,
+)
 from orchestrator.settings.folder_trust import SHOWN_KEY_CHARS, FolderRules, written
 from orchestrator.settings.layers import Layers, Origin, Rank
 from orchestrator.settings.load import bare
@@ -382,3 +390,48 @@ def test_trust_that_is_taken_back_leaves_no_content_of_a_place(tmp_path: Path, c
     assert trusted.revoke(config) == contents
     assert not any(trusted.trusts(config, text) for text in texts)
     assert all(trusted.trusts(other, text) for text in texts)
+
+
+LINKS = {
+    "file": {"folder/FILE": "own/FILE"},
+    "file by two links": {"folder/FILE": "between", "between": "own/FILE"},
+    "folder of the file": {"folder/.dendro": "own/.dendro"},
+    "folder of the file by two links": {"folder/.dendro": "between", "between": "own/.dendro"},
+    "folder of the file, and the file in it": {"folder/.dendro": "way", "way/setup.sh": "own/FILE"},
+}
+"""Links by which a file of one folder leads to that of another."""
+
+
+@pytest.mark.parametrize(
+    ("name", "links"),
+    [
+        *[("dendro.toml", LINKS[one]) for one in ("file", "file by two links")],
+        *[(FOLDER_SETUP, links) for links in LINKS.values()],
+    ],
+)
+@pytest.mark.parametrize("start", ["", "folder", "home"], ids=["named whole", "in the folder", "elsewhere"])
+def test_content_is_trusted_in_its_place_and_by_no_link_on_the_way_to_it(
+    name: str, links: dict[str, str], start: str, tmp_path: Path, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    content, known = b"# trusted", TrustList(home)
+    own, linked = tmp_path / "own" / name, tmp_path / "folder" / name
+    own.parent.mkdir(parents=True)
+    own.write_bytes(content)
+    (tmp_path / "folder").mkdir()
+    for at, to in links.items():
+        link = tmp_path / at.replace("FILE", name)
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(tmp_path / to.replace("FILE", name))
+    assert linked.read_bytes() == content
+    if start:
+        monkeypatch.chdir(tmp_path / start)
+    here, there = (Path(os.path.relpath(file)) if start else file for file in (own, linked))
+    assert known.add(here, content, 1).path == str(own)
+    (tmp_path / "same").symlink_to("own")
+    assert known.trusts(tmp_path / "same" / name, content), "a link to the folder itself"
+    assert not known.trusts(there, content)
+    assert known.revoke(there) == 0
+    assert known.revoke(here) == 1
+    assert known.add(there, content, 1).path == str(linked)
+    assert not known.trusts(here, content)
+    assert known.trusts(there, content)

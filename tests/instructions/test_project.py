@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
+from functools import cache
+from itertools import permutations
 from pathlib import Path
 
 import pytest
 
+from orchestrator.instructions import project
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Instructions, Skills
 from tests.gateways.test_workspace_mark import git
@@ -177,3 +181,34 @@ def test_folder_that_is_entered_later_tells_only_what_is_new(repository: Path, g
     assert "outer" not in text
     assert guide.further(str(repository), [str(repository / "sub")]).text is None
     assert (guide.further(str(repository), ["/"]).text or "").startswith("outer\n\n## Skills\n")
+
+
+CHAINS = {
+    ".": (".",),
+    "a": (".", "a"),
+    "a/b": (".", "a", "a/b"),
+    "c": (".", "c"),
+    "nested": ("nested",),
+}
+"""Folders of a repository, and those whose files count there; the last one is a repository of its own."""
+
+
+@pytest.mark.parametrize("known", range(4))
+def test_folder_that_is_entered_tells_what_none_of_the_known_folders_has_told_whatever_their_order(
+    known: int, repository: Path, guide: Guide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in CHAINS:
+        (repository / name).mkdir(parents=True, exist_ok=True)
+        (repository / name / "AGENTS.md").write_text(f"words of {name}")
+        write(repository / name / ".agents/skills", f"skill-{list(CHAINS).index(name)}")
+    git(repository / "nested", "init", "-q")
+    monkeypatch.setattr(project, "git", cache(project.git))
+    for folder, chain in CHAINS.items():
+        for others in permutations(CHAINS, known):
+            told = {name for other in others for name in CHAINS[other]}
+            new = [name for name in chain if name not in told]
+            paths = [str(repository / other) for other in others]
+            text = guide.further(str(repository / folder), paths).text or ""
+            assert re.findall("words of (.*)", text) == new, (folder, others)
+            skills = [list(CHAINS)[int(number)] for number in re.findall("- skill-(.):", text)]
+            assert skills == new[::-1], (folder, others)

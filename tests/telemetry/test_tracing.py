@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -139,6 +140,45 @@ async def test_turn_that_two_workers_shared_is_one_trace(harness: Harness) -> No
     assert task.start_time <= chat.start_time <= chat.end_time <= second["claim"][0].start_time
     assert call.start_time <= second["claim"][0].start_time
     assert "dendro.begin_unknown" not in task.attributes
+
+
+@pytest.mark.parametrize("claims", ["AA", "AB", "AAA", "AAB", "ABA", "ABB", "ABC", "ABAB", "ABCA", "ABBA"])
+@pytest.mark.parametrize("running", [True, False], ids=["lost at a call", "lost at a request"])
+async def test_spans_of_a_task_are_told_once_in_whatever_order_workers_hold_it(
+    harness: Harness, claims: str, running: bool
+) -> None:
+    """Each holder but the last is lost while a call runs, or while the model answers behind one."""
+    exporters, tracings = {}, {}
+    for name in set(claims):
+        exporters[name] = traced(harness)
+        tracings[name] = harness.ports.observer
+    session = await harness.session()
+    task_id = await harness.say(session)
+    for at, name in enumerate(claims):
+        harness.ports = replace(harness.ports, observer=tracings[name])
+        last, gate = at == len(claims) - 1, Gate()
+        harness.models.will([message("done") if last else calls(f"c{at}"), ends()])
+        if running:
+            harness.tools.gates[f"c{at}"] = gate
+        elif not last:
+            harness.models.will([gate])
+        worker = harness.worker(f"worker-{name}")
+        serving = asyncio.create_task(worker.run())
+        if last:
+            await harness.until(session, "task_complete")
+        else:
+            await (harness.tools.began(f"c{at}") if running else gate.reached).wait()
+            (runner,) = worker._runners.values()
+            runner.lose()
+        worker.drain()
+        await serving
+        if not last:
+            await holder_died(harness.broker, session)
+    told = [span for exporter in exporters.values() for span in exporter.get_finished_spans()]
+    found = Counter(span.context.span_id for span in told)
+    assert [span.name for span in told if found[span.context.span_id] > 1] == []
+    ids = {span_id(session, "call", task_id, f"c{at}") for at in range(len(claims) - 1)}
+    assert ids | {span_id(session, "task", task_id)} <= found.keys()
 
 
 async def test_session_that_waited_for_a_person_goes_on_in_its_trace(harness: Harness) -> None:

@@ -90,6 +90,27 @@ def test_folders_own_setup_is_not_run_until_a_person_trusts_it_as_it_is(
     assert elsewhere.portable.setup is None, "trusted in one place, it is a stranger's in another"
 
 
+@pytest.mark.parametrize("link", [".dendro", ".dendro/setup.sh"])
+def test_trusted_setup_of_a_folder_below_is_not_run_where_a_link_leads_to_it(
+    settings: New, tmp_path: Path, link: str
+) -> None:
+    """An agent that may write the folder around it can make one."""
+    found, folder = settings(), tmp_path / "work"
+    file, known = own(folder / "below"), TrustList(found.home)
+    known.add(file, file.read_bytes(), 1)
+    (folder / link).parent.mkdir(exist_ok=True)
+    (folder / link).symlink_to(folder / "below" / link)
+    around, below = (WorkspaceSource(folder=str(each)) for each in (folder, folder / "below"))
+    first = first_folder(found, around)
+    assert first.portable.setup is None
+    assert f"dendro trust {folder / '.dendro/setup.sh'}" in first.warning
+    assert first_folder(found, below).portable.setup is not None
+    known.revoke(file)
+    known.add(folder / ".dendro/setup.sh", file.read_bytes(), 1)
+    assert first_folder(found, around).portable.setup is not None
+    assert first_folder(found, below).portable.setup is None
+
+
 @pytest.mark.parametrize("kind", ["fifo", "link", "folder", "large"])
 def test_folders_own_setup_of_a_hostile_kind_is_named_and_not_read(
     settings: New, tmp_path: Path, kind: str
