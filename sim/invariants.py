@@ -334,6 +334,10 @@ RULES = {
         "An answer in the log has the words that the person had before them.",
         Case("somebody decided about a command or a patch"),
     ),
+    "span_once": Rule(
+        "No span is told twice, whichever workers a task has had, unless Redis went back.",
+        Case("a worker told a span of a tree of which another one had told some"),
+    ),
     "answer_signed": Rule(
         "Where answers have to be signed, each of a person bears a signature of its own, for its request.",
         Case("somebody answered a request that has to be signed"),

@@ -52,6 +52,7 @@ from sim.model_script import ModelScript, SimModels
 from sim.network import Line, Network
 from sim.objects import SimObjects
 from sim.requests import Sent
+from sim.spans import Spans
 from sim.tool_calls import OWN_MODELS, RULES, SimTools
 from sim.trace import Trace
 from sim.watch import Watch
@@ -84,6 +85,8 @@ class Site:
     """Whether workers do jobs of their pools."""
     signs: bool
     """Whether workers take signed approvals alone."""
+    spans: Spans | None
+    """Hears of the spans of all workers, where they tell any."""
     drawn: type[Random] = Random
     """The kind of generator that a process draws from."""
     clustered: bool = False
@@ -342,6 +345,7 @@ class Machine(Process):
             signers=is_signed,
             canonical=CanonicalRequests(),
             about=partial(_about, name),
+            observer=site.spans.of_worker(name, self.clock) if site.spans is not None else None,
         )
         rules = OWN_MODELS if site.knobs.own_models else RULES
         runner = RunnerConfig(

@@ -169,6 +169,8 @@ class Viewed:
         self._broker = Broker(_Looks(double), config, lambda: 0.0)
         self._found = _Found(self._broker, watch, double, objects)
         self._broker.logs.sealed = self._found.sealed
+        self.logs = self._broker.logs
+        """Logs as they stand, read at once."""
         self._keys: Keys = watch.keys
         self._shown = Trees(self._broker, double, rng, self._same)
         self._crowded = 0

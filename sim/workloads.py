@@ -53,6 +53,8 @@ class Workload:
     """Whether workers do jobs of their pools."""
     signs: bool = False
     """Whether approvals have to be signed."""
+    traces: bool = False
+    """Whether workers tell spans."""
     faults: int = 0
     """The least number of faults, and the least time for which there are any."""
     lasts_s: float = 0.0
@@ -86,6 +88,12 @@ async def approvals(fixture: Fixture) -> None:
 
 async def signed(fixture: Fixture) -> None:
     """The same where approvals have to be signed: some are not, or by a signature of before, or too old."""
+    await approvals(fixture)
+
+
+async def traced(fixture: Fixture) -> None:
+    """The same, whose workers tell spans: its tasks wait for people, and go on at one worker or another."""
+    fixture.site.model.odds.calls = 0.9
     await approvals(fixture)
 
 
@@ -587,6 +595,7 @@ LATER = (
     ((resting,), 0.02),
     ((*(folders, letters) * 4, *(births, oddities, receipts, redactions, ends, heirs, contents) * 2), 0.13),
     ((asks, servers, oddities, texts, reruns), 0.05),
+    ((traced,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -598,6 +607,7 @@ WORKLOADS = {
 WORKLOADS |= {"primaries": Workload("primaries", primaries, replicas=1.0)}
 WORKLOADS |= {"jobs": Workload("jobs", jobs, benches=True)}
 WORKLOADS |= {"signed": Workload("signed", signed, signs=True, faults=2, lasts_s=20.0)}
+WORKLOADS |= {"traced": Workload("traced", traced, traces=True, faults=5, lasts_s=40.0)}
 WORKLOADS |= {"folders": Workload("folders", folders, faults=2, lasts_s=40.0)}
 WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts_s=20.0)}
 WORKLOADS |= {"texts": Workload("texts", texts, faults=5, lasts_s=20.0)}

@@ -46,6 +46,7 @@ from sim.people import Diary, Person
 from sim.placement import Placement
 from sim.read_back import ReadBack
 from sim.replicas import Replicas
+from sim.spans import Spans
 from sim.trace import Trace
 from sim.undecidable import Stumbled
 from sim.viewed import Viewed
@@ -172,6 +173,7 @@ class World:
             folders,
             self.workload.benches,
             self.workload.signs,
+            Spans(watch, self.viewed.logs) if self.workload.traces else None,
             self.drawn,
             Random(f"dendro:{seed}:clustered").random() < CLUSTERED
             if self.clustered is None
