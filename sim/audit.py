@@ -19,7 +19,7 @@ from sim.double import Double
 from sim.exported import Exported
 from sim.grammar_terms import ADDED, BOTH, text_of
 from sim.inputs import check_inputs
-from sim.lookups import check_lookups
+from sim.lookups import check_lookups, check_prompts
 from sim.machines import Site
 from sim.nemesis import Nemesis
 from sim.people import Diary
@@ -88,6 +88,7 @@ def audit(world: Ended) -> None:
     if watch.doors is not None:
         watch.doors.at_rest()
     _questions(world)
+    check_prompts(world)
     world.exported.at_rest()
     if world.reads_back:
         world.read_back.at_rest(watch.keys)

@@ -361,6 +361,10 @@ RULES = {
         "A look-up that was accepted is answered once, by whichever worker, unless the session is closed.",
         Case("a look-up was accepted by one claim, and answered by another"),
     ),
+    "typed_once": Rule(
+        "A person's history has each prompt that a session took, once for each submission of each client.",
+        Case("two clients typed a prompt under one id"),
+    ),
     "named": Rule(
         "A session bears the name that it was given last.",
         Case("a session was given another name than it had"),

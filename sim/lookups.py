@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.broker.open_requests import person_of
 from orchestrator.core.entries import DENDRO, EVENT_MSG
 from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol import ops
@@ -14,6 +15,7 @@ from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime.machine_files import PATIENCE_S, NoFiles
 
 if TYPE_CHECKING:
+    from sim.audit import Ended
     from sim.seen import Seen
     from sim.watch import Watch
 
@@ -99,6 +101,30 @@ def check_lookups(watch: Watch, session: str, seen: Seen) -> None:
         watch.broken("looked_up", f"{session}: {list(waiting)} were accepted, and never answered")
     for id, kinds in asked.items():
         _answered(watch, session, seen, id, kinds)
+
+
+def check_prompts(world: Ended) -> None:
+    """The rule `typed_once`: a person's history has each prompt that a session took, once a submission."""
+    watch = world.site.watch
+    if watch.went_back_s > 0 or watch.redactions.planned:
+        return
+    typed: defaultdict[str, Counter[tuple[str, str]]] = defaultdict(Counter)
+    taken: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
+    for session, seen in watch.sessions.items():
+        for entry in seen.entries:
+            fact = entry.payload
+            if entry.type == DENDRO and fact["kind"] == "lookup" and fact["op"]["type"] == "add_to_history":
+                typed[person_of(fact["who"])][session, fact["op"]["text"]] += 1
+                taken[session, fact["id"]].add(fact.get("client") or "")
+    if any(len(clients) > 1 for clients in taken.values()):
+        watch.reach.saw("typed_once")
+    for who, wanted in typed.items():
+        log, _ = watch.keys.history(who)
+        rows = (row for _, row in world.double.stream_after(log, 0))
+        kept = Counter((row[b"s"].decode(), row[b"x"].decode()) for row in rows)
+        if kept != wanted:
+            lacks, beside = wanted - kept, kept - wanted
+            watch.broken("typed_once", f"the history of {who} lacks {lacks}, and has {beside} beside it")
 
 
 def _answered(watch: Watch, session: str, seen: Seen, id: str, kinds: Sequence[str]) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
+
+import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Phase
@@ -227,3 +230,26 @@ def test_answer_that_was_sent_on_is_no_decision_about_a_call_of_the_root() -> No
     ):
         late = op("exec_approval", id="c1", decision="denied", agent_id=agent_id)
         assert tree.root.submit(late, decided=decided).one("error")["message"] == said
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("named", ["call", "turn"])
+@pytest.mark.parametrize("agent_id", [None, 1])
+def test_late_answer_is_held_against_the_last_decision_of_a_call_that_was_asked_about_again(
+    named: str, agent_id: int | None, count: int
+) -> None:
+    tree, (child,) = a_family()
+    asking(child)
+    turn = child.task.id
+    id = "c1" if named == "call" else turn
+    for chosen in itertools.product(("approved", "denied", "abort"), repeat=count):
+        decided = tuple(
+            c.DecidedBelow(child.id, CallId("c1"), turn, decision, f"person {n}")
+            for n, decision in enumerate(chosen)
+        )
+        for decision in ("approved", "denied", "abort"):
+            late = op("exec_approval", id=id, decision=decision, agent_id=agent_id)
+            seen = tree.root.submit(late, decided=decided)
+            told = [entry.payload["message"] for entry in seen.entries if entry.payload["type"] == "error"]
+            said = f"c1 of agent 1 was already decided: {chosen[-1]}, by person {count - 1}"
+            assert told == ([] if decision == chosen[-1] else [said])

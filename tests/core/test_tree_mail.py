@@ -543,6 +543,48 @@ def test_result_is_told_to_the_root_and_to_who_made_the_agent_that_it_waits_for(
     assert set(waits.targets) == makers
 
 
+def a_line_with_pruned(gone: tuple[int, ...]) -> tuple[TreeDriver, Agent]:
+    """A line of agents of which the last one works; those above it are done, and some are off the list."""
+    tree = a_tree()
+    line = [tree.root.spawns()]
+    tree.settle()
+    for _ in range(3):
+        line.append(line[-1].spawns())
+        tree.settle()
+    line[-1].begin()
+    for agent in reversed(line[:-1]):
+        answers(agent, "mine is done")
+        tree.settle()
+    assert len(tree.root.prunes(*gone)["pruned"]) == len(gone)
+    tree.settle()
+    return tree, line[-1]
+
+
+PRUNED = [(1,), (2,), (3,), (1, 2), (1, 3), (2, 3), (1, 2, 3)]
+
+
+@pytest.mark.parametrize("gone", PRUNED)
+def test_interrupt_of_a_tree_reaches_agents_at_work_below_pruned_ones(gone: tuple[int, ...]) -> None:
+    tree, last = a_line_with_pruned(gone)
+    tree.root.submit(op("interrupt", tree=True), "stop")
+    tree.settle()
+    assert last.task.stopping == "interrupted"
+    assert "canceled" not in statuses(tree).values()
+
+
+@pytest.mark.parametrize("gone", PRUNED)
+def test_shutdown_of_a_root_ends_agents_at_work_below_pruned_ones_first(gone: tuple[int, ...]) -> None:
+    tree, last = a_line_with_pruned(gone)
+    tree.root.shutdown()
+    tree.settle()
+    assert tree.root.status != "closed"
+    last.stopped()
+    tree.settle()
+    assert last.standing == "canceled"
+    assert tree.counter("slots") == 0
+    assert tree.root.status == "closed"
+
+
 def test_interrupt_of_a_tree_reaches_agents_at_work_below_one_at_rest() -> None:
     tree, (child,) = a_family()
     grandchild = child.spawns()

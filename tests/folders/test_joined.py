@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -139,6 +140,62 @@ def test_conflict_of_two_agents_is_told_with_both(
     assert (file.between[1], found.conflicts) == (three, 1)
     # Of a file in the way of a folder it is not known whose the way is.
     assert file.between[0] in (one, 0)
+
+
+SHAPES = [(0, *parents) for parents in itertools.product(range(2), range(3))]
+"""The trees of a root and three agents: whom each agent is below."""
+
+
+@pytest.mark.parametrize("parents", SHAPES, ids=str)
+def test_conflict_is_between_agents_that_have_changed_the_file(tree: Tree, parents: tuple[int, ...]) -> None:
+    ways: list[tuple[int, ...]] = [(0,)]
+    for parent in parents:
+        ways.append((*ways[parent], tree.agent(parent)))
+    numbers = range(len(ways))
+    for changed in (one for count in (2, 3, 4) for one in itertools.combinations(numbers, count)):
+        for number in numbers:
+            there = (tree.benches[number].folder / "new").exists()
+            if number in changed or there:
+                tree.write(number, new=b"of %d\n" % number if number in changed else None)
+        (file,) = tree.joined().files
+        # Who is above or before another has the lines that the other one's are held against.
+        in_order = sorted(changed, key=ways.__getitem__)
+        pairs = list(itertools.combinations(in_order, 2))
+        assert by(file) == list(changed)
+        assert file.between in pairs, (changed, in_order)
+        assert file.conflict == "two new files of this name"
+
+
+@pytest.mark.parametrize("parents", SHAPES, ids=str)
+def test_conflict_with_a_file_of_several_is_with_one_of_them(tree: Tree, parents: tuple[int, ...]) -> None:
+    for parent in parents:
+        tree.agent(parent)
+    others = [LINES.replace(b"line 9\n", b"of all\n"), LINES + b"more\n", b"start\n" + LINES]
+    for odd in range(4):
+        aside = (odd + 1) % 4
+        changed = [number for number in range(4) if number != aside]
+        for number, content in zip(changed, others, strict=True):
+            tree.write(number, a=content)
+        tree.write(aside, a=LINES)
+        (file,) = tree.joined().files
+        assert (by(file), file.conflict, file.between) == (changed, "", None)
+        # The odd one changes the lines of the two others.
+        tree.write(odd, a=b"another\n")
+        (file,) = tree.joined().files
+        assert by(file) == changed
+        assert file.between is not None
+        assert odd in file.between
+        assert {*file.between} < {*changed}
+
+
+@pytest.mark.parametrize("ours", [LINES.replace(b"line 3\n", b"of two\n"), b"\0two", None])
+def test_conflict_of_a_file_from_further_below_names_who_changed_it(tree: Tree, ours: bytes | None) -> None:
+    one = tree.agent()
+    two, three = tree.agent(one), tree.agent()
+    tree.write(two, a=ours)
+    tree.write(three, a=LINES.replace(b"line 3\n", b"of three\n"))
+    (file,) = tree.joined().files
+    assert (by(file), file.between) == ([two, three], (two, three))
 
 
 def test_what_is_merged_is_its_agents_and_not_also_the_one_s_that_took_it(tree: Tree) -> None:

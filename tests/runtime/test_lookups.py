@@ -12,9 +12,12 @@ import orjson
 import pytest
 
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.client import Client
 from orchestrator.instructions.skills import Instructions
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.submission import Submission
 from orchestrator.runtime import machine_files
 from orchestrator.runtime.machine_files import NoFiles
 from orchestrator.runtime.runner import Ended
@@ -80,6 +83,14 @@ async def answers(harness: Harness, session: SessionId, type: str) -> list[Any]:
     return await harness.logged_events(session, type)
 
 
+async def kept(harness: Harness, who: str) -> list[tuple[str, str]]:
+    """The prompts of a person's history, with their sessions."""
+    requests = harness.broker.requests
+    head = await requests.history_head(who, b"12345678")
+    found = [await requests.history_entry(who, head.log_id, place) for place in range(head.count)]
+    return [(one.session, one.text) for one in found if one is not None]
+
+
 async def listed(harness: Harness, session: SessionId) -> Any:
     head = await harness.broker.logs.head(session)
     assert head is not None
@@ -118,6 +129,35 @@ async def test_history_is_shared_and_a_prompt_is_kept_once_over_a_lost_answer(
     kept = by_question.pop((head.log_id, 0))
     assert (kept["conversation_id"], kept["text"]) == (first, "hello")
     assert list(by_question.values()) == [None, None]
+
+
+async def test_prompts_of_any_client_and_session_are_each_kept_in_the_order_of_their_sessions(
+    harness: Harness, shelf: Shelf
+) -> None:
+    others = [Client(harness.client._ports, f"other-{n}", "ann") for n in range(2)]
+    clients, sessions = [harness.client, *others], [await harness.session() for _ in range(2)]
+    typed: list[tuple[str, str]] = []
+    for session in sessions:
+        for n, client in enumerate(clients):
+            # Each client counts its submissions from the beginning.
+            for id in ("1", "2"):
+                text = f"{n}: {id}"
+                await client.submit(session, Submission(SubmissionId(id), ops.AddToHistory(text=text)))
+                typed.append((session, text))
+        assert await harness.run(session) is Ended.PARKED
+    assert sorted(await kept(harness, "ann")) == sorted(typed)
+
+
+async def test_same_prompt_of_two_clients_is_kept_twice_and_of_one_submission_once(
+    harness: Harness, shelf: Shelf
+) -> None:
+    other, session = Client(harness.client._ports, "other", "ann"), await harness.session()
+    prompt = Submission(SubmissionId("1"), ops.AddToHistory(text="hello"))
+    for client in (harness.client, other, harness.client, other):
+        await client.submit(session, prompt)
+    assert await harness.run(session) is Ended.PARKED
+    assert await kept(harness, "ann") == [(session, "hello")] * 2
+    assert await kept(harness, "bob") == []
 
 
 async def test_worker_without_a_history_keeps_nothing(harness: Harness, shelf: Shelf) -> None:

@@ -24,6 +24,7 @@ from tests.runtime.connections import Gate
 from tests.runtime.folders import ScriptedFolders
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
+from tests.runtime.test_worker_claims import at_work
 
 
 @pytest.fixture
@@ -91,6 +92,49 @@ async def test_what_a_process_wrote_before_a_look_saw_its_end_is_recorded_before
     over, saved = found.index("process_over"), [n for n, kind in enumerate(found) if kind == "workspace"]
     assert len(saved) == 2
     assert saved[-1] < over
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+async def test_what_processes_wrote_between_tasks_is_recorded_before_their_ends_are_told(
+    harness: Harness, folders: ScriptedFolders, count: int
+) -> None:
+    session = await portable(harness)
+    for n in range(1, count + 1):
+        harness.models.will([calls(f"c{n}", "exec_command"), ends()])
+    await harness.say(session)
+    _, task = await running(harness, session)
+    await harness.until(session, "task_complete")
+    for number in range(count, 0, -1):
+        folders.writes()
+        harness.tools.processes[number].open()
+        await harness.until(session, "exec_command_end")
+    assert await task is Ended.PARKED
+    found = await kinds(harness, session)
+    assert found.count("process_over") == count
+    assert found.count("workspace") == 2 * count, "as each was left, and at the end of each"
+    overs = [place for place, kind in enumerate(found) if kind == "process_over"]
+    assert [found[place - 1] for place in overs] == ["workspace"] * count
+
+
+@pytest.mark.parametrize("closes", [True, False])
+async def test_what_a_process_wrote_that_is_stopped_is_recorded_before_its_end_is_told(
+    harness: Harness, folders: ScriptedFolders, closes: bool
+) -> None:
+    """By a shutdown, or by its worker, which leaves."""
+    session = await portable(harness)
+    harness.models.will([calls("c1", "exec_command"), ends()])
+    await harness.say(session)
+    async with at_work(harness.worker(drain_grace_s=600.0)):
+        await harness.until(session, "task_complete")
+        folders.writes()
+        if closes:
+            await harness.submit(session, ops.Shutdown())
+            await harness.until(session, "shutdown_complete")
+    assert harness.tools.killed == ["process 1"]
+    found = await kinds(harness, session)
+    saved = [place for place, kind in enumerate(found) if kind == "workspace"]
+    assert len(saved) == 2
+    assert saved[-1] < found.index("process_over")
 
 
 async def test_runner_that_breaks_in_its_folder_lets_go_of_it(
