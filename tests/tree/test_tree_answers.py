@@ -106,6 +106,28 @@ async def test_second_answer_that_names_its_agent_is_held_against_that_agents_de
     assert await refusal(trees, trees.root) == (late, said), "what was decided of agent 1 is another matter"
 
 
+async def test_late_answer_that_names_no_agent_is_held_against_the_last_decision_under_its_id(
+    trees: TreeHarness,
+) -> None:
+    """Models of three agents gave their calls one id."""
+    agents = ("a", "b", "d")
+    for agent in agents:
+        trees.models.will(agent, [calls("c1", ask=True)], [message("asked")])
+    first = [asks(agent, "spawn", prompt=f"[{agent}] ask") for agent in agents]
+    trees.models.will("root", first, [asks("w", "await")], [message("ok")])
+    await trees.plant(policy="untrusted")
+    trees.start()
+    for _ in agents:
+        await trees.harness.until(trees.root, "exec_approval_request")
+    for agent_id, decision in ((2, "approved"), (1, "denied"), (3, "denied")):
+        await answers(trees, trees.root, f"person {agent_id}", decision, agent_id=agent_id)
+        await told(trees, trees.root)
+    await answers(trees, trees.root, "bob", "denied")
+    late = await answers(trees, trees.root, "bob", "approved")
+    said = "c1 of agent 3 was already decided: denied, by person 3"
+    assert await refusal(trees, trees.root) == (late, said), "the decision of before it is no matter"
+
+
 async def test_late_answer_by_the_turn_is_told_of_the_agent_whose_call_was_decided_though_that_asks_again(
     trees: TreeHarness,
 ) -> None:
