@@ -80,9 +80,11 @@ bench: setup
 peers: setup
 	$(BIN)/python -m proof.peers --page docs/proof/peers.md $(PEERS)
 
-# A deployment under load for ten minutes, and some minutes more until nothing is left of it; MINUTES and AGENTS change it.
+# A deployment under load for ten minutes, and some minutes more until nothing is left of it; MINUTES, AGENTS and THINK,
+# the seconds that its model thinks, change it.
 soak: setup
-	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --page docs/proof/soak.md
+	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --think $(or $(THINK),2) \
+	  --page docs/proof/soak.md
 
 # Ten thousand sessions wait for a week by a clock that is set, and are answered behind a restart of everything.
 week: setup

@@ -33,10 +33,11 @@ FLOORS: Mapping[str, float] = {
     "entries": 200.0,
     "s": 0.2,
     "times": 0.5,
+    "thousand": 20.0,
 }
 """What a series may grow by in a run whatever its mean, by its unit: pages of an allocator, a connection that
 was opened for a moment, a tree more that is under way and its entries, a turn beside a worker's start, a log
-that is about to be written anew."""
+that is about to be written anew, objects of some sessions that were just claimed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -384,6 +384,11 @@ async def _sample(soak: Soak) -> None:
         for what, (value, unit) in of_process(pid).items():
             kept = kept_mib if (what, name) == ("memory", "Redis") else 0.0
             soak.put(f"{what} of {name}", value - kept, unit)
+    for number, worker in enumerate(running.workers[:WORKERS]):
+        if (told := running.lab.folder / "heap" / str(worker.pid)).exists():
+            blocks, held = map(int, told.read_text().split())
+            soak.put(f"objects of worker {number}", blocks / 1000, "thousand")
+            soak.put(f"heap in use of worker {number}", held / 2**20, "MiB")
     info = await _memory(running)
     soak.put("data of Redis", float(info["used_memory"]) / 2**20 - kept_mib, "MiB")
     soak.parts.append({part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info})
@@ -530,7 +535,12 @@ async def soaked(
     """Runs it to its end."""
     (place.folder / "tmp").mkdir()
     async with fleet(place, f"soak:{think_s:g}", *WIDE) as running:
-        running.environ |= {"TMPDIR": str(place.folder / "tmp"), "DENDRO_WORKSPACE_KEEP_S": str(COPIES_S)}
+        (place.folder / "heap").mkdir()
+        running.environ |= {
+            "TMPDIR": str(place.folder / "tmp"),
+            "BENCH_HEAP": str(place.folder / "heap"),
+            "DENDRO_WORKSPACE_KEEP_S": str(COPIES_S),
+        }
         (place.folder / LEDGER).touch()
         serve_ledger(running, place.folder / LEDGER)
         await running.opened.broker.command("CONFIG", "SET", "auto-aof-rewrite-min-size", AOF_BYTES)
