@@ -149,7 +149,7 @@ def write(name: str, text: str) -> Callable[[Path], Any]:
 @pytest.mark.parametrize(
     ("cwd", "policy", "said"),
     [
-        ("sub", {"mode": "workspace-write"}, True),
+        ("sub", {"mode": "workspace-write", "writable_roots": ["/tmp", "/var/tmp", "/dev/shm"]}, True),
         ("sub", {"mode": "workspace-write", "exclude_slash_tmp": True}, False),
         (".", {"mode": "workspace-write"}, False),
         ("sub", {"mode": "read-only"}, False),
