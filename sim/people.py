@@ -143,7 +143,7 @@ class Person(Answering):
         """Where it attached."""
         storage = storage_on(site, name, Clock(site.loop, rng.uniform(0, 1e6), 1.0))
         self._broker = storage.broker
-        self._broker.logs.sealed = SealedLogs(lambda: storage.archive).read
+        self._broker.logs.sealed = SealedLogs(lambda: storage.archive, site.loop.time).read
         texts = Texts(storage.blobs, archived=storage.archive.text)
         self._source = StoredLogs(storage, texts)
         ports = ClientPorts(

@@ -194,6 +194,8 @@ class Writing:
     def close(self) -> None:
         if self._flush is not None:
             self._flush.cancel()
+            # A task that was cancelled knows where, and so this claim and its state.
+            self._flush = None
 
     async def commit(
         self,

@@ -80,10 +80,10 @@ class SideWork:
         self._ports = context.ports
         self._claim = context.claim
         self._arrivals = arrivals
-        self._effects = Effects(context.ports, context.claim.session, self._ended)
-        self._lookups = Effects(context.ports, context.claim.session, self._ended)
+        self._effects = Effects(context.ports, context.claim.session)
+        self._lookups = Effects(context.ports, context.claim.session)
         """Apart from the task's: what stops a task does not stop them."""
-        self._processes = Effects(context.ports, context.claim.session, self._ended)
+        self._processes = Effects(context.ports, context.claim.session)
         """The waits for the ends of processes, which outlive the task that started them."""
         self._elicitations = Elicitations(arrivals)
         self.folder = FolderWork(context, arrivals)
@@ -144,7 +144,7 @@ class SideWork:
                 case AnswerServer(id, decision):
                     self._elicitations.decided(id, decision)
                 case LookUp(key) if (LOOK_UP, key) not in self._lookups and not self.leaving():
-                    self._lookups.start((LOOK_UP, key), self._run_lookup(key))
+                    self._lookups.start((LOOK_UP, key), self._run_lookup(key), self._ended)
                 case FollowProcess(number, stopping=stopping):
                     self._follow(number, state, stopping=stopping)
                 case MakeFolder() if not self.leaving():
@@ -162,13 +162,13 @@ class SideWork:
         if self._overdue:
             self._arrivals.push(refused_call(call, "not run: the worker was shut down"))
         else:
-            self._effects.start(("call", call.call_id), self._run_call(call, state))
+            self._effects.start(("call", call.call_id), self._run_call(call, state), self._ended)
 
     def _follow(self, number: int, state: State, *, stopping: bool) -> None:
         process = state.processes.get(number)
         assert process is not None, "the state was just said to have it"
         if (PROCESS, str(number)) not in self._processes:
-            self._processes.start((PROCESS, str(number)), self._run_process(process))
+            self._processes.start((PROCESS, str(number)), self._run_process(process), self._ended)
         if stopping or (self._draining and not self._effects.unsettled):
             # A leaving worker takes its processes along as soon as no call of the session needs them.
             self._ports.tools.kill_process(number, self._claim.claim_id)
@@ -188,7 +188,7 @@ class SideWork:
             ahead, self._prepared = self._prepared, None
             prepared = ahead if ahead is not None and ahead.state is state else None
             following = follow_request(self._ports, state, self._arrivals.push, self._delta, prepared)
-            self._effects.start(("request", str(n)), following)
+            self._effects.start(("request", str(n)), following, self._ended)
 
     async def _stop_all(self) -> None:
         if self._overdue and self._grace is not None:
@@ -481,9 +481,9 @@ class FolderWork:
     def __init__(self, context: RunnerContext, arrivals: Arrivals) -> None:
         self._context, self._ports = context, context.ports
         self._folders, self._claim, self._arrivals = context.ports.folders, context.claim, arrivals
-        self._effects = Effects(context.ports, context.claim.session, self._ended)
+        self._effects = Effects(context.ports, context.claim.session)
         """Apart from the task's: a folder is made and saved whatever becomes of the task."""
-        self._setup = Effects(context.ports, context.claim.session, self._ended)
+        self._setup = Effects(context.ports, context.claim.session)
         """The set-up alone: it is stopped with the task, and nothing else of the folder is."""
         self._holding: Holding | None = None
         self.given_up = False
@@ -610,11 +610,11 @@ class FolderWork:
         """Starts to make the folder, or to save it, unless that is under way."""
         match work:
             case MakeFolder() if MAKING not in self._effects:
-                self._effects.start(MAKING, self._make())
+                self._effects.start(MAKING, self._make(), self._ended)
             case SaveFolder() if SAVING not in self._effects:
                 unsaved = self._state.workspace.unsaved
                 assert unsaved is not None, "the state was just said to have it"
-                self._effects.start(SAVING, self._save(unsaved))
+                self._effects.start(SAVING, self._save(unsaved), self._ended)
             case _:
                 pass
 
@@ -644,7 +644,7 @@ class FolderWork:
     def set_up(self, run: Callable[[], Awaitable[SetupEnded]]) -> None:
         """Starts the set-up, unless it is under way."""
         if not self.setting_up:
-            self._setup.start(SETTING_UP, self._set_up(run))
+            self._setup.start(SETTING_UP, self._set_up(run), self._ended)
 
     async def _set_up(self, run: Callable[[], Awaitable[SetupEnded]]) -> None:
         await self._folders.writing(self._state, self._claim)
@@ -747,17 +747,16 @@ def _unlike(news: FolderUnsaved, known: Unsaved) -> bool:
 
 EffectKey = tuple[str, str]
 """(`request`, `call`, `look_up` or `process`, its number, id or key)."""
+Ended = Callable[[EffectKey, BaseException | None], None]
+"""Told of an effect's end, and of the error of one that failed."""
 
 
 class Effects:
     """The running effects of one session, by key."""
 
-    def __init__(
-        self, ports: Ports, session: str, ended: Callable[[EffectKey, BaseException | None], None]
-    ) -> None:
+    def __init__(self, ports: Ports, session: str) -> None:
         self._ports = ports
         self._session = session
-        self._notify = ended
         self._unsettled: set[EffectKey] = set()
         self._running: dict[EffectKey, tuple[asyncio.Task[None], float]] = {}
 
@@ -773,17 +772,21 @@ class Effects:
         """Whether the effect was started and its result is not decided yet."""
         return key in self._unsettled
 
-    def start(self, key: EffectKey, work: Coroutine[Any, Any, None]) -> None:
-        """Starts an effect once: a key that is not settled is an error of the caller."""
+    def start(self, key: EffectKey, work: Coroutine[Any, Any, None], notify: Ended) -> None:
+        """Starts an effect once: a key that is not settled is an error of the caller.
+
+        Its end is told to `notify`, which is not kept behind it: it belongs to who has these effects, and a
+        session that a worker has given back is to leave its memory at once.
+        """
         assert key not in self._unsettled
         self._unsettled.add(key)
         task = self._ports.spawn(work, f"{self._session}:{key[0]}:{key[1]}")
         self._running[key] = (task, self._ports.monotonic())
-        task.add_done_callback(lambda done: self._ended(key, done))
+        task.add_done_callback(lambda done: self._ended(key, done, notify))
 
-    def _ended(self, key: EffectKey, task: asyncio.Task[None]) -> None:
+    def _ended(self, key: EffectKey, task: asyncio.Task[None], notify: Ended) -> None:
         self._running.pop(key, None)
-        self._notify(key, None if task.cancelled() else task.exception())
+        notify(key, None if task.cancelled() else task.exception())
 
     def settle(self, key: EffectKey) -> None:
         """Notes that an effect's result was decided: if the state asks for it now, that is a new decision."""

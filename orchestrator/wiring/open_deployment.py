@@ -55,14 +55,18 @@ class _WhenSealed:
 
 
 class SealedLogs:
-    """Short logs in the archive, for lists, pictures and followers; those that were read last are kept."""
+    """Short logs in the archive, for lists, pictures and followers; those that were just read are kept."""
 
     MOST_BYTES = 16 << 20
+    KEPT_S = 60.0
+    """A segment that nobody has read for so long is dropped: its entries take three times its bytes."""
 
-    def __init__(self, archive: Callable[[], Archive]) -> None:
+    def __init__(self, archive: Callable[[], Archive], clock: Callable[[], float] = time.monotonic) -> None:
         self._archive = archive
-        self._kept: OrderedDict[str, tuple[StoredEntry, ...]] = OrderedDict()
-        self._bytes: dict[str, int] = {}
+        self._clock = clock
+        self._kept: OrderedDict[str, _Kept] = OrderedDict()
+        """Segments by name, the one that was read last at the end."""
+        self._bytes = 0
 
     async def read(self, data: bytes, after: int, count: int) -> tuple[StoredEntry, ...]:
         """Entries that the manifest names; none where the archive is away or damaged."""
@@ -78,15 +82,32 @@ class SealedLogs:
 
     async def _entries(self, segment: Segment) -> tuple[StoredEntry, ...]:
         kept = self._kept.get(segment.name)
-        if kept is None:
-            kept = await self._archive().read_segment(segment)
-            if segment.bytes > self.MOST_BYTES:
-                return kept
-            self._kept[segment.name], self._bytes[segment.name] = kept, segment.bytes
-            while sum(self._bytes.values()) > self.MOST_BYTES:
-                del self._bytes[self._kept.popitem(last=False)[0]]
-        self._kept.move_to_end(segment.name)
-        return kept
+        entries = await self._archive().read_segment(segment) if kept is None else kept.entries
+        self._keep(segment, entries)
+        return entries
+
+    def _keep(self, segment: Segment, entries: tuple[StoredEntry, ...]) -> None:
+        now = self._clock()
+        if (before := self._kept.pop(segment.name, None)) is not None:
+            self._bytes -= before.bytes
+        if segment.bytes <= self.MOST_BYTES:
+            self._kept[segment.name] = _Kept(entries, segment.bytes, now)
+            self._bytes += segment.bytes
+        while self._kept:
+            oldest = next(iter(self._kept.values()))
+            if self._bytes <= self.MOST_BYTES and now - oldest.read_at <= self.KEPT_S:
+                break
+            self._kept.popitem(last=False)
+            self._bytes -= oldest.bytes
+
+
+@record
+class _Kept:
+    """A segment, and when it was read last."""
+
+    entries: tuple[StoredEntry, ...]
+    bytes: int
+    read_at: float
 
 
 @record

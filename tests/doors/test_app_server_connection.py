@@ -21,6 +21,7 @@ from orchestrator.gateways.wires.byte_wire import CloseCode
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid
+from tests.garbage import freed_at_once
 
 
 @pytest.fixture
@@ -34,6 +35,14 @@ async def test_a_client_that_greets_learns_the_protocol_level_and_the_home_folde
     assert told["userAgent"].startswith("golden/0.169.0 (dendro 1.2.3; ")
     assert told["codexHome"] == "/home/ann/.dendro"
     assert_valid("InitializeResponse", told)
+
+
+async def test_a_client_that_leaves_leaves_memory_at_once() -> None:
+    async with served(ports(), lambda session, change, root_turn: ()) as server:
+        with freed_at_once():
+            async with connected(server) as peer:
+                await peer.greet()
+            del peer
 
 
 async def test_a_client_that_has_not_greeted_is_refused_everything_else(peer: Peer) -> None:

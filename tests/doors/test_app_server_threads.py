@@ -18,6 +18,7 @@ from orchestrator.gateways.principals import Principal
 from tests.doors.peer import Peer, connected, served
 from tests.doors.schema import assert_valid
 from tests.doors.test_app_server_turns import HELLO, begun, ports_of, said, server
+from tests.garbage import freed_at_once
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
 
@@ -48,6 +49,18 @@ async def talked(peer: Peer, harness: Harness, *texts: str) -> str:
         await said(peer, thread, text)
         await peer.until("turn/completed")
     return thread
+
+
+async def test_client_that_leaves_leaves_the_memory_of_its_thread_at_once(
+    peer: Peer, harness: Harness
+) -> None:
+    thread = await talked(peer, harness, "one")
+    with freed_at_once():
+        async with served(ports_of(harness), notifications) as server, connected(server) as other:
+            await other.greet()
+            await other.call("thread/resume", {"threadId": thread})
+            await other.refused("thread/resume", {"threadId": NOBODY})
+        del server, other
 
 
 async def read(peer: Peer, method: str, definition: str, **params: Any) -> dict[str, Any]:

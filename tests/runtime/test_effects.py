@@ -40,8 +40,8 @@ class _Command:
 
 async def test_effects_that_are_told_to_end_twice_still_prove_their_death() -> None:
     """A runner that loses its claim cancels at once, and stops everything when its step is over."""
-    command, effects = _Command(), Effects(cast(Any, _Ports()), "s", lambda key, error: None)
-    effects.start(("call", "c1"), command.run())
+    command, effects = _Command(), Effects(cast(Any, _Ports()), "s")
+    effects.start(("call", "c1"), command.run(), lambda key, error: None)
     await command.begun.reached.wait()
     effects.cancel()
     await command.proof.reached.wait()

@@ -10,9 +10,11 @@ import pytest
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId
+from orchestrator.model.prompt import TextDelta
 from orchestrator.model.provider_errors import RateLimited, RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
+from tests.garbage import freed_at_once
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness, opened
 from tests.runtime.players import calls, ends, message
@@ -181,3 +183,15 @@ async def test_lists_know_the_first_words_while_the_first_turn_runs(harness: Har
     assert orjson.loads(head.meta)["title"] == "mend the parser"
     gate.open()
     assert await running is Ended.PARKED
+
+
+async def test_session_that_is_given_back_leaves_the_worker_s_memory_at_once(harness: Harness) -> None:
+    with freed_at_once():
+        session = await harness.session()
+        # The last words are still on their way when the turn ends.
+        harness.models.will([calls("c1"), ends()], [TextDelta("done"), message("done"), ends()])
+        await harness.say(session)
+        assert await harness.run(session) is Ended.PARKED
+        # What was cancelled at the end has its turn.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)

@@ -19,6 +19,7 @@ from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.wiring.open_deployment import SealedLogs
+from tests.broker.doubles import FakeClock
 from tests.workers.actors import (
     NOON_MS,
     Author,
@@ -233,10 +234,27 @@ async def test_doors_keep_segments_within_a_bound(
     reader = SealedLogs(lambda: storage.archive)
     storage.broker.logs.sealed = reader.read
     await storage.broker.logs.read_rollout(authors[0].session)
-    (size,) = reader._bytes.values()
+    size = reader._bytes
     monkeypatch.setattr(SealedLogs, "MOST_BYTES", 2 * size + size // 2)
     for author in authors:
         assert len(await storage.broker.logs.read_rollout(author.session)) == 30
-    assert len(reader._kept) == len(reader._bytes) == 2
+    assert (len(reader._kept), reader._bytes) == (2, 2 * size)
     monkeypatch.setattr(SealedLogs, "MOST_BYTES", size // 2)
     assert len(await storage.broker.logs.read_rollout(authors[0].session)) == 30
+    assert (len(reader._kept), reader._bytes) == (0, 0)
+
+
+async def test_doors_drop_a_segment_that_nobody_reads_any_more(mover: Mover, storage: Storage) -> None:
+    first, second = [await _asked(storage) for _ in range(2)]
+    for author in (first, second):
+        assert await seal_session(mover, author.session) is Moved.DONE
+    clock = FakeClock()
+    reader = SealedLogs(lambda: storage.archive, clock.monotonic)
+    storage.broker.logs.sealed = reader.read
+    kept = []
+    for pause_s, author in ((0, first), (40, second), (21, second), (1, first), (60, first)):
+        clock.advance(pause_s)
+        assert len(await storage.broker.logs.read_rollout(author.session)) == 30
+        kept.append(len(reader._kept))
+    # At 61 s nobody has read the first since 0 s; it is read again at 62, and the second is dropped at 122.
+    assert kept == [1, 2, 1, 2, 1]

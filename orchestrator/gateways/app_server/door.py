@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Final, Protocol, TypeVar, assert_never
 from uuid import UUID, uuid5
+from weakref import proxy
 
 import orjson
 
@@ -119,7 +120,8 @@ class Door:
     def __post_init__(self) -> None:
         self.client = self.new_client()
         self.asks = Asks(self.new_client())
-        self.conversations = Conversations(self)
+        # Not held by what it holds: a connection that ends leaves its memory at once.
+        self.conversations = Conversations(proxy(self))
 
     def new_client(self) -> Client:
         """Another client of this connection, to which sessions tell what the first one did."""
@@ -438,15 +440,16 @@ async def head_of(client: Client, thread: str, absent: Callable[[str], RpcError]
     session = session_of(thread)
     head = await client.head(session)
     if head is None:
-        error, found = absent(thread), await client.deletion(session)
-        raise error if found is None else WasDeleted(f"{error.message}: {_deletion_words(found)}", found)
+        found = await client.deletion(session)
+        # Not by a name: an error that its own frame names stays until cycles are looked for.
+        raise absent(thread) if found is None else _was_deleted(absent(thread).message, found)
     return head
 
 
-def _deletion_words(found: Deleted) -> str:
+def _was_deleted(absent: str, found: Deleted) -> WasDeleted:
     at = datetime.fromtimestamp(found.at_ms / 1000, UTC)
     who = f"it was deleted by {found.who}" if found.who else "its time was over, and it was deleted"
-    return f"{who} at {at:%Y-%m-%d %H:%M:%S} UTC"
+    return WasDeleted(f"{absent}: {who} at {at:%Y-%m-%d %H:%M:%S} UTC", found)
 
 
 def _session_of(held: Told | Line) -> str:

@@ -230,6 +230,8 @@ class LiveThread:
         if self._following is not None:
             self._following.cancel()
             await asyncio.gather(self._following, return_exceptions=True)
+            # A task that was cancelled knows where, and so this thread and all that was read of it.
+            self._following = None
 
 
 def _begin_of_turn(events: Sequence[Event], after: int, reach: int) -> int | None:
