@@ -252,7 +252,7 @@ def _kind(key: str) -> str:
     return key.partition("}:")[2].partition(":")[0]
 
 
-async def weight(running: Fleet, key: str) -> float:
-    """KiB of one key."""
-    found = await running.opened.broker.command("MEMORY", "USAGE", key, "SAMPLES", 0)
+async def weight(running: Fleet, key: str, samples: int = 0) -> float:
+    """KiB of one key: of all that is in it, or as so many of its entries weigh."""
+    found = await running.opened.broker.command("MEMORY", "USAGE", key, "SAMPLES", samples)
     return float(cast(int, found or 0)) / 1024

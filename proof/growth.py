@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import pairwise
@@ -161,11 +161,13 @@ def files_below(folder: Path) -> int:
     return sum(len(files) for _, _, files in os.walk(folder))
 
 
-def disk_mib(folder: Path) -> float:
-    """What the files below a folder take on its disk."""
+def disk_mib(folder: Path, but: Collection[str] = ()) -> float:
+    """What the files below a folder take on its disk, `but` for rollouts of these sessions."""
     blocks = 0
     for place, _, files in os.walk(folder):
         for name in files:
+            if name.startswith("rollout-") and name.removesuffix(".jsonl")[-36:] in but:
+                continue
             with suppress(FileNotFoundError):
                 blocks += (Path(place) / name).lstat().st_blocks
     return blocks * 512 / 2**20

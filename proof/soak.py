@@ -21,11 +21,12 @@ import subprocess
 import sys
 import time
 from base64 import b64encode
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import AsyncIterator, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
 from random import Random
 from textwrap import wrap
@@ -36,6 +37,7 @@ from PIL import Image
 from websockets.asyncio.client import connect
 
 from bench.accounts import cpu_of
+from bench.heap import told
 from bench.lab import Fleet, Lab, fleet, lab
 from bench.machine import conditions
 from bench.parked import weight
@@ -43,7 +45,7 @@ from bench.tree_script import merged
 from bench.turns import submit_turn
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.core.counts import counted
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import ImageInput, TextInput
@@ -79,6 +81,8 @@ AGES = (
 """A quarter of a minute until a closed tree is archived, and a minute until it is deleted."""
 COPIES_S = 60
 """For so long a machine keeps its copy of a folder that nobody works in."""
+MORE, MOST_TYPES = 1_000, 12
+"""Types of so many more objects are told of, and so many types of a process."""
 SAMPLE_S, CHURN_S, PATIENCE_S, EMPTY_S = 5.0, 60.0, 600.0, 240.0
 EMPTY_MIB = 1.0
 """Redis may hold so much more at the end than at the begin."""
@@ -106,12 +110,16 @@ KEPT = frozenset(
 Notices for those who look on, the ids of what was deleted, for 30 days, usage by day, what is known of
 workers and who of them waits, persons' keys of their message history, and the version of the deployment.
 """
-NAMES = ("deleted", "deleted_by")
-"""Kinds that have the ids of what was deleted, for 30 days."""
+NAMES = {"deleted": "ZCARD", "deleted_by": "HLEN"}
+"""Kinds that have the ids of what was deleted, for 30 days, and what counts them."""
+WEIGHED, SAMPLES = 4_096, 100
+"""Names that are written to learn what one takes, and that are looked at where there are many."""
 BOUNDS = {"asked": 1_024, "changed": 1_024, "released": 256, "ready": 256, "near": 256, "jobs_ready": 256}
 """Entries that streams of these kinds keep; one is cut by whole nodes of at most 100 of them."""
 NODE = 128
 WORKERS, FOLLOWERS = 2, 6
+ENDED = 20
+"""Closed trees that people still look at."""
 PROBES, COMPACTED_AFTER = 20, 20
 """Turns of a session whose turns are timed, and of one that stays until it is compacted."""
 GO_ON = ops.UserInput(items=(TextInput(text="Say that you are done."),))
@@ -146,7 +154,12 @@ class Soak:
         default_factory=lambda: defaultdict(list)
     )
     done: Counter[str] = field(default_factory=Counter)
-    roots: set[SessionId] = field(default_factory=set)
+    living: set[SessionId] = field(default_factory=set)
+    """Roots that are not closed yet."""
+    ended: deque[SessionId] = field(default_factory=lambda: deque(maxlen=ENDED))
+    """Those that were closed last: people look at them, too, and some are deleted by then."""
+    stay: set[SessionId] = field(default_factory=set)
+    """Agents of the trees that live throughout."""
     probes: list[tuple[float, float]] = field(default_factory=list)
     costs: dict[str, float] = field(default_factory=dict)
     """Seconds of processors by part, of the whole run."""
@@ -155,10 +168,21 @@ class Soak:
     """What the memory of Redis's process consists of, look by look: MiB by part."""
     kept_kib: dict[str, float] = field(default_factory=dict)
     """What Redis keeps on purpose when all sessions are deleted, by kind of key."""
+    left_mib: float = 0.0
+    """Data of Redis at the end beside those, more than at the begin."""
+    unseen: dict[str, float] = field(default_factory=dict)
+    """Bytes of a name, by the kind of its key, that Redis does not count as the key's."""
+    types: dict[str, list[Mapping[str, int]]] = field(default_factory=lambda: defaultdict(list))
+    """Objects by their types, look by look, of each process."""
 
     @property
     def over(self) -> bool:
         return time.monotonic() >= self.until
+
+    def any_root(self) -> SessionId | None:
+        """A root that somebody looks at."""
+        roots = [*sorted(self.living), *self.ended]
+        return self.random.choice(roots) if roots else None
 
     def put(self, name: str, value: float, unit: str) -> None:
         self.series[name, unit].append((time.monotonic() - self.began, value))
@@ -194,11 +218,14 @@ async def tree_life(soak: Soak, life: Life) -> None:
     stays = life == "stays"
     while not soak.over:
         root = await _portable(running) if life == "portable" else await running.session()
-        soak.roots.add(root)
+        soak.living.add(root)
         first = TextInput(text=task(TREE - 1, _WORK.get(life, "command")))
         picture = (ImageInput(image_url=_picture(soak)),) if life == "picture" else ()
         await _works(soak, running, root, "turn-0", ops.UserInput(items=(first, *picture)), merged(TREE - 1))
         turn = 0
+        if stays:
+            members = await running.opened.broker.trees.members(TreeId(root))
+            soak.stay |= {head.session for head in members}
         while stays and not soak.over:
             turn += 1
             await asyncio.sleep(15.0 * soak.random.uniform(0.5, 1.5))
@@ -266,7 +293,7 @@ async def _forks(soak: Soak, source: SessionId) -> None:
     async with connect(soak.gateway, compression=None, max_size=None) as socket:
         wire = await Wire.greets(socket)
         thread = (await wire.call("thread/fork", threadId=source))["thread"]["id"]
-        soak.roots.add(thread)
+        soak.living.add(thread)
         go = [{"type": "text", "text": "Say that you are done."}]
         turn = (await wire.call("turn/start", threadId=thread, input=go))["turn"]["id"]
         async with asyncio.timeout(PATIENCE_S):
@@ -282,15 +309,16 @@ async def _forks(soak: Soak, source: SessionId) -> None:
 
 async def _closed(soak: Soak, root: SessionId) -> None:
     await soak.running.client.submit(root, Submission(SubmissionId("close"), ops.Shutdown()))
+    soak.living.discard(root)
+    soak.ended.append(root)
 
 
 async def onlooker(soak: Soak) -> None:
     """A person who looks at one tree after the other, and leaves in the middle."""
     while not soak.over:
         await asyncio.sleep(soak.random.uniform(0.2, 2.0))
-        if not soak.roots:
+        if (root := soak.any_root()) is None:
             continue
-        root = soak.random.choice(sorted(soak.roots))
         with contextlib.suppress(TimeoutError, UnknownSession):
             # It may be deleted by now, also under its onlooker.
             async with (
@@ -305,9 +333,8 @@ async def visitor(soak: Soak) -> None:
     """A person who does the same at the gateway, and does not answer what is asked there."""
     while not soak.over:
         await asyncio.sleep(soak.random.uniform(0.2, 2.0))
-        if not soak.roots:
+        if (root := soak.any_root()) is None:
             continue
-        root = soak.random.choice(sorted(soak.roots))
         async with connect(soak.gateway, compression=None, max_size=None) as socket:
             wire = await Wire.greets(socket)
             with contextlib.suppress(LookupError, TimeoutError):
@@ -323,7 +350,7 @@ async def probe(soak: Soak) -> None:
     number = 0
     while not soak.over:
         session = await soak.running.session()
-        soak.roots.add(session)
+        soak.living.add(session)
         async with aclosing(cast(Any, soak.running.client.follow(session))) as events:
             for _ in range(PROBES):
                 if not soak.over:
@@ -376,7 +403,7 @@ async def observe(soak: Soak) -> None:
 async def _sample(soak: Soak) -> None:
     running = soak.running
     names = await keys_of(running)
-    kept_mib = sum((await _kept_kib(running, names)).values()) / 1024
+    kept_mib = sum((await _kept_kib(soak, names)).values()) / 1024
     processes = {f"worker {n}": worker.pid for n, worker in enumerate(running.workers[:WORKERS])}
     processes |= {name: process.pid for name, process in soak.beside.items()}
     processes |= {"Redis": running.lab.redis.pid}
@@ -384,11 +411,10 @@ async def _sample(soak: Soak) -> None:
         for what, (value, unit) in of_process(pid).items():
             kept = kept_mib if (what, name) == ("memory", "Redis") else 0.0
             soak.put(f"{what} of {name}", value - kept, unit)
-    for number, worker in enumerate(running.workers[:WORKERS]):
-        if (told := running.lab.folder / "heap" / str(worker.pid)).exists():
-            blocks, held = map(int, told.read_text().split())
-            soak.put(f"objects of worker {number}", blocks / 1000, "thousand")
-            soak.put(f"heap in use of worker {number}", held / 2**20, "MiB")
+        if heap := told(running.lab.folder / "heap", pid):
+            soak.put(f"objects of {name}", heap.blocks / 1000, "thousand")
+            soak.put(f"heap in use of {name}", heap.held / 2**20, "MiB")
+            soak.types[name].append(heap.types)
     info = await _memory(running)
     soak.put("data of Redis", float(info["used_memory"]) / 2**20 - kept_mib, "MiB")
     soak.parts.append({part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info})
@@ -400,18 +426,40 @@ async def _sample(soak: Soak) -> None:
         folder = running.lab.folder / part
         soak.put(f"files in {part}", files_below(folder), "files")
         if part != "redis":
-            soak.put(f"disk of {part}", disk_mib(folder), "MiB")
+            # A session that lives on has a log that grows.
+            soak.put(f"disk of {part}", disk_mib(folder, but=soak.stay), "MiB")
     # Its log holds what it keeps, too.
     disk = disk_mib(running.lab.folder / "redis")
     soak.put("disk of redis by its data", disk / (float(info["used_memory_dataset"]) / 2**20), "times")
 
 
-async def _kept_kib(running: Fleet, names: Sequence[str]) -> dict[str, float]:
+async def _kept_kib(soak: Soak, names: Sequence[str]) -> dict[str, float]:
     """What the kinds of keys take that outlive sessions on purpose."""
-    found = dict.fromkeys(sorted(KEPT), 0.0)
+    found, running = dict.fromkeys(sorted(KEPT), 0.0), soak.running
     for name in names:
-        if kind_of(name) in KEPT:
-            found[kind_of(name)] += await weight(running, name)
+        if (kind := kind_of(name)) in NAMES:
+            found[kind] += await weight(running, name, SAMPLES)
+            count = cast(int, await running.opened.broker.command(NAMES[kind], name))
+            found[kind] += soak.unseen[kind] * count / 1024
+        elif kind in KEPT:
+            found[kind] += await weight(running, name)
+    return found
+
+
+async def unseen_bytes(running: Fleet) -> dict[str, float]:
+    """Bytes of each name that `MEMORY USAGE` leaves out: some allocators round its node up."""
+    found, command = {}, running.opened.broker.command
+    key, ids = running.opened.broker.keys.of_shard(0, "weighed"), [f"{n:036}" for n in range(WEIGHED)]
+    flat: dict[str, tuple[Any, ...]] = {
+        "deleted": ("ZADD", *chain.from_iterable((1764460800000, id) for id in ids)),
+        "deleted_by": ("HSET", *chain.from_iterable((id, f"1764460800000 {id}") for id in ids)),
+    }
+    for kind, (add, *pairs) in flat.items():
+        before_kib = await _data_kib(running)
+        await command(add, key, *pairs)
+        grown_kib = await _data_kib(running) - before_kib
+        found[kind] = max(0.0, grown_kib - await weight(running, key)) * 1024 / WEIGHED
+        await command("DEL", key)
     return found
 
 
@@ -440,20 +488,18 @@ async def keys_of(running: Fleet, *only: str) -> list[str]:
 # ── the end ───────────────────────────────────────────────────────────────────────────────────────
 
 
-async def emptied(soak: Soak, before_kib: float) -> None:
-    """Closes what lives; whatever is left when upkeep had its time is a finding."""
-    for root in sorted(soak.roots):
-        head = await soak.running.client.head(root)
-        if head is not None and head.status not in {"closed", "closing"}:
-            await _closed(soak, root)
+async def emptied(soak: Soak) -> None:
+    """Closes what lives; whatever is left of sessions when upkeep had its time is a finding."""
+    for root in sorted(soak.living):
+        await _closed(soak, root)
     until = time.monotonic() + EMPTY_S
-    while (left := await _left(soak, before_kib)) and time.monotonic() < until:  # noqa: ASYNC110
+    while (left := await _left(soak)) and time.monotonic() < until:  # noqa: ASYNC110
         await asyncio.sleep(2.0)
     soak.findings += left
 
 
-async def _left(soak: Soak, before_kib: float) -> list[str]:
-    """Lines for what is left of sessions: their keys, files, objects; and the memory of Redis."""
+async def _left(soak: Soak) -> list[str]:
+    """Lines for what is left of sessions: their keys, files, objects."""
     found = []
     names = await keys_of(soak.running)
     for kind, count in sorted(kinds(name for name in names if kind_of(name) not in KEPT).items()):
@@ -461,11 +507,19 @@ async def _left(soak: Soak, before_kib: float) -> list[str]:
     for folder, what in _places(soak.running.lab):
         if count := files_below(folder):
             found.append(f"{counted(count, 'file')} of {what} are left below {folder.name}")
-    soak.kept_kib = await _kept_kib(soak.running, names)
-    grown = (await _data_kib(soak.running) - before_kib - sum(soak.kept_kib.values())) / 1024
-    if grown > EMPTY_MIB:
-        found.append(f"the data of Redis take {grown:.1f} MiB more than at the begin, beside what is kept")
     return found
+
+
+async def bare(soak: Soak, before_kib: float) -> None:
+    """Takes what is kept on purpose out of Redis, where nobody works any more; the rest was there before."""
+    names = [name for name in await keys_of(soak.running) if kind_of(name) in KEPT]
+    soak.kept_kib = await _kept_kib(soak, names)
+    for name in names:
+        await soak.running.opened.broker.command("DEL", name)
+    grown = (await _data_kib(soak.running) - before_kib) / 1024
+    soak.left_mib = grown
+    if grown > EMPTY_MIB:
+        soak.findings.append(f"the data of Redis take {grown:.1f} MiB more than at the begin")
 
 
 async def _data_kib(running: Fleet) -> float:
@@ -491,7 +545,7 @@ async def _beside(soak: Soak, leaks: str) -> AsyncIterator[None]:
     """Upkeep and a gateway, which end with it."""
     words = {
         "upkeep": ["proof.soak_processes", "upkeep", *([leaks] if leaks else []), *AGES],
-        "gateway": ["orchestrator.cli.main", "serve", "--listen", "ws://127.0.0.1:0"],
+        "gateway": ["proof.soak_processes", "dendro", "serve", "--listen", "ws://127.0.0.1:0"],
     }
     try:
         for name, argv in words.items():
@@ -543,9 +597,12 @@ async def soaked(
         }
         (place.folder / LEDGER).touch()
         serve_ledger(running, place.folder / LEDGER)
-        await running.opened.broker.command("CONFIG", "SET", "auto-aof-rewrite-min-size", AOF_BYTES)
+        # Of each command that was ever called Redis would keep how long it took, some 20 KiB.
+        for key, value in (("auto-aof-rewrite-min-size", AOF_BYTES), ("latency-tracking", "no")):
+            await running.opened.broker.command("CONFIG", "SET", key, value)
         before_kib = await _data_kib(running)
         soak = Soak(running, time.monotonic() + minutes * 60, Random(seed))
+        soak.unseen = await unseen_bytes(running)
         for _ in range(WORKERS):
             running.hire(max(16, agents // WORKERS))
         async with _beside(soak, leaks):
@@ -558,7 +615,9 @@ async def soaked(
             soak.costs = _costs(soak)
             soak.findings += [v for s in _series(soak) if (v := verdict(s))]
             soak.findings += _slower(soak)
-            await emptied(soak, before_kib)
+            await emptied(soak)
+        running.dismiss_workers()
+        await bare(soak, before_kib)
     return soak
 
 
@@ -613,10 +672,12 @@ def report(soak: Soak, load: str, under: str) -> str:
     lines += ["", f"Seconds of processors, {agents:,} agents having come and gone:", ""]
     lines += [f"- {part}: {spent:,.0f}" for part, spent in soak.costs.items()]
     lines += _of_redis(soak.parts)
+    lines += _of_types(soak.types)
     each = sum(soak.kept_kib.get(kind, 0.0) for kind in NAMES) * 1024 / max(1, agents)
     kept = ", ".join(f"{kind} {kib:,.0f}" for kind, kib in soak.kept_kib.items())
     told = (
-        f"Left in Redis on purpose when all was deleted, in KiB: {kept}. Names: {each:,.0f} bytes an agent."
+        f"Left in Redis on purpose when all was deleted, in KiB: {kept}. Names: {each:,.0f} bytes an agent. "
+        f"Beside it the data of Redis take {soak.left_mib:+.2f} MiB more than at the begin."
     )
     lines += ["", *wrap(told, 120)]
     lines += ["", "## Findings", "", *(f"- {one}" for one in soak.findings or ["none"]), ""]
@@ -638,6 +699,31 @@ def _of_redis(parts: Sequence[dict[str, float]]) -> list[str]:
     ]
     head = ["| MiB | first quarter | second | third | last |", "|---|---:|---:|---:|---:|"]
     return ["", "What the process of Redis consists of:", "", *head, *rows]
+
+
+def _of_types(types: Mapping[str, Sequence[Mapping[str, int]]]) -> list[str]:
+    """The types whose objects became more in the second half of the run, by process: means of a tenth of it.
+
+    Objects that the collector knows: neither strings nor numbers, nor what stays from a process's start.
+    """
+    lines = []
+    for name, looks in types.items():
+        if (share := len(looks) // 10) < LEAST_POINTS:
+            continue
+        middle, last = (_means(some) for some in (looks[len(looks) // 2 :][:share], looks[-share:]))
+        more = {kind: last[kind] - middle[kind] for kind in last if last[kind] - middle[kind] >= MORE}
+        most = sorted(more, key=lambda kind: -more[kind])[:MOST_TYPES]
+        told = ", ".join(f"`{kind}` {middle[kind]:,.0f} → {last[kind]:,.0f}" for kind in most)
+        lines += wrap(f"- {name}: {told or 'none'}", 120, subsequent_indent="  ", break_long_words=False)
+    head = f"Objects that became more by {MORE:,} or more between the middle and the end of the run:"
+    return ["", head, "", *lines] if lines else []
+
+
+def _means(looks: Sequence[Mapping[str, int]]) -> Counter[str]:
+    found = Counter[str]()
+    for look in looks:
+        found.update(look)
+    return Counter({kind: round(count / len(looks)) for kind, count in found.items()})
 
 
 def main(argv: Sequence[str]) -> int:

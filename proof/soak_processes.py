@@ -1,8 +1,8 @@
-"""Processes of a soak: `python -m proof.soak_processes upkeep [LEAK,…] KEY=VALUE…`.
+"""Processes of a soak: `python -m proof.soak_processes upkeep [LEAK,…] KEY=VALUE…`, and `… dendro ARGUMENT…`.
 
 The upkeep of a deployment, by its own jobs, whose day is a minute: what they wait for is in the settings, and
 how often they look is here. A LEAK is what the soak has to find, planted beside the product. Ends with its
-standard input.
+standard input. `dendro` is the command itself. Each tells what is in use of its heap (`bench.heap`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import Any
 
 import uvloop
 
+from bench.heap import tells
+from orchestrator.cli import main as cli
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key, deployment, redis_url
@@ -166,6 +168,11 @@ LEAKS: dict[str, Callable[[Settings, Any], Awaitable[None]]] = {
 
 def main(kind: str, given: Sequence[str]) -> None:
     """Runs the process of that kind."""
+    tells()
+    if kind == "dendro":
+        sys.argv = ["dendro", *given]
+        cli.main()
+        return
     assert kind == "upkeep", kind
     leaks = given[0].split(",") if given and "=" not in given[0] else []
     settings = load_settings(SettingsSources.of_process(overrides=[one for one in given if "=" in one]))

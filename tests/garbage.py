@@ -1,4 +1,4 @@
-"""What a part of the product leaves in memory when it is over."""
+"""Garbage: objects that a part of the product leaves in memory when it is over."""
 
 from __future__ import annotations
 
