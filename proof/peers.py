@@ -15,6 +15,7 @@ import ctypes
 import hashlib
 import itertools
 import os
+import re
 import shutil
 import signal
 import statistics
@@ -41,6 +42,8 @@ from proof.peers_page import LEFT_OUT, page
 
 ROOT = Path(__file__).resolve().parents[1]
 PLACE = ROOT / ".peers"
+BESIDE = "/var/tmp"
+"""Peers live below it: Codex finds its own sandbox from no home that is below /tmp."""
 PATIENCE_S, START_S, END_S, INSTALL_S = 60.0, 90.0, 10.0, 180.0
 WARM, AT_ONCE = 3, 16
 DENDRO, CLAIMED = "Dendro: submitted, claimed", "submit → claimed, idle"
@@ -390,12 +393,20 @@ async def turn(adapter: Adapter, stub: Stub, id: str, text: str) -> tuple[str, f
     return id, took - (await stub.seconds() - before)
 
 
+async def ran(stub: Stub) -> None:
+    """Looks whether the commands of the turn before have run: one that fails at once would count as quick."""
+    told = (await stub.told())[-script.COMMANDS :]
+    if failed := [output for output in told if not re.search(rf"\b{script.ECHOED}\b", output)]:
+        raise Absent(f"its commands fail: {' '.join(failed[0].split())[:200]}")
+
+
 async def round_of(held: Stage, size: Size, *, idle: bool) -> dict[str, float]:
     """A round of a contender's: turns alone, then many at once; `idle`: conversations that rest, too."""
     adapter = await held.started()
     pid = adapter.process.pid
     for _ in range(WARM):
         await turn(adapter, held.stub, "", script.three())
+        await ran(held.stub)
     kept, before = kept_bytes(held.folder), _cpu_s(pid)
     took = [(await turn(adapter, held.stub, "", script.three()))[1] for _ in range(size.turns)]
     alone = _cpu_s(pid)
@@ -727,7 +738,7 @@ def main(argv: Sequence[str]) -> int:
     began = time.monotonic()
     with lab() as under:
         found: dict[str, Any] = {"conditions": conditions(under), "size": asdict(size)}
-    with tempfile.TemporaryDirectory(prefix="dendro-peers-", ignore_cleanup_errors=True) as place:
+    with tempfile.TemporaryDirectory(prefix="dendro-peers-", dir=BESIDE, ignore_cleanup_errors=True) as place:
         Path(place).chmod(0o711)
         run = Run(contenders, queues, size, Path(place), began + minutes * 60)
         installed(run)

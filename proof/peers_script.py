@@ -15,7 +15,8 @@ from orchestrator.stub.answers import Answer, Call, Step, StubConversation, Stub
 
 COMMANDS = 3
 LEDGER = "ledger"
-ECHO = ("sh", "-c", "echo x")
+ECHOED = "x"
+ECHO = ("sh", "-c", f"echo {ECHOED}")
 _ORDER = re.compile(r"Peers: (three|nothing|many (?P<calls>\d+)|sleep (?P<seconds>[\d.]+))$")
 
 

@@ -9,7 +9,9 @@ import re
 import time
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
+from unittest.mock import AsyncMock
 
 import pytest
 
@@ -26,6 +28,7 @@ from proof.peers import (
     _install,
     begins,
     kept_bytes,
+    ran,
     starts,
 )
 from proof.peers_page import LEFT_OUT, NOISY, cell, noise, page, verdict
@@ -129,6 +132,14 @@ def test_installer_that_is_missing_or_fails_is_a_reason() -> None:
         _install(["no-such-installer"])
     with pytest.raises(Absent, match=r"sh: an error: it is not there"):
         _install(["sh", "-c", "echo first >&2; echo 'an error: it is not there' >&2; exit 3"])
+
+
+async def test_peer_whose_commands_fail_is_left_out_and_not_taken_for_a_quick_one() -> None:
+    told = ['{"output":"x\\n"}', "Exit code: 0\nOutput:\nx\n", "x"]
+    await ran(cast(Any, SimpleNamespace(told=AsyncMock(return_value=["earlier, and failed", *told]))))
+    told[1] = "bwrap: execvp codex-linux-sandbox: No such file or directory\n"
+    with pytest.raises(Absent, match="its commands fail: bwrap: execvp"):
+        await ran(cast(Any, SimpleNamespace(told=AsyncMock(return_value=told))))
 
 
 def test_begins_of_a_ledger_and_bytes_of_a_folder_are_counted(tmp_path: Path) -> None:
