@@ -58,9 +58,12 @@ SAME_SNAPSHOTS = frozenset({4, 5, 6, 7, CORE_VERSION})
 senders."""
 
 
-def encode(state: State) -> bytes:
-    """Canonical JSON: equal states are equal bytes."""
-    return _json(_stated(_stored(state), _USUAL))
+def encode(state: State, *, again: bool = True) -> bytes:
+    """Canonical JSON: equal states are equal bytes.
+
+    `again`: what this state shares with those that follow it is kept for them, and the state with it.
+    """
+    return _json(_stated(_stored(state, _PARTS if again else _Parts()), _USUAL))
 
 
 _USUAL: Mapping[str, object] = {
@@ -113,25 +116,25 @@ class _Parts:
 _PARTS = _Parts()
 
 
-def digest(state: State) -> str:
-    """SHA-256 of the canonical form, in hex."""
-    return hashlib.sha256(encode(state)).hexdigest()
+def digest(state: State, *, again: bool = True) -> str:
+    """SHA-256 of the canonical form, in hex; `again` as in `encode`."""
+    return hashlib.sha256(encode(state, again=again)).hexdigest()
 
 
-def _stored(state: State) -> State:
+def _stored(state: State, parts: _Parts) -> State:
     """The state with JSON in the place of what has a form of its own in a snapshot."""
     return replace(
         state,
         **_empty_texts(state, _STATE_EMPTY),
         meta={**encode_line(state.meta), **write_extras(state.extras)},
         extras=NO_EXTRAS,
-        facts=_PARTS.of(state.facts, _stored_facts),
-        settings=_PARTS.of(state.settings, _stored_settings),
-        history=Log(_PARTS.of(state.history.chunks), state.history.tail),
-        bookmarks=Log(_PARTS.of(state.bookmarks.chunks), state.bookmarks.tail),
+        facts=parts.of(state.facts, _stored_facts),
+        settings=parts.of(state.settings, _stored_settings),
+        history=Log(parts.of(state.history.chunks), state.history.tail),
+        bookmarks=Log(parts.of(state.bookmarks.chunks), state.bookmarks.tail),
         queue=tuple(_waiting(queued) for queued in state.queue),
         task=_stored_task(state.task) if state.task is not None else None,
-        tree=_PARTS.of(state.tree, _stored_tree),
+        tree=parts.of(state.tree, _stored_tree),
         answers=tuple(_stated(answer, {"digest": "", "signed_ms": 0}) for answer in state.answers),
         workspace=_stored_workspace(state.workspace),
     )

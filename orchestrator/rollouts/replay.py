@@ -78,7 +78,7 @@ class Folded:
         """Notes that the state is the one after entry `seq`."""
         self.seq = seq
         if self.live is not None and seq == self.live.seq:
-            self.sha256_then = digest(self.state)
+            self.sha256_then = digest(self.state, again=False)
 
 
 async def fold_session(found: LogSource, head: SessionHead, at: int | None) -> Folded:

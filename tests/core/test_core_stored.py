@@ -334,3 +334,12 @@ def test_parts_of_sessions_that_are_over_are_let_go(monkeypatch: pytest.MonkeyPa
     kept = snapshot._PARTS
     assert len(kept._kept) == 30
     assert sum(size for _, _, size in kept._kept.values()) == kept._size
+
+
+def test_state_that_is_encoded_once_leaves_nothing_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(snapshot, "_PARTS", snapshot._Parts())
+    state = replace(Session().state, history=Log.of([{"n": n} for n in range(200)]))
+    once = snapshot.digest(state, again=False)
+    assert not snapshot._PARTS._kept
+    assert snapshot.digest(state) == once
+    assert snapshot._PARTS._kept
