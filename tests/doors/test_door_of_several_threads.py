@@ -30,14 +30,12 @@ class Threads:
     def __init__(self) -> None:
         self.left: list[SessionId] = []
         self.work: list[Any] = []
-        self.last = True
 
     async def hear(self, session: SessionId, *given: Any, **named: Any) -> Any:
         return live(session)
 
-    def leave(self, session: SessionId, listener: Any) -> bool:
+    def leave(self, session: SessionId, listener: Any) -> None:
         self.left.append(session)
-        return self.last
 
     def begin(self, work: Any) -> None:
         self.work.append(work)
@@ -146,20 +144,6 @@ async def test_request_that_fails_takes_back_every_thread_that_it_began_to_hear_
     assert list(client.door.subscriptions) == [ROOT]
     assert sorted(client.threads.left) == [AGENT, BELOW]
     assert client.lines == [str(ROOT).encode()]
-
-
-@pytest.mark.parametrize("last", [True, False])
-@pytest.mark.parametrize("ephemeral", [True, False])
-def test_ephemeral_thread_is_deleted_with_the_last_who_hears_it(ephemeral: bool, last: bool) -> None:
-    client = Sent()
-    client.hears(ROOT, OTHER)
-    client.door.subscriptions[ROOT].ephemeral = ephemeral
-    client.threads.last = last
-    client.door.unsubscribe(ROOT)
-    client.door.unsubscribe(OTHER)
-    for work in client.threads.work:
-        work.close()
-    assert len(client.threads.work) == (ephemeral and last)
 
 
 async def test_read_state_is_told_of_threads_that_are_heard_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,11 +6,14 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from pydantic.alias_generators import to_camel
 
 from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.app_server import door as door_module
 from orchestrator.gateways.app_server.door import Conversations
 from orchestrator.gateways.app_server.door import request_method as method_of_version_1
+from orchestrator.gateways.app_server.door import request_params as params_of_version_1
 from orchestrator.gateways.app_server.live_threads import Told
 from orchestrator.gateways.app_server.messages import Answer
 from orchestrator.gateways.app_server.write_requests import Asks
@@ -19,7 +22,7 @@ from orchestrator.gateways.mcp_server import form_of
 from orchestrator.gateways.principals import Principal
 from orchestrator.requests import known_request_of, request_of
 from orchestrator.views.event import Event
-from orchestrator.views.turns.turn_records import ItemId, RequestOpened, TurnId
+from orchestrator.views.turns.turn_records import ItemId, RequestOpened, RequestResolved, TurnId
 from tests.requests.test_answers import ASKS, PREFIX
 
 ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")
@@ -118,6 +121,20 @@ async def test_error_of_a_client_ends_a_call_of_its_tool_and_leaves_all_else_ope
     assert asked is not None
     await asks.answer(Answer(asked.id, None, "it broke"))
     assert [reply_of(op).decision for _, op in client.sent] == (["failed"] if kind == "client_tool" else [])
+    assert asks.open(ONE, opened(ONE, kind), 1) is None
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("named", ["item", "c", "another"])
+def test_request_is_settled_by_its_item_or_its_call_and_only_in_its_own_thread(kind: str, named: str) -> None:
+    asks = Asks(cast(Any, Keeps()))
+    first, second = (asks.open(session, opened(session, kind), 1) for session in (ONE, OTHER))
+    assert first is not None
+    assert second is not None
+    settled = RequestResolved(TurnId("t"), ItemId(named))
+    assert asks.resolved(OTHER, settled) == ([second.id] if named != "another" else [])
+    assert asks.resolved(OTHER, settled) == []
+    assert (asks.open(OTHER, opened(OTHER, kind), 1) is None) is (named == "another")
     assert asks.open(ONE, opened(ONE, kind), 1) is None
 
 
@@ -304,3 +321,61 @@ async def test_answer_of_version_1_is_its_word_and_denies_where_it_is_none(
     reply = reply_of(op)
     assert (session, reply.id, reply.agent_id, reply.decision) == (ONE, "d", 2, decision)
     assert (op.shown.surface, op.shown.opened_ms) == ("app-server v1", 1)
+
+
+@pytest.mark.parametrize(
+    "kind", [kind for kind, event in EVERY.items() if "approval_request" in event["type"]]
+)
+def test_request_of_version_1_names_each_of_its_members_in_both_cases(kind: str) -> None:
+    more = {"turn_id": "t", "agent_id": 3, "agent_path": "0/3", "grant_root": "/w", "changes_left_out": 2}
+    request = known_request_of({**EVERY[kind], **more})
+    assert request is not None
+    if method_of_version_1(request) is None:
+        return
+    params = params_of_version_1(ONE, request)
+    snake = {name: value for name, value in params.items() if "_" in name}
+    assert {"call_id", "conversation_id", *more} <= snake.keys()
+    assert {name: params[to_camel(name)] for name in snake} == snake
+
+
+@pytest.mark.parametrize("listeners", [0, 1, 2])
+@pytest.mark.parametrize("said", ["nothing", "error", "answer"])
+async def test_listener_that_is_added_later_is_asked_again_what_was_left_open_and_nothing_else(
+    listeners: int, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two requests are open: one that the client has said something to, or not, and one that it has."""
+    asking = [{**ASKS["command"], "call_id": call, "turn_id": "t"} for call in ("c", "d")]
+    lines: list[Any] = []
+    client = Keeps()
+
+    async def still_open(found: Any, head: Any) -> list[Any]:
+        return [request_of(event) for event in asking]
+
+    async def hear(*_: Any) -> None:
+        return None
+
+    place = SimpleNamespace(
+        tell=lines.append,
+        principal=Principal("ann"),
+        client=None,
+        ports=SimpleNamespace(now_ms=lambda: 1, found=None),
+        new_client=lambda: client,
+        threads=SimpleNamespace(hear=hear, leave=lambda session, listener: None),
+    )
+    conversations = Conversations(cast(Any, place), {str(number): ONE for number in range(max(1, listeners))})
+    for event in asking:
+        conversations.hear(Told(ONE, Event("t", event), ()))
+    if said != "nothing":
+        result = {"decision": "approved"} if said == "answer" else None
+        await conversations.answered(Answer("conversation-0", result, "no"))
+    if listeners == 0:
+        assert conversations.stop("0")
+    lines.clear()
+    monkeypatch.setattr(door_module, "open_requests", still_open)
+    await conversations.listen(cast(Any, SimpleNamespace(session=ONE)))
+    asked = [line.params["callId"] for line in lines if line.method == "execCommandApproval"]
+    events = [line for line in lines if line.method == "codex/event/exec_approval_request"]
+    anew = ["c", "d"] if listeners == 0 else ["c"] if said == "error" else []
+    assert (asked, len(events)) == (anew, 2 if listeners == 0 else 0)
+    await conversations.answered(Answer("conversation-2", {"decision": "denied"}))
+    assert len(client.sent) == (said == "answer") + bool(anew)

@@ -6,6 +6,7 @@ from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from orchestrator.core.ids import SessionId
@@ -28,6 +29,7 @@ class Maker:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, *, asks: bool) -> None:
         self.wishes: list[NewThread] = []
+        self.warnings: tuple[str, ...] = ()
         self.sent = Sent()
         ports = cast(Any, self.sent.door.ports)
         ports.asks_auto_review = asks
@@ -56,7 +58,7 @@ class Maker:
 
     async def _born(self, wish: NewThread) -> Born:
         self.wishes.append(wish)
-        return Born(cast(Any, SimpleNamespace(session=MADE)), cast(Any, None))
+        return Born(cast(Any, SimpleNamespace(session=MADE)), cast(Any, None), self.warnings)
 
     async def answer(self, method: str, **given: Any) -> SessionId:
         """Calls a method; the thread that its client hears then."""
@@ -91,11 +93,23 @@ async def test_ephemeral_thread_ends_with_its_last_client_however_it_was_made(
     maker = Maker(monkeypatch, asks=False)
     heard = await maker.answer(method, ephemeral=ephemeral)
     assert maker.wishes[0].ephemeral is bool(ephemeral)
-    maker.sent.door.leave()
-    assert maker.sent.threads.left == [heard]
-    assert len(maker.sent.threads.work) == bool(ephemeral)
-    for work in maker.sent.threads.work:
-        work.close()
+    assert maker.sent.door.subscriptions[heard].live.ephemeral is bool(ephemeral)
+
+
+@pytest.mark.parametrize("method", ["thread/start", "thread/fork"])
+@pytest.mark.parametrize("ephemeral", [True, False])
+async def test_client_is_told_of_each_setting_that_is_not_acted_on_behind_the_thread_that_it_has_made(
+    method: str, ephemeral: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    maker = Maker(monkeypatch, asks=False)
+    maker.warnings = ("config: not acted on: pool", "config: not acted on: x")
+    await maker.answer(method, ephemeral=ephemeral)
+    told = [orjson.loads(line) for line in maker.sent.lines]
+    assert told[0]["method"] == "thread/started"
+    warned = [] if ephemeral else list(maker.warnings)
+    assert [(one["method"], one["params"]["summary"]) for one in told[1:]] == [
+        ("configWarning", warning) for warning in warned
+    ]
 
 
 NAMED: dict[str, tuple[Any, str, Any]] = {

@@ -14,9 +14,8 @@ from weakref import proxy
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError, QueueFull, SessionHeld, UnknownSession
-from orchestrator.broker.notices import until
-from orchestrator.broker.records import AT_REST, Deleted, SessionHead
+from orchestrator.broker.errors import BrokerError, QueueFull
+from orchestrator.broker.records import Deleted, SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
 from orchestrator.core.record_json import whole
@@ -34,14 +33,13 @@ from orchestrator.gateways.app_server.messages import (
     request,
 )
 from orchestrator.gateways.app_server.outbox import Outbox
-from orchestrator.gateways.app_server.write_items import read_state_json, thread_json
+from orchestrator.gateways.app_server.write_items import camel, read_state_json, thread_json
 from orchestrator.gateways.app_server.write_requests import Asks
 from orchestrator.gateways.client import RETRY_MAX_S, Client, is_rewound
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
 from orchestrator.gateways.submit import OpRefused, new_submission_id
 from orchestrator.protocol import events as ev
-from orchestrator.protocol import ops
 from orchestrator.protocol.events import TURN_ENDS, Error, EventModel
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Op
@@ -61,7 +59,6 @@ from orchestrator.requests import (
     known_request_of,
 )
 from orchestrator.requests.approvals import shown_as
-from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.threads import Thread, read_state
 from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved
@@ -91,8 +88,8 @@ class Subscription:
     live: LiveThread
     asks: bool = True
     """Whether its requests are put to this connection."""
-    ephemeral: bool = False
-    """Whether the session is deleted when nobody hears it any more."""
+    came_with: SessionId | None = None
+    """The thread above with which an agent's came; None if the client asked for it by itself."""
 
 
 @dataclass
@@ -220,11 +217,16 @@ class Door:
             return False
         # What waits behind the response would be told to who has left.
         self.drop_held((session,))
-        last = self.threads.leave(session, self)
+        self.threads.leave(session, self)
         self.asks.left(session)
-        if last and found.ephemeral:
-            self.threads.begin(self._delete(session))
         return True
+
+    def put_requests(self, session: SessionId, asks: bool) -> None:
+        """Notes whether this connection is asked what a thread asks, and the agents that came with it."""
+        self.subscriptions[session].asks = asks
+        for agent, heard in self.subscriptions.items():
+            if heard.came_with == session:
+                self.put_requests(agent, asks)
 
     def part_with(self, session: SessionId) -> bool:
         """The same by the client's own wish: an agent's thread is not heard with its root any more."""
@@ -232,10 +234,6 @@ class Door:
         if heard:
             self._left.add(session)
         return heard
-
-    async def _delete(self, session: SessionId) -> None:
-        if await delete(self.ports.found, self.client, session):
-            self.notify("thread/closed", {"threadId": session})
 
     def hear(self, told: Told) -> None:
         """Tells the client an event of a thread that it hears, or keeps it until a response is out."""
@@ -318,9 +316,10 @@ class Door:
 
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Tells the client of an agent's thread, which it hears from now on, and what it asks already."""
-        parent = self.subscriptions.get(thread.spawned.parent if thread.spawned else thread.root)
+        above = SessionId(thread.spawned.parent if thread.spawned else thread.root)
+        parent = self.subscriptions.get(above)
         asks = parent.asks if parent is not None else all(each.asks for each in self.subscriptions.values())
-        self.subscriptions[live.session] = Subscription(live, asks)
+        self.subscriptions[live.session] = Subscription(live, asks, above)
         self.notify("thread/started", {"thread": thread_json(thread)})
         self.ask_again(live.session)
 
@@ -461,35 +460,6 @@ def _session_of(held: Told | Line) -> str:
     return found if isinstance(found, str) else ""
 
 
-# ── ephemeral ─────────────────────────────────────────────────────────────────────────────────────
-# Sessions for one question: they are in no list, and are deleted when nobody hears them any more.
-
-
-PATIENCE_S = 5.0
-
-
-async def delete(found: LogSource, client: Client, session: SessionId) -> bool:
-    """Stops what runs in a session, and deletes it; False if a worker kept it, for retention to delete."""
-    with suppress(UnknownSession):
-        head = await client.head(session)
-        if head is not None and head.status not in AT_REST:
-            await client.submit(session, Submission(SubmissionId(new_submission_id()), ops.Interrupt()))
-        with suppress(BrokerError):
-            return bool(await until(found.broker, [session], lambda: _deleted(found, session), PATIENCE_S))
-        return False
-    return True
-
-
-async def _deleted(found: LogSource, session: SessionId) -> bool:
-    """Deletes a session; False while a worker holds it."""
-    with suppress(UnknownSession):
-        try:
-            await found.broker.trees.delete_session(session, owed=True)
-        except SessionHeld:
-            return False
-    return True
-
-
 # ── conversations ─────────────────────────────────────────────────────────────────────────────────
 # Conversations that a client of version 1 listens to: their events as they are, and what it is asked.
 #
@@ -499,14 +469,6 @@ async def _deleted(found: LogSource, session: SessionId) -> bool:
 
 MOST_LISTENERS: Final = 1_000
 PREFIX: Final = "conversation-"
-_BOTH: Final[Mapping[str, str]] = {
-    "call_id": "callId",
-    "grant_root": "grantRoot",
-    "parsed_cmd": "parsedCmd",
-    "agent_id": "agentId",
-    "agent_path": "agentPath",
-}
-"""Members of a request that clients read under one name or the other."""
 
 
 class Place(Protocol):
@@ -584,21 +546,21 @@ class Conversations:
             await self.door.threads.hear(session, self.door.client, self)
         known = self.hears(session)
         self._listening[id] = session
-        if known:
-            return id
         self._told_meanwhile[session] = set()
         try:
             requests = await open_requests(self.door.ports.found, head)
         except BaseException:
             # A client that is answered by an error does not expect to be told of the conversation.
             self.stop(id)
-            self.door.drop_held((session,))
+            if not known:
+                self.door.drop_held((session,))
             raise
         finally:
             told = self._told_meanwhile.pop(session)
         for opened in requests:
             if _name(opened.event) not in told:
-                self._tell(session, "", opened.event)
+                # Events are told once for a connection; what it has left open is asked again.
+                self._ask_of(session, opened.event) if known else self._tell(session, "", opened.event)
         return id
 
     def stop(self, id: str) -> bool:
@@ -663,6 +625,9 @@ class Conversations:
         kind = message["type"]
         params = {"id": id, "msg": message, "conversationId": session}
         self._put(f"codex/event/{kind}", params)
+        self._ask_of(session, message)
+
+    def _ask_of(self, session: SessionId, message: Mapping[str, Any]) -> None:
         request = known_request_of(message)
         if request is not None and self.door.principal.may(Scope.APPROVE):
             self._ask(session, request)
@@ -712,7 +677,10 @@ class Conversations:
         if found is None or answer.id in self._given:
             return True
         self._given.add(answer.id)
-        if answer.result is not None:
+        if answer.result is None:
+            # It stays open: who listens later is asked anew, this client, too.
+            self._forget(lambda asked: asked is found)
+        else:
             handed = orjson.dumps(request_params(found.session, found.request)).decode()
             shown = shown_as(handed, "app-server v1", found.at_ms)
             op = found.request.decided(_decision(answer.result), shown)
@@ -767,5 +735,5 @@ def request_params(session: SessionId, request: KnownRequest) -> JsonObject:
     params["reason"] = request.told
     if "changes" in event:
         params["fileChanges"] = params["file_changes"] = event["changes"]
-    params.update({camel: params[snake] for snake, camel in _BOTH.items() if snake in params})
+    params.update({camel(name): value for name, value in tuple(params.items()) if "_" in name})
     return params

@@ -8,8 +8,9 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
-from orchestrator.broker.errors import BrokerError, Unavailable, UnknownSession
+from orchestrator.broker.errors import BrokerError, SessionHeld, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor, hash8_of
+from orchestrator.broker.notices import until
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.commit_parts import WITHDRAWN
@@ -19,8 +20,12 @@ from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import notification
 from orchestrator.gateways.client import RETRY_S, Client, is_rewound
+from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import TURN_ENDS, EventMsg, SubagentLifecycle, TaskStarted
+from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ops import Interrupt
+from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.event import Event, for_tenant
@@ -95,6 +100,8 @@ class LiveThread:
         self._root_turn: str | None = None
         self.projector = Projector(session)
         self.listeners: list[Listener] = []
+        self.ephemeral = False
+        """Whether the session is deleted when nobody hears it any more, whoever made it."""
         self.seq = 0
         """The place in the log up to which listeners have been told; that of before, while a gap is told."""
         self._whole = asyncio.Event()
@@ -175,6 +182,8 @@ class LiveThread:
                     # An event that nobody foresaw must not silence all that follow.
                     log.exception("session %s: an event could not be told", self.session)
         except UnknownSession:
+            # It is deleted, and its listeners are told so once.
+            self.ephemeral = False
             for listener in tuple(self.listeners):
                 listener.lose(self.session)
         finally:
@@ -410,17 +419,23 @@ class LiveThreads:
         if not task.cancelled() and (error := task.exception()) is not None:
             log.error("work beside connections failed", exc_info=error)
 
-    def leave(self, session: SessionId, listener: Listener) -> bool:
-        """Removes a listener; whether it was the last one, with whom the following ends."""
+    def leave(self, session: SessionId, listener: Listener) -> None:
+        """Removes a listener; with the last one the following ends, and so does an ephemeral session."""
         live = self._live.get(session)
         if live is None or listener not in live.listeners:
-            return False
+            return
         live.listeners.remove(listener)
         if live.listeners:
-            return False
+            return
         del self._live[session]
         self.begin(live.close())
-        return True
+        if live.ephemeral:
+            self.begin(self._delete(live, listener))
+
+    async def _delete(self, live: LiveThread, last: Listener) -> None:
+        """Deletes a session as the client that made it would, and tells who left it last."""
+        if await delete(self._ports.found, live.client, live.session):
+            last.lose(live.session)
 
     def of(self, session: SessionId) -> LiveThread | None:
         """The session as it is followed here."""
@@ -434,6 +449,35 @@ class LiveThreads:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+# ── ephemeral ─────────────────────────────────────────────────────────────────────────────────────
+# Sessions for one question: they are in no list, and are deleted when nobody hears them any more.
+
+
+PATIENCE_S = 5.0
+
+
+async def delete(found: LogSource, client: Client, session: SessionId) -> bool:
+    """Stops what runs in a session, and deletes it; False if a worker kept it, for retention to delete."""
+    with suppress(UnknownSession):
+        head = await client.head(session)
+        if head is not None and head.status not in AT_REST:
+            await client.submit(session, Submission(SubmissionId(new_submission_id()), Interrupt()))
+        with suppress(BrokerError):
+            return bool(await until(found.broker, [session], lambda: _deleted(found, session), PATIENCE_S))
+        return False
+    return True
+
+
+async def _deleted(found: LogSource, session: SessionId) -> bool:
+    """Deletes a session; False while a worker holds it."""
+    with suppress(UnknownSession):
+        try:
+            await found.broker.trees.delete_session(session, owed=True)
+        except SessionHeld:
+            return False
+    return True
 
 
 # ── running turn ──────────────────────────────────────────────────────────────────────────────────

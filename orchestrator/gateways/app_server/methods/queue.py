@@ -13,6 +13,7 @@ from orchestrator.core.state import Queued
 from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.method import Method, PageParams, Params, Result, page
+from orchestrator.gateways.app_server.methods.turns import warn_where_unserved
 from orchestrator.gateways.app_server.turn_params import Said, input_items
 from orchestrator.gateways.app_server.write_items import input_json, listed_turn_json
 from orchestrator.gateways.principals import Scope
@@ -49,11 +50,12 @@ async def queue_add(door: Door, params: QueueAdd) -> Result:
     )
     await door.goes_on(head)
     try:
-        await door.words.submit(head.session, Submission(turn, said))
+        kept = await door.words.submit(head.session, Submission(turn, said))
     except SubmissionConflict:
         # Its client has given two messages one name.
         turn = door.new_turn_id()
-        await door.client.submit(head.session, Submission(turn, said))
+        kept = await door.client.submit(head.session, Submission(turn, said))
+    warn_where_unserved(door, head, kept)
     return {"queuedSubmission": _given(turn, params.client_user_message_id, params.input)}
 
 

@@ -22,7 +22,7 @@ from orchestrator.core.registry import projected
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door import Door, session_of
-from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread
+from orchestrator.gateways.app_server.door_ports import BadSetting, Born, NewThread
 from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params, no_rollout
 from orchestrator.gateways.app_server.method import Method, Params, Result
 from orchestrator.gateways.app_server.methods.threads import (
@@ -158,14 +158,24 @@ async def thread_start(door: Door, params: ThreadStartParams) -> Result:
         born = await door.ports.create(door.client, door.principal, wish)
     except BadSetting as error:
         raise bad_params(str(error)) from None
-    subscription = await door.subscribe(born.head.session, newborn=True)
-    subscription.asks = asks_of(door, params.approvals_reviewer)
-    subscription.ephemeral = wish.ephemeral
+    await _hear_new(door, born, params, wish)
     started = thread_json(thread(born.head))
     door.notify("thread/started", {"thread": started})
+    _tell_warnings(door, born, wish)
+    return {"thread": started, **session_json(born.settings)}
+
+
+async def _hear_new(door: Door, born: Born, params: ThreadStartParams, wish: NewThread) -> None:
+    """Hears a thread that the client has made, from its first event on."""
+    subscription = await door.subscribe(born.head.session, newborn=True)
+    subscription.asks = asks_of(door, params.approvals_reviewer)
+    subscription.live.ephemeral = wish.ephemeral
+
+
+def _tell_warnings(door: Door, born: Born, wish: NewThread) -> None:
+    """Tells the client what of its settings is not acted on; of a thread for one question nothing."""
     for warning in () if wish.ephemeral else born.warnings:
         door.notify("configWarning", {"summary": warning, "details": None})
-    return {"thread": started, **session_json(born.settings)}
 
 
 def _workspace(given: dict[str, Any] | None) -> WorkspaceSource | None:
@@ -235,9 +245,8 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
     head, said = await door.head(params.thread_id), params.op()
     if (joined := _joined_before(door, head, said)) is not None:
         return {"turn": started_turn(joined)}
-    subscription = door.subscriptions.get(head.session)
-    if subscription is not None and params.approvals_reviewer is not None:
-        subscription.asks = asks_of(door, params.approvals_reviewer)
+    if head.session in door.subscriptions and params.approvals_reviewer is not None:
+        door.put_requests(head.session, asks_of(door, params.approvals_reviewer))
     changed = await _changed(door, head, said.overrides)
     await door.goes_on(head)
     turn = door.words_id(head.session, params.client_user_message_id)
@@ -248,10 +257,8 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
         turn, kept = await _handed_in(door, head, said, door.new_turn_id())
     if changed is not None:
         tell_settings(door, head.session, changed)
-    answer = {"turn": started_turn(turn)}
-    if kept is not None and kept.holder is None:
-        door.threads.begin(warn_unserved(door, head, kept.sq_id))
-    return answer
+    warn_where_unserved(door, head, kept)
+    return {"turn": started_turn(turn)}
 
 
 def _joined_before(door: Door, head: SessionHead, said: ops.UserInput) -> TurnId | None:
@@ -277,6 +284,8 @@ async def _handed_in(
     if head.at_rest:
         return turn, await door.words.submit(head, Submission(turn, said))
     told = await door.decided(head, said, STEERED, words=turn)
+    if told is None:
+        await _tell_unserved(door, head)
     return SubmissionId(told.turn_id) if isinstance(told, InputAccepted) else turn, None
 
 
@@ -302,12 +311,29 @@ def tell_settings(door: Door, session: SessionId, settings: TurnSettings) -> Non
     door.tell_all(session, "thread/settings/updated", told)
 
 
+def warn_where_unserved(door: Door, head: SessionHead, kept: Submitted | None) -> None:
+    """Sees to it that the client is told, if no worker has taken its words after a while."""
+    if kept is not None and kept.holder is None:
+        door.threads.begin(warn_unserved(door, head, kept.sq_id))
+
+
 async def warn_unserved(door: Door, head: SessionHead, sq_id: str) -> None:
     """Tells the client that no worker has taken its words, if none has after a while."""
     await asyncio.sleep(door.ports.unserved_s)
     now = await door.client.head(head.session)
     # Words that somebody else handed in behind these are no reason to warn.
-    if now is not None and queue_number(now.cursor) < queue_number(sq_id) and (warning := unserved(now)):
+    if now is not None and queue_number(now.cursor) < queue_number(sq_id):
+        _warn(door, now)
+
+
+async def _tell_unserved(door: Door, head: SessionHead) -> None:
+    """The same at once, of words that were waited for already."""
+    if (now := await door.client.head(head.session)) is not None:
+        _warn(door, now)
+
+
+def _warn(door: Door, head: SessionHead) -> None:
+    if warning := unserved(head):
         door.notify("warning", {"threadId": head.session, "message": warning})
 
 
@@ -401,12 +427,11 @@ async def thread_fork(door: Door, params: ThreadFork) -> Result:
         raise bad_params(str(error)) from None
     except ViewError as error:
         raise RpcError(str(error)) from None
-    subscription = await door.subscribe(born.head.session, newborn=True)
-    subscription.asks = asks_of(door, params.approvals_reviewer)
-    subscription.ephemeral = wish.ephemeral
+    await _hear_new(door, born, params, wish)
     turns = [] if params.exclude_turns else await all_turns(door, born.head)
     started = await thread_of(door, born.head, turns)
     door.notify("thread/started", {"thread": {**started, "turns": []}})
+    _tell_warnings(door, born, wish)
     return {"thread": started, **session_json(born.settings), **_cursors(born.head)}
 
 
@@ -490,7 +515,8 @@ async def _resumed(door: Door, head: SessionHead, params: ThreadResume) -> Resul
         subscription = await door.subscribe(head.session)
     except UnknownSession:
         raise no_rollout(params.thread_id) from None
-    subscription.asks = asks_of(door, params.approvals_reviewer)
+    subscription.came_with = None
+    door.put_requests(head.session, asks_of(door, params.approvals_reviewer))
     seen = await _seen(door, head, subscription.live.seq)
     answer = await _answer(door, seen, params)
     await _tell_tokens(door, seen)
@@ -557,11 +583,11 @@ async def _running_below(door: Door, head: SessionHead, asks: bool) -> list[Sess
     for session in running:
         with suppress(UnknownSession):
             if session not in door.subscriptions:
-                await _hear_agent(door, session, asks)
+                await _hear_agent(door, session, head.session, asks)
     return running
 
 
-async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
+async def _hear_agent(door: Door, session: SessionId, above: SessionId, asks: bool) -> None:
     """Tells the client of an agent's thread, as at its birth: it drops requests of a thread unknown to it."""
     head = await door.client.head(session)
     if head is None:
@@ -570,7 +596,7 @@ async def _hear_agent(door: Door, session: SessionId, asks: bool) -> None:
     if session in door.subscriptions:
         return
     subscription = await door.subscribe(session)
-    subscription.asks = asks
+    subscription.asks, subscription.came_with = asks, above
     # With nothing waited for in between: its first event is told behind this.
     door.notify("thread/started", {"thread": told})
 
