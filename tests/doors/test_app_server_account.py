@@ -115,3 +115,54 @@ async def test_version_1_tells_the_sign_in_and_whether_one_is_needed_to_whoever_
                     status = await peer.call("getAuthStatus", {"includeToken": True})
                     assert status["requiresOpenaiAuth"] is needed
                     assert ("authMethod" in status) is (email is not None)
+
+
+@pytest.mark.parametrize("wanted", [True, False, None])
+@pytest.mark.parametrize(
+    ("who", "told"),
+    [
+        (ANN, True),
+        # A token reaches over the network: its holder learns that there is a key, and not the key.
+        (Principal("ann", token="t"), False),
+        (Principal("bob", scope=Scope.APPROVE), True),
+        (Principal("bob", scope=Scope.APPROVE, token="t"), False),
+        (Principal("bob", scope=Scope.SUBMIT), None),
+        (TENANT, None),
+    ],
+)
+async def test_version_1_tells_the_kept_key_to_the_machines_user_alone_who_asks_for_it(
+    who: Principal, told: bool | None, wanted: bool | None, tmp_path: Path
+) -> None:
+    CredentialStore(tmp_path, "file").write(ApiKey(Secret(KEY)))
+    offer = SimpleNamespace(
+        defaults=SimpleNamespace(model_provider="own"), models=SimpleNamespace(providers={})
+    )
+    given = ports(cast(Any, offer), credentials=CredentialStore(tmp_path, "file"))
+    async with (
+        served(given, lambda session, change, root_turn: ()) as server,
+        connected(server, who) as peer,
+    ):
+        status = await peer.call("getAuthStatus", {"includeToken": wanted})
+        assert status.get("authMethod") == (None if told is None else "apikey")
+        assert status.get("authToken") == (KEY if told and wanted else None)
+        assert (told and wanted) or KEY.encode() not in orjson.dumps(peer.heard)
+
+
+@pytest.mark.parametrize(
+    ("method", "params", "told", "mode"),
+    [
+        ("account/login/start", LOGIN, "account/updated", {"authMode": "apikey", "planType": None}),
+        ("account/logout", {}, "account/updated", {"authMode": None, "planType": None}),
+        ("loginApiKey", {"apiKey": KEY}, "authStatusChange", {"authMethod": "apikey"}),
+        ("logoutChatGpt", {}, "authStatusChange", {"authMethod": None}),
+    ],
+)
+async def test_each_change_of_the_sign_in_is_told_behind_its_answer(
+    method: str, params: dict[str, Any], told: str, mode: dict[str, Any], tmp_path: Path
+) -> None:
+    async with greeted(tmp_path) as peer:
+        await peer.call(method, params)
+        assert peer.methods() == []
+        assert await peer.until(told) == mode
+        kept = CredentialStore(tmp_path, "file").read()
+        assert (kept is None) is ("logout" in method)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -22,6 +23,7 @@ from orchestrator.config_keys import (
 )
 from orchestrator.gateways.app_server.door_ports import Offer
 from orchestrator.gateways.app_server.messages import Code
+from orchestrator.gateways.app_server.methods import catalogue
 from orchestrator.gateways.principals import Principal
 from orchestrator.instructions.skills import Skills
 from tests.doors.peer import ANN, Peer, connected, served
@@ -174,3 +176,21 @@ async def test_client_that_names_too_many_folders_is_refused(peer: Peer) -> None
     for method in ("skills/list", "hooks/list"):
         assert (await peer.refused(method, {"cwds": ["/x"] * 65}))[0] == Code.BAD_PARAMS
         assert (await peer.refused(method, {"cwds": ["x" * 5_000]}))[0] == Code.BAD_PARAMS
+
+
+@pytest.mark.parametrize("asked", [None, "own", "other", "none"])
+async def test_models_are_told_of_the_provider_in_force_and_of_no_other_one(asked: str | None) -> None:
+    offer = SimpleNamespace(
+        defaults=SimpleNamespace(model="m", model_provider="own", effort=None),
+        models=SimpleNamespace(
+            plan_model=None,
+            review_model="r",
+            prices={"z": 1, "a": 1, "m": 1},
+            providers=dict.fromkeys(("own", "other")),
+        ),
+    )
+    door = cast(Any, SimpleNamespace(ports=SimpleNamespace(offer=offer)))
+    found = await catalogue.model_list(door, catalogue.ModelList.model_validate({"modelProvider": asked}))
+    known = ["m", "r", "a", "z"] if asked in (None, "own") else []
+    assert [one["id"] for one in found["data"]] == known
+    assert [one["isDefault"] for one in found["data"]] == [one == "m" for one in known]

@@ -128,3 +128,24 @@ async def test_token_that_reads_changes_no_metadata(peer: Peer, server: AppServe
         await ben.greet(experimentalApi=True)
         _, text = await ben.refused("thread/metadata/update", {"threadId": thread, "gitInfo": {"sha": "a"}})
         assert "needs the scope submit" in text
+
+
+@pytest.mark.parametrize("method", ["thread/read", "thread/readState/update"])
+async def test_client_that_has_asked_for_a_read_state_is_told_of_its_changes_and_one_that_has_not_is_not(
+    peer: Peer, harness: Harness, server: AppServer, method: str
+) -> None:
+    thread = await talked(peer, harness, "one")
+    async with connected(server) as silent, connected(server) as asks:
+        for each in (silent, asks):
+            await each.greet(experimentalApi=True)
+            await each.call("thread/resume", {"threadId": thread})
+        state = (await peer.call("thread/read", {"threadId": thread}))["readState"]
+        given = {"operation": {"type": "read"}, "expectedRevision": state["revision"]}
+        await asks.call(method, {"threadId": thread, **(given if method != "thread/read" else {})})
+        harness.models.will(HELLO)
+        await said(peer, thread, "two")
+        while (await asks.until("thread/readState/changed"))["readState"]["firstUnread"] is None:
+            pass
+        await silent.until("turn/completed")
+        await silent.call("account/rateLimits/read")
+        assert "thread/readState/changed" not in silent.methods()

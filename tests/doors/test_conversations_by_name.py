@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -90,3 +91,33 @@ async def test_client_of_a_namespace_learns_of_no_session_by_a_path_of_the_machi
     fleet.has(2, namespace="acme")
     with pytest.raises(RpcError, match="of no session here"):
         await v1._named(fleet.door("acme"), FILE)
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, None])
+@pytest.mark.parametrize("namespace", ["", "acme"])
+async def test_list_has_each_conversation_of_the_namespace_once_whichever_door_began_it_and_none_put_away(
+    namespace: str, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def threads(broker: Any, heads: list[Any]) -> list[Any]:
+        return heads
+
+    async def path(door: Any, head: Any) -> str:
+        return ""
+
+    monkeypatch.setattr(v1, "threads", threads)
+    monkeypatch.setattr(v1, "_path", path)
+    monkeypatch.setattr(v1, "_summary", lambda thread, path: {"conversationId": thread.session})
+    fleet, wanted = Fleet(), list[SessionId]()
+    each = list(product(("", "acme"), ("cli", "exec"), (True, False)))
+    for number, (space, source, archived) in enumerate([*each, *each], 1):
+        made = fleet.has(number, namespace=space, source=source, archived=archived)
+        wanted = [made, *wanted] if space == namespace and not archived else wanted
+    found, cursor = list[SessionId](), None
+    while True:
+        asked = v1.ListConversations.model_validate({"pageSize": size, "cursor": cursor})
+        page = await v1.list_conversations(fleet.door(namespace), asked)
+        assert len(page["items"]) <= (size or v1.USUAL_LISTED)
+        found += [one["conversationId"] for one in page["items"]]
+        if (cursor := page.get("nextCursor")) is None:
+            break
+    assert found == wanted

@@ -13,9 +13,10 @@ from orchestrator.broker.errors import BrokerError, QueueFull, UnknownSession
 from orchestrator.broker.open_requests import Opened, Settled
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import submit
+from orchestrator.gateways.app_server.messages import Code, RpcError
 from orchestrator.gateways.app_server.method import NoParams
 from orchestrator.gateways.app_server.methods import approvals, fleet
-from orchestrator.gateways.app_server.methods.approvals import ApprovalHistory
+from orchestrator.gateways.app_server.methods.approvals import ApprovalAnswer, ApprovalHistory
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.window import feeds
 from orchestrator.protocol import ops
@@ -120,6 +121,72 @@ async def test_answer_that_its_session_has_no_room_for_is_told_as_not_taken_besi
         (NOT_TAKEN, str(error), False) if fail else ("approved", "ann", True)
         for error, fail in zip(errors, fails, strict=True)
     ]
+
+
+WRONG: list[dict[str, Any]] = [
+    {"decision": "accept", "feedback": "x"},
+    {},
+    {"feedback": "x"},
+    {"answers": {"Store": ["Redis"]}},
+    {"decision": "acceptWithExecpolicyAmendment"},
+]
+
+
+@pytest.mark.parametrize("place", range(3))
+@pytest.mark.parametrize("wrong", [*range(len(WRONG)), "again", "again otherwise"])
+async def test_answers_of_which_one_cannot_be_are_all_refused_before_any_is_handed_in(
+    wrong: int | str, place: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def head_to_read(door: Any, thread: str) -> Any:
+        return SimpleNamespace(session=SessionId(thread), tree=thread)
+
+    async def open_requests_of(found: Any, tree: Any, namespace: str) -> list[Asked]:
+        return [
+            Asked(SessionId(tree), tree, 0, "0", call, 5, request_of(ASKS["command"]), 3) for call in "cd"
+        ]
+
+    async def hand_in_all(client: Any, found: Any, handed: Any) -> list[Any]:
+        handed_in.append([(asked.session, asked.call_id) for asked, _ in handed])
+        return []
+
+    async def earlier(door: Any, head: Any, call: str) -> dict[str, Any]:
+        return {"callId": call}
+
+    handed_in: list[Any] = []
+    for name, stand_in in (
+        ("head_to_read", head_to_read),
+        ("open_requests_of", open_requests_of),
+        ("hand_in_all", hand_in_all),
+        ("_earlier", earlier),
+    ):
+        monkeypatch.setattr(approvals, name, stand_in)
+    door = cast(
+        Any,
+        SimpleNamespace(
+            ports=SimpleNamespace(found=None), principal=Principal("ann"), new_client=lambda: None
+        ),
+    )
+
+    async def answers(given: list[dict[str, Any]]) -> Any:
+        return await approvals.approval_answer(door, ApprovalAnswer.model_validate({"requests": given}))
+
+    named = [(SESSIONS[0], "c"), (SESSIONS[0], "d"), (SESSIONS[1], "c")]
+    plain = [{"threadId": one, "callId": call, "answer": {"decision": "accept"}} for one, call in named]
+    await answers(plain)
+    assert handed_in == [named]
+    given: list[dict[str, Any]] = [dict(one) for one in plain]
+    if isinstance(wrong, int):
+        given[place]["answer"] = WRONG[wrong]
+    else:
+        word = "accept" if wrong == "again" else "decline"
+        given.append({**plain[place], "answer": {"decision": word}})
+    with pytest.raises(RpcError) as refused:
+        await answers(given)
+    assert refused.value.code == Code.BAD_PARAMS
+    assert (
+        "answered twice" if isinstance(wrong, str) else f"requests.{place}.answer"
+    ) in refused.value.message
+    assert handed_in == [named]
 
 
 # ── earlier decisions ─────────────────────────────────────────────────────────────────────────────

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.broker.follow import EqCursor
+from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import Labels
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
@@ -270,4 +270,62 @@ async def test_agent_that_works_again_is_heard_by_each_client_that_came_while_it
     await asyncio.wait_for(asyncio.gather(*(each.adopted.wait() for each in together)), 5)
     await story.tells(Event("", works))
     assert [each.children for each in (first, *later, *together)] == [[CHILD]] * 5
+    await all_threads.close()
+
+
+@pytest.mark.parametrize("status", ["idle", "closed", "running", "awaiting_approval"])
+@pytest.mark.parametrize("newborn", [True, False])
+@pytest.mark.parametrize("clients", [1, 2])
+async def test_agent_is_heard_from_its_first_event_if_it_is_new_and_else_from_its_turn_if_it_works(
+    clients: int, newborn: bool, status: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A new agent may have told something before its clients come; what an older one told is in its log."""
+
+    async def known(broker: Any, heads: Any) -> list[Any]:
+        return [head.session for head in heads]
+
+    async def read(live: LiveThread, head: Any) -> None:
+        done.append("read")
+        live._cursor = BEHIND
+
+    done: list[str] = []
+    monkeypatch.setattr("orchestrator.gateways.app_server.live_threads.threads", known)
+    monkeypatch.setattr(LiveThread, "read", read)
+    monkeypatch.setattr(LiveThread, "follow", lambda live, **how: done.append(str(live._cursor)))
+    all_threads = live_threads()
+
+    async def head(session: SessionId) -> Any:
+        return SimpleNamespace(session=session, agent_id=1, tree=SESSION, status=status)
+
+    client = cast(Any, SimpleNamespace(head=head))
+    parent = LiveThread(cast(Any, all_threads._ports), all_threads._write, client, SESSION, all_threads._born)
+    several = [Adopting() for _ in range(clients)]
+    parent.listeners.extend(several)
+    for _ in range(2):
+        assert await all_threads._adopt_now(parent, CHILD, newborn) is None
+    heard = newborn or status not in ("idle", "closed")
+    assert [each.children for each in several] == [[CHILD] * heard] * clients
+    begun = [str(BEGINNING)] if newborn else ["read", str(BEHIND)]
+    assert done == (begun if heard else [])
+
+
+async def test_agent_is_heard_behind_a_gap_that_others_are_told_of(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def known(broker: Any, heads: Any) -> list[Any]:
+        return [head.session for head in heads]
+
+    monkeypatch.setattr("orchestrator.gateways.app_server.live_threads.threads", known)
+    story, stays, comes, all_threads = Story(), Hears(), Adopting(), live_threads()
+    heard = await all_threads.hear(CHILD, cast(Any, story), stays)
+    parent = LiveThread(
+        cast(Any, all_threads._ports), all_threads._write, cast(Any, story), SESSION, all_threads._born
+    )
+    parent.listeners.append(comes)
+    heard._gap(None)
+    coming = asyncio.create_task(all_threads._adopt(parent, CHILD, newborn=True))
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert comes.children == []
+    heard._gap(BEHIND)
+    await coming
+    assert comes.children == [CHILD]
     await all_threads.close()
