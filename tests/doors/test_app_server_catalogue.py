@@ -23,7 +23,7 @@ from orchestrator.config_keys import (
 )
 from orchestrator.gateways.app_server.door_ports import Offer
 from orchestrator.gateways.app_server.messages import Code
-from orchestrator.gateways.app_server.methods import catalogue
+from orchestrator.gateways.app_server.methods import catalogue, config
 from orchestrator.gateways.principals import Principal
 from orchestrator.instructions.skills import Skills
 from tests.doors.peer import ANN, Peer, connected, served
@@ -194,3 +194,13 @@ async def test_models_are_told_of_the_provider_in_force_and_of_no_other_one(aske
     known = ["m", "r", "a", "z"] if asked in (None, "own") else []
     assert [one["id"] for one in found["data"]] == known
     assert [one["isDefault"] for one in found["data"]] == [one == "m" for one in known]
+
+
+def test_profile_is_told_without_its_tables_and_lists_which_may_hold_keys() -> None:
+    profile = {
+        "model": "m",
+        "model_providers": {"p": {"api_key": "k"}},
+        "args": ["--key", "k"],
+        "effort": None,
+    }
+    assert config._plain(profile) == {"model": "m", "effort": None}

@@ -17,12 +17,12 @@ from orchestrator.gateways.app_server.messages import Code, RpcError
 from orchestrator.gateways.app_server.method import NoParams
 from orchestrator.gateways.app_server.methods import approvals, fleet
 from orchestrator.gateways.app_server.methods.approvals import ApprovalAnswer, ApprovalHistory
-from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.window import feeds
 from orchestrator.protocol import ops
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
-from orchestrator.views.approvals import NOT_TAKEN, Asked
+from orchestrator.views.approvals import NOT_TAKEN, Asked, Needed
 from tests.requests.test_answers import ASKS
 
 SESSIONS = [SessionId(f"0199a2b4-0000-7000-8000-{number:012}") for number in range(4)]
@@ -235,6 +235,17 @@ async def test_pages_of_decisions_have_each_once_also_of_those_of_one_moment(
     names = [row["name"] for row in found]
     assert sorted(names) == sorted(one.asked for rows in decided.values() for one in rows)
     assert [row["atMs"] for row in found] == sorted((row["atMs"] for row in found), reverse=True)
+    assert {row["mayAnswer"] for row in found} == {False}, "what was decided takes no answer"
+
+
+@pytest.mark.parametrize("scope", Scope)
+@pytest.mark.parametrize("kind", ASKS)
+def test_person_is_told_of_each_request_whether_their_rights_reach_to_answer_it(
+    kind: str, scope: Scope
+) -> None:
+    asked = Asked(SESSIONS[0], cast(Any, SESSIONS[0]), 0, "0", "c", 5, request_of(ASKS[kind]), 3)
+    row = approvals.request_row(Needed(asked, "t", "", "", ""), Principal("ann", scope=scope))
+    assert row["mayAnswer"] is (scope >= Scope.APPROVE)
 
 
 # ── figures ───────────────────────────────────────────────────────────────────────────────────────

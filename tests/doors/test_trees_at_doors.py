@@ -17,6 +17,7 @@ from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.methods import changes, fleet, turns
 from orchestrator.gateways.app_server.methods.turns import ThreadParams, ThreadResume
 from orchestrator.protocol.wire import written
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from tests.doors.test_door_of_several_threads import AGENT, BELOW, OTHER, ROOT, Sent, asked, live
 from tests.views.test_thread_log import Logs, turn
 from tests.views.test_threads import ROOT as LOGGED
@@ -59,7 +60,7 @@ class Fleet:
     async def delete(self, seen: Any, by: str) -> None:
         self.deleted.append([one.session for one in seen])
 
-    async def calls(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def calls(self, method: str, monkeypatch: pytest.MonkeyPatch, at: Sent | None = None) -> None:
         async def head_to_read(*_: Any) -> Any:
             return self.heads[0]
 
@@ -68,7 +69,7 @@ class Fleet:
 
         monkeypatch.setattr(changes, "head_to_read", head_to_read)
         monkeypatch.setattr(changes, "until", until)
-        at = Sent()
+        at = at or Sent()
         ports = cast(Any, at.door.ports)
         ports.found, ports.delete = SimpleNamespace(broker=self), self.delete
         await changes.METHODS[method].answer(at.door, ThreadParams.model_validate({"threadId": ROOT}))
@@ -91,6 +92,44 @@ async def test_tree_is_put_away_or_deleted_whole_and_not_while_any_of_it_is_at_w
     assert (fleet.shelved, fleet.deleted) == (
         ([ROOT], []) if method == "thread/archive" else ([], [list(MEMBERS)])
     )
+
+
+@pytest.mark.parametrize("gone", [True, False])
+async def test_tree_whose_archive_is_away_is_told_to_be_deleted_where_it_is_and_kept_where_it_is_not(
+    gone: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet({}, set())
+
+    async def delete(seen: Any, by: str) -> None:
+        raise ArchiveUnavailable("the archive does not answer")
+
+    async def head(session: SessionId) -> Any:
+        return None if gone else fleet.heads[0]
+
+    monkeypatch.setattr(fleet, "delete", delete)
+    at = Sent()
+    at.hears(ROOT, OTHER)
+    cast(Any, at.door.client).head = head
+    if gone:
+        await fleet.calls("thread/delete", monkeypatch, at)
+    else:
+        with pytest.raises(RpcError, match="nothing was deleted; try again"):
+            await fleet.calls("thread/delete", monkeypatch, at)
+    assert [b"thread/deleted" in each for each in at.lines] == [True] * gone
+    assert (ROOT in at.door.subscriptions, OTHER in at.door.subscriptions) == (not gone, True)
+
+
+@pytest.mark.parametrize("method", ["thread/archive", "thread/unarchive", "thread/delete"])
+async def test_agents_thread_is_put_away_or_deleted_with_its_root_alone(
+    method: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fleet = Fleet({}, set())
+    fleet.heads.reverse()
+    assert fleet.heads[1].session == BELOW
+    fleet.heads.pop(0)
+    with pytest.raises(RpcError, match=f"goes with its tree: name that of its root, {ROOT}"):
+        await fleet.calls(method, monkeypatch)
+    assert (fleet.shelved, fleet.deleted) == ([], [])
 
 
 # ── come back to ──────────────────────────────────────────────────────────────────────────────────

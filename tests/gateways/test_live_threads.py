@@ -13,6 +13,7 @@ from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import Labels
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
+from orchestrator.gateways.app_server import live_threads as live_module
 from orchestrator.gateways.app_server.door import Conversations
 from orchestrator.gateways.app_server.live_threads import (
     LOOK_BACK,
@@ -329,3 +330,32 @@ async def test_agent_is_heard_behind_a_gap_that_others_are_told_of(monkeypatch: 
     await coming
     assert comes.children == [CHILD]
     await all_threads.close()
+
+
+async def test_each_turn_of_an_agent_is_told_with_the_turn_of_the_root_in_which_it_has_begun(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def begun_since(found: Any, root: Any, at_ms: int) -> list[int]:
+        return [at for at in (10, 20, 30) if at <= at_ms]
+
+    def turn_at(begun: list[int], at_ms: int) -> str | None:
+        return f"r{begun[-1]}" if begun else None
+
+    monkeypatch.setattr(live_module, "begun_since", begun_since)
+    monkeypatch.setattr(live_module, "turn_at", turn_at)
+    told: list[str | None] = []
+    all_threads, story = live_threads(), Story()
+    for root, wanted in ((SESSION, ["r10", "r20", None, "r30"]), (None, [None] * 4)):
+        agent = LiveThread(
+            cast(Any, all_threads._ports),
+            all_threads._write,
+            cast(Any, story),
+            CHILD,
+            all_threads._born,
+            root,
+        )
+        told.clear()
+        for at_ms in (12, 29, 5, 31):
+            await agent._begins(at_ms)
+            told.append(agent._root_turn)
+        assert told == wanted
