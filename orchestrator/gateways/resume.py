@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import orjson
 
@@ -38,7 +38,7 @@ from orchestrator.requests import TYPES, Request, call_id_of
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.views import SetAside
-from orchestrator.views.approvals import open_requests_of
+from orchestrator.views.approvals import Asked, open_requests_of
 from orchestrator.views.event import for_tenant
 from orchestrator.views.find import find
 from orchestrator.views.threads import settings_of
@@ -47,7 +47,7 @@ _ASKING = frozenset(ev.EVENTS[tag] for tag in TYPES)
 READ_S = 15.0
 """A worker that was started with the command reads within a second or two, on a busy machine later."""
 LOOK_BACK = 500
-"""Events behind the end among which the open requests of a parked session are looked for."""
+"""Events behind the end among which open requests are looked for, to be sent again with what followed."""
 
 
 async def to_resume(found: LogSource, text: str) -> SessionHead:
@@ -71,9 +71,12 @@ class Greeting:
 
 
 async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) -> Greeting:
-    """`session_configured` with the events so far, then how agents stand; open requests are sent again."""
-    calls = {request.call_id for request in await open_requests(found, head)}
-    cursor = await cursor_before(found, head, calls)
+    """`session_configured` with the events so far, then how agents stand; open requests are sent again.
+
+    Those that the queue has follow behind the cursor, and the others stand in the greeting itself.
+    """
+    asked = {(one.session, one.call_id): one for one in await _open_of(found, head)}
+    cursor, kept = await cursor_before(found, head, asked.keys())
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)
     state = folded.state
@@ -82,7 +85,15 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
     )
     configured = for_tenant(dict(event.payload)) if head.labels.namespace else dict(event.payload)
     told = await _agents_told(found, head, _agents_elsewhere(state, messages))
-    return Greeting((configured, *told), cursor)
+    again = [_event_of(one, head) for key, one in asked.items() if key not in kept]
+    return Greeting((configured, *told, *again), cursor)
+
+
+def _event_of(asked: Asked, head: SessionHead) -> JsonObject:
+    """A request as the events of this session publish it."""
+    request = asked.request if asked.session == head.session else asked.named_request
+    event = dict(request.event)
+    return for_tenant(event) if head.labels.namespace else event
 
 
 def _agents_elsewhere(state: State, messages: Iterable[Mapping[str, Any]]) -> list[SubagentSummary]:
@@ -203,23 +214,35 @@ def _said(items: Iterable[Item]) -> Iterator[dict[str, Any]]:
             yield written(AgentMessage(message=text))
 
 
-async def cursor_before(found: LogSource, head: SessionHead, calls: set[str]) -> EqCursor:
-    """The place before the first request for one of `calls`; the end where none of them is kept."""
+Call: TypeAlias = tuple[str, str]
+"""A request: the session of the agent that asks, and its call. Calls of two agents may have one id."""
+
+
+async def cursor_before(
+    found: LogSource, head: SessionHead, calls: Collection[Call]
+) -> tuple[EqCursor, frozenset[Call]]:
+    """The place before the first request for one of `calls`, and those whose requests are kept behind it.
+
+    Where none is kept it is the end.
+    """
     end = EqCursor.at(head)
     if not calls:
-        return end
+        return end, frozenset()
     events = await found.broker.logs.read_eq(head.session, max(0, head.eq_n - LOOK_BACK), LOOK_BACK)
-    asked = next((at for at, event in enumerate(events) if at and _asks(event, calls)), None)
-    if asked is None:
-        return end
-    before = events[asked - 1]
-    return EqCursor(before.n, before.seq, before.hash8)
+    places = ((at, _asks(event, head)) for at, event in enumerate(events) if at)
+    asked = {at: call for at, call in places if call is not None and call in calls}
+    if not asked:
+        return end, frozenset()
+    before = events[min(asked) - 1]
+    return EqCursor(before.n, before.seq, before.hash8), frozenset(asked.values())
 
 
-def _asks(event: StoredEvent, calls: set[str]) -> bool:
+def _asks(event: StoredEvent, head: SessionHead) -> Call | None:
+    """The call that an event of this session asks about."""
     if published_kind(event.payload) not in _ASKING:
-        return False
-    return call_id_of(orjson.loads(event.payload)["msg"]) in calls
+        return None
+    message = orjson.loads(event.payload)["msg"]
+    return message.get("session_id") or head.session, call_id_of(message)
 
 
 async def until_read(found: LogSource, head: SessionHead) -> bool:
@@ -239,5 +262,9 @@ async def until_read(found: LogSource, head: SessionHead) -> bool:
 
 async def open_requests(found: LogSource, head: SessionHead) -> list[Request]:
     """The requests that nobody has decided yet, of the session or, for a root, of its tree; oldest first."""
+    return [one.named_request for one in await _open_of(found, head)]
+
+
+async def _open_of(found: LogSource, head: SessionHead) -> list[Asked]:
     asked = await open_requests_of(found, head.tree)
-    return [one.named_request for one in asked if head.agent_id == ROOT or one.session == head.session]
+    return [one for one in asked if head.agent_id == ROOT or one.session == head.session]

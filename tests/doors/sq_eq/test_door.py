@@ -124,14 +124,17 @@ async def test_events_that_the_queue_keeps_no_more_come_from_the_log_and_have_pl
     client.cut()
 
 
+@pytest.mark.parametrize("kept", [True, False])
 async def test_client_that_comes_back_before_an_answer_sees_the_request_again(
-    harness: Harness, address: Address
+    harness: Harness, address: Address, kept: bool
 ) -> None:
     harness.models.will((calls("c1", ask=True),))
     client = await opened(address, await harness.session("untrusted"))
     client.say("u1")
     await client.until("exec_approval_request")
     client.cut()
+    if not kept:
+        await harness.broker.command("DEL", harness.broker.keys.eq(session_of(client)))
     back = await opened(address, session_of(client))
     assert (await back.until("exec_approval_request"))["msg"]["call_id"] == "c1"
     back.send("a1", {"type": "exec_approval", "id": "c1", "decision": "approved"})

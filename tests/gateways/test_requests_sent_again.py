@@ -1,0 +1,119 @@
+"""Open requests of a session that a client comes to: each is sent again, wherever the queue still has it."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways import resume
+from orchestrator.requests import request_of
+from orchestrator.views.event import for_tenant
+
+ROOT, FIRST, SECOND = (SessionId(f"0199a2b4-0000-7000-8000-{number:012}") for number in range(3))
+LOOK_BACK, EVENTS = 7, 11
+COMMAND = {"type": "exec_approval_request", "call_id": "c1", "command": ["make"], "cwd": "/home/ann/work"}
+DELTA = {"type": "agent_message_delta", "delta": "x"}
+SETTLED = {**COMMAND, "agent_id": 9, "session_id": "of an agent whose request is settled"}
+
+
+def of(agent: int, session: SessionId, call: str) -> dict[str, Any]:
+    return {**COMMAND, "call_id": call, "agent_id": agent, "session_id": session, "agent_path": f"/{agent}"}
+
+
+# Two agents may have a call of one id.
+ASKED = [(ROOT, {**COMMAND}), (FIRST, of(1, FIRST, "c1")), (SECOND, of(2, SECOND, "c9"))]
+
+
+def asked(session: SessionId, event: dict[str, Any]) -> Any:
+    own = {key: value for key, value in event.items() if key not in ("agent_id", "session_id", "agent_path")}
+    named = request_of({"agent_id": 0, "session_id": session, "agent_path": "", **event})
+    return SimpleNamespace(
+        session=session, call_id=event["call_id"], request=request_of(own), named_request=named
+    )
+
+
+class Logs:
+    """The queue of a session, of which the first events are gone."""
+
+    def __init__(self, told: dict[int, dict[str, Any]], gone: int) -> None:
+        messages = {n: told.get(n, SETTLED if n % 4 == 3 else DELTA) for n in range(1, EVENTS + 1)}
+        self.events = [
+            SimpleNamespace(n=n, seq=n, hash8=f"of {n}", payload=orjson.dumps({"id": "t", "msg": message}))
+            for n, message in messages.items()
+            if n > gone
+        ]
+
+    async def read_eq(self, session: SessionId, after: int, count: int) -> list[Any]:
+        return [event for event in self.events if event.n > after][:count]
+
+
+async def told(
+    monkeypatch: pytest.MonkeyPatch, head: Any, logs: Logs
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The lines of the greeting, and what follows it."""
+
+    async def nothing(*_: Any) -> list[Any]:
+        return []
+
+    async def folded(*_: Any) -> Any:
+        state = SimpleNamespace(facts=None, settings=None, name="", forked_from=None)
+        return SimpleNamespace(state=state)
+
+    async def open_ones(*_: Any) -> list[Any]:
+        return [asked(*each) for each in ASKED]
+
+    monkeypatch.setattr(resume, "LOOK_BACK", LOOK_BACK)
+    monkeypatch.setattr(resume, "open_requests_of", open_ones)
+    monkeypatch.setattr(resume, "fold_session", folded)
+    monkeypatch.setattr(resume, "past_events", nothing)
+    monkeypatch.setattr(resume, "_agents_told", nothing)
+    monkeypatch.setattr(resume, "_agents_elsewhere", lambda *_: [])
+    configured = SimpleNamespace(payload={"type": "session_configured"})
+    monkeypatch.setattr(resume, "session_configured", lambda *_: configured)
+    found = SimpleNamespace(broker=SimpleNamespace(logs=logs))
+    greeting = await resume.greeting(cast(Any, found), head, cast(Any, None))
+    lines = [orjson.loads(line)["msg"] for line in greeting.lines().splitlines()]
+    behind = [orjson.loads(event.payload)["msg"] for event in logs.events if event.n > greeting.cursor.n]
+    return lines, behind
+
+
+def head_of(agent_id: int, session: SessionId, namespace: str = "") -> Any:
+    labels = SimpleNamespace(namespace=namespace)
+    place = {"eq_n": EVENTS, "seq": EVENTS, "head": b"\0" * 32}
+    return SimpleNamespace(agent_id=agent_id, session=session, tree=ROOT, labels=labels, **place)
+
+
+@pytest.mark.parametrize("gone", [0, 2, 5, 8, EVENTS])
+async def test_each_open_request_of_a_tree_is_told_once_wherever_it_stands_in_the_queue_or_not(
+    gone: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for places in combinations(range(1, EVENTS + 1), len(ASKED)):
+        events = dict(zip(places, (event for _, event in ASKED), strict=True))
+        lines, behind = await told(monkeypatch, head_of(0, ROOT), Logs(events, gone))
+        assert lines[0] == {"type": "session_configured"}
+        heard = [*lines, *behind]
+        for _, event in ASKED:
+            assert heard.count(event) == 1, (places, event)
+        assert not any(message == SETTLED for message in lines)
+
+
+async def test_client_of_an_agent_is_sent_that_agents_request_alone_as_its_own_session_tells_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines, _ = await told(monkeypatch, head_of(2, SECOND), Logs({}, EVENTS))
+    assert lines[1:] == [{**COMMAND, "call_id": "c9"}]
+
+
+async def test_request_that_the_queue_has_no_more_tells_a_tenant_no_path(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    lines, _ = await told(monkeypatch, head_of(0, ROOT, "acme"), Logs({}, EVENTS))
+    assert len(lines) == 1 + len(ASKED)
+    own, _ = await told(monkeypatch, head_of(0, ROOT), Logs({}, EVENTS))
+    assert own[1:] == [event for _, event in ASKED]
+    assert lines[1:] == [for_tenant(dict(event)) for event in own[1:]]
