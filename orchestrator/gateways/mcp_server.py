@@ -14,7 +14,7 @@ import time
 import unicodedata
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
-from typing import Annotated, Any, Final, Literal, Protocol, assert_never
+from typing import Annotated, Any, Final, Literal, Protocol, TypeAlias, assert_never
 
 import anyio
 import mcp.types as sdk
@@ -287,6 +287,10 @@ class Deployment:
     version: str
 
 
+_Place: TypeAlias = tuple[SessionId, EqCursor]
+"""The session of a turn, and where it stands before."""
+
+
 class McpDoor:
     """Serves one client."""
 
@@ -296,6 +300,8 @@ class McpDoor:
         self._turns: dict[sdk.RequestId, FollowedTurn] = {}
         """The turns of calls that were not answered, by the call's id."""
         self._following: dict[asyncio.Task[TurnOutcome], FollowedTurn] = {}
+        self._beginning = 0
+        """The turns whose sessions are looked for, or whose prompts are on their way."""
         self._interrupts: set[asyncio.Task[None]] = set()
 
     def server(self) -> Server[Any]:
@@ -378,19 +384,22 @@ class McpDoor:
     ) -> sdk.CallToolResult:
         match arguments:
             case RunArguments():
-                self._require_room()
-                session = await self._there.create(arguments)
-                return await self._turn(context, session, BEGINNING, arguments.prompt)
+                return await self._turn(context, lambda: self._begun(arguments), arguments.prompt)
             case ReplyArguments():
-                self._require_room()
-                head = await self._head(arguments.thread_id)
-                if head.quarantined:
-                    raise SetAside(head.session)
-                return await self._turn(context, head.session, EqCursor.at(head), arguments.prompt)
+                return await self._turn(context, lambda: self._found(arguments), arguments.prompt)
             case ThreadsArguments():
                 return _shown({"threads": await self._threads(arguments)})
             case TreeArguments():
                 return _shown(await self._tree(arguments))
+
+    async def _begun(self, arguments: RunArguments) -> _Place:
+        return await self._there.create(arguments), BEGINNING
+
+    async def _found(self, arguments: ReplyArguments) -> _Place:
+        head = await self._head(arguments.thread_id)
+        if head.quarantined:
+            raise SetAside(head.session)
+        return head.session, EqCursor.at(head)
 
     async def _head(self, thread_id: str) -> SessionHead:
         """The session of an id, which parts of ids do not name here; raises `ViewError`.
@@ -405,34 +414,47 @@ class McpDoor:
         return head
 
     def _require_room(self) -> None:
-        if sum(not task.done() for task in self._following) >= MOST_TURNS:
+        # Those that begin count, too: many calls may come before the session of the first is made.
+        if self._beginning + sum(not task.done() for task in self._following) >= MOST_TURNS:
             raise NotPermitted(f"{MOST_TURNS} turns of this client run: wait until one is over")
 
     # ── turns ─────────────────────────────────────────────────────────────────────────────────
 
     async def _turn(
-        self, context: ServerRequestContext[Any], session: SessionId, cursor: EqCursor, prompt: str
+        self, context: ServerRequestContext[Any], place: Callable[[], Awaitable[_Place]], prompt: str
     ) -> sdk.CallToolResult:
-        turn = FollowedTurn(self._client, session, new_submission_id(), _AtClient(context))
         call = coerce_request_id(context.request_id if context.request_id is not None else "")
-        # Noted first: a cancel that comes while the input is on its way must find its turn.
-        self._turns[call] = turn
+        self._require_room()
+        self._beginning += 1
         try:
-            op = ops.UserInput(items=(TextInput(text=prompt),), delivery=Delivery.QUEUE)
-            await self._client.submit(session, Submission(SubmissionId(turn.turn_id), op))
-            following = asyncio.create_task(turn.outcome(cursor), name=f"turn:{turn.turn_id}")
-            self._following[following] = turn
-            following.add_done_callback(self._followed)
-            # The turn is followed whether or not the client still waits for this call.
-            outcome = await asyncio.shield(following)
+            session, cursor = await place()
+            turn = FollowedTurn(self._client, session, new_submission_id(), _AtClient(context))
+            # Noted first: a cancel that comes while the input is on its way must find its turn.
+            self._turns[call] = turn
+            following = await self._handed_in(turn, cursor, prompt)
         except asyncio.CancelledError:
             # The client's cancel is heard of behind the end of its call: `_watch` needs the turn then.
             raise
         except BaseException:
             self._turns.pop(call, None)
             raise
+        finally:
+            self._beginning -= 1
+        # The turn is followed whether or not the client still waits for this call.
+        await asyncio.wait((following,))
         self._turns.pop(call, None)
-        return outcome.result()
+        return following.result().result()
+
+    async def _handed_in(
+        self, turn: FollowedTurn, cursor: EqCursor, prompt: str
+    ) -> asyncio.Task[TurnOutcome]:
+        """Hands in the prompt; the task that follows its turn."""
+        op = ops.UserInput(items=(TextInput(text=prompt),), delivery=Delivery.QUEUE)
+        await self._client.submit(turn.session, Submission(SubmissionId(turn.turn_id), op))
+        following = asyncio.create_task(turn.outcome(cursor), name=f"turn:{turn.turn_id}")
+        self._following[following] = turn
+        following.add_done_callback(self._followed)
+        return following
 
     def _followed(self, task: asyncio.Task[TurnOutcome]) -> None:
         turn = self._following.pop(task)
