@@ -74,7 +74,6 @@ async def answering(listener: socket.socket, door: HttpDoor, bounds: HttpBounds)
         log_config=None,
         log_level="critical",
         access_log=False,
-        limit_concurrency=bounds.most_connections,
         timeout_keep_alive=int(IDLE_S),
     )
     config.load()
@@ -82,7 +81,7 @@ async def answering(listener: socket.socket, door: HttpDoor, bounds: HttpBounds)
     state.default_headers = door.headers
     handshake = HANDSHAKE_S if bounds.tls else None
     server = await loop.create_server(
-        lambda: _Connection(config, state, bounds.connection),
+        lambda: _Connection(config, state, bounds),
         sock=listener,
         ssl=bounds.tls,
         ssl_handshake_timeout=handshake,
@@ -108,10 +107,11 @@ class _Connection(HttpToolsProtocol):
         self,
         config: uvicorn.Config,
         state: ServerState,
-        counted: Callable[[], AbstractContextManager[None]],
+        bounds: HttpBounds,
     ) -> None:
         super().__init__(config, state, {})
-        self._counted = counted()
+        self._counted = bounds.connection()
+        self._most = bounds.most_connections
         self._head = 0
         """The bytes that came since the last request, or its last piece."""
         self._fields = 0
@@ -120,6 +120,9 @@ class _Connection(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        if len(self.connections) > self._most:
+            # Its request is answered by 503, and ends it; those before it are served as ever.
+            self.limit_concurrency = 0
         self._counted.__enter__()
         keep_alive(transport.get_extra_info("socket"))
         self._wait()

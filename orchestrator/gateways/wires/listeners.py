@@ -203,13 +203,18 @@ class _Streams:
         self._config = config
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def open(self) -> int:
+        """The connections that are served."""
+        return len(self._tasks)
+
     def protocol(self) -> asyncio.StreamReaderProtocol:
         """The asyncio protocol of a new connection."""
         reader = asyncio.StreamReader(limit=byte_wire.READ_BYTES)
         return asyncio.StreamReaderProtocol(reader, self._connected)
 
     def _connected(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._door is None or len(self._tasks) >= self._config.most_connections:
+        if self._door is None or self.open >= self._config.most_connections:
             writer.transport.abort()
             return
         task = asyncio.create_task(self._serve(byte_wire.SocketStream(reader, writer, self._config.bounds)))
@@ -278,12 +283,17 @@ async def _websockets(
         except NotServed as error:
             await wire.close(byte_wire.CloseCode.NOT_PERMITTED, str(error))
 
-    def connected(protocol: Any, server: Server, **bounds: Any) -> asyncio.Protocol:
-        def websocket() -> asyncio.Protocol:
-            full = len(server.handler_tasks) >= config.most_connections
-            return _Refused() if full else DoorConnection(protocol, server, **bounds)
+    silent: set[asyncio.Protocol] = set()
 
-        return _Sniffing(websocket, streams) if address.path else websocket()
+    def connected(protocol: Any, server: Server, **bounds: Any) -> asyncio.Protocol:
+        # All of one socket count together, whatever they speak, or before they say so.
+        if len(server.handler_tasks) + streams.open + len(silent) >= config.most_connections:
+            return _Refused()
+
+        def websocket() -> asyncio.Protocol:
+            return DoorConnection(protocol, server, **bounds)
+
+        return _Sniffing(websocket, streams, silent) if address.path else websocket()
 
     rules = replace(config.rules, any_host=address.path is not None)
     handshake = Handshake(rules, config.authentication, config.is_ready)
@@ -318,9 +328,14 @@ class _Refused(asyncio.Protocol):
 class _Sniffing(asyncio.Protocol):
     """A connection to a unix socket whose first byte says what it speaks."""
 
-    def __init__(self, websocket: Callable[[], asyncio.Protocol], streams: _Streams) -> None:
+    def __init__(
+        self, websocket: Callable[[], asyncio.Protocol], streams: _Streams, silent: set[asyncio.Protocol]
+    ) -> None:
         self._websocket = websocket
         self._streams = streams
+        silent.add(self)
+        self._silent = silent
+        """Those that have sent nothing yet."""
         self._transport: asyncio.Transport | None = None
         self._patience: asyncio.TimerHandle | None = None
 
@@ -333,12 +348,14 @@ class _Sniffing(asyncio.Protocol):
         assert self._transport is not None
         assert self._patience is not None
         self._patience.cancel()
+        self._silent.discard(self)
         chosen: asyncio.Protocol = self._websocket() if data[:1].isupper() else self._streams.protocol()
         self._transport.set_protocol(chosen)
         chosen.connection_made(self._transport)
         chosen.data_received(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._silent.discard(self)
         if self._patience is not None:
             self._patience.cancel()
 

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from ipaddress import ip_address
 from pathlib import Path
 
 import pytest
 
+from orchestrator.gateways.wires import authentication
 from orchestrator.gateways.wires.addresses import bearer
 from orchestrator.gateways.wires.authentication import Authentication, Peer, PeerFinder, Unauthenticated
 
@@ -110,6 +112,48 @@ def test_holder_that_is_not_found_or_gone_is_one_that_nobody_sees(
     ):
         monkeypatch.setattr(PeerFinder, "_holder", lambda *_: 0)
         assert PeerFinder().peer_of(accepted) == Peer(os.geteuid(), False, is_seen=False)
+
+
+def _row(local: str, remote: str, uid: int, inode: int) -> str:
+    """A line of the kernel's table of sockets."""
+    rest = f"00000000:00000000 00:00000000 00000000 {uid:5d} 0 {inode} 1 0 20 4 30 10 -1"
+    return f"   0: {local} {remote} 01 {rest}"
+
+
+OTHERS = os.geteuid() + 1
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "::1", "10.0.0.2", "2001:db8::2"])
+@pytest.mark.parametrize("uid", [os.geteuid(), OTHERS])
+def test_user_at_the_other_end_is_the_one_of_its_own_socket_and_nobody_is_from_elsewhere(
+    host: str, uid: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs, another = (authentication._in_table(host, port) for port in (4500, 40_000, 40_001))
+    mine = os.geteuid() if uid == OTHERS else OTHERS
+    rows = [
+        _row(ours, theirs, mine, 1),
+        _row(another, ours, mine, 2),
+        _row(theirs, another, mine, 3),
+        _row(theirs, ours, uid, 4),
+    ]
+    (tmp_path / "net").mkdir()
+    for name in ("tcp", "tcp6"):
+        known = rows if (":" in host) == (name == "tcp6") else []
+        (tmp_path / "net" / name).write_text("\n".join(["  sl  local_address", *known]) + "\n")
+    looked_for = []
+
+    def holder(finder: PeerFinder, uid: int, link: str) -> int:
+        looked_for.append((uid, link))
+        return 0
+
+    monkeypatch.setattr(authentication, "PROC", tmp_path)
+    monkeypatch.setattr(PeerFinder, "_holder", holder)
+    found = PeerFinder()._loopback_peer((host, 4500), (host, 40_000))
+    if not ip_address(host).is_loopback:
+        assert (found, looked_for) == (None, [])
+        return
+    assert found == Peer(uid, False, is_seen=False)
+    assert looked_for == [(uid, "socket:[4]")]
 
 
 async def test_header_without_a_token_is_not_the_machine_s_user() -> None:
