@@ -186,11 +186,11 @@ async def _code(invocation: Invocation, scope: Scope) -> str:
     import os
 
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.principals import user_name
+    from orchestrator.gateways.principals import machine_user
     from orchestrator.gateways.window.sign_in import new_code
 
     async with opened(invocation.settings()) as found:
-        return await new_code(found.broker.requests, user_name(), scope, os.urandom)
+        return await new_code(found.broker.requests, machine_user(), scope, os.urandom)
 
 
 async def _listed(invocation: Invocation) -> list[TokenRecord]:

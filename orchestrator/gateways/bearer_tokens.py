@@ -78,6 +78,8 @@ class TokenRecord:
     """The kind of folder that its holder's sessions begin in; None: as the gateway's settings say."""
     window: OfWindow | None = None
     """That of a browser's token; None for all others."""
+    subject: str = ""
+    """The holder beyond this deployment, where a browser came with what names it."""
 
     def is_over(self, now_ms: int) -> bool:
         """Whether its time has passed."""
@@ -88,7 +90,7 @@ class TokenRecord:
         """The one for whom it speaks."""
         # No name of a token looks like `user@host`, and a tenant's like nobody else's.
         name = f"{self.namespace}/{self.name}" if self.namespace else self.name
-        return Principal(name, self.namespace, self.scope, self.id, self.workspace)
+        return Principal(name, self.namespace, self.scope, self.id, self.workspace, self.subject)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +221,7 @@ def encode_record(record: TokenRecord) -> bytes:
             "expires_ms": record.expires_ms,
             "workspace": record.workspace,
             **({} if (window := record.window) is None else {"window": [window.parent, window.key]}),
+            **({"subject": record.subject} if record.subject else {}),
         }
     )
 
@@ -235,6 +238,7 @@ def decode_record(token_id: str, kept: bytes) -> TokenRecord:
         value["expires_ms"],
         value.get("workspace"),
         OfWindow(*value["window"]) if "window" in value else None,
+        value.get("subject", ""),
     )
 
 

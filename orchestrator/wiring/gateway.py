@@ -20,7 +20,7 @@ from orchestrator.core.frozen import record
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp
 from orchestrator.gateways.bursts import Messages
-from orchestrator.gateways.principals import Scope, user_name
+from orchestrator.gateways.principals import Scope, machine_user
 from orchestrator.gateways.sq_eq import SqEqDoor
 from orchestrator.gateways.window.sign_in import Windows, new_code
 from orchestrator.gateways.wires.addresses import HTTP, Address, HttpRules
@@ -193,7 +193,7 @@ async def window_links(found: Opened, addresses: Sequence[Address]) -> list[str]
     links = []
     for address in addresses:
         if address.scheme in HTTP:
-            code = await new_code(found.broker.requests, user_name(), Scope.ADMIN, os.urandom)
+            code = await new_code(found.broker.requests, machine_user(), Scope.ADMIN, os.urandom)
             links.append(f"{_url(found.settings, address)}/#c={code}")
     return links
 

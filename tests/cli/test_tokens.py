@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
+from typing import Any
 
+import pytest
+
+from orchestrator.cli.token import _line, _lines, _link
+from orchestrator.gateways.bearer_tokens import OfWindow, TokenRecord
+from orchestrator.gateways.principals import Scope
 from tests.cli.machine import Machine
 
 
@@ -40,3 +47,51 @@ def test_person_says_where_the_sessions_of_a_token_work(machine: Machine) -> Non
     refused = machine.run("token", "new", "ben", "--workspace", "cloud")
     assert refused.returncode == 2
     assert "'cloud' is no kind of folder: host, portable" in refused.stderr
+
+
+TOKEN = TokenRecord("k7m2q4xa", "0" * 64, "ana", "", Scope.SUBMIT, 5)
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({}, "k7m2q4xa  ana  submit  your sessions  until revoked"),
+        ({"scope": Scope.ADMIN}, "k7m2q4xa  ana  admin  your sessions  until revoked"),
+        ({"namespace": "acme"}, "k7m2q4xa  ana  submit  namespace acme  until revoked"),
+        ({"workspace": "portable"}, "k7m2q4xa  ana  submit  your sessions  portable folders  until revoked"),
+        ({"workspace": "host"}, "k7m2q4xa  ana  submit  your sessions  host folders  until revoked"),
+        ({"window": OfWindow()}, "k7m2q4xa  window of ana  submit  your sessions  until revoked"),
+        ({"expires_ms": 1_000}, "k7m2q4xa  ana  submit  your sessions  over since 19"),
+        ({"expires_ms": 4_000_000_000_000}, "k7m2q4xa  ana  submit  your sessions  until 2096-"),
+        (
+            {"window": OfWindow("parent"), "namespace": "acme", "expires_ms": 1_000},
+            "k7m2q4xa  window of ana  submit  namespace acme  over since 19",
+        ),
+    ],
+)
+def test_list_says_of_each_token_whose_it_is_how_far_it_reaches_and_until_when(
+    changes: dict[str, Any], line: str
+) -> None:
+    assert _line(replace(TOKEN, **changes)).startswith(line)
+    assert list(_lines([TOKEN, replace(TOKEN, **changes)]))[1].startswith(line)
+
+
+@pytest.mark.parametrize(
+    ("at", "link"),
+    [
+        (None, None),
+        ("https://dendro.example", "https://dendro.example/#c="),
+        ("http://127.0.0.1:4600/", "http://127.0.0.1:4600/#c="),
+        ("http://[::1]:4600", "http://[::1]:4600/#c="),
+    ],
+)
+def test_link_of_a_code_leads_to_the_first_page_of_the_window(at: str | None, link: str | None) -> None:
+    assert _link(at) == link
+
+
+@pytest.mark.parametrize(
+    "at", ["dendro.example", "ws://h:1", "https://", "https://h/fleet", "https://h/?a=b"]
+)
+def test_code_has_no_link_to_what_is_no_address_of_a_window(at: str) -> None:
+    with pytest.raises(ValueError, match="is no address of a window"):
+        _link(at)

@@ -16,7 +16,7 @@ import httpx
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.bearer_tokens import PrincipalLookUp, TokenWish, new_token
-from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.window.door import Window, WindowPorts
 from orchestrator.gateways.window.pages import Pages, read_pages
 from orchestrator.gateways.window.sign_in import Windows, new_code
@@ -54,7 +54,7 @@ class Site:
 
     async def code(self, scope: Scope = Scope.ADMIN) -> str:
         """A code for one sign-in."""
-        return await new_code(self.harness.broker.requests, "ann@host", scope, os.urandom)
+        return await new_code(self.harness.broker.requests, Principal("ann@host"), scope, os.urandom)
 
     def browser(self) -> Browser:
         """A browser that is not signed in."""

@@ -11,7 +11,7 @@ import orjson
 import pytest
 
 from orchestrator.gateways.bearer_tokens import PrincipalLookUp, TokenWish, listed, new_token, revoke
-from orchestrator.gateways.principals import Scope
+from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.window.door import MOST_WRONG, WRONG_S, Tries
 from orchestrator.gateways.window.sign_in import NotSignedIn, Windows, new_code
 from tests.runtime.harness import Harness
@@ -120,9 +120,9 @@ async def test_browsers_that_are_over_leave_with_the_next_sign_in(harness: Harne
     look_up = PrincipalLookUp(store, lambda: now[0])
     windows = Windows(store, look_up, lambda: now[0], os.urandom)
     for _ in range(3):
-        await windows.sign_in_by_code(await new_code(store, "ann@host", Scope.READ, os.urandom))
+        await windows.sign_in_by_code(await new_code(store, Principal("ann@host"), Scope.READ, os.urandom))
     now[0] += 13 * 3_600_000
-    await windows.sign_in_by_code(await new_code(store, "ann@host", Scope.READ, os.urandom))
+    await windows.sign_in_by_code(await new_code(store, Principal("ann@host"), Scope.READ, os.urandom))
     assert len(await listed(store)) == 1
 
 

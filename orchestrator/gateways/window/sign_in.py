@@ -31,7 +31,7 @@ from orchestrator.gateways.bearer_tokens import (
     record_of,
     secret_digest,
 )
-from orchestrator.gateways.principals import HOME_NAMESPACE, Scope, WorkspaceKind
+from orchestrator.gateways.principals import HOME_NAMESPACE, Principal, Scope, WorkspaceKind
 
 
 class WindowStore(TokenStore, Protocol):
@@ -57,10 +57,13 @@ class NotSignedIn(Exception):
     """A code or token that signs nobody in; the message says what would."""
 
 
-async def new_code(store: WindowStore, who: str, scope: Scope, random_bytes: Callable[[int], bytes]) -> str:
-    """A code that signs a browser in once, as the machine's user `who`, with this scope."""
+async def new_code(
+    store: WindowStore, user: Principal, scope: Scope, random_bytes: Callable[[int], bytes]
+) -> str:
+    """A code that signs a browser in once, as this user of the machine, with this scope."""
     code = urlsafe_b64encode(random_bytes(CODE_BYTES)).rstrip(b"=").decode()
-    await store.add_code(secret_digest(code), orjson.dumps({"who": who, "scope": scope.word}), CODE_MS)
+    rights = {"who": user.name, "scope": scope.word, "subject": user.subject}
+    await store.add_code(secret_digest(code), orjson.dumps(rights), CODE_MS)
     return code
 
 
@@ -75,6 +78,7 @@ class _Rights:
     workspace: WorkspaceKind | None = None
     parent: str = ""
     code: tuple[str, bytes] | None = None
+    subject: str = ""
 
 
 class Windows:
@@ -99,9 +103,8 @@ class Windows:
         if kept is None:
             raise NotSignedIn(USED_CODE)
         value, until = orjson.loads(kept), self._now_ms() + WINDOW_MS
-        rights = _Rights(
-            value["who"], HOME_NAMESPACE, Scope.of_word(value["scope"]), until, code=(digest, kept)
-        )
+        scope, subject = Scope.of_word(value["scope"]), value.get("subject", "")
+        rights = _Rights(value["who"], HOME_NAMESPACE, scope, until, code=(digest, kept), subject=subject)
         return await self._made(rights, key)
 
     async def sign_in_by_token(self, text: str, key: str = "") -> tuple[str, TokenRecord]:
@@ -119,6 +122,7 @@ class Windows:
             until if ends is None else min(until, ends),
             holder.workspace,
             own.id if own is not None else "",
+            subject=holder.subject,
         )
         return await self._made(rights, key)
 
@@ -142,6 +146,7 @@ class Windows:
                 rights.until_ms,
                 rights.workspace,
                 OfWindow(rights.parent, secret_digest(key) if key else ""),
+                rights.subject,
             )
             match await self._store.sign_in(token_id, encode_record(made), rights.code, gone):
                 case "OK":
