@@ -1,0 +1,139 @@
+"""Connections of lines whose input has ended: each ends when nothing runs any more, and says what is open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from itertools import product
+from types import SimpleNamespace
+from typing import Any, cast
+
+import orjson
+import pytest
+
+from orchestrator.core.ids import SessionId
+from orchestrator.gateways import ndjson
+from orchestrator.gateways.bursts import Burst
+from orchestrator.gateways.ndjson import Ending, NdjsonConnection, Streams
+from orchestrator.views.event import Event
+from tests.requests.test_answers import ASKS
+
+ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")
+LOOKS = 3
+AT_WORK = ("running", "waiting", "paused", "blocked")
+AWAITING = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
+
+
+class Client:
+    """A client of a session that stands as a test says, and has told these events."""
+
+    namespace = ""
+
+    def __init__(self, head: Any, events: list[dict[str, Any]]) -> None:
+        self._head = head
+        self._events = events
+        self.told = asyncio.Event()
+        self.looked = asyncio.Event()
+
+    async def head(self, session: SessionId) -> Any:
+        return self._head
+
+    async def bursts(self, session: SessionId, cursor: Any) -> AsyncIterator[Burst]:
+        for event in self._events:
+            yield Burst((Event("t", event),))
+        self.told.set()
+        await asyncio.Event().wait()
+
+    async def until(self, sessions: Any, look: Callable[[], Awaitable[bool]]) -> None:
+        await self.told.wait()
+        for _ in range(LOOKS):
+            if await look():
+                return
+        self.looked.set()
+        await asyncio.Event().wait()
+
+
+async def ending(head: Any, *events: dict[str, Any]) -> tuple[Ending | None, list[str]]:
+    """How a connection ends whose input is over, None where it stays; and the warnings that it was sent."""
+    client, sent = Client(head, list(events)), list[dict[str, Any]]()
+
+    async def read(limit: int) -> bytes:
+        return b""
+
+    async def write(data: bytes) -> None:
+        sent.extend(map(orjson.loads, data.splitlines()))
+
+    connection = NdjsonConnection(cast(Any, client), ONE, Streams(read, write), 1 << 20)
+    serving = asyncio.ensure_future(connection.serve())
+    stays = asyncio.ensure_future(client.looked.wait())
+    async with asyncio.timeout(20):
+        await asyncio.wait((serving, stays), return_when=asyncio.FIRST_COMPLETED)
+    found = serving.result() if serving.done() else None
+    for task in (serving, stays):
+        task.cancel()
+    await asyncio.gather(serving, stays, return_exceptions=True)
+    return found, [each["msg"]["message"] for each in sent if each["msg"]["type"] == "warning"]
+
+
+def head_of(status: str, **more: Any) -> Any:
+    usual = {"quarantined": False, "has_unread": False, "holder": "", "eq_n": 0}
+    return SimpleNamespace(status=status, **{**usual, **more})
+
+
+async def test_connection_stays_as_long_as_its_session_is_held_has_mail_or_owes_events() -> None:
+    for status, unread, holder, owes in product(
+        ("idle", "closed", *AWAITING, *AT_WORK), (False, True), ("", "w1"), (False, True)
+    ):
+        found, _ = await ending(head_of(status, has_unread=unread, holder=holder, eq_n=5 if owes else 0))
+        stays = unread or holder or owes or status in AT_WORK
+        wanted = None if stays else Ending.WAITING if status in AWAITING else Ending.AT_REST
+        assert found is wanted, (status, unread, holder, owes)
+
+
+async def test_session_that_is_set_aside_ends_the_connection_when_all_was_sent() -> None:
+    for status, unread in product(("idle", *AWAITING, *AT_WORK), (False, True)):
+        aside = head_of(status, quarantined=True, has_unread=unread)
+        assert (await ending(aside))[0] is Ending.QUARANTINED
+        assert (await ending(head_of(status, quarantined=True, has_unread=unread, eq_n=5)))[0] is None
+
+
+BEGUN = {"type": "exec_command_begin", "call_id": "p1", "process_id": "7", "command": [], "cwd": "/"}
+OVER = {"type": "exec_command_end", "call_id": "p1", "exit_code": 0}
+
+
+async def test_session_that_only_keeps_processes_ends_the_connection_once_it_is_quiet(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    begun = {**BEGUN, "turn_id": "t", "parsed_cmd": []}
+    for quiet_s, kept, status in product((0.0, 1_000.0), (True, False), ("idle", *AWAITING, "running")):
+        monkeypatch.setattr(ndjson, "QUIET_S", quiet_s)
+        found, _ = await ending(head_of(status, holder="w1"), *([begun] if kept else []))
+        ends = kept and not quiet_s and status != "running"
+        wanted = None if not ends else Ending.WAITING if status in AWAITING else Ending.AT_REST
+        assert found is wanted, (quiet_s, kept, status)
+
+
+@pytest.mark.parametrize("status", AWAITING)
+async def test_request_that_left_the_queue_before_the_connection_came_is_named_by_its_kind(
+    status: str,
+) -> None:
+    found, (told,) = await ending(head_of(status))
+    assert found is Ending.WAITING
+    assert f"while {AWAITING[status]} is open; session {ONE} stays parked" in told
+
+
+APPROVALS, QUESTIONS = ("command", "patch", "plan"), ("choices", "input", "elicitation")
+
+
+def asked(kind: str, call: str) -> dict[str, Any]:
+    key = next(key for key in ("call_id", "callId", "id") if ASKS[kind].get(key) == "c")
+    return {**ASKS[kind], key: call}
+
+
+@pytest.mark.parametrize(("first", "second"), list(product((*APPROVALS, *QUESTIONS), repeat=2)))
+async def test_connection_that_ends_beside_open_requests_names_each_of_them(first: str, second: str) -> None:
+    found, (told,) = await ending(head_of("waiting"), asked(first, "c1"), asked(second, "c2"))
+    assert found is Ending.WAITING
+    kinds = {"an approval" if kind in APPROVALS else "a question" for kind in (first, second)}
+    verb = "are" if len(kinds) > 1 else "is"
+    assert f"while {' and '.join(sorted(kinds))} {verb} open (c1, c2); session {ONE} stays" in told
