@@ -75,7 +75,7 @@ async def greeting(found: LogSource, head: SessionHead, history: HistoryHead) ->
 
     Those that the queue has follow behind the cursor, and the others stand in the greeting itself.
     """
-    asked = {(one.session, one.call_id): one for one in await _open_of(found, head)}
+    asked = {(one.session, one.request.call_id): one for one in await _open_of(found, head)}
     cursor, kept = await cursor_before(found, head, asked.keys())
     folded = await fold_session(found, head, None)
     messages = await past_events(found, head)

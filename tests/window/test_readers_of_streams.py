@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any, cast
 
 import pytest
 
+from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.live_threads import Line
-from orchestrator.gateways.window.stream import LogChannel, Stream, TooMuch
+from orchestrator.gateways.window.stream import LogChannel, Stream, ThreadSeat, TooMuch
 from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT
 
 LIMIT = 1_000
@@ -63,3 +65,8 @@ async def test_window_that_reads_has_nothing_that_waits_counted_against_it() -> 
     assert not running.done()
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
+
+
+def test_stream_that_hears_a_thread_takes_no_agent_below_it() -> None:
+    seat = ThreadSeat(LogChannel("thread:x", lambda: None), cast(Any, None))
+    assert not seat.takes(SessionId("0199a2b4-0000-7000-8000-000000000002"))

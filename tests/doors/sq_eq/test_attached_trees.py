@@ -11,7 +11,7 @@ from orchestrator.core.ids import SessionId
 from tests.doors.sq_eq.client import LineClient, gateway, opened
 from tests.doors.test_app_server_turns import ports_of
 from tests.runtime.connections import Gate
-from tests.runtime.players import message
+from tests.runtime.players import calls, message
 from tests.tree.conftest import redis_server, trees
 from tests.tree.harness import TreeHarness, asks
 
@@ -78,6 +78,30 @@ async def test_client_that_attaches_to_an_agent_is_told_of_its_children_and_of_i
     assert [each["subagent"]["agent_id"] for each in agents_told(client)] == [2]
     (inbox,) = [event["msg"] for event in client.heard if event["msg"]["type"] == "agent_inbox"]
     assert (inbox["session_id"], inbox["pending_messages"]) == (scout, 1)
+
+
+@pytest.mark.parametrize("kept", ["all", "the last", "nothing"])
+async def test_client_of_a_root_is_sent_each_open_request_of_its_agents_once(
+    trees: TreeHarness, kept: str
+) -> None:
+    for agent in ("a", "b"):
+        trees.models.will(agent, [calls("c1", ask=True)], [message("asked")])
+    spawns = [asks(agent, "spawn", prompt=f"[{agent}] ask") for agent in ("a", "b")]
+    trees.models.will("root", spawns, [asks("w", "await")], [message("ok")])
+    await trees.plant(policy="untrusted")
+    trees.start()
+    for _ in range(2):
+        told = await trees.harness.until(trees.root, "exec_approval_request")
+    queue, command = trees.harness.broker.keys.eq(trees.root), trees.harness.broker.command
+    if kept == "nothing":
+        await command("DEL", queue)
+    elif kept == "the last":
+        await command("XTRIM", queue, "MAXLEN", 1)
+    client = await attached(trees, trees.root)
+    asked = [event["msg"] for event in client.heard if event["msg"]["type"] == "exec_approval_request"]
+    assert sorted(each["agent_id"] for each in asked) == [1, 2]
+    assert {each["call_id"] for each in asked} == {"c1"}
+    assert told[-1].msg in asked
 
 
 async def test_client_that_comes_back_with_a_place_is_told_nothing_twice(parked: TreeHarness) -> None:

@@ -132,6 +132,11 @@ def told(result: sdk.CallToolResult) -> tuple[bool | None, Any, str]:
     return result.is_error, result.structured_content, content.text
 
 
+async def answer(call: asyncio.Task[sdk.CallToolResult]) -> tuple[bool | None, Any, str]:
+    async with asyncio.timeout(20):
+        return told(await call)
+
+
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
 @pytest.mark.parametrize("as_text", [False, True])
 async def test_cancel_interrupts_the_turn_of_its_call_and_no_other(cancelled: int, as_text: bool) -> None:
@@ -152,7 +157,7 @@ async def test_cancel_interrupts_the_turn_of_its_call_and_no_other(cancelled: in
     for place, other in enumerate(calls):
         if place != cancelled:
             at.client.ends(sessions[place])
-            assert told(await other)[2] == "done"
+            assert (await answer(other))[2] == "done"
     assert len(at.client.sent) == 4
     await at.close(*calls)
 
@@ -174,15 +179,15 @@ async def test_runs_and_replies_count_as_turns_under_way_until_each_is_over(
     ]
     await at.until_sent(3)
     for id, tool in enumerate(more, 10):
-        is_error, _, text = told(await at.call(id, tool, **more[tool]))
+        is_error, _, text = await answer(at.call(id, tool, **more[tool]))
         assert (is_error, text) == (True, "3 turns of this client run: wait until one is over")
     assert len(at.client.sent) == 3
     # A call that its client has given up runs still.
     calls[0].cancel()
     await asyncio.gather(calls[0], return_exceptions=True)
-    assert told(await at.call(20, "run", prompt="more"))[0]
+    assert (await answer(at.call(20, "run", prompt="more")))[0]
     at.client.ends(SESSIONS[5])
-    assert told(await calls[1])[2] == "done"
+    assert (await answer(calls[1]))[2] == "done"
     calls.append(at.call(21, "reply", **more["reply"]))
     await at.until_sent(4)
     await at.close(*calls)
@@ -204,7 +209,7 @@ async def test_turns_that_begin_count_before_their_sessions_are_made(
 
     at.door._there = replace(at.door._there, create=slowly)
     calls = [at.call(id, "run", prompt="go") for id in range(5)]
-    refused = [told(await call)[2] for call in calls[3:]]
+    refused = [(await answer(call))[2] for call in calls[3:]]
     assert refused == ["3 turns of this client run: wait until one is over"] * 2
     if end == "cancelled":
         for call in calls[:3]:
@@ -213,11 +218,11 @@ async def test_turns_that_begin_count_before_their_sessions_are_made(
     made.set()
     if end == "made":
         await at.until_sent(3)
-        assert told(await at.call(9, "run", prompt="more"))[0]
+        assert (await answer(at.call(9, "run", prompt="more")))[0]
         at.client.ends(SESSIONS[1])
-        assert told(await calls[1])[2] == "done"
+        assert (await answer(calls[1]))[2] == "done"
     elif end == "failed":
-        assert [told(await call)[2] for call in calls[:3]] == ["the folder cannot be copied"] * 3
+        assert [(await answer(call))[2] for call in calls[:3]] == ["the folder cannot be copied"] * 3
     before = len(at.client.sent)
     further = at.call(10, "reply", thread_id=SESSIONS[7], prompt="more")
     await at.until_sent(before + 1)
@@ -282,7 +287,7 @@ async def test_session_that_is_gone_meanwhile_is_a_refusal_with_the_reason() -> 
     cast(Any, at.client).follow = over
     for id, call in enumerate(("run", "reply")):
         more = {"thread_id": SESSIONS[5]} if call == "reply" else {}
-        is_error, structured, words = told(await at.call(id, call, prompt="go", **more))
+        is_error, structured, words = await answer(at.call(id, call, prompt="go", **more))
         assert (is_error, structured) == (True, None)
         assert "unknown session" in words
     assert not at.door._turns
@@ -394,7 +399,7 @@ async def test_client_lists_so_many_of_its_own_sessions_in_their_order_by_name_t
         (row(5), ""),
     ]
     at = listed_at(monkeypatch, rows)
-    is_error, found, _ = told(await at.call(1, "threads", **asked))
+    is_error, found, _ = await answer(at.call(1, "threads", **asked))
     assert not is_error
     assert [(each["threadId"], each["cwd"]) for each in found["threads"]] == [
         (SESSIONS[number], rows[number][0]["cwd"]) for number in wanted
@@ -430,7 +435,7 @@ async def test_client_is_shown_all_agents_of_a_tree_whichever_of_them_it_names(
 
     monkeypatch.setattr(mcp_server, "TreeReader", Reader)
     at = Calls()
-    is_error, found, _ = told(await at.call(1, "tree", thread_id=SESSIONS[named]))
+    is_error, found, _ = await answer(at.call(1, "tree", thread_id=SESSIONS[named]))
     assert (is_error, found["treeId"], read) == (False, SESSIONS[0], [SESSIONS[0]])
     assert [
         (one["agentId"], one["parentAgentId"], one["threadId"], one["label"], one["waitsFor"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
@@ -24,7 +25,8 @@ from orchestrator.gateways.wires.authentication import (
     TokenWatch,
     Unauthenticated,
 )
-from orchestrator.gateways.wires.listeners import Doors
+from orchestrator.gateways.wires.listeners import Doors, tls_context
+from tests.certs import make_authority, make_certificate
 from tests.gateways.wires.test_listeners import CONFIG, ECHO, gateway
 
 UPGRADE = (
@@ -57,7 +59,7 @@ class Connection:
         self._upgraded = False
 
     async def answer(self) -> bytes:
-        """What the gateway says to a word; empty where it has closed the connection."""
+        """The gateway's word to a word; empty where it has closed the connection."""
         with suppress(ConnectionError, asyncio.IncompleteReadError):
             async with asyncio.timeout(20):
                 if self.kind == "lines":
@@ -162,6 +164,25 @@ async def test_address_serves_as_many_connections_as_it_may_while_further_ones_c
         assert await kept[1].answer() == ANSWERS[kind]
         for one in (*kept, *further):
             one.writer.close()
+
+
+@pytest.mark.parametrize(("text", "kind"), [("wss", "websocket"), ("tcps", "lines"), ("https", "request")])
+async def test_encrypted_address_serves_whoever_speaks_tls_and_nobody_else(
+    text: str, kind: str, tmp_path: Path
+) -> None:
+    make_authority(tmp_path)
+    make_certificate(tmp_path, "server")
+    config = replace(CONFIG, tls=tls_context(tmp_path / "server.pem", tmp_path / "server.key"))
+    trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem"))
+    doors = Doors(ECHO.messages, ECHO.lines, cast(Any, Page()))
+    async with gateway(f"{text}://127.0.0.1:0", doors, config) as address:
+        plain = await connected(address, kind)
+        assert await plain.answer() == b""
+        plain.writer.close()
+        opening = asyncio.open_connection(address.host, address.port, ssl=trust)
+        encrypted = Connection(kind, *await opening)
+        assert await encrypted.answer() == ANSWERS[kind]
+        encrypted.writer.close()
 
 
 async def test_look_at_tokens_that_fails_is_made_up_for_by_the_next_one() -> None:
