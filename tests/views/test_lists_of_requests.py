@@ -10,7 +10,8 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.broker.open_requests import OpenApproval, Requests
+from orchestrator.broker.open_requests import Requests
+from orchestrator.broker.records import OpenApproval
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.views.approvals import open_requests_of
 
@@ -107,7 +108,7 @@ async def test_requests_of_a_tree_or_of_the_fleet_are_those_of_a_namespace_in_th
     tree: SessionId | None, namespace: str | None, listed: list[int], shards: list[int]
 ) -> None:
     found = Found()
-    asked = await open_requests_of(cast(Any, found), tree and TreeId(tree), namespace)
+    asked = await open_requests_of(cast(Any, found), None if tree is None else TreeId(tree), namespace)
     assert [(one.session, one.call_id, one.opened_ms) for one in asked] == [
         (found.opened[at].session, f"c{at}", at) for at in listed
     ]
