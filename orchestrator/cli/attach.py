@@ -20,10 +20,11 @@ def attach(
 ) -> None:
     """Follows an agent live, and takes what you type.
 
-    A line is a message to it; a line that begins with ! stops what it does
-    first; /stop only stops it; a message that begins with a slash is written
-    with two. Requests for approval are asked here: at the root those of the
-    whole tree. Ctrl-C (or the end of input) leaves; the agent works on.
+    A line is a message to it; /stop TEXT stops what it does first; /stop only
+    stops it; a message that begins with a slash is written with two. At the
+    root !COMMAND runs a command of yours, while nothing else runs there.
+    Requests for approval are asked here: at the root those of the whole tree.
+    Ctrl-C (or the end of input) leaves; the agent works on.
 
     \b
     dendro attach 0199a2b4

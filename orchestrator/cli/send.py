@@ -124,9 +124,9 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     # Who keeps a process holds an idle session.
     if head.at_rest and not tree:
         return nothing_to_stop(target)
-    told = await submit_op(found.client(), target.session, Interrupt(tree=tree), _ends)
     if tree:
-        return await _all_stopped(found, target)
+        return await _stop_all(found, target)
+    told = await submit_op(found.client(), target.session, Interrupt(), _ends)
     if told.answer is None:
         return unread(target.head.pool)
     ended = "was interrupted" if told.answer.kind is TurnAborted else "had just come to its end"
@@ -153,6 +153,28 @@ def _ends(event: Event, id: str) -> bool:
     from orchestrator.protocol.events import TURN_ENDS
 
     return event.kind in TURN_ENDS
+
+
+async def _stop_all(found: Opened, target: Addressed) -> str:
+    """Stops an agent and all below it; one that rests tells no end of a turn, so its state is looked at."""
+    from orchestrator.gateways.submit import PATIENCE_S, new_submission_id, unread
+    from orchestrator.protocol.ids import SubmissionId
+    from orchestrator.protocol.ops import Interrupt
+    from orchestrator.protocol.submission import Submission
+
+    client = found.client()
+
+    async def stopped() -> bool:
+        head = await client.head(target.session)
+        return head is None or head.at_rest
+
+    await client.submit(target.session, Submission(SubmissionId(new_submission_id()), Interrupt(tree=True)))
+    if not await client.until([target.session], stopped, PATIENCE_S):
+        head = await client.head(target.session)
+        if head is None or head.holder is None:
+            return unread(target.head.pool)
+        raise Fault(f"handed in; still at work: {target.name}")
+    return await _all_stopped(found, target)
 
 
 async def _all_stopped(found: Opened, target: Addressed) -> str:

@@ -60,8 +60,8 @@ def sessions(
     due: it has work, and no worker has taken it; lost: its worker is gone;
     process_running: it is idle, and a process that it started lives on.
     Sessions that were opened, and no word said, are shown with --all alone.
-    A narrow terminal is not shown holder, left, model, tokens, folder, agents,
-    age: the first of them first, and no figure is cut.
+    A narrow terminal is not shown holder, left, model, tokens, folder, change,
+    agents, age: the first of them first, and no figure is cut.
 
     \b
     dendro sessions

@@ -164,7 +164,7 @@ class Attachment:
         head = await self.client.head(self.target.session)
         if self.target.agent_id != ROOT:
             self.view.note(COMMANDS_AT_ROOT)
-        elif head is not None and head.status not in ("idle", "closed"):
+        elif head is not None and not head.at_rest:
             self.view.note(WOULD_STOP)
         elif command:
             await self._submit(self.target.session, ops.RunUserShellCommand(command=command))

@@ -109,6 +109,8 @@ class Chat(Conversation):
     """Inputs that were typed here."""
     _busy: set[str] = field(default_factory=set)
     """Tasks that were begun and have not ended."""
+    _handed: set[str] = field(default_factory=set)
+    """What was typed here to begin a task, until the session says anything of it."""
     _since: float = field(default_factory=time.monotonic)
     """The time at which the task was begun, as far as was seen here."""
     _leaving: bool = False
@@ -120,6 +122,11 @@ class Chat(Conversation):
             self._busy.add("")
         self.editor.bar = self._bar
         self._reader = self._start(self._read())
+
+    @property
+    def _works(self) -> bool:
+        """Whether a task runs, or one that was typed here waits for its worker: more input would end it."""
+        return bool(self._busy or self._handed)
 
     # ── lines ─────────────────────────────────────────────────────────────────────────────────
 
@@ -175,62 +182,69 @@ class Chat(Conversation):
             await self._tell(line.removeprefix("/"), interrupt=False)
 
     async def _stop_the_turn(self) -> None:
-        if not self._busy:
+        if not self._works:
             self.seat.view.note(nothing_to_stop(self.open_requests.first, self.seat.name))
         await self.submit(ops.Interrupt())
 
     async def _run_command(self, command: str) -> None:
         """Runs a command of the person's own; the agent is not stopped for it."""
-        if self._busy:
+        if self._works:
             self.seat.view.note(WOULD_STOP)
         elif command.strip():
-            await self.submit(ops.RunUserShellCommand(command=command.strip()))
+            await self._begin_with(ops.RunUserShellCommand(command=command.strip()))
 
     async def _plan(self, goal: str) -> None:
         """Begins a planning session; the agent is not stopped for it."""
-        if self._busy:
+        if self._works:
             self.seat.view.note(WOULD_STOP)
         elif not goal:
             self.seat.view.note(NO_GOAL)
         else:
-            await self.submit(ops.Plan(plan_request=PlanRequest(goal=goal)))
+            await self._begin_with(ops.Plan(plan_request=PlanRequest(goal=goal)))
 
     async def _tell(self, text: str, *, interrupt: bool) -> None:
         """A message to an agent at work waits until its turn is over, or stops it first."""
-        if self._busy:
+        if self._works:
             self._mine.add(await self.submit(ops.MessageAgent(agent_id=ROOT, text=text, interrupt=interrupt)))
         else:
             await self.start(text)
 
     async def _review(self, what: str) -> None:
         """A review begins a task; input that came upon a running one would end it unasked."""
-        if self._busy:
+        if self._works:
             self.seat.view.note("no review yet: the agent works; wait for it, or end that with /stop")
         else:
-            await self.submit(ops.Review(review_request=typed_request(what)))
+            await self._begin_with(ops.Review(review_request=typed_request(what)))
 
     async def start(self, text: str) -> None:
         """Begins a task; the first one has the images of the command line."""
-        id = new_submission_id()
-        self._mine.add(id)
         images = [LocalImageInput(path=str(image.resolve())) for image in self.images]
         self.images = ()
-        await self.seat.client.submit(
-            self.seat.session,
-            Submission(SubmissionId(id), ops.UserInput(items=(TextInput(text=text), *images))),
-        )
+        await self._begin_with(ops.UserInput(items=(TextInput(text=text), *images)))
+
+    async def _begin_with(self, op: ops.Op) -> None:
+        """Hands in what begins a task; its worker may take its time, and an event may come at once."""
+        id = new_submission_id()
+        self._handed.add(id)
+        if isinstance(op, ops.UserInput):
+            self._mine.add(id)
+        try:
+            await self.seat.client.submit(self.seat.session, Submission(SubmissionId(id), op))
+        except BaseException:
+            self._handed.discard(id)
+            raise
 
     async def _farewell(self) -> str:
         if self.open_requests:
             return "left unanswered"
-        return f"left; {await self.goes_on()}" if self._busy else "left"
+        return f"left; {await self.goes_on()}" if self._works else "left"
 
     async def _interrupt(self) -> ExitCode | None:
         if self._leaving:
             self.seat.view.note(await self._farewell())
             return ExitCode.INTERRUPTED
         self._leaving = True
-        if self._busy:
+        if self._works:
             self.seat.view.note("interrupting the turn; Ctrl-C again leaves")
             await self.submit(ops.Interrupt())
         else:
@@ -240,6 +254,7 @@ class Chat(Conversation):
     # ── events ────────────────────────────────────────────────────────────────────────────────
 
     async def _event(self, event: Event) -> ExitCode | None:
+        self._handed.discard(event.id)
         match event.told:
             case e.TaskStarted():
                 self._busy.add(event.id)
@@ -287,7 +302,7 @@ class Chat(Conversation):
         if (request := self.open_requests.first) is not None:
             others = len(self.open_requests) - 1
             return reminder(request) + (f"   (and {others} more)" if others else "")
-        return "the agent works; Ctrl-C interrupts it" if self._busy else IDLE
+        return "the agent works; Ctrl-C interrupts it" if self._works else IDLE
 
 
 def nothing_to_stop(request: Request | None, name: str) -> str:
@@ -379,9 +394,8 @@ async def _hold(
             await chat.say(first)
         elif first is not None:
             await chat.start(first.removeprefix("/"))
-        at_rest = head is not None and head.at_rest
         if not chat.left.is_set():
-            await chat.begin(busy=not at_rest)
+            await chat.begin(busy=head is not None and not head.at_rest)
         return await chat.run(cursor, worker)
 
 

@@ -1,0 +1,420 @@
+"""Each line that a person types, in a conversation and beside an agent: what is handed in, and where."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from orchestrator.broker.follow import BEGINNING
+from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import written
+from orchestrator.requests import request_of
+from orchestrator.terminal import attachment
+from orchestrator.terminal.attachment import COMMANDS_AT_ROOT, Attachment
+from orchestrator.terminal.chat import WOULD_STOP, Chat, Editor
+from orchestrator.terminal.faults import ExitCode
+from orchestrator.terminal.live import LiveView
+from orchestrator.terminal.streams import Left
+from orchestrator.terminal.watched_turn import Seat
+from orchestrator.views.approvals import Asked
+from orchestrator.views.event import Event
+from orchestrator.views.find import Addressed
+from tests.views.test_threads import CHILD, ROOT, head
+
+TAKEN = {"items", "agent_id", "text", "interrupt", "name", "review_request", "plan_request", "command"}
+
+
+class Sent:
+    """A client that keeps what is handed in."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.sent: list[tuple[SessionId, Submission]] = []
+        self.facts = facts
+
+    async def submit(self, session: SessionId, submission: Submission) -> None:
+        self.sent.append((session, submission))
+
+    async def head(self, session: SessionId) -> Any:
+        return head(session=session, **self.facts)
+
+    @property
+    def ops(self) -> list[dict[str, Any]]:
+        """Each op by its type and what is said in it."""
+        wires = [written(submission.op) for _, submission in self.sent]
+        return [
+            {"type": wire["type"], **{k: v for k, v in wire.items() if k in TAKEN and v is not None}}
+            for wire in wires
+        ]
+
+
+class Notes(LiveView):
+    """A view that keeps what is noted and asked."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+        self.asked: list[str] = []
+
+    def event(self, event: Event) -> None:
+        pass
+
+    def ask(self, request: Any) -> str:
+        self.asked.append(request.call_id)
+        return ""
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+
+class Line(Editor):
+    """The line of an editor without a terminal."""
+
+    def __init__(self) -> None:
+        self.question, self.hid = "", False
+
+    def ask(self, question: str, *, hides: bool = False) -> None:
+        self.question = question
+
+    def draw(self) -> None:
+        pass
+
+
+def happens(type: str, id: str, **fields: Any) -> Event:
+    return Event(id, {"type": type, **fields}, BEGINNING)
+
+
+class Person:
+    """A person in a conversation with a session at rest."""
+
+    def __init__(self, *images: Path) -> None:
+        self.client, self.view = Sent(holder="w1"), Notes()
+        seat = Seat(cast(Any, self.client), ROOT, self.view, interactive=True)
+        self.chat = Chat(seat, None, editor=Line(), images=images, goes_on=_heir)
+
+    async def types(self, line: str | None) -> ExitCode | None:
+        return await self.chat._typed(line)
+
+    async def hears(self, type: str, id: str = "", **fields: Any) -> None:
+        await self.chat._event(happens(type, id or self.last, **fields))
+
+    @property
+    def last(self) -> str:
+        """The id of what was handed in last."""
+        return str(self.client.sent[-1][1].id)
+
+    def taken(self) -> list[dict[str, Any]]:
+        """What was handed in since the last look."""
+        found = self.client.ops
+        self.client.sent.clear()
+        self.view.notes.clear()
+        return found
+
+
+async def _heir() -> str:
+    return "worker w1 has it"
+
+
+def text(said: str) -> dict[str, Any]:
+    return {"type": "user_input", "items": [{"type": "text", "text": said}]}
+
+
+def message(said: str, *, interrupt: bool) -> dict[str, Any]:
+    """An op without the member `interrupt` interrupts nothing."""
+    told = {"type": "message_agent", "agent_id": 0, "text": said}
+    return {**told, "interrupt": True} if interrupt else told
+
+
+async def _rests(person: Person) -> None:
+    pass
+
+
+async def _has_handed_in(person: Person) -> None:
+    await person.types("first")
+
+
+async def _runs(person: Person) -> None:
+    await person.types("first")
+    await person.hears("task_started")
+
+
+async def _runs_for_another(person: Person) -> None:
+    await person.hears("task_started", "theirs")
+
+
+async def _went_on_before(person: Person) -> None:
+    person.chat._busy.add("")
+
+
+async def _has_planned(person: Person) -> None:
+    await person.types("/plan a login")
+
+
+async def _is_reviewed(person: Person) -> None:
+    await person.types("/review")
+
+
+async def _has_a_command(person: Person) -> None:
+    await person.types("!make")
+
+
+async def _is_done(person: Person) -> None:
+    await _runs(person)
+    await person.hears("task_complete", last_agent_message="done")
+
+
+async def _was_refused(person: Person) -> None:
+    await person.types("first")
+    await person.hears("error", message="the text is too long")
+
+
+async def _was_stopped(person: Person) -> None:
+    await _runs(person)
+    await person.hears("turn_aborted", reason="interrupted")
+
+
+State = Callable[[Person], Awaitable[None]]
+RESTS: Sequence[State] = (_rests, _is_done, _was_refused, _was_stopped)
+WORKS: Sequence[State] = (
+    _has_handed_in, _runs, _runs_for_another, _went_on_before, _has_planned, _is_reviewed, _has_a_command,
+)  # fmt: skip
+REVIEW = {"target": {"type": "baseBranch", "branch": "main"}}
+LINES: dict[str, tuple[dict[str, Any] | None, dict[str, Any] | None]] = {
+    "hello": (text("hello"), message("hello", interrupt=False)),
+    "//halt": (text("/halt"), message("/halt", interrupt=False)),
+    "/stop": ({"type": "interrupt"}, {"type": "interrupt"}),
+    "/stop and wait": (text("and wait"), message("and wait", interrupt=True)),
+    "!make test": ({"type": "run_user_shell_command", "command": "make test"}, None),
+    "/plan a login": ({"type": "plan", "plan_request": {"goal": "a login"}}, None),
+    "/review main": ({"type": "review", "review_request": REVIEW}, None),
+    "/name My work": ({"type": "set_thread_name", "name": "My work"},) * 2,
+    "/plan": (None, None),
+    "!": (None, None),
+    "/help": (None, None),
+    "/halt": (None, None),
+    " ": (None, None),
+}
+"""By the line: what is handed in while nothing runs, and while a task runs or was handed in."""
+
+
+@pytest.mark.parametrize("line", LINES)
+@pytest.mark.parametrize("state", [*RESTS, *WORKS])
+async def test_each_line_is_handed_in_as_what_it_means_and_none_ends_a_task_that_it_does_not_name(
+    state: State, line: str
+) -> None:
+    person = Person()
+    await state(person)
+    person.taken()
+    await person.types(line)
+    notes = person.view.notes
+    if line in ("!make test", "/plan a login", "!", "/plan") and state in WORKS:
+        assert WOULD_STOP in notes
+    if line == "/review main":
+        assert any("no review yet" in note for note in notes) is (state in WORKS)
+    if line == "/stop":
+        assert any("nothing runs" in note for note in notes) is (state in RESTS)
+    wanted = LINES[line][state in WORKS]
+    assert person.taken() == ([] if wanted is None else [wanted])
+
+
+@pytest.mark.parametrize("way", [None, "/quit", "/detach", "Ctrl-C"])
+@pytest.mark.parametrize("state", [*RESTS, *WORKS])
+async def test_who_leaves_interrupts_nothing_and_reads_who_goes_on_with_a_task_that_began_or_waits(
+    state: State, way: str | None
+) -> None:
+    person = Person()
+    await state(person)
+    person.taken()
+    works = state in WORKS
+    if way == "Ctrl-C":
+        assert await person.chat._interrupt() is None
+        assert person.taken() == [{"type": "interrupt"}] * works, "the first one stops the turn"
+        assert await person.chat._interrupt() is ExitCode.INTERRUPTED
+    else:
+        assert await person.types(way) is ExitCode.DONE
+    assert person.view.notes == ["left; worker w1 has it" if works else "left"]
+    assert person.taken() == []
+
+
+@pytest.mark.parametrize("between", ["hello", "/help", "/stop", "task_started"])
+async def test_ctrl_c_leaves_only_where_nothing_was_typed_and_no_task_began_since_the_last_one(
+    between: str,
+) -> None:
+    person = Person()
+    await _runs(person)
+    assert await person.chat._interrupt() is None
+    if between == "task_started":
+        await person.hears(between, "next")
+    else:
+        await person.types(between)
+    person.taken()
+    assert await person.chat._interrupt() is None
+    assert person.taken() == [{"type": "interrupt"}]
+    assert await person.chat._interrupt() is ExitCode.INTERRUPTED
+
+
+@pytest.mark.parametrize("before", [(), ("!make",), ("/name x",), ("/review",)])
+async def test_images_of_the_command_line_go_with_the_first_message_and_with_no_other(
+    before: Sequence[str], tmp_path: Path
+) -> None:
+    image = tmp_path / "a.png"
+    person = Person(image, image)
+    for line in (*before, "look", "again"):
+        await person.types(line)
+        await person.hears("task_complete", last_agent_message=None)
+    texts = [op["items"] for op in person.taken() if op["type"] == "user_input"]
+    assert [[item["type"] for item in items] for items in texts] == [
+        ["text", "local_image", "local_image"],
+        ["text"],
+    ]
+
+
+@pytest.mark.parametrize("state", [_rests, _runs])
+async def test_words_of_others_are_shown_in_a_conversation_and_ones_own_are_not_again(state: State) -> None:
+    person = Person()
+    await state(person)
+    await person.types("mine")
+    await person.hears("user_message", message="mine")
+    await person.hears("user_message", "theirs", message="of another")
+    assert [note for note in person.view.notes if note.startswith("» ")] == ["» of another"]
+
+
+ASKED = {"type": "exec_approval_request", "call_id": "c1", "command": ["ls"], "cwd": "/w"}
+OF_AGENT = {**ASKED, "agent_id": 3, "session_id": CHILD, "agent_path": "0/3", "call_id": "c2"}
+
+
+@pytest.mark.parametrize("line", ["y", "a", "n", "q", "YES", "hello", "9", "!make", "/stop", "/stop it"])
+async def test_line_at_an_open_request_answers_it_or_is_a_command_and_is_never_said_to_the_agent(
+    line: str,
+) -> None:
+    person = Person()
+    await _runs(person)
+    person.taken()
+    for asked in (ASKED, OF_AGENT):
+        person.chat.open_requests.add(request_of(asked))
+    await person.types(line)
+    kinds = [op["type"] for op in person.client.ops]
+    if line.lower() in ("y", "yes", "a", "n", "q"):
+        assert kinds == ["exec_approval"]
+        assert [one.call_id for one in person.chat.open_requests] == ["c2"], "the oldest, and that alone"
+        assert person.view.asked == ["c2"], "then the next is asked"
+    else:
+        assert kinds == {"/stop": ["interrupt"], "/stop it": ["message_agent"]}.get(line, [])
+        assert len(person.chat.open_requests) == 2
+        if line in ("hello", "9"):
+            assert any("answer the question first" in note for note in person.view.notes)
+
+
+# ── beside an agent ───────────────────────────────────────────────────────────────────────────
+
+
+class Beside:
+    """A person who is attached to an agent, or to the root."""
+
+    def __init__(self, agent: int, *open: dict[str, Any], **facts: Any) -> None:
+        self.session = CHILD if agent else ROOT
+        self.client, self.view = Sent(**facts), Notes()
+        target = Addressed(head(session=self.session, agent_id=AgentId(agent), **facts))
+        found = cast(Any, SimpleNamespace(client=lambda via: self.client))
+        self.attached = Attachment(found, target, self.view)
+        for each in open:
+            self.attached._open.add(request_of(each))
+
+    async def types(self, line: str) -> list[tuple[SessionId, dict[str, Any]]]:
+        """What is handed in for a line, and to which session."""
+        await self.attached._typed(line, hidden=False)
+        sessions = [session for session, _ in self.client.sent]
+        return list(zip(sessions, self.client.ops, strict=True))
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+@pytest.mark.parametrize(
+    ("line", "said", "interrupt"),
+    [
+        ("hello", "hello", False), ("//halt", "/halt", False), ("/stop it now", "it now", True),
+        ("y", "y", False),
+    ],
+)  # fmt: skip
+async def test_line_beside_an_agent_is_a_message_to_it_through_the_root(
+    agent: int, line: str, said: str, interrupt: bool
+) -> None:
+    wanted = message(said, interrupt=interrupt) | {"agent_id": agent}
+    assert await Beside(agent, status="running").types(line) == [(ROOT, wanted)]
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+async def test_stop_beside_an_agent_stops_that_one_alone_and_other_words_nothing(agent: int) -> None:
+    beside = Beside(agent, status="running")
+    assert await beside.types("/stop") == [(beside.session, {"type": "interrupt"})]
+    assert await Beside(agent).types("/halt") == []
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+@pytest.mark.parametrize(
+    ("facts", "works"),
+    [
+        ({"status": "idle"}, False), ({"status": "closed"}, False), ({"status": "running"}, True),
+        ({"status": "waiting"}, True), ({"status": "awaiting_approval"}, True), ({"sq_tip": "2-0"}, True),
+    ],
+)  # fmt: skip
+async def test_command_beside_an_agent_runs_in_the_root_alone_and_ends_no_task_or_input_that_waits(
+    agent: int, facts: dict[str, Any], works: bool
+) -> None:
+    beside = Beside(agent, **facts)
+    sent = await beside.types("!make test")
+    command = {"type": "run_user_shell_command", "command": "make test"}
+    assert sent == ([] if agent or works else [(ROOT, command)])
+    assert beside.view.notes == ([COMMANDS_AT_ROOT] if agent else [WOULD_STOP] if works else [])
+    assert await Beside(agent, **facts).types("!") == []
+
+
+async def test_answer_beside_the_root_goes_to_the_root_and_names_the_agent_that_asked() -> None:
+    beside = Beside(0, OF_AGENT, ASKED)
+    ((session, op),) = await beside.types("y")
+    assert (session, op["type"], op["agent_id"]) == (ROOT, "exec_approval", 3)
+    _, (session, _) = await beside.types("n")
+    assert session == ROOT
+    assert len(beside.attached._open) == 0
+
+
+async def _silence(*_: Any) -> AsyncIterator[Event]:
+    await asyncio.Event().wait()
+    yield happens("background_event", "")
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+async def test_person_beside_the_root_is_asked_for_the_whole_tree_and_beside_an_agent_for_that_one(
+    agent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(number: int, session: SessionId, call: str) -> Asked:
+        request = request_of({**ASKED, "call_id": call})
+        return Asked(session, head().tree, number, f"0/{number}", call, 1, request, 9)
+
+    other = SessionId("01a1f8a1-c5d2-7001-97bc-c80be6a60f79")
+    found = [asked(4, other, "c4"), asked(3, CHILD, "c3"), asked(0, ROOT, "c0"), asked(3, CHILD, "c5")]
+
+    async def requests(*_: Any) -> list[Asked]:
+        return found
+
+    class Leaves:
+        def __enter__(self) -> Left:
+            left = Left()
+            left.set()
+            return left
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(attachment, "open_requests_of", requests)
+    monkeypatch.setattr(attachment, "ctrl_c", Leaves)
+    beside = Beside(agent)
+    monkeypatch.setattr(Sent, "follow", _silence, raising=False)
+    monkeypatch.setattr(attachment, "with_messages", _silence)
+    await beside.attached.run()
+    calls = [one.call_id for one in beside.attached._open]
+    assert calls == (["c3", "c5"] if agent else ["c4", "c3", "c0", "c5"])
+    assert beside.view.asked == calls[:1], "the oldest alone is put to the person"
