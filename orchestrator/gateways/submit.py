@@ -314,7 +314,8 @@ async def _answer(found: LogSource, asked: Asked, id: SubmissionId) -> tuple[str
             if line["type"] != DENDRO:
                 continue
             match f.decode(line["payload"]):
-                case f.Answered(call_id=call_id) as answer if call_id == asked.call_id:
+                # One that is sent on is about a call of an agent, which may have the same id.
+                case f.Answered(call_id=asked.call_id, agent_id=None) as answer:
                     return answer.decision, answer.who, answer.answered_ms
                 case f.TaskEnded():
                     return WITHDRAWN, "", line_ms(stored.payload)

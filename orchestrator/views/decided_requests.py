@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import decode_entry, event_kind, stored_kind
@@ -173,8 +173,7 @@ async def decided_call(
         read = found.log(head.session, last, after)
         answers = [stored async for stored in read if stored_kind(stored.payload) is f.Answered]
         for stored in reversed(answers):
-            fact = f.decode(decode_entry(stored.payload).payload)
-            if isinstance(fact, f.Answered) and fact.call_id == call_id:
+            if (fact := _decides(stored, call_id)) is not None:
                 return fact
         last = after
     return None
@@ -188,9 +187,15 @@ async def _answer(found: LogSource, tree: TreeId, agent: int, call_id: str) -> f
         return None
     answer = None
     async for stored in found.log(head.session, head.seq):
-        if stored_kind(stored.payload) is not f.Answered:
-            continue
-        fact = f.decode(decode_entry(stored.payload).payload)
-        if isinstance(fact, f.Answered) and fact.call_id == call_id:
-            answer = fact
+        if stored_kind(stored.payload) is f.Answered:
+            answer = _decides(stored, call_id) or answer
     return answer
+
+
+def _decides(stored: StoredEntry, call_id: str) -> f.Answered | None:
+    """The decision on a call of the session itself; an answer that is sent on is about an agent's call."""
+    match f.decode(decode_entry(stored.payload).payload):
+        case f.Answered(agent_id=None) as fact if fact.call_id == call_id:
+            return fact
+        case _:
+            return None
