@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 from rich.console import Console
 
 from orchestrator.broker.worker_state import Serving
-from orchestrator.cli.invocation import opened
-from orchestrator.cli.send import nothing_to_stop
+from orchestrator.cli.cancel import _abandon, _cancel, _revoke
+from orchestrator.cli.invocation import Invocation, opened
+from orchestrator.cli.send import _interrupt, nothing_to_stop
 from orchestrator.cli.sessions import COLUMNS, DROPPED, render
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.views import ViewError
 from orchestrator.views.find import addressed
 from orchestrator.views.sessions import (
     Filter,
@@ -143,6 +146,56 @@ async def test_person_is_told_how_many_of_very_many_sessions_were_looked_at(foun
     everything = await trees_listed(found.broker, ALL, 20, all=True)
     assert len(everything.trees) == 100
     assert "looked at" not in drawn(everything, 200)
+
+
+@pytest.mark.parametrize("limit", [1, 2, 4, 5, 6])
+@pytest.mark.parametrize("all", [True, False])
+async def test_lists_have_at_most_as_many_as_are_wanted_the_newest_first_and_with_all_every_one(
+    found: Opened, all: bool, limit: int
+) -> None:
+    roots = [(await planted_tree(found, ids(1, at, at), updated_ms=1_000 * at))[0] for at in range(1, 6)]
+    newest = roots[::-1] if all else roots[::-1][:limit]
+    trees = await trees_listed(found.broker, ALL, limit, all=all)
+    assert [tree.root["session_id"] for tree in trees.trees] == newest
+    single = await sessions_listed(found.broker, ALL, limit, all=all)
+    assert [row["session_id"] for row in single.rows] == newest
+    assert trees.whole is (len(newest) == 5)
+
+
+@pytest.mark.parametrize("last", [0, 1, 2])
+async def test_tree_is_as_old_as_the_last_change_of_any_of_its_sessions(found: Opened, last: int) -> None:
+    family = await planted_tree(found, ids(3), ["ready", "ready"])
+    told = {"title": "t", "cwd": "/w", "updated_ms": 9_000}
+    key = found.broker.keys.session(family[last])
+    await found.broker.command("HSET", key, "meta", orjson.dumps(told))
+    (tree,) = (await trees_listed(found.broker, ALL, 9, all=False)).trees
+    assert (tree.root["session_id"], tree.root["updated_ms"]) == (family[0], 9_000)
+
+
+def _interrupts(text: str, *, tree: bool) -> Awaitable[object]:
+    return _interrupt(Invocation(), (text, None), None, tree=tree)
+
+
+FOR_GOOD: dict[str, Callable[[str], Awaitable[object]]] = {
+    "interrupt": lambda text: _interrupts(text, tree=False),
+    "interrupt --tree": lambda text: _interrupts(text, tree=True),
+    "interrupt --message": lambda text: _interrupt(Invocation(), (text, None), "stop", tree=False),
+    "cancel": lambda text: _cancel(Invocation(), (text, None), None, (1.0, None)),
+    "revoke": lambda text: _revoke(Invocation(), text),
+    "revoke --abandon-unsaved": lambda text: _abandon(Invocation(), text),
+}
+
+
+@pytest.mark.parametrize("command", FOR_GOOD)
+async def test_part_of_the_ids_of_a_root_and_its_agent_ends_neither_and_both_are_named(
+    found: Opened, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, agent = await planted_tree(found, ids(2), ["running"])
+    monkeypatch.setattr(Invocation, "settings", lambda _: found.settings)
+    before = [await found.broker.logs.head(one) for one in (root, agent)]
+    with pytest.raises(ViewError, match=f"2 sessions: {root}, {agent}; give more of the id"):
+        await FOR_GOOD[command](root[:12])
+    assert [await found.broker.logs.head(one) for one in (root, agent)] == before
 
 
 def listed(**more: Any) -> Listing:

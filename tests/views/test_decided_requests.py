@@ -95,7 +95,7 @@ class Logs:
         return sorted(self.logs, reverse=True)[:most]
 
     async def agents(self, tree: TreeId) -> dict[str, bytes]:
-        of_tree = sorted(one for one, root in self.trees.items() if root == tree and one != root)
+        of_tree = sorted(one for one, root in self.trees.items() if str(root) == tree and one != root)
         return {f"s:{number}": one.encode() for number, one in enumerate(of_tree, 1)}
 
     async def log(self, session: SessionId, last: int, after: int = 0) -> AsyncIterator[StoredEntry]:
