@@ -77,6 +77,7 @@ async def _cancel(
                 typer.echo(line)
             return ExitCode.DONE
         await submit_end(found, target, reason, patience.most_s)
+        ending = await agents_to_end(found, target, ending)
         left = await wait_for_ends(found, target, ending, patience, typer.echo)
         for line in await published_ends(found, target, ending, seq):
             typer.echo(line)

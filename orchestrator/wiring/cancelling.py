@@ -44,16 +44,21 @@ async def end_tree(found: Opened, root: Addressed, say: Callable[[str], None]) -
     ending = await agents_to_end(found, root)
     patience = Patience(60.0, FORCE_AFTER_S)
     await submit_end(found, root, None, patience.most_s)
+    ending = await agents_to_end(found, root, ending)
     return await wait_for_ends(found, root, ending, patience, say)
 
 
-async def agents_to_end(found: Opened, target: Addressed) -> list[int]:
-    """The agents that are to end: those at work, from the target down."""
-    return [
+async def agents_to_end(found: Opened, target: Addressed, known: Sequence[int] = ()) -> list[int]:
+    """The agents that are to end: those at work, from the target down, and those that are `known`.
+
+    Asked again behind the mark, since agents may have been made or woken until then, and none after it.
+    """
+    at_work = [
         number
         for number, agent in (await _agents(found, target)).items()
         if agent.at_work and (number == target.agent_id or agent.below(target.agent_id))
     ]
+    return sorted({*known, *at_work})
 
 
 async def agents_at_work(found: Opened, tree: TreeId) -> list[int]:

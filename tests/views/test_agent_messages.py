@@ -6,6 +6,8 @@ from collections.abc import AsyncIterator, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import commands as c
@@ -123,3 +125,27 @@ async def test_follower_sees_a_letter_before_what_it_leads_to() -> None:
 
     found = [event.type async for event in with_messages(logs.opened, logs.head(seen), events())]
     assert found == ["task_started", "agent_mail", "user_message", "agent_message", "warning"]
+
+
+@pytest.mark.parametrize("stride", [1, 2, 3, 5, 1_000])
+async def test_follower_sees_each_letter_once_and_in_order_however_far_an_event_moves_on(stride: int) -> None:
+    tree, child = a_family()
+    logs, seen = Logs(child), child.seq
+    for number in range(3):
+        tree.root.sends(1, f"look {number}")
+        tree.root.sends(1, f"stop {number}", interrupt=True)
+    tree.settle()
+    answers(child, "12 tests")
+    tree.settle()
+    places = [*range(seen + stride, child.seq, stride), child.seq]
+
+    async def events() -> AsyncIterator[Event]:
+        for place in places:
+            yield Event("u", {"type": "background_event"}, EqCursor(9, place, "00000000"))
+            yield Event("u", {"type": "warning"})
+
+    told = [event.msg async for event in with_messages(logs.opened, logs.head(seen), events())]
+    mail = [message_line(message) for message in told if message["type"] == "agent_mail"]
+    assert mail == await letters(child)
+    assert len(mail) >= 7
+    assert len(told) == len(mail) + 2 * len(places)
