@@ -66,6 +66,19 @@ def test_answer_that_is_too_long_says_so_and_asks_from_the_first_question_again(
     assert isinstance(prompt.take("1"), ops.ResolveAskUserQuestion)
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_answers_before_one_that_is_refused_count_no_more(place: int) -> None:
+    questions = [{"id": f"q{number}", **AUTH} for number in range(3)]
+    prompt = Prompt(request_of({**INPUT, "questions": questions}))
+    lines = ["1", "2", "login"]
+    lines[place] = "x" * 40_000
+    assert [prompt.take(line) for line in lines] == [None] * 3
+    assert "at most 32,768" in prompt.fault
+    assert [prompt.take(line) for line in ("", "")] == [None] * 2
+    op: Any = prompt.take("mine")
+    assert written(op)["response"] == {"answers": {"q2": {"answers": ["mine"]}}}
+
+
 def test_person_at_a_terminal_answers_each_question(machine: Machine) -> None:
     with machine.model(ASKED, says("thank you")) as user, user.terminal("run", "go", *NEVER) as person:
         shown = person.wait_for(r"Auth: a number, or your own words; /cancel: ")

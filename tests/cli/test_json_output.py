@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import unicodedata
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import orchestrator
 from orchestrator.terminal.text import plain_json
 from tests.cli.machine import Machine
 
@@ -70,6 +73,33 @@ def test_json_at_a_terminal_has_the_values_of_json_in_a_pipe(machine: Machine) -
             with user.terminal(*words) as person:
                 assert person.exit_code() == 0
             assert values(person.seen) == values(user.run(*words).stdout)
+
+
+PRINTING = [
+    file
+    for part in ("cli", "terminal")
+    for file in sorted(Path(orchestrator.__file__).with_name(part).rglob("*.py"))
+]
+WRITES = frozenset({"dumps", "_as_json", "as_json"})
+"""Functions that make JSON."""
+
+
+def names_called(code: ast.AST) -> set[str]:
+    """The functions that are called somewhere in it, but for what is inside of `json_for_stdout`."""
+    if isinstance(code, ast.Call):
+        name = code.func.attr if isinstance(code.func, ast.Attribute) else getattr(code.func, "id", "")
+        if name == "json_for_stdout":
+            return set()
+        return {str(name)}.union(*map(names_called, ast.iter_child_nodes(code)))
+    return set().union(*map(names_called, ast.iter_child_nodes(code)))
+
+
+@pytest.mark.parametrize("file", PRINTING, ids=lambda file: file.stem)
+def test_no_command_prints_json_but_in_the_form_for_a_terminal(file: Path) -> None:
+    for node in ast.walk(ast.parse(file.read_text())):
+        name = getattr(node.func, "attr", "") if isinstance(node, ast.Call) else ""
+        if isinstance(node, ast.Call) and name in ("echo", "write", "print"):
+            assert not WRITES & names_called(node), f"{file.name}:{node.lineno}"
 
 
 def values(text: str) -> list[Any]:

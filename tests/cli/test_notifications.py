@@ -56,6 +56,28 @@ async def test_program_is_given_the_end_of_a_turn_as_the_peers_is(tmp_path: Path
     }  # fmt: skip
 
 
+@pytest.mark.parametrize("number", [0, 1, 2, calling.MOST_MESSAGES, calling.MOST_MESSAGES + 2])
+@pytest.mark.parametrize("ends", ["task_complete", "turn_aborted"])
+async def test_program_is_given_the_first_messages_of_its_own_turn_and_each_turn_forgets_its_own_alone(
+    ends: str, number: int, tmp_path: Path
+) -> None:
+    said = [f"do {at}" for at in range(number)]
+    person = Person(tmp_path)
+    for text in said:
+        person.notifications.receive(happens("user_message", message=text))
+        person.notifications.receive(happens("user_message", "t2", message=f"{text} there"))
+    first = happens(ends, last_agent_message="1", reason="interrupted")
+    second = happens("task_complete", "t2", last_agent_message=None)
+    told = await person.called(first, second)
+    completed = [(one["turn-id"], one["input-messages"], one["last-assistant-message"]) for one in told]
+    kept = said[: calling.MOST_MESSAGES]
+    both = {("t1", "1"): kept, ("t2", None): [f"{text} there" for text in kept]}
+    wanted = [(turn, texts, last) for (turn, last), texts in both.items()][ends == "turn_aborted" :]
+    assert sorted(completed, key=lambda one: one[0]) == wanted
+    again = await person.called(happens("task_complete", "t2", last_agent_message=None))
+    assert again[-1]["input-messages"] == []
+
+
 async def test_program_is_given_what_an_agent_asks_for(tmp_path: Path) -> None:
     event = happens("exec_approval_request", **{**ASK, "agent_id": 3, "reason": "cleanup"})
     [told] = await Person(tmp_path).called(event)
