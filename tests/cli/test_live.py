@@ -163,6 +163,35 @@ def test_a_character_cut_between_two_deltas_is_whole() -> None:
     assert seen(BEGIN, chunk(data[:3]), chunk(data[3:]), END, streaming=True)[1] == "  grün"
 
 
+@pytest.mark.parametrize("cut", [1, 2, 3, 4])
+def test_character_that_is_cut_is_whole_where_the_other_stream_or_another_command_writes_between(
+    cut: int,
+) -> None:
+    data = "木grün\n".encode()
+    for other in ({"stream": "stderr"}, {"call_id": "c2"}):
+        pieces = [{**chunk(data[:cut])}, {**chunk(data), **other}, {**chunk(data[cut:])}]
+        begins, ends = [BEGIN, {**BEGIN, "call_id": "c2"}], [END, {**END, "call_id": "c2"}]
+        lines = seen(*begins, *pieces, *ends, streaming=True)
+        assert sum("\ufffd" in line for line in lines) == 0, lines
+        assert [*map("".join(lines).count, "木ü")] == [2, 2]
+
+
+def test_each_of_several_commands_has_its_own_lines_and_counts_those_that_are_not_shown() -> None:
+    calls = {"c1": OUTPUT_LINES - 1, "c2": OUTPUT_LINES, "c3": OUTPUT_LINES + 2}
+    messages: list[dict[str, Any]] = [{**BEGIN, "call_id": call} for call in calls]
+    for number in range(max(calls.values())):
+        messages += [
+            {**chunk(b"%s %d\n" % (call.encode(), number)), "call_id": call}
+            for call, most in calls.items()
+            if number < most
+        ]
+    messages += [{**END, "call_id": call} for call in ("c3", "c1", "c2")]
+    lines = seen(*messages, streaming=True)
+    shown = {call: sum(line.startswith(f"  {call} ") for line in lines) for call in calls}
+    assert shown == {"c1": OUTPUT_LINES - 1, "c2": OUTPUT_LINES, "c3": OUTPUT_LINES}
+    assert lines[-4:] == ["  … 2 more lines", *["✗ exit 2 1.5s"] * 3]
+
+
 @pytest.mark.parametrize(("more", "said"), [(5, "5 more lines"), (1, "1 more line")])
 def test_long_output_is_cut_and_says_so(more: int, said: str) -> None:
     many = b"".join(b"line %d\n" % n for n in range(OUTPUT_LINES + more))
