@@ -110,7 +110,7 @@ class Chat(Conversation):
     _busy: set[str] = field(default_factory=set)
     """Tasks that were begun and have not ended."""
     _handed: set[str] = field(default_factory=set)
-    """What was typed here to begin a task, until the session says anything of it."""
+    """Inputs that were typed here to begin a task, until the session says anything of them."""
     _since: float = field(default_factory=time.monotonic)
     """The time at which the task was begun, as far as was seen here."""
     _leaving: bool = False

@@ -1,4 +1,4 @@
-"""Who goes on with a task that a person leaves: the worker that has it, another of its pool, or nobody."""
+"""The heir of a task that a person leaves: the worker that has it, another of its pool, or nobody."""
 
 from __future__ import annotations
 

@@ -108,7 +108,7 @@ class Person:
         return str(self.client.sent[-1][1].id)
 
     def taken(self) -> list[dict[str, Any]]:
-        """What was handed in since the last look."""
+        """The ops that were handed in since the last look."""
         found = self.client.ops
         self.client.sent.clear()
         self.view.notes.clear()
@@ -325,7 +325,7 @@ class Beside:
             self.attached._open.add(request_of(each))
 
     async def types(self, line: str) -> list[tuple[SessionId, dict[str, Any]]]:
-        """What is handed in for a line, and to which session."""
+        """The ops that are handed in for a line, each with its session."""
         await self.attached._typed(line, hidden=False)
         sessions = [session for session, _ in self.client.sent]
         return list(zip(sessions, self.client.ops, strict=True))

@@ -33,7 +33,7 @@ def root(number: int, meta: dict[str, Any] | None = None, **facts: Any) -> Sessi
 
 
 class Redis:
-    """What is in a few short sets beside the hashes: who asks, who was lost, what is due, what was read."""
+    """Short sets beside the hashes: who asks, who was lost, what is due, what was read."""
 
     def __init__(self, *agents: tuple[SessionId, SessionId]) -> None:
         self.parents = dict(agents)

@@ -1,4 +1,4 @@
-"""Who gave an agent something is told where its task begins and where words join it; and who decided what."""
+"""The sender of what an agent was given: where its task begins and where words join it; and who decided."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search finds: in names, first words, labels and folders, and in what was said and run."""
+"""Matches of a search: in names, first words, labels and folders, and in what was said and run."""
 
 from __future__ import annotations
 
