@@ -257,3 +257,18 @@ def test_person_is_told_what_to_start_where_nobody_serves_a_session() -> None:
         "due or lost: no worker serves them now; start `dendro worker` on their machine (pool host:ab)"
         in told
     )
+
+
+@pytest.mark.parametrize("unsaved_on", [None, "vm1"])
+@pytest.mark.parametrize("nobody", [True, False])
+def test_person_is_told_of_unsaved_changes_where_their_machine_is_missed_and_nowhere_else(
+    nobody: bool, unsaved_on: str | None
+) -> None:
+    found = listed(nobody_serves=nobody, unsaved_on=unsaved_on)
+    told = drawn(found, 400)
+    assert ("waits for a worker on machine vm1" in told) is (nobody and unsaved_on is not None)
+    assert ("no worker serves them now" in told) is nobody
+    other = {**found.trees[0].root, "session_id": ids(2)[1], "nobody_serves": True, "unsaved_on": "vm2"}
+    both = drawn(Listing(2, 2, [*found.trees, ListedTree({**other, "pool": "host:cd"})]), 400)
+    assert both.count("waits for a worker on machine") == 1 + bool(nobody and unsaved_on)
+    assert both.count("no worker serves them now") == 1 + nobody
