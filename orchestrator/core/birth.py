@@ -195,6 +195,7 @@ _TAKEN = (
     "update_plan",
     "apply_patch",
     "patch_freeform",
+    "unified_exec",
 )
 
 

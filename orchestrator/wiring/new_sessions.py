@@ -198,6 +198,7 @@ FACT_KEYS: Mapping[str, tuple[str, ...]] = {
     "update_plan": ("tools.update_plan",),
     "apply_patch": ("tools.apply_patch",),
     "patch_freeform": ("tools.apply_patch_freeform",),
+    "unified_exec": ("tools.unified_exec",),
 }
 """The same of what a session is made with."""
 
