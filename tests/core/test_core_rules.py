@@ -268,6 +268,39 @@ def test_rule_takes_no_command_of_a_plan_out_of_its_sandbox_and_an_allowed_prefi
     assert session.assessed("d2", ruled("touch", "x")).types == ["exec_approval_request"]
 
 
+BESIDE = {
+    "plan": op("plan", plan_request={"goal": "Add login"}),
+    "review": op("review", review_request={"prompt": "look", "user_facing_hint": "it"}),
+}
+"""Operations whose tasks have a conversation of their own."""
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+def test_plan_and_review_have_no_rule_that_leaves_the_sandbox_and_nothing_that_was_approved(
+    kind: str,
+) -> None:
+    session = Session(settings={"approval_policy": "untrusted"})
+    session.say("go")
+    session.asks_for("c1", "c2")
+    session.assessed("c1", ruled("touch", "x", confinable=False))
+    session.decides("c1", amends("touch"))
+    session.finishes("c1")
+    session.assessed("c2", ruled("mv", "x", "y", confinable=False))
+    session.decides("c2", "approved_for_session")
+    session.finishes("c2")
+    session.answers("done")
+    assert len(session.state.approved) == 2
+    session.submit(BESIDE[kind], "b1")
+    session.asks_for("b1", "b2", "b3")
+    session.assessed("b1", ruled("make", allowed="free"))
+    assert sandboxed(session.call("b1")) is True
+    session.finishes("b1")
+    for call_id, words in (("b2", ("touch", "x")), ("b3", ("mv", "x", "y"))):
+        seen = session.assessed(call_id, ruled(*words, confinable=False))
+        assert "exec_approval_request" not in seen.types, words
+        assert "the approval policy is never: not run" in str(session.output_of(call_id))
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -9,7 +9,7 @@ import time
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -24,7 +24,9 @@ from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.kernel import CLOCK_BOOTTIME
 from orchestrator.sandbox.probe import Preference, SandboxSupport, probe
 from orchestrator.tools.exec import worker_processes
+from orchestrator.tools.exec.command import Finished
 from orchestrator.tools.exec.supervisor import Supervisor, SupervisorConfig
+from orchestrator.tools.exec_command import WriteStdinTool
 from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
@@ -302,3 +304,44 @@ async def test_arguments_are_brought_within_their_bounds(session: Session) -> No
     beyond = await session.assess("write_stdin", session_id=1, chars="x" * 16_385)
     assert isinstance(beyond, Immediate)
     assert "at most 16384 characters" in str(beyond.output)
+
+
+class Lasting:
+    """Stands where a process is, which says nothing."""
+
+    unseen = False
+    finished: Finished | None = None
+    stopped = False
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+    async def wait(self, seconds: float) -> None:
+        return
+
+    def take(self) -> bytes:
+        return b""
+
+
+async def test_claim_that_is_given_up_ends_each_of_its_processes_and_none_of_another() -> None:
+    kept = worker_processes.LiveProcesses()
+    made = {(claim, number): Lasting() for claim in ("c", "d", "cc") for number in (1, 2, 3)}
+    for (claim, number), process in made.items():
+        kept.add(claim, number, cast(Any, process))
+    await kept.abandon("c")
+    assert {key for key, process in made.items() if process.stopped} == {("c", 1), ("c", 2), ("c", 3)}
+    assert [kept.get("c", number) for number in (1, 2, 3)] == [None] * 3
+    left = {key: cast(Any, kept.get(*key)) for key in made}
+    assert all(left[key] is process for key, process in made.items() if not process.stopped)
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+async def test_last_look_tells_whether_its_process_was_killed_because_nobody_had_looked(unseen: bool) -> None:
+    kept, process = worker_processes.LiveProcesses(), Lasting()
+    process.unseen, process.finished = unseen, Finished(exit_code=137, stderr=b"bye", killed=True)
+    kept.add("c", 4, cast(Any, process))
+    call = Call(CallId("c9"), "write_stdin", {}, work=StdinWork(4, CallId("c1"), "", 250, 100))
+    done = await WriteStdinTool(kept).run(call, CallSite("c", State(), lambda _: None))
+    assert done.over is not None
+    assert (done.over.number, done.over.end.call_id, done.over.end.exit_code) == (4, "c1", 137)
+    assert done.over.end.stderr == (worker_processes.UNSEEN if unseen else "bye")

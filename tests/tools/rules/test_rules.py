@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from orchestrator.core.calls import Call, Exec
 from orchestrator.core.calls.approval_policy import Ask, Refuse, Run, Segment, Verdict
 from orchestrator.core.commands import Assessment, Immediate
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
@@ -189,6 +189,24 @@ def test_rules_are_read_again_when_a_file_changes_or_goes(home: Path) -> None:
     assert rules.of(home).rules == ()
 
 
+def test_rules_of_each_project_are_read_again_when_a_file_changes_or_goes(tmp_path: Path) -> None:
+    repos = [tmp_path / name for name in ("one", "two")]
+    for repo in repos:
+        (repo / ".git").mkdir(parents=True)
+        (repo / ".dendro" / "rules").mkdir(parents=True)
+    rules = CommandRules(tmp_path / "home", trust_projects=True)
+    for programs in ((), ("make",), ("make", "cargo"), ("npm",), ()):
+        for repo, decision in zip(repos, ("prompt", "forbidden"), strict=True):
+            file = repo / ".dendro/rules/x.rules"
+            text = "\n".join(f"prefix_rule(pattern=['{it}'], decision='{decision}')" for it in programs)
+            file.write_text(text) if programs else file.unlink(missing_ok=True)
+        for repo, decision in zip(repos, ("prompt", "forbidden"), strict=True):
+            found = rules.of(repo).rules
+            assert [(*rule.pattern[0], rule.decision) for rule in found] == [
+                (it, decision) for it in programs
+            ]
+
+
 def test_what_is_no_file_of_rules_stops_nobody(home: Path, tmp_path: Path) -> None:
     folder = home / "rules"
     os.mkfifo(folder / "pipe.rules")
@@ -344,6 +362,34 @@ def test_session_hears_once_of_a_file_that_is_left_out(home: Path, repo: Path) -
     write(home, "more nonsense")
     warnings.show(state(repo), heard.append)
     assert len(heard) == 2
+
+
+def test_each_session_hears_of_a_file_that_is_left_out_again_when_it_is_left_out_for_another_reason(
+    home: Path, repo: Path
+) -> None:
+    warnings = RuleWarnings(CommandRules(home))
+
+    def look(*sessions: str) -> list[str]:
+        """The sessions that hear of something, with the line at fault."""
+        told: list[str] = []
+        for session in sessions:
+            heard: list[Any] = []
+            warnings.show(
+                replace(state(repo), facts=SessionFacts(session_id=cast(Any, session))), heard.append
+            )
+            lines = [re.search(r"own\.rules: (line \d)", event["message"]) for event in heard]
+            told += [f"{session} {line[1]}" for line in lines if line is not None]
+        return told
+
+    assert look("a", "b") == []
+    write(home, "nonsense")
+    assert look("a", "b", "a", "b") == ["a line 1", "b line 1"]
+    write(home, "prefix_rule(pattern=['a'])\nmore nonsense")
+    assert look("b", "c", "b", "c") == ["b line 2", "c line 2"]
+    write(home, "prefix_rule(pattern=['a'])")
+    assert look("a", "b", "c", "d") == []
+    write(home, "prefix_rule(pattern=['a'])\nmore nonsense")
+    assert look("a", "b", "c", "d") == [f"{session} line 2" for session in "abcd"]
 
 
 # --- what an answer adds
@@ -512,3 +558,13 @@ def test_approval_is_to_be_signed_where_a_rule_that_the_command_meets_says_so(
     found = strict_rule(command, rules)
     assert found is not None
     assert found.sign is signed
+
+
+@pytest.mark.parametrize("signed", [(), (0,), (1,), (0, 1)])
+def test_script_that_is_too_involved_is_to_be_signed_where_any_rule_says_so(signed: tuple[int, ...]) -> None:
+    asking = [PrefixRule((frozenset({word}),), "prompt", sign=at in signed) for at, word in enumerate("ab")]
+    found = strict_rule(
+        ["bash", "-lc", "true " + "| true " * 20_000], [*asking, *ruling("forbidden", "allow")]
+    )
+    assert found is not None
+    assert (found.decision, found.sign) == ("prompt", bool(signed))
