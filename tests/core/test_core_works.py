@@ -190,16 +190,28 @@ def test_tool_that_only_reads_by_the_word_of_a_believed_server_is_not_asked_abou
     assert session(clock(read_only=True), approval_policy="untrusted").call("c1").phase is Phase.RUNNING
 
 
-def test_tool_of_a_server_approved_for_the_session_is_asked_about_with_other_arguments() -> None:
-    waiting = session(clock(), approval_policy="untrusted")
-    waiting.decides("c1", "approved_for_session")
-    waiting.finishes("c1")
-    waiting.asks_for("c2", "c3", name="mcp__time__now")
-    waiting.assessed("c2", clock())
-    assert waiting.call("c2").phase is Phase.RUNNING
-    waiting.finishes("c2")
-    waiting.assessed("c3", clock({"zone": "CET"}))
-    assert waiting.call("c3").phase is Phase.AWAITING_APPROVAL
+@pytest.mark.parametrize(
+    "other",
+    [
+        Mcp("time", "now", {"zone": "CET"}, "/w"),
+        Mcp("time", "now", {"zone": "UTC", "more": 1}, "/w"),
+        Mcp("time", "now", None, "/w"),
+        Mcp("time", "set", {"zone": "UTC"}, "/w"),
+        Mcp("clock", "now", {"zone": "UTC"}, "/w"),
+    ],
+)
+def test_approval_for_the_session_is_for_one_tool_of_one_server_with_its_arguments(other: Mcp) -> None:
+    given = {"zone": "UTC", "at": {"a": 1, "b": 2}}
+    for first, again in ((clock(), clock()), (clock(given), clock({"at": {"b": 2, "a": 1}, "zone": "UTC"}))):
+        waiting = session(first, approval_policy="untrusted")
+        waiting.decides("c1", "approved_for_session")
+        waiting.finishes("c1")
+        waiting.asks_for("c2", "c3", name="mcp__time__now")
+        waiting.assessed("c2", again)
+        assert waiting.call("c2").phase is Phase.RUNNING
+        waiting.finishes("c2")
+        waiting.assessed("c3", other)
+        assert waiting.call("c3").phase is Phase.AWAITING_APPROVAL
 
 
 @pytest.mark.parametrize("read_only", [False, True])

@@ -108,6 +108,12 @@ async def test_session_is_told_of_each_server_whether_it_is_ready() -> None:
     assert [each.full_name for each in made.offered(HERE)] == ["mcp__a__old", "mcp__c__old"]
 
 
+async def test_servers_of_a_folder_start_all_at_once() -> None:
+    heard = Heard()
+    await served("a", "b", "c").start("s", HERE, heard.report)
+    assert heard.starts[:3] == [("a", "starting"), ("b", "starting"), ("c", "starting")]
+
+
 async def test_server_that_is_disabled_is_not_started_and_its_call_says_so(wires: list[Wire]) -> None:
     made = served("a", enabled=False)
     assert (await made.start("s", HERE, Heard().report)).ready == ()
