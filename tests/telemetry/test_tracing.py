@@ -15,12 +15,18 @@ from typing import Any
 import pytest
 import uvicorn
 
-from orchestrator.core.settings import SessionFacts
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.calls import Phase
+from orchestrator.core.ids import SessionId
+from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.model.provider_errors import RetryableModelError
+from orchestrator.protocol import events as ev
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.runtime.runner import Ended
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.telemetry.listener import _Server
-from orchestrator.telemetry.tracing import SessionSpans, span_id, trace_id
+from orchestrator.telemetry.tracing import EndedSpan, SessionSpans, span_id, trace_id
 from orchestrator.wiring.worker_parts import running_worker
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
@@ -227,8 +233,8 @@ async def test_traces_hold_no_contents_unless_a_person_wants_them(harness: Harne
         await harness.say(session, SECRET)
         async with working(harness):
             await harness.until(session, "task_complete")
-        told = [span.to_json() for span in exporter.get_finished_spans()]
-        assert any(SECRET in span for span in told) is contents
+        shown = [span.to_json() for span in exporter.get_finished_spans()]
+        assert any(SECRET in span for span in shown) is contents
     spans = by_name(exporter)
     (task,), (call,) = spans["invoke_agent"], spans["execute_tool shell"]
     assert task.attributes["gen_ai.input.messages"] == task.attributes["gen_ai.output.messages"] == SECRET
@@ -270,8 +276,8 @@ async def test_task_whose_beginning_is_gone_begins_with_the_claim(harness: Harne
     harness.ports = replace(harness.ports, observer=tracing)
     async with working(harness):
         await harness.until(session, "task_complete")
-    (told,) = by_name(exporter)["invoke_agent"]
-    assert told.attributes["dendro.begin_unknown"] is True
+    (whole,) = by_name(exporter)["invoke_agent"]
+    assert whole.attributes["dendro.begin_unknown"] is True
 
 
 def test_tasks_of_an_agent_hang_under_what_made_it() -> None:
@@ -280,6 +286,80 @@ def test_tasks_of_an_agent_hang_under_what_made_it() -> None:
     assert SessionSpans(child)._origin() == span_id("p", "task", "t1")
     assert SessionSpans(helper)._origin() == span_id("p", "call", "t1", "c9")
     assert SessionSpans(SessionFacts())._origin() is None
+
+
+U1, C1, C2 = SubmissionId("u1"), CallId("c1"), CallId("c2")
+BEGUN = f.TaskBegun(U1, "user", TurnSettings("/w", "never", {"mode": "read-only"}, "gpt-5"))
+FIRST = f.RequestBegun(1, "turn", 1)
+ENDS: tuple[type[Any], ...] = (f.RequestRetried, f.RequestDelayed, f.RequestFailed, f.RequestStopped)
+
+
+def told(*entries: f.Fact | e.Entry, contents: bool = False) -> list[EndedSpan]:
+    """The spans that end with these entries of a log."""
+    spans = SessionSpans(SessionFacts(session_id=SessionId("s")), contents)
+    log = [each if isinstance(each, e.Entry) else e.fact(each) for each in entries]
+    return [span for at_ms, entry in enumerate(log) for span in spans.receive(entry, at_ms)]
+
+
+def call_item(call_id: str) -> e.Entry:
+    return e.item({"type": "function_call", "name": "shell", "arguments": "{}", "call_id": call_id})
+
+
+@pytest.mark.parametrize("ended", [f.RequestCompleted, *ENDS])
+def test_request_tells_each_kind_of_its_tokens_and_why_it_failed(ended: type[Any]) -> None:
+    usage = {"input_tokens": 100, "cached_input_tokens": 40, "output_tokens": 30}
+    end = ended(n=1, usage=usage | {"reasoning_output_tokens": 7})
+    chat = told(BEGUN, FIRST, end)[0]
+    assert {name: value for name, value in chat.attributes.items() if ".usage." in name} == {
+        "gen_ai.usage.input_tokens": 100,
+        "gen_ai.usage.cache_read.input_tokens": 40,
+        "gen_ai.usage.output_tokens": 30,
+        "gen_ai.usage.reasoning.output_tokens": 7,
+    }
+    assert chat.error == ("" if ended is f.RequestCompleted else end.outcome)
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed", "interrupted", "replaced", "canceled"])
+def test_task_and_the_calls_that_it_cuts_short_tell_how_it_ended(outcome: Any) -> None:
+    asked = (call_item("c1"), f.CallMoved(C1, Phase.RUNNING), call_item("c2"))
+    cut, turn, task = told(BEGUN, FIRST, *asked, f.CallMoved(C1, Phase.DONE), f.TaskEnded(outcome))[1:]
+    assert (cut.name, cut.attributes["gen_ai.tool.call.id"], cut.error) == (
+        "execute_tool shell",
+        "c2",
+        outcome,
+    )
+    assert (turn.name, turn.error) == ("turn", "")
+    assert task.attributes["dendro.task.outcome"] == outcome
+    assert task.error == ("" if outcome == "completed" else outcome)
+
+
+def test_each_call_that_is_closed_with_others_is_a_failure_and_one_that_is_done_is_none() -> None:
+    asked = (call_item("c1"), call_item("c2"), call_item("c3"))
+    spans = told(BEGUN, FIRST, *asked, f.CallMoved(CallId("c3"), Phase.DONE), f.CallsClosed((C1, C2)))
+    errors = {str(span.attributes["gen_ai.tool.call.id"]): span.error for span in spans}
+    assert errors == {"c3": "", "c1": "closed", "c2": "closed"}
+
+
+def test_each_content_is_cut_and_the_first_words_of_a_person_are_the_tasks() -> None:
+    long = "x" * 5_000
+    answer = {"type": "function_call_output", "call_id": "c1", "output": long}
+    asked = {"type": "function_call", "name": "shell", "arguments": long, "call_id": "c1"}
+    call, _, task = told(
+        BEGUN,
+        e.event("u1", ev.UserMessage(message=long)),
+        e.event("u1", ev.UserMessage(message="more")),
+        FIRST,
+        e.item(asked),
+        e.item(answer),
+        f.CallMoved(C1, Phase.DONE),
+        e.event("u1", ev.TaskComplete(last_agent_message=long)),
+        f.TaskEnded("completed"),
+        contents=True,
+    )
+    names = ("arguments", "result")
+    assert [call.attributes[f"gen_ai.tool.call.{name}"] for name in names] == [long[:4_096]] * 2
+    ends = (task.attributes["gen_ai.input.messages"], task.attributes["gen_ai.output.messages"])
+    assert ends == (long[:4_096], long[:4_096])
 
 
 def test_ids_tell_all_sessions_and_keys_apart() -> None:

@@ -8,12 +8,14 @@ from dataclasses import replace
 
 import pytest
 
-from orchestrator.broker.records import Claim, Claimed
+from orchestrator.broker.records import Claim, Claimed, Settlement, Spend
 from orchestrator.config_keys import WorkerSettings
 from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.calls import Phase
 from orchestrator.core.facts import CallMoved, TaskEnded
 from orchestrator.core.ids import AgentId, SessionId, TreeId
+from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import State
 from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.protocol.events import CodexErrorKind
@@ -241,3 +243,86 @@ def test_worker_counts_what_its_supervisor_killed() -> None:
         found["dendro_supervisor_kills_total", "killed"],
         found["dendro_supervisor_kills_total", "timeout"],
     ) == (2, 1)
+
+
+STATE = State(settings=TurnSettings("/w", "never", {"mode": "read-only"}, "gpt-5"))
+USED = {
+    "input_tokens": 100,
+    "cached_input_tokens": 40,
+    "output_tokens": 30,
+    "reasoning_output_tokens": 7,
+    "total_tokens": 130,
+}
+
+
+def step(*facts: f.Fact, spent: tuple[Settlement, ...] = ()) -> CommittedStep:
+    """A step of the claimed session that says these facts."""
+    return CommittedStep(CLAIM, STATE, STATE, tuple(map(e.fact, facts)), spent, 0, 0, 0.001)
+
+
+def working() -> tuple[Metrics, WorkMetrics, list[float]]:
+    """The metrics of a worker that holds a session, and the time of its clock."""
+    metrics, now = Metrics("1"), [0.0]
+    work = WorkMetrics(metrics, lambda: now[0])
+    work.claimed(claimed())
+    return metrics, work, now
+
+
+@pytest.mark.parametrize(
+    "ended", [f.RequestCompleted, f.RequestRetried, f.RequestDelayed, f.RequestFailed, f.RequestStopped]
+)
+def test_tokens_are_counted_as_providers_bill_them_however_their_request_ended(ended: type) -> None:
+    metrics, work, _ = working()
+    for number in (1, 2):
+        work.committed(step(ended(n=number, usage=USED)))
+    found = figures(metrics.page())
+    counted = {key[1:]: value for key, value in found.items() if key[0] == "dendro_model_tokens_total"}
+    assert counted == {
+        ("input", "gpt-5"): 120,
+        ("cached_input", "gpt-5"): 80,
+        ("output", "gpt-5"): 60,
+        ("reasoning_output", "gpt-5"): 14,
+    }
+
+
+def test_cost_of_requests_is_counted_in_dollars_and_an_unseen_end_costs_nothing_known() -> None:
+    metrics, work, _ = working()
+    seen = (Settlement("r1", Spend(cost=1_500_000)), Settlement("r2", Spend(cost=250_000)))
+    for spent in (seen, (Settlement("r3", None),), (Settlement("r4", Spend(cost=1_000_000)),)):
+        work.committed(step(spent=spent))
+    assert figures(metrics.page())["dendro_model_cost_dollars_total", "gpt-5"] == 2.75
+
+
+def test_each_request_has_its_own_time_to_the_first_event_and_to_its_end() -> None:
+    metrics, work, now = working()
+    for number, (first, end) in enumerate(((1.0, 5.0), (2.0, 3.0)), 1):
+        work.streamed(STATE_OF_CLAIM, "sent")
+        now[0] += first
+        work.streamed(STATE_OF_CLAIM, "coming")
+        now[0] += end - first
+        for moment in ("coming", "completed"):
+            work.streamed(STATE_OF_CLAIM, moment)
+        now[0] += 0.5
+        work.committed(step(f.RequestCompleted(n=number)))
+    found = figures(metrics.page())
+    assert found["dendro_first_token_seconds_sum", "gpt-5"] == 1 + 2
+    assert found["dendro_model_request_seconds_sum", "gpt-5", "completed"] == 5 + 3 + 2 * 0.5
+    assert found["dendro_response_to_commit_seconds_sum",] == 2 * 0.5
+
+
+STATE_OF_CLAIM = replace(STATE, facts=replace(STATE.facts, session_id=CLAIM.session))
+
+
+async def test_each_pool_of_a_worker_has_figures_of_its_own(harness: Harness) -> None:
+    metrics = Metrics("1")
+    session = await harness.session()
+    await harness.say(session)
+    pools = ("before", POOL, "behind")
+    await FleetMetrics(metrics, harness.broker, pools, time.monotonic).look()
+    found = figures(metrics.page())
+    assert [found["dendro_queue_depth", pool] for pool in pools] == [0, 1, 0]
+    await harness.claimed(session)
+    await FleetMetrics(metrics, harness.broker, pools, time.monotonic).look()
+    found = figures(metrics.page())
+    assert [found["dendro_sessions_leased", pool] for pool in pools] == [0, 1, 0]
+    assert [found["dendro_queue_depth", pool] for pool in pools] == [0, 0, 0]
