@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from functools import cache
-from itertools import permutations
+from itertools import combinations, permutations
 from pathlib import Path
 
 import pytest
@@ -65,6 +65,50 @@ def test_files_of_a_portable_folder_have_only_so_many_bytes_together(guide: Guid
     assert found == "\n\n".join(["ä" * 500, "x" * 24])
 
 
+NAMES = ("AGENTS.override.md", "AGENTS.md", "CLAUDE.md", "README.md")
+SOME = [some for count in range(len(NAMES) + 1) for some in combinations(NAMES, count)]
+
+
+def test_files_of_a_portable_folder_stand_in_for_each_other_as_those_of_a_folder_here(
+    repository: Path, guide: Guide
+) -> None:
+    below = repository / "sub"
+    below.mkdir()
+    for outer, inner in zip(SOME, reversed(SOME), strict=True):
+        contents = {name: f"outer {name}".encode() for name in outer}
+        contents |= {f"sub/{name}": f"inner {name}".encode() for name in inner}
+        for path, content in contents.items():
+            (repository / path).write_bytes(content)
+        here = guide.docs.of_folder(below, pytest.fail, top=str(repository))
+        assert guide.docs.of_contents(["", "sub"], contents) == here
+        first = [f"outer {outer[0]}"] if outer else []
+        assert here == ("\n\n".join([*first, *([f"inner {inner[0]}"] if inner else [])]) or None)
+        for path in contents:
+            (repository / path).unlink()
+
+
+@pytest.mark.parametrize("place", ["keys", "copies"])
+def test_link_inside_of_a_repository_to_what_is_hidden_from_commands_tells_nothing(
+    repository: Path, home: Path, place: str
+) -> None:
+    """A person's archive, copies or keys may lie in the very repository that an agent works in."""
+    hidden = tuple(repository / name for name in ("keys", "copies"))
+    for folder in hidden:
+        write(folder, "planted", body="swordfish-4711\n")
+    (repository / "AGENTS.md").symlink_to(repository / place / "planted/SKILL.md")
+    (repository / ".agents/skills").mkdir(parents=True)
+    (repository / ".agents/skills/linked").symlink_to(repository / place / "planted")
+    (repository / ".dendro").mkdir()
+    (repository / ".dendro/skills").symlink_to(repository / place)
+    skills = Skills(home, home.parent / "anna", home.parent / "etc", hidden)
+    guide = Guide(ProjectDocs(home, 1024, hidden=hidden), skills)
+    assert guide.first(repository).text is None
+    assert guide.further(str(repository), []).text is None
+    listed = skills.listed(str(repository))
+    assert listed.skills == ()
+    assert len(listed.errors) == 2
+
+
 def test_bytes_that_are_no_text_count_as_what_stands_for_them(repository: Path, guide: Guide) -> None:
     (repository / "sub").mkdir()
     (repository / "AGENTS.md").write_bytes(b"\xff" * 1000)
@@ -115,6 +159,23 @@ def test_link_that_leads_out_of_a_repository_tells_no_model_of_a_persons_file(
         in (warning)
     )
     assert "id_rsa" not in warning
+
+
+def test_session_is_warned_of_each_link_that_leads_out_of_its_repository(
+    repository: Path, guide: Guide, tmp_path: Path
+) -> None:
+    below = repository / "sub/deep"
+    below.mkdir(parents=True)
+    links = [repository / "AGENTS.md", repository / "sub/AGENTS.override.md", below / "CLAUDE.md"]
+    for link in links:
+        link.symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "elsewhere").write_text("swordfish-4711")
+    (repository / "sub/AGENTS.md").write_text("ours")
+    told = guide.first(below)
+    assert told.text == "ours"
+    assert [warning.partition(" was left out")[0] for warning in told.warnings] == [
+        str(each) for each in links
+    ]
 
 
 def test_link_that_stays_inside_of_a_repository_tells_what_it_leads_to(
