@@ -229,6 +229,37 @@ def test_empty_variable_counts_as_not_set(load: Load) -> None:
     assert load('model = "file"', {"DENDRO_MODEL": ""}).session_defaults.model == "file"
 
 
+USUAL = (
+    "OPENAI_API_KEY",
+    "OPENAI_BASE_URL",
+    "SSL_CERT_FILE",
+    "DENDRO_HOME",
+    "XDG_DATA_HOME",
+    "XDG_RUNTIME_DIR",
+)
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
+
+def test_each_empty_variable_counts_as_not_set(load: Load) -> None:
+    file = '[model_providers.openai]\nenv_http_headers = { A = "OF_A" }\n[mcp_servers.x]\nurl = "https://x"\n'
+    file += 'bearer_token_env_var = "OF_X"\nenv_http_headers = { B = "OF_B" }\n'
+    names = [
+        *map(variable, known_paths()),
+        *USUAL,
+        *PROXIES,
+        *map(str.upper, PROXIES),
+        "OF_A",
+        "OF_B",
+        "OF_X",
+    ]
+    none, empty = load(file), load(file, dict.fromkeys(names, ""))
+    assert empty.without_secrets() == none.without_secrets()
+    assert (empty.warnings, empty.home, empty.host.runtime_dir) == ((), none.home, None)
+    (server,), provider = empty.mcp_servers.values(), empty.model.providers["openai"]
+    assert (provider.api_key, provider.secret_headers) == (None, {})
+    assert (server.bearer_token, server.secret_headers) == (None, {})
+
+
 def test_every_key_has_a_variable_of_its_own() -> None:
     variables = [variable(path) for path in known_paths()]
     assert len(variables) == len(set(variables))
@@ -519,6 +550,24 @@ def test_unknown_key_is_a_warning_that_guesses_what_was_meant(load: Load, folder
         f"{folder / 'dendro.toml'}: tui has no effect here",
         "environment: unknown variable DENDRO_MODLE (did you mean DENDRO_MODEL?)",
     )
+
+
+TABLES = ("", "worker.", "shell_environment_policy.", "model_providers.openai.", "mcp_servers.x.", "agents.")
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_unknown_key_is_named_with_its_source_wherever_it_stands(
+    table: str, load: Load, folder: Path
+) -> None:
+    """In the own file, in a chosen profile, behind `-c`: whoever mistypes a key hears of it."""
+    place, server = str(folder / "dendro.toml"), 'mcp_servers.x.command = "true"\n'
+    stated = load(f"{table}zzzzz = 1\n{server}")
+    profile = load(f'profile = "p"\n{server}profiles.p.{table}zzzzz = 1\nprofiles.q.{table}yyyyy = 1\n')
+    typed = load(server, overrides=[f"{table}zzzzz=1"])
+    for found, where in ((stated, place), (profile, f"{place} [profiles.p]"), (typed, "-c")):
+        assert [told.partition(" (did you mean")[0] for told in found.warnings] == [
+            f"{where}: unknown key {table}zzzzz"
+        ]
 
 
 def test_profiles_that_were_not_chosen_are_not_judged(load: Load) -> None:

@@ -477,16 +477,18 @@ def test_doctor_names_what_an_mcp_server_lacks_and_starts_none(load: Load, tmp_p
     assert not made.exists()
 
 
-def test_rule_file_with_an_error_is_shown_with_its_line(load: Load) -> None:
+def test_each_rule_file_with_an_error_is_shown_with_its_line(load: Load) -> None:
     found = load()
     assert list(judge_rules(found)) == []
     (found.home / "rules").mkdir(parents=True)
     (found.home / "rules" / "a.rules").write_text("prefix_rule(pattern=['a'])\nprefix_rule(pattern=['b'])")
     (found.home / "rules" / "b.rules").write_text("\nnonsense")
+    (found.home / "rules" / "c.rules").write_text("prefix_rule()")
     shown = [(each.level, each.detail) for each in judge_rules(found)]
-    assert [level for level, _ in shown] == ["warn", "ok"]
-    assert f"{found.home}/rules/b.rules: line 2: " in shown[0][1]
-    assert shown[1][1] == "2 rules about commands"
+    assert [level for level, _ in shown] == ["warn", "warn", "ok"]
+    for (_, detail), place in zip(shown, ("b.rules: line 2", "c.rules: line 1"), strict=False):
+        assert f"{found.home}/rules/{place}: " in detail
+    assert shown[2][1] == "2 rules about commands"
 
 
 # --- keys of packs

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import stat
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from keyring.backend import KeyringBackend
@@ -11,7 +13,7 @@ from keyring.errors import KeyringLocked
 
 from orchestrator.config_keys import ProviderSettings, Secret
 from orchestrator.model.credentials import ApiKey, CredentialError, CredentialStore, Tokens
-from orchestrator.model.model_client import ModelClients
+from orchestrator.model.model_client import HttpBudget, ModelClient, ModelClients
 from orchestrator.model.provider_errors import FatalKind, FatalModelError
 
 KEY = Secret("sk-of-nobody")
@@ -111,6 +113,32 @@ async def test_requests_carry_the_key_of_whoever_has_signed_in_last() -> None:
     for key in ("one", "two"):
         client.use_key(await models._login_key("x"))
         assert client._fixed_headers()["Authorization"] == f"Bearer {key}"
+    await models.aclose()
+
+
+async def test_sign_in_is_sent_whatever_key_the_environment_holds_and_to_its_own_provider_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    sent: list[tuple[str, str]] = []
+
+    async def asked(client: ModelClient, prompt: object, budget: object) -> AsyncIterator[object]:
+        sent.append((client.provider.id, client._fixed_headers()["Authorization"]))
+        yield None
+
+    monkeypatch.setattr(ModelClient, "stream", asked)
+    keys = iter((Secret("one"), Secret("two")))
+
+    async def signed_in() -> Secret | None:
+        return next(keys)
+
+    held = {"env_key": "K", "api_key": Secret("of-the-environment")}
+    by_login = provider().model_copy(update=held)
+    by_key = ProviderSettings(id="y", base_url="http://y/v1").model_copy(update=held)
+    models = ModelClients({"x": by_login, "y": by_key}, signed_in=signed_in)
+    for name in ("x", "y", "x", "y"):
+        assert [event async for event in models.stream(name, cast(Any, None), HttpBudget(0))] == [None]
+    kept = ("y", "Bearer of-the-environment")
+    assert sent == [("x", "Bearer one"), kept, ("x", "Bearer two"), kept]
     await models.aclose()
 
 

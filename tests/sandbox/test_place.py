@@ -166,9 +166,13 @@ def test_machine_without_bubblewrap_runs_no_command_of_a_portable_folder(place: 
 
 
 @pytest.mark.parametrize("root", ["/data", "../elsewhere", "/home"])
-def test_writable_root_outside_of_the_folder_is_refused(place: Place, root: str) -> None:
-    with pytest.raises(InvalidPolicy, match="would be lost"):
-        resolve({**WRITABLE, "writable_roots": [root]}, place.here, None, place=place)
+@pytest.mark.parametrize("before", [[], ["sub"], ["sub", "."]])
+def test_writable_root_outside_of_the_folder_is_refused(place: Place, root: str, before: list[str]) -> None:
+    for roots in ([*before, root], [root, *before]):
+        with pytest.raises(InvalidPolicy, match="would be lost"):
+            resolve({**WRITABLE, "writable_roots": roots}, place.here, None, place=place)
+    inside = resolve({**WRITABLE, "writable_roots": before}, place.here, None, place=place)
+    assert inside.writable_roots == (place.here, place.temporary)
 
 
 def test_tmp_stays_closed_where_the_policy_says_so(place: Place) -> None:

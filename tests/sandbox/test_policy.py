@@ -341,3 +341,22 @@ def test_trusted_place_that_is_a_link_to_nowhere_is_guarded_where_something_coul
     (cwd / "dendro.toml").symlink_to(target)
     found = resolve(workspace(), cwd, None, trusted=[cwd / "dendro.toml"])
     assert (target in found.missing) is there
+
+
+@pytest.mark.parametrize("shift", range(4))
+def test_settings_of_every_root_are_not_written_where_they_are_there_or_were_trusted(
+    tmp_path: Path, shift: int
+) -> None:
+    kinds = ("none", "there", "trusted", "trusted and there")
+    roots = {tmp_path / name: kinds[(at + shift) % 4] for at, name in enumerate(("cwd", "extra", "more"))}
+    for root, kind in roots.items():
+        root.mkdir()
+        if "there" in kind:
+            (root / "dendro.toml").write_text("model = 'x'")
+    policy = workspace(writable_roots=[str(root) for root in [*roots][1:]])
+    trusted = [root / "dendro.toml" for root, kind in roots.items() if "trusted" in kind]
+    found = resolve(policy, tmp_path / "cwd", None, trusted=trusted)
+    for root, kind in roots.items():
+        assert found.may_write(root / "file")
+        assert found.may_write(root / "dendro.toml") is (kind == "none"), (root, kind)
+        assert (root / "dendro.toml" in found.missing) is (kind == "trusted")

@@ -34,6 +34,11 @@ def test_job_without_a_policy_gets_the_worker_s_own() -> None:
         ({"mode": "workspace-write", "network_access": True}, "network_access"),
         ({"mode": "workspace-write", "writable_roots": ["/elsewhere"]}, "writable_roots"),
         ({"mode": "workspace-write", "writable_roots": [".."]}, "writable_roots"),
+        (
+            {"mode": "workspace-write", "writable_roots": ["out", "/work/space", "/elsewhere"]},
+            "writable_roots",
+        ),
+        ({"mode": "workspace-write", "writable_roots": ["/elsewhere", "out"]}, "writable_roots"),
     ],
 )
 def test_job_that_asks_for_more_than_the_worker_gives_is_refused_with_the_setting(
