@@ -124,7 +124,7 @@ class SimTools:
     async def abandon(self, claim: str) -> None:
         await self.processes.abandon(claim)
 
-    async def of_servers(self, state: State) -> dict[str, McpTool]:
+    async def of_servers(self, state: State, server: str | None = None) -> dict[str, McpTool]:
         return {}
 
     def specs(self, state: State) -> Sequence[Item]:

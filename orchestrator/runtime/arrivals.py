@@ -28,7 +28,6 @@ from orchestrator.core.history import Item, check_image_url
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.core.state import State
-from orchestrator.mcp.server_records import PREFIX
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (
     ImageInput,
@@ -350,8 +349,8 @@ def _budget(answer: Refused) -> dict[str, Any]:
 # the same content.
 
 
-Servers = Callable[[], Awaitable[Iterable[str]]]
-"""Asks for the full names of the tools of the folder's MCP servers."""
+Servers = Callable[[str], Awaitable[Iterable[str]]]
+"""Asks for the full names of the tools of one of the folder's MCP servers."""
 APP = "app://"
 MOST_TOOLS = 64
 MOST_SKILLS = 16
@@ -420,17 +419,16 @@ class _Reader:
 
     async def _tools(self, item: MentionInput) -> list[str]:
         """The tools of the MCP server that an app stands for; none if there is no such server."""
-        prefix = f"{PREFIX}{item.path.removeprefix(APP)}__"
         if not item.path.startswith(APP):
             return []
         try:
             async with asyncio.timeout(PATIENCE_S):
-                names = await self._servers()
+                names = await self._servers(item.path.removeprefix(APP))
         except Exception as error:
             # Without its tools it is an unknown app: the person is warned, and the rest is done.
             log.warning("the tools of %s could not be listed", item.path, exc_info=error)
             return []
-        return [name for name in names if name.startswith(prefix)][:MOST_TOOLS]
+        return list(names)[:MOST_TOOLS]
 
     async def _skill(self, item: SkillInput) -> Item:
         self._skills += 1

@@ -218,8 +218,11 @@ class Tools(Protocol):
         """Lets go of what was made ready for a session that this worker gives back."""
         ...
 
-    async def of_servers(self, state: State) -> dict[str, McpTool]:
-        """The tools of the MCP servers of the session's folder, by the names that models call them by."""
+    async def of_servers(self, state: State, server: str | None = None) -> dict[str, McpTool]:
+        """The tools of the MCP servers of the session's folder, by the names that models call them by.
+
+        `server`: those of the one of this name alone.
+        """
         ...
 
     def specs(self, state: State) -> Sequence[Item]:

@@ -304,9 +304,13 @@ class McpToolbox:
             for name, version, tools in self._servers.known(_folder(state))
         )
 
-    async def listed(self, state: State) -> dict[str, Tool]:
-        """All tools of the folder's servers by their full names, as their servers describe them."""
-        return {each.full_name: each.tool.record for each in await self._servers.up(_folder(state))}
+    async def listed(self, state: State, server: str | None = None) -> dict[str, Tool]:
+        """The tools of the folder's servers by their full names, as their servers describe them.
+
+        `server`: those of the one of this name alone.
+        """
+        up = await self._servers.up(_folder(state))
+        return {each.full_name: each.tool.record for each in up if server in (None, each.tool.server)}
 
     def release(self, session: str) -> None:
         """Ends the session's hold on its servers."""

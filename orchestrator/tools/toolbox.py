@@ -88,9 +88,9 @@ class Toolbox:
         if self._mcp is not None:
             self._mcp.release(session)
 
-    async def of_servers(self, state: State) -> dict[str, McpTool]:
-        """The tools of the MCP servers of the session's folder, by their full names."""
-        return await self._mcp.listed(state) if self._mcp is not None else {}
+    async def of_servers(self, state: State, server: str | None = None) -> dict[str, McpTool]:
+        """The tools of the MCP servers of the session's folder, or of one of them, by their full names."""
+        return await self._mcp.listed(state, server) if self._mcp is not None else {}
 
     @property
     def parallel_safe(self) -> frozenset[str]:

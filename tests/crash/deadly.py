@@ -99,8 +99,8 @@ class DeadlyTools:
     def release(self, session: SessionId) -> None:
         self._inner.release(session)
 
-    async def of_servers(self, state: State) -> dict[str, McpTool]:
-        return await self._inner.of_servers(state)
+    async def of_servers(self, state: State, server: str | None = None) -> dict[str, McpTool]:
+        return await self._inner.of_servers(state, server)
 
     def specs(self, state: State) -> Sequence[Item]:
         return self._inner.specs(state)

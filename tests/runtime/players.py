@@ -129,7 +129,7 @@ class ScriptedTools:
     def release(self, session: SessionId) -> None:
         """Held nothing."""
 
-    async def of_servers(self, state: State) -> dict[str, McpTool]:
+    async def of_servers(self, state: State, server: str | None = None) -> dict[str, McpTool]:
         return {}
 
     def specs(self, state: State) -> Sequence[Item]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -14,13 +15,16 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client
 from orchestrator.instructions.skills import Instructions
+from orchestrator.mcp.server_records import OfferedTool, ServerTool, named
 from orchestrator.protocol import ops
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.mcp import Tool
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime import machine_files
 from orchestrator.runtime.machine_files import NoFiles
 from orchestrator.runtime.runner import Ended
+from orchestrator.tools.mcp_tools import McpToolbox
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import Harness
@@ -488,37 +492,56 @@ async def test_skill_is_read_and_a_client_cannot_write_it(harness: Harness, shel
     assert ("skill", "/tmp", "/s/SKILL.md") in shelf.asked
 
 
-@pytest.mark.parametrize(
-    ("path", "tools", "warned"),
-    [
-        ("app://notes", ["mcp__notes__add", "mcp__other__add"], False),
-        ("app://notes", ["mcp__notes2__add"], True),
-        ("/notes", ["mcp__/notes__add"], True),
-        ("app://notes", None, True),
-    ],
-)
-async def test_mention_stands_for_the_server_of_its_name(
-    path: str,
-    tools: list[str] | None,
-    warned: bool,
-    harness: Harness,
-    shelf: Shelf,
-    monkeypatch: pytest.MonkeyPatch,
+NOTES = ("notes", "notes2", "my notes", "notes.v1", "a", "a__b", "x" * 64)
+
+
+@pytest.mark.parametrize("name", NOTES)
+async def test_mention_stands_for_the_server_of_its_name_and_for_no_other(
+    name: str, harness: Harness, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def of_servers(state: object) -> Any:
-        if tools is None:
+    tools = [
+        ServerTool(server, tool, "", {}, Tool(name=tool, input_schema={}))
+        for server in NOTES
+        for tool in ("add", "b__add", "t" * 80)
+    ]
+    offered = named(tools)
+
+    class Up:
+        """Servers that have started."""
+
+        async def up(self, cwd: Path) -> Sequence[OfferedTool]:
+            return offered
+
+    monkeypatch.setattr(harness.tools, "of_servers", McpToolbox(cast(Any, Up())).listed)
+    session = await harness.session()
+    await harness.submit(session, items({"type": "mention", "name": name, "path": f"app://{name}"}))
+    await harness.run(session)
+    said = str(harness.models.prompts[0].input)
+    told = {each.full_name for each in offered if re.search(rf"\b{re.escape(each.full_name)}(?![\w-])", said)}
+    assert f"@{name}" in said
+    assert told == {each.full_name for each in offered if each.tool.server == name}
+    assert await answers(harness, session, "warning") == []
+
+
+@pytest.mark.parametrize(
+    ("path", "fails"), [("app://other", False), ("/notes", False), ("app://notes", True)]
+)
+async def test_mention_of_no_server_is_a_warning_and_stays_in_the_text(
+    path: str, fails: bool, harness: Harness, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def of_servers(state: object, server: str | None = None) -> Any:
+        if fails:
             raise RuntimeError("no server came up")
-        return dict.fromkeys(tools)
+        return {"mcp__notes__add": None} if server == "notes" else {}
 
     monkeypatch.setattr(harness.tools, "of_servers", of_servers)
     session = await harness.session()
     await harness.submit(session, items({"type": "mention", "name": "notes", "path": path}))
     await harness.run(session)
     said = str(harness.models.prompts[0].input)
-    assert "@notes" in said
-    assert ("mcp__notes__add" in said, "mcp__other__add" in said) == (not warned, False)
-    warnings = await answers(harness, session, "warning")
-    assert [path in warning["message"] for warning in warnings] == ([True] if warned else [])
+    assert ("@notes" in said, "mcp__notes__add" in said) == (True, False)
+    (warning,) = await answers(harness, session, "warning")
+    assert path in warning["message"]
 
 
 async def test_op_names_only_so_many_skills(harness: Harness, shelf: Shelf) -> None:
