@@ -10,8 +10,9 @@ import pytest
 
 from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.settings import SessionFacts
+from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring.new_sessions import Workspace, forked_birth, new_birth
+from orchestrator.wiring.new_sessions import forked_birth, new_birth
 from tests.settings_at_work import TREE, session
 
 SWITCHES = {

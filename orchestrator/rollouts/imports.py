@@ -241,7 +241,10 @@ def _packs_in(entry: Entry) -> list[Pack]:
 
 OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path", "imported_from")
 """Facts that are set when a session is created, and anew when it is imported."""
-OWNERS_FACTS = ("tree_rules", "web_search", "view_image", "unified_exec", "agents")
+OWNERS_FACTS = (
+    *("tree_rules", "agents", "web_search", "view_image", "update_plan", "apply_patch", "patch_freeform"),
+    *("unified_exec", "client_tools"),
+)
 """Facts that are the person's own where a stranger's file says otherwise."""
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import orjson
@@ -11,9 +11,10 @@ import pytest
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.chain import ChainKey
+from orchestrator.core.client_tools import ClientTool, ClientTools
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
-from orchestrator.core.settings import FolderSetup, PortableFolder, TreeRules, TurnSettings
+from orchestrator.core.settings import FolderSetup, PortableFolder, SessionFacts, TreeRules, TurnSettings
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, Header, read_rollout
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import, renamed
@@ -295,6 +296,29 @@ async def test_full_export_of_a_stranger_permits_nothing(kept: Kept) -> None:
     vouched = planned(lines).state
     assert (vouched.approved, vouched.granted_roots) == (frozenset({"the key of a command"}), ("/etc",))
     assert vouched.settings == FREE
+
+
+BROUGHT = ClientTools("a program", 60_000, (ClientTool("look", "", '{"type":"object"}'),))
+OFFERED: dict[str, tuple[Any, Any]] = {
+    **{spec.name: (False, True) for spec in fields(SessionFacts) if spec.type in ("bool", bool)},
+    "client_tools": (None, BROUGHT),
+    "tree_rules": (TreeRules(), TreeRules(slots=1_000)),
+}
+"""The limits of a tree and the tools that a model is offered, each in two ways."""
+
+
+@pytest.mark.parametrize("theirs", [0, 1])
+async def test_tools_that_are_offered_in_a_strangers_session_are_the_importers(
+    kept: Kept, theirs: int
+) -> None:
+    said_there, own = ({name: both[at] for name, both in OFFERED.items()} for at in (theirs, 1 - theirs))
+    lines = await kept.file(await kept.has(said("go"), **said_there))
+    who = careful()
+    plan = planned(lines, replace(who, facts=replace(who.facts, **own)))
+    for name, wanted in own.items():
+        assert getattr(plan.facts, name) == getattr(plan.state.facts, name) == wanted, name
+    for name, wanted in said_there.items():
+        assert getattr(planned(lines).facts, name) == wanted, name
 
 
 async def test_work_under_way_in_a_strangers_file_is_refused(kept: Kept) -> None:
