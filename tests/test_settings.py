@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from orchestrator import config_keys
 from orchestrator.config_keys import ModelPrice
 from orchestrator.home import data_home, user_home
 from orchestrator.settings import (
@@ -21,7 +22,7 @@ from orchestrator.settings import (
     TrustList,
     load_settings,
 )
-from orchestrator.settings.sources import known_paths, variable
+from orchestrator.settings.sources import KEYED_RECORDS, known_paths, variable
 
 Load = Callable[..., Settings]
 
@@ -313,6 +314,10 @@ def test_instructions_come_from_a_file_or_from_the_key(load: Load, folder: Path)
     assert load('model_instructions_file = "prompt.md"').session_defaults.base_instructions == "Be brief.\n"
     both = 'base_instructions = "Here."\nexperimental_instructions_file = "prompt.md"'
     assert load(both).session_defaults.base_instructions == "Here."
+    for key in ("model_instructions_file", "experimental_instructions_file"):
+        for file, override in ((f'{key} = "prompt.md"', ""), ("", f"{key}=prompt.md")):
+            found = load(file, overrides=[override] if override else ())
+            assert (found.session_defaults.base_instructions, found.warnings) == ("Be brief.\n", ())
     with pytest.raises(SettingsError, match="model_instructions_file"):
         load('model_instructions_file = "missing.md"')
 
@@ -469,6 +474,40 @@ def test_secret_is_not_in_the_error_about_it(load: Load) -> None:
     with pytest.raises(SettingsError) as refused:
         load(environ={"DENDRO_CHAIN_SECRET": "hush" * 20, "DENDRO_CHAIN_KEY_ID": "k1"})
     assert "hush" not in str(refused.value)
+
+
+NAMED: dict[type[config_keys.Table], str] = {
+    config_keys.ProviderSettings: "model_providers.x",
+    config_keys.McpServerSettings: "mcp_servers.x",
+}
+HIDDEN = [
+    (
+        f"{NAMED[record]}.{name}" if record in NAMED else spec.key or name,
+        str(record.model_fields[name].annotation),
+    )
+    for record in (*KEYED_RECORDS, *NAMED)
+    for name, spec in config_keys.settings_of(record)
+    if not record.model_fields[name].repr
+]
+"""The keys whose values may be secrets, and their types."""
+
+
+@pytest.mark.parametrize(("key", "type"), HIDDEN, ids=[key for key, _ in HIDDEN])
+def test_value_that_may_be_a_secret_is_in_no_error_and_no_warning_about_it(
+    key: str, type: str, load: Load
+) -> None:
+    table, name = ("", "") if key.count(".") < 2 else (key.rpartition(".")[0], "base_url")
+    name = "url" if table.startswith("mcp_servers") else name
+    server = f'{table}.{name} = "https://x"\n' if table else ""
+    unusable = ['["hush-1"]', '{ hush-2 = "hush-3" }', '{ a = ["hush-4"] }', '{ a = { b = "hush-5" } }']
+    for value in unusable[2:] if "Mapping" in type else unusable:
+        for file, overrides in ((f"{server}{key} = {value}", []), (server, [f"{key}={value}"])):
+            try:
+                said = str(load(file, overrides=overrides).warnings)
+            except SettingsError as error:
+                said = str(error)
+            assert key.rpartition(".")[2] in said
+            assert "hush" not in said.replace("hush-2", "")
 
 
 def test_usual_variables_set_the_openai_provider(load: Load) -> None:

@@ -31,6 +31,7 @@ from orchestrator.settings.folder_trust import FolderConfig
 from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError
 from orchestrator.settings.sources import (
     INSTRUCTIONS_FILES,
+    KEYED_RECORDS,
     SHARED_RETRY_KEYS,
     SettingsSources,
     gather,
@@ -700,7 +701,34 @@ def _shown(found: Found) -> str:
 
 
 def _error(path: KeyPath, found: Found, shown: str, allowed: str) -> SettingsError:
-    hidden = path[0] == "webhook" or any(
-        part in {"set", "env"} or "secret" in part or "headers" in part for part in path
+    return SettingsError(
+        found.origin.where, ".".join(path), HIDDEN if _may_be_secret(path) else shown, allowed
     )
-    return SettingsError(found.origin.where, ".".join(path), "(hidden)" if hidden else shown, allowed)
+
+
+_OF_NAMES: Mapping[str, type[config_keys.Table]] = {
+    "model_providers": config_keys.ProviderSettings,
+    "mcp_servers": config_keys.McpServerSettings,
+}
+_ANY_NAME = "*"
+
+
+def _may_be_secret(path: KeyPath) -> bool:
+    """Whether a value there, or a part of it, may be a secret: a person may hand an error on."""
+    if path[0] == "webhook" or any(part == "set" or "secret" in part or "headers" in part for part in path):
+        return True
+    place = (path[0], _ANY_NAME, *path[2:]) if path[0] in _OF_NAMES else path
+    return any(place[: len(key)] == key for key in _hidden_keys())
+
+
+@cache
+def _hidden_keys() -> frozenset[KeyPath]:
+    """The keys whose values are kept from `repr`."""
+    records: list[tuple[KeyPath, type[config_keys.Table]]] = [((), record) for record in KEYED_RECORDS]
+    records += [((table, _ANY_NAME), record) for table, record in _OF_NAMES.items()]
+    return frozenset(
+        (*above, *(spec.key or name).split("."))
+        for above, record in records
+        for name, spec in config_keys.settings_of(record)
+        if not record.model_fields[name].repr
+    )

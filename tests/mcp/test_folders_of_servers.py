@@ -114,6 +114,16 @@ async def test_servers_of_a_folder_start_all_at_once() -> None:
     assert heard.starts[:3] == [("a", "starting"), ("b", "starting"), ("c", "starting")]
 
 
+async def test_connections_of_every_server_and_folder_end_with_the_worker(wires: list[Wire]) -> None:
+    made = served("a", "b", "c")
+    for session, folder in (("s", HERE), ("t", HERE / "x"), ("u", HERE / "y")):
+        await made.start(session, folder, Heard().report)
+    made.let_go("t")
+    await made.aclose()
+    assert len(wires) == 9
+    assert all(wire.closed for wire in wires)
+
+
 async def test_server_that_is_disabled_is_not_started_and_its_call_says_so(wires: list[Wire]) -> None:
     made = served("a", enabled=False)
     assert (await made.start("s", HERE, Heard().report)).ready == ()

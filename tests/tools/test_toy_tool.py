@@ -6,7 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +31,9 @@ from orchestrator import (
 from orchestrator.core.calls import Call, CustomWork
 from orchestrator.core.commands import Immediate
 from orchestrator.core.decide.takeover import IN_DOUBT
+from orchestrator.core.ids import AgentId
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import State, Task
+from orchestrator.core.state import Branch, State, Task
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import TextInput
@@ -245,6 +246,27 @@ async def test_model_reads_what_was_wrong_with_its_arguments(arguments: str, sai
     found = await toolbox(Toy()).assess(call(arguments), site())
     assert isinstance(found, Immediate)
     assert str(found.output).startswith(said)
+
+
+@pytest.mark.parametrize("who", ["root", "agent", "helper", "review", "plan"])
+async def test_who_only_reads_is_not_offered_the_tool_and_a_call_of_it_is_refused(who: str) -> None:
+    there = site().state
+    assert there.task is not None
+    match who:
+        case "agent" | "helper":
+            helps = CallId("h1") if who == "helper" else None
+            there = replace(there, facts=replace(there.facts, agent_id=AgentId(1), helper_call=helps))
+        case "review" | "plan":
+            given = there.task.settings
+            task = Task(SubmissionId("u1"), who, given, branch=Branch(given))  # type: ignore[arg-type]
+            there = replace(there, task=task)
+        case _:
+            pass
+    tools, reads = toolbox(Toy()), who not in ("root", "agent")
+    assert ([spec["name"] for spec in tools.specs(there)] == ["toy"]) is not reads
+    found = await tools.assess(call('{"words": ["hello"]}'), replace(site(), state=there))
+    refused = isinstance(found, Immediate) and str(found.output).startswith("unsupported call: toy")
+    assert refused is reads
 
 
 class Broken(Toy):
