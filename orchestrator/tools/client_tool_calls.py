@@ -29,7 +29,8 @@ from orchestrator.tools.tool import function, function_of_schema, integer, strin
 def offered(state: State, taken: Collection[str]) -> Iterator[JsonObject]:
     """The tools of the session's client; a name that the worker knows itself stays the worker's.
 
-    A task beside the conversation has none: it only reads, and nobody knows what a client's tool does.
+    A task beside the conversation has none: it only reads, and nobody knows what a client's tool does. Agents
+    have none either; those of earlier versions have them in their facts.
     """
     if not _serves(state) or state.facts.client_tools is None:
         return
@@ -78,7 +79,7 @@ def assessed(state: State, call: Call, tool: ClientTool) -> ClientToolWork:
 
 
 def _serves(state: State) -> bool:
-    return state.task is None or state.task.branch is None
+    return state.facts.is_root and (state.task is None or state.task.branch is None)
 
 
 # ── tool search ───────────────────────────────────────────────────────────────────────────────────

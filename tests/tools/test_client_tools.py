@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, cast
 
 import pytest
 
+from orchestrator.core import commands as c
 from orchestrator.core.calls import Call, ClientToolWork
 from orchestrator.core.calls.ask import MOST_ARGUMENT_BYTES
 from orchestrator.core.client_tools import SEARCH, TAKEN, ClientTools, client_tool, client_tools
 from orchestrator.core.commands import Assessment, Immediate
+from orchestrator.core.frozen import replace
 from orchestrator.core.state import State
 from orchestrator.protocol.ids import CallId
 from orchestrator.sandbox.probe import SandboxSupport
@@ -18,6 +21,7 @@ from orchestrator.tools.client_tool_calls import offered
 from orchestrator.tools.tool_context import ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.core.driver import Session, function_call, op, text
+from tests.core.tree_driver import Agent, a_tree
 
 TOOLS = built_in(ToolConfig(SandboxSupport(None, 0, ()), {}), cast(Any, None))
 TOOLBOX = Toolbox(TOOLS)
@@ -65,6 +69,41 @@ async def test_task_beside_the_conversation_has_no_tools_of_clients() -> None:
     beside = working("plan", plan_request={"goal": "g"})
     assert list(offered(beside, ())) == []
     assert isinstance(await assess("{}", beside), Immediate)
+
+
+def a_helper_of(parent: Agent) -> Agent:
+    tree = parent.tree
+    assert tree is not None
+    number = tree.next_id()
+    parent.asks("h", "spawn_subagent", c.Helper(tree.spec(number, "read it", label="reader"), "Reads"))
+    return tree.agents[number]
+
+
+AGENTS: dict[str, Callable[[Agent], Agent]] = {
+    "spawn": lambda parent: parent.spawns("look it up"),
+    "fork": lambda parent: parent.forks("look it up"),
+    "helper": a_helper_of,
+}
+"""The ways in which agents are made."""
+
+
+@pytest.mark.parametrize("way", AGENTS)
+async def test_agent_has_no_tools_of_its_roots_client_however_it_was_made(way: str) -> None:
+    tree = a_tree(facts={"client_tools": brought().wire()})
+    assert "shop__lookup" in [spec["name"] for spec in offered(tree.root.state, ())]
+    child = AGENTS[way](tree.root)
+    tree.settle()
+    family = [child] if way == "helper" else [child, AGENTS[way](child)]
+    tree.settle()
+    for agent in family:
+        facts = replace(agent.state.facts, client_tools=brought())
+        # An earlier version has made agents with them.
+        for state in (agent.state, replace(agent.state, facts=facts)):
+            assert list(offered(state, ())) == []
+            said = await assess("{}", state)
+            assert isinstance(said, Immediate)
+            assert str(said.output).startswith("unsupported call: shop__lookup")
+        assert agent.state.facts.client_tools is None
 
 
 async def test_call_is_assessed_as_one_that_waits_for_the_client() -> None:

@@ -252,14 +252,13 @@ async def test_model_reads_what_was_wrong_with_its_arguments(arguments: str, sai
 async def test_who_only_reads_is_not_offered_the_tool_and_a_call_of_it_is_refused(who: str) -> None:
     there = site().state
     assert there.task is not None
+    given = there.task.settings
     match who:
         case "agent" | "helper":
             helps = CallId("h1") if who == "helper" else None
             there = replace(there, facts=replace(there.facts, agent_id=AgentId(1), helper_call=helps))
         case "review" | "plan":
-            given = there.task.settings
-            task = Task(SubmissionId("u1"), who, given, branch=Branch(given))  # type: ignore[arg-type]
-            there = replace(there, task=task)
+            there = replace(there, task=Task(SubmissionId("u1"), who, given, branch=Branch(given)))
         case _:
             pass
     tools, reads = toolbox(Toy()), who not in ("root", "agent")

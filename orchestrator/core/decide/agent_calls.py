@@ -409,6 +409,7 @@ def _child_session(
         origin=origin,
         born_in=draft.task.id,
         helper_call=helper_call,
+        client_tools=None,
         imported_from=None,
         behalf=draft.state.behalf,
     )
