@@ -11,7 +11,13 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.config_keys import EnvironmentPolicy, SandboxPolicy, SandboxSettings, ToolSettings
+from orchestrator.config_keys import (
+    EnvironmentPolicy,
+    McpServerSettings,
+    SandboxPolicy,
+    SandboxSettings,
+    ToolSettings,
+)
 from orchestrator.core.calls import Call, Exec, shell_call
 from orchestrator.core.calls.approval_policy import amendment
 from orchestrator.core.commands import CallFinished
@@ -21,12 +27,15 @@ from orchestrator.core.state import Answer, State, Task
 from orchestrator.protocol import jobs
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.sandbox.environment import command_environment
 from orchestrator.sandbox.limits import Limits
+from orchestrator.sandbox.policy_paths import Confinement
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec.command import Command, Finished
 from orchestrator.tools.exec_policy import CommandRules, parsed_rules
 from orchestrator.tools.folder_setup import SetupRunner
 from orchestrator.tools.job_bench import Commands
+from orchestrator.tools.mcp_tools import _program
 from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 
@@ -260,3 +269,31 @@ async def test_command_that_no_model_gives_is_held_as_one_of_a_model_is(run: Any
     if run is not of_a_setup:
         # A portable folder is no place that a person has trusted.
         assert trusted in command.confinement.missing
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"inherit": "none"},
+        {"inherit": "core"},
+        {"exclude": ("EDIT*",)},
+        {"include_only": ("PATH", "EDITOR")},
+        {"ignore_default_excludes": True},
+        {"set": {"EDITOR": "ed", "MORE": "1"}},
+    ],
+)
+def test_server_gets_the_environment_that_commands_get_and_what_its_table_names(
+    policy: dict[str, Any], tmp_path: Path
+) -> None:
+    parent = {"PATH": "/usr/bin:/bin", "EDITOR": "vi", "LANG": "C", "GPU_API_KEY": "sk-1"}
+    rules = EnvironmentPolicy(**policy)
+    config = ToolConfig(
+        SandboxSupport("/usr/bin/bwrap", 0, ()), parent, BOUNDS.model_copy(update={"environment": rules})
+    )
+    free = Confinement("danger-full-access", tmp_path)
+    own = McpServerSettings(id="x", command="/bin/x", env={"OWN": "1"})
+    found = dict(_program(own, tmp_path, config).env)
+    assert found.pop("OWN") == "1"
+    path, wanted = found.pop("PATH"), command_environment(parent, rules, free)
+    assert found == {name: value for name, value in wanted.items() if name != "PATH"}
+    assert set(path.split(":")) <= {"/usr/bin", "/bin"}
