@@ -76,6 +76,38 @@ def test_confined_command_says_what_its_sandbox_permits(policy: Any, could: str)
     assert asked["reach"]["text"] == f"in the sandbox, in /repo: {could}"
 
 
+@pytest.mark.parametrize("roots", [0, 1, 3, 4, 5, 9])
+@pytest.mark.parametrize("granted", [False, True])
+def test_confined_command_names_the_folders_that_it_may_write_those_that_were_granted_too(
+    roots: int, granted: bool
+) -> None:
+    declared = [f"/data/{number}" for number in range(roots)]
+    policy = {"mode": "workspace-write", "writable_roots": declared}
+    session = Session(settings={"approval_policy": "untrusted", "sandbox_policy": policy})
+    session.say("go", "u1")
+    session.asks_for("p1", "c1")
+    session.assessed("p1", a_patch("/other/b.txt", outside=("/other/b.txt",)))
+    session.decides("p1", "approved_for_session" if granted else "approved", kind="patch")
+    session.finishes("p1")
+    asked = session.assessed("c1", a_command("make")).one("exec_approval_request")
+    named = ["/repo", *declared, *(["/other"] if granted else [])]
+    more = f" and {len(named) - 5} more" if len(named) > 5 else ""
+    may = f"write in {', '.join(named[:5])}{more} and temporary folders"
+    assert (
+        asked["reach"]["text"] == f"in the sandbox, in /repo: it can read files, and {may}; it has no network"
+    )
+
+
+@pytest.mark.parametrize("tmp", [False, True])
+@pytest.mark.parametrize("tmpdir", [False, True])
+def test_confined_command_names_temporary_folders_unless_all_of_them_are_excluded(
+    tmp: bool, tmpdir: bool
+) -> None:
+    policy = {"mode": "workspace-write", "exclude_slash_tmp": tmp, "exclude_tmpdir_env_var": tmpdir}
+    asked = asks(a_command("make"), approval_policy="untrusted", sandbox_policy=policy)
+    assert ("and temporary folders; " in asked["reach"]["text"]) is not (tmp and tmpdir)
+
+
 def test_command_of_a_session_with_full_access_is_outside_and_says_why() -> None:
     policy = {"mode": "danger-full-access"}
     asked = asks(a_command("make"), approval_policy="untrusted", sandbox_policy=policy)
