@@ -85,6 +85,25 @@ def test_decision_for_a_server_counts_under_a_signature_where_answers_have_to_be
     assert replayed(session)
 
 
+@pytest.mark.parametrize("signed", ["by nobody", "by a stranger", "by ada"])
+@pytest.mark.parametrize("wanted", [False, True])
+def test_decision_for_a_server_counts_with_a_warning_where_a_known_signature_is_wanted(
+    signed: str, wanted: bool
+) -> None:
+    session = Session(rules=Rules(signed_answers="wanted" if wanted else "off"))
+    calling(session)
+    asks(session)
+    (asked,) = session.task.elicitations
+    given = c.Signature(session.now_ms, "c2ln", "ada", call_id="c1-q1", turn="u1", request=asked.request)
+    given = replace(given, known=signed == "by ada")
+    seen = resolves(session, "decline", signature=None if signed == "by nobody" else given)
+    assert AnswerServer("c1-q1", "decline") in session.owes()
+    warned = [event["message"] for _, event in seen.events if event["type"] == "warning"]
+    assert ["c1-q1 was decided " in said for said in warned] == (
+        [True] if wanted and signed != "by ada" else []
+    )
+
+
 def test_second_answer_is_held_against_the_first() -> None:
     session = Session()
     calling(session)

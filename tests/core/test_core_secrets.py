@@ -261,8 +261,9 @@ def test_error_of_a_provider_does_not_quote_a_secret() -> None:
     quoted = f"bad input: {SECRET!r}, '{SECRET}-and-more'"
     told = hidden(quoted, [("c1", RESPONSE), ("c2", longer)])
     assert told == f"bad input: {NOT_KEPT!r}, {NOT_KEPT!r}"
-    short = {"answers": {"pin": {"answers": ["a"]}}}
-    assert hidden("a bad day", [("c1", short)]) == "a bad day"
+    for secret, quoted in (("a", "a"), ("day", "day"), ("days", NOT_KEPT), ("day 7", NOT_KEPT)):
+        short = {"answers": {"pin": {"answers": [secret]}}}
+        assert hidden(f"a bad {secret}", [("c1", short)]) == f"a bad {quoted}"
 
 
 def test_fact_of_an_answer_without_a_secret_is_what_it_was() -> None:

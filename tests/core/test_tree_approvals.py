@@ -9,7 +9,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Phase
-from orchestrator.core.calls.approval_policy import Segment, prefix_key
+from orchestrator.core.calls.approval_policy import Segment, StrictRule, prefix_key
 from orchestrator.core.decide.call import MOST_NAMED
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import a_command, exec_end, op, sandboxed, text
@@ -55,6 +55,25 @@ def test_root_is_warned_of_an_agents_decision_that_nobody_has_signed_where_signa
     assert child.call("c1").phase is Phase.RUNNING
     [warning] = [entry.message for entry in tree.log if entry.message["type"] == "warning"]
     assert "c1 of agent 1 was decided without a signature" in warning["message"]
+
+
+@pytest.mark.parametrize("by", ["settings", "rule"])
+@pytest.mark.parametrize("decision", ["approved", "approved_for_session", "denied", "abort"])
+def test_decision_at_the_root_that_nobody_has_signed_leaves_an_agents_request_open(
+    by: str, decision: str
+) -> None:
+    tree, (child,) = a_family()
+    if by == "settings":
+        child.rules = replace(child.rules, signed_answers="required")
+    child.asks_for("c1")
+    rule = StrictRule("prompt", "deploys are signed", sign=True) if by == "rule" else None
+    child.assessed("c1", a_command("make", "deploy", dangerous=True, strict_rule=rule))
+    tree.root.submit(op("exec_approval", id="c1", decision=decision), "a1", below=below(child, "c1"))
+    tree.settle()
+    assert child.call("c1").phase is Phase.AWAITING_APPROVAL
+    assert child.state.approved == frozenset()
+    (error,) = [entry.message for entry in tree.log if entry.message["type"] == "error"]
+    assert error["message"].startswith("c1 of agent 1 was not answered: answers have to be signed here")
 
 
 def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:
