@@ -77,9 +77,11 @@ class News:
     data: Mapping[str, Any]
 
     def body(self) -> bytes:
-        """The JSON that is sent; ASCII alone, as a lone surrogate has no other form."""
+        """The JSON that is sent; a lone surrogate is escaped, as it has no other form."""
         at = datetime.fromtimestamp(self.at_ms / 1000, UTC).isoformat(timespec="milliseconds")
-        return json.dumps({"id": self.id, "type": self.kind, "timestamp": at, "data": self.data}).encode()
+        value = {"id": self.id, "type": self.kind, "timestamp": at, "data": self.data}
+        # All that is not ASCII would be three times as large if it were escaped.
+        return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace")
 
 
 def news_of(kind: str, about: Sequence[str | int], at_ms: int, data: Mapping[str, Any]) -> News:

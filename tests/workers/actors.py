@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +15,12 @@ from orchestrator.broker.blobs import Blobs
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import (
+    UNLABELLED,
     BrokerConfig,
     Claim,
     CommitRequest,
     Committed,
+    Labels,
     NewTree,
     SessionHead,
     Stored,
@@ -81,15 +83,17 @@ class Author:
         self.position = Position(State(), 0, GENESIS)
         self._claim: Claim | None = None
         self._last_commit = ""
+        self.at_ms = NOON_MS
+        """The time of what it writes."""
         self.announced_ms = 1
         """When Redis was told of it; at first a moment that Redis does not know."""
 
-    async def is_born(self, tree: TreeId | None = None) -> Author:
+    async def is_born(self, tree: TreeId | None = None, labels: Labels = UNLABELLED) -> Author:
         """In Redis, parked; as a child if the tree is another's."""
         broker = self.storage.broker
         if tree is None:
             root = NewSession(self.session, TreeId(self.session), "default", AgentId(0))
-            await broker.commits.create(NewTree(root))
+            await broker.commits.create(NewTree(root, labels=labels))
         else:
             (number,) = await broker.trees.reserve(tree, 1)
             born = NewSession(self.session, tree, "default", AgentId(number))
@@ -99,15 +103,21 @@ class Author:
         return self
 
     async def writes(
-        self, entries: Iterable[Entry], *, status: str = "idle", ended_ms: int = NOON_MS, **more: Any
+        self,
+        entries: Iterable[Entry],
+        *,
+        status: str = "idle",
+        ended_ms: int = NOON_MS,
+        summary: Mapping[str, Any] | None = None,
+        **more: Any,
     ) -> Author:
-        """Takes the session, commits entries, parks it again."""
+        """Takes the session, commits entries, parks it again; `summary` is more of what lists show of it."""
         await self._take()
         pending = list(entries)
         while len(pending) > 200:
             await self._commit(pending[:200])
             pending = pending[200:]
-        meta = orjson.dumps({"updated_ms": ended_ms})
+        meta = orjson.dumps({"updated_ms": ended_ms, **(summary or {})})
         await self._commit(pending, release="park", status=status, meta=meta, **more)
         return self
 
@@ -140,8 +150,8 @@ class Author:
 
     async def _commit(self, entries: Sequence[Entry], **more: Any) -> None:
         claim = await self._take()
-        step = Step(self.position, Writer(claim.epoch, secrets.token_bytes), NOON_MS)
-        moment = Moment(NOON_MS, claim.epoch, self.position.seq)
+        step = Step(self.position, Writer(claim.epoch, secrets.token_bytes), self.at_ms)
+        moment = Moment(self.at_ms, claim.epoch, self.position.seq)
         step.take(noted(self.position.state, Note(tuple(entries)), moment))
         for content in step.blobs.values():
             await self.storage.blobs.put(claim.tree, content)

@@ -3,28 +3,37 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import orjson
 import pytest
 
+from orchestrator.broker.open_requests import Opened as OpenedRequest
+from orchestrator.broker.records import Labels, OpenApproval
 from orchestrator.config_keys import WebhookSettings
+from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import Approval, TreePart, tree_event
+from orchestrator.core.history import user_message
 from orchestrator.core.ids import TreeId
 from orchestrator.protocol.agents import BudgetReport
-from orchestrator.protocol.events import WarningEvent
+from orchestrator.protocol.events import TaskComplete, TurnAborted, WarningEvent
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
 from orchestrator.wiring.deployment import deployment
 from orchestrator.wiring.open_deployment import Opened
 from tests.receiver import HANGS, SECRET, Receiver, receiver
 from tests.servers import RedisServer
-from tests.workers.actors import Author, some_entries
+from tests.workers.actors import NOON_MS, Author, head_of, some_entries
+from tests.workers.test_upkeep_checks import upkeep_over
 from tests.workers.upkeep_process import environment_for, settings_of
 from workers import webhook as hooks
+from workers.upkeep import look
 from workers.webhook import Webhook, signature, webhook_of
 
 pytestmark = pytest.mark.realredis
@@ -204,6 +213,258 @@ async def test_no_more_news_wait_than_may(found: Opened, monkeypatch: pytest.Mon
         await told._changes(await feed.changes(1.0))
         await feed.aclose()
     assert len(told._waiting) == 3
+
+
+# ── of what is told ───────────────────────────────────────────────────────────────────────────────
+
+HOUR_MS = 3_600_000
+ENDS = {
+    "completed": TaskComplete(),
+    "failed": TaskComplete(),
+    "interrupted": TurnAborted(reason="interrupted"),
+}
+
+
+def stored(found: Opened) -> Storage:
+    return Storage(found.broker, found.deployment.blobs, Archive.at(found.settings.upkeep.archive_url))
+
+
+async def ended(
+    author: Author, outcome: str = "completed", status: str = "idle", *, stale: bool = False, **summary: Any
+) -> Author:
+    """Ends a task; `stale`: what lists show of the session is still that of before."""
+    seq = author.position.seq + (0 if stale else 2)
+    about = {"outcome": outcome, "seq": seq, **summary}
+    entries = [e.item(user_message("go")), e.event("t1", ENDS[outcome])]
+    return await author.writes(entries, status=status, summary=about)
+
+
+def told(found: Opened, *events: str) -> Webhook:
+    """A webhook whose news nobody sends."""
+    wanted = frozenset(events or ("needs_you", "done", "failed"))
+    return Webhook(found, "http://127.0.0.1:1/", SECRET, wanted)
+
+
+async def looked(webhook: Webhook, *, since_ms: int = 0) -> list[dict[str, Any]]:
+    """The bodies that wait when all shards were looked at."""
+    for shard in range(webhook.found.broker.config.shards):
+        await webhook._look(shard, since_ms)
+    return [orjson.loads(each.news.body()) for each in webhook._waiting.values()]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "status", "kind"),
+    [
+        ("completed", "idle", "done"),
+        ("completed", "closed", "done"),
+        ("failed", "idle", "failed"),
+        ("failed", "closed", "failed"),
+        ("interrupted", "idle", None),
+        ("completed", "running", None),
+        ("failed", "awaiting_approval", None),
+    ],
+)
+async def test_end_of_a_task_is_told_of_each_root_that_rests_and_of_no_agent(
+    found: Opened, outcome: str, status: str, kind: str | None
+) -> None:
+    roots = [await ended(await Author(stored(found)).is_born(), outcome, status, title="t") for _ in range(2)]
+    await ended(await Author(stored(found)).is_born(TreeId(roots[0].session)), outcome, status)
+    await ended(await Author(stored(found)).is_born(labels=Labels(ephemeral=True)), outcome, status)
+    news = await looked(told(found))
+    assert sorted((one["type"], one["data"]["session_id"]) for one in news) == sorted(
+        (kind, root.session) for root in roots if kind is not None
+    )
+
+
+async def test_last_of_the_ends_that_follow_one_another_is_told_and_each_end_has_an_id_of_its_own(
+    found: Opened,
+) -> None:
+    root, webhook = await Author(stored(found)).is_born(), told(found)
+    await ended(await ended(root, "failed"))
+    [last] = await looked(webhook)
+    assert last["type"] == "done"
+    await root.writes([], summary={"outcome": "completed", "seq": root.position.seq, "title": "named since"})
+    assert len(await looked(webhook)) == 1, "it is the same end"
+    await ended(root, "failed", stale=True)
+    assert len(await looked(webhook)) == 1, "the summary tells of the task before"
+    await ended(root)
+    news = await looked(webhook)
+    assert [one["type"] for one in news] == ["done", "done"]
+    assert len({one["id"] for one in news}) == 2
+
+
+async def test_ends_and_requests_of_long_before_are_told_to_nobody(found: Opened) -> None:
+    now_ms = await found.broker.server_ms()
+    old, new = await Author(stored(found)).is_born(), await Author(stored(found)).is_born()
+    for author, ago_ms in ((old, hooks.ENDS_SINCE_MS + 60_000), (new, hooks.ENDS_SINCE_MS - 60_000)):
+        author.at_ms = now_ms - ago_ms
+        await ended(author)
+    news = await looked(told(found), since_ms=now_ms - hooks.ENDS_SINCE_MS)
+    assert [one["data"]["session_id"] for one in news] == [new.session]
+    await asking(found, "make")
+    [asked] = await found.broker.requests.approvals_of(range(found.broker.config.shards))
+    ages = {"old": hooks.REQUESTS_SINCE_MS + 60_000, "new": hooks.REQUESTS_SINCE_MS - 60_000}
+    for age, ago_ms in ages.items():
+        webhook = told(found)
+        await webhook._changes([OpenedRequest(replace(asked, opened_ms=now_ms - ago_ms))])
+        assert bool(webhook._waiting) == (age == "new")
+
+
+EVENTS: dict[str, list[dict[str, Any]]] = {
+    "command": [{"type": "exec_approval_request", "command": ["make"], "cwd": "/w", "reason": None}],
+    "patch": [{"type": "apply_patch_approval_request", "changes": {"/w/a": {"add": {"content": "x"}}}}],
+    "answer": [
+        {"type": "ask_user_question_request", "questions": [{"header": "h", "question": "q"}]},
+        {"type": "request_user_input", "questions": [{"header": "h", "question": "q"}]},
+        {"type": "elicitation_request", "server_name": "s", "message": "m", "id": "1"},
+    ],
+    "plan": [{"type": "plan_approval_request", "proposal": {"title": "t", "body": "b"}}],
+    "client_tool": [
+        {"type": "dynamic_tool_call_request", "tool": "t", "arguments": {}},
+        {"type": "a_request_of_a_later_version"},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("wants", "event"), [(wants, event) for wants, events in EVENTS.items() for event in events]
+)
+async def test_request_of_each_kind_says_what_is_wanted(
+    found: Opened, wants: str, event: dict[str, Any]
+) -> None:
+    author = await Author(stored(found)).is_born()
+    asked = orjson.dumps({"event": {"call_id": "c", **event}, "tree": author.session})
+    news = await hooks.request_news(found, OpenApproval(author.session, "c", asked, 1))
+    assert news is not None
+    assert (news.kind, news.data["wants"]) == ("needs_you", wants)
+
+
+@pytest.mark.parametrize("character", ["x", "字", "🚀"])
+async def test_no_text_is_longer_than_told_and_no_body_than_some_kilobytes(
+    found: Opened, character: str
+) -> None:
+    long = character * 3_000
+    author = await Author(stored(found)).is_born()
+    await author.writes(some_entries(1), summary={"title": long, "cwd": f"/{long}"})
+    event = {"type": "exec_approval_request", "call_id": "c", "command": [long], "cwd": f"/{long}"}
+    asked = orjson.dumps({"event": {**event, "reason": None}, "sandboxed": True, "tree": author.session})
+    wanted = await hooks.request_news(found, OpenApproval(author.session, "c", asked, 1))
+    end = await hooks.rest_news(found, await head_of(stored(found), (await _renamed(author, long)).session))
+    for news, where in ((wanted, 300), (end, None)):
+        assert news is not None
+        assert len(news.body()) < 4_700
+        data = orjson.loads(news.body())["data"]
+        lengths = {name: data[name] and len(data[name]) for name in ("subject", "title", "where", "cwd")}
+        assert lengths == {"subject": 200, "title": 200, "where": where, "cwd": 300}
+
+
+async def _renamed(author: Author, title: str) -> Author:
+    return await ended(author, title=title, cwd=f"/{title}")
+
+
+async def test_half_a_character_is_told_as_json_that_can_be_read(found: Opened) -> None:
+    root = await ended(await Author(stored(found)).is_born(), title="whole")
+    news = await hooks.rest_news(found, await head_of(stored(found), root.session))
+    assert news is not None
+    body = replace(news, data={**news.data, "title": "half \ud83d"}).body()
+    assert json.loads(body)["data"]["title"] == "half \ud83d"
+
+
+@pytest.mark.parametrize("wanted", ["needs_you", "done", "failed"])
+async def test_owner_is_told_of_the_types_that_they_want_alone(found: Opened, wanted: str) -> None:
+    await asking(found, "make")
+    for outcome in ("completed", "failed"):
+        root = await ended(await Author(stored(found)).is_born(), outcome)
+    webhook = told(found, wanted)
+    feed = found.broker.requests.request_feed()
+    await webhook._changes(await feed.changes(1.0))
+    await feed.aclose()
+    webhook.set_aside([replace(await head_of(stored(found), root.session), quarantined=True)], NOON_MS)
+    news = await looked(webhook)
+    assert [one["type"] for one in news] == [wanted] * (2 if wanted == "failed" else 1)
+
+
+async def test_each_session_that_is_set_aside_is_told_and_again_when_it_is_set_aside_again(
+    found: Opened,
+) -> None:
+    upkeep, webhook = upkeep_over(stored(found)), told(found)
+    upkeep.webhook = webhook
+    root = await (await Author(stored(found)).is_born()).writes(some_entries(1))
+    agent = await (await Author(stored(found)).is_born(TreeId(root.session))).writes(some_entries(1))
+    sound = await (await Author(stored(found)).is_born()).writes(some_entries(1))
+    both = {author.session for author in (root, agent)}
+    for session in both:
+        await found.broker.command("HSET", found.broker.keys.session(session), "quarantined", "1")
+    for _ in range(2):
+        await look({"redis": None, "upkeep": upkeep})
+    news = [each.news for each in webhook._waiting.values()]
+    assert sorted((one.data["session_id"], one.kind) for one in news) == sorted((s, "failed") for s in both)
+    assert {one.data["agent_id"] for one in news} == {
+        0,
+        (await head_of(stored(found), agent.session)).agent_id,
+    }
+    assert sound.session not in str(news)
+    head = await head_of(stored(found), root.session)
+    webhook.set_aside([replace(head, epoch=head.epoch + 1)], NOON_MS)
+    assert len(webhook._waiting) == 3, "a person has readmitted it, and it ended workers again"
+
+
+@pytest.mark.parametrize("of", ["requests", "ends", "set aside"])
+async def test_news_of_no_kind_wait_beyond_the_bound(
+    found: Opened, monkeypatch: pytest.MonkeyPatch, of: str
+) -> None:
+    monkeypatch.setattr(hooks, "MOST_WAITING", 2)
+    monkeypatch.setattr(hooks, "PAGE", 1)
+    roots = [await Author(stored(found)).is_born() for _ in range(4)]
+    webhook = told(found)
+    match of:
+        case "requests":
+            await asking(found, *(f"make {n}" for n in range(4)))
+            asked = await found.broker.requests.approvals_of(range(found.broker.config.shards))
+            await webhook._changes([OpenedRequest(one) for one in asked])
+        case "ends":
+            for root in roots:
+                await ended(root)
+            assert len(await looked(webhook)) == 2
+            webhook._waiting.clear()
+            assert len(await looked(webhook)) == 2, "the others are told when there is room"
+        case _:
+            heads = [await head_of(stored(found), root.session) for root in roots]
+            webhook.set_aside([replace(head, quarantined=True) for head in heads], NOON_MS)
+    assert len(webhook._waiting) == 2
+
+
+async def test_request_that_is_settled_takes_no_other_of_its_session_along(found: Opened) -> None:
+    author, webhook = await asking(found, "make", "test"), told(found)
+    feed = found.broker.requests.request_feed()
+    await webhook._changes(await feed.changes(1.0))
+    await author.writes(some_entries(1), approvals_close=("c0",))
+    await webhook._changes(await feed.changes(1.0))
+    await feed.aclose()
+    assert [each.news.data["subject"] for each in webhook._waiting.values()] == ["test"]
+
+
+async def test_event_that_was_given_up_is_tried_by_no_other_process(found: Opened) -> None:
+    await asking(found, "make")
+    async with receiver("500 No", "500 No") as server:
+        async with running(hook(found, server, backoff_s=(0.01,))):
+            await server.got(2)
+            await asking(found, "and more")
+            await server.got(3)
+        async with running(hook(found, server)):
+            await asking(found, "the last")
+            *_, last = await server.got(4)
+    assert last.value["data"]["subject"] == "the last"
+
+
+@pytest.mark.parametrize("answer", ["200 OK", "201 Created", "204 No Content", "299 Fine"])
+async def test_answer_of_any_success_means_that_the_server_has_it(found: Opened, answer: str) -> None:
+    await asking(found, "make")
+    async with receiver(answer) as server, running(hook(found, server)):
+        await server.got(1)
+        await asking(found, "more")
+        calls = await server.got(2)
+    assert [call.value["data"]["subject"] for call in calls] == ["make", "more"]
 
 
 def test_secret_of_standard_webhooks_signs_as_their_libraries_do() -> None:
