@@ -88,11 +88,13 @@ class Author:
         self.announced_ms = 1
         """When Redis was told of it; at first a moment that Redis does not know."""
 
-    async def is_born(self, tree: TreeId | None = None, labels: Labels = UNLABELLED) -> Author:
+    async def is_born(
+        self, tree: TreeId | None = None, labels: Labels = UNLABELLED, pool: str = "default"
+    ) -> Author:
         """In Redis, parked; as a child if the tree is another's."""
         broker = self.storage.broker
         if tree is None:
-            root = NewSession(self.session, TreeId(self.session), "default", AgentId(0))
+            root = NewSession(self.session, TreeId(self.session), pool, AgentId(0))
             await broker.commits.create(NewTree(root, labels=labels))
         else:
             (number,) = await broker.trees.reserve(tree, 1)

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import TreeId
 from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.deletion import NotDeleted
+from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from tests.workers.actors import DAY_MS, NOON_MS, Author, is_told, session_id, some_entries
+from workers.upkeep import Upkeep, retain
 from workers.upkeep_checks import verify_session
-from workers.upkeep_retention import delete_tree, expired_trees, finish_deletions
+from workers.upkeep_retention import delete_tree, end_imports, expired_trees, finish_deletions, old_imports
 from workers.upkeep_sealing import Moved, Mover, archive_session
 
 pytestmark = pytest.mark.realredis
@@ -123,3 +128,57 @@ async def test_tree_whose_archive_cannot_be_removed_holds_up_no_other(
     assert [await storage.broker.logs.head(root.session) for root in roots] == [None, None]
     await finish_deletions(storage)
     assert await storage.archive.condemned() == ()
+
+
+async def test_each_tree_goes_when_its_time_is_over_whatever_its_shard_and_however_many_there_are(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.broker.trees.RESTING_AT_ONCE", 2)
+    roots = [await Author(storage, session_id(shard)).is_born() for shard in (0, 3, 3, 3, 3, 3, 15)]
+    for root in roots:
+        await root.closes()
+    used = roots[2]
+    await is_told(storage, used.session)
+    assert await _retain(storage) == [True] * 6
+    left = [root.session for root in roots if await storage.broker.logs.head(root.session) is not None]
+    assert left == [used.session]
+
+
+async def test_tree_that_alone_says_what_is_to_be_redacted_holds_up_no_other(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    roots = [await (await Author(storage).is_born()).closes() for _ in range(3)]
+    stays = min(root.session for root in roots)
+
+    async def deleted(storage: Storage, members: Sequence[SessionHead]) -> bool:
+        if members[-1].session == stays:
+            raise NotDeleted("words of others are still to be redacted")
+        return await delete_tree(storage, members)
+
+    real = Deployment.now_ms
+    monkeypatch.setattr(Deployment, "now_ms", lambda self: real(self) + DAY_MS)
+    monkeypatch.setattr("workers.upkeep.delete_tree", deleted)
+    await retain({"upkeep": Upkeep(mover, DAY_MS, 0, lambda: pytest.fail("nobody is to be reaped"))})
+    left = [root.session for root in roots if await storage.broker.logs.head(root.session) is not None]
+    assert left == [stays]
+
+
+async def test_each_half_of_an_import_is_deleted_after_a_day_and_nothing_else(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.broker.trees.RESTING_AT_ONCE", 2)
+    halves = [await Author(storage, session_id(shard)).is_born() for shard in (0, 3, 3, 3, 15)]
+    whole = [await Author(storage, session_id(shard)).is_born() for shard in (0, 3, 15)]
+    for half in halves:
+        await half.writes(some_entries(1), status=IMPORTING)
+    for author in whole:
+        await author.writes(some_entries(1))
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    found = await old_imports(storage, now_ms)
+    assert {head.session for head in found} == {half.session for half in halves}
+    assert await end_imports(storage, found, min(head.created_ms for head in found) + DAY_MS - 1) == 0
+    # The last one was made whole in the meantime.
+    await halves[-1].writes([], status="idle")
+    assert await end_imports(storage, found, now_ms) == 4
+    left = [one.session for one in (*halves, *whole) if await storage.broker.logs.head(one.session)]
+    assert left == [halves[-1].session, *(author.session for author in whole)]

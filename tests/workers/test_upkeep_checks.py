@@ -55,7 +55,7 @@ async def test_altered_log_is_reported(
         fields = ("p", payload, "s", entry.salt, "e", entry.epoch, "h", entry.chain)
         await connection.command("XADD", key, f"{entry.seq}-0", *fields)
     with caplog.at_level(logging.ERROR, "dendro.upkeep"):
-        assert await verify_some(storage, [author.session, sound.session, SessionId(_unknown())]) == 1
+        assert await verify_some(storage, [SessionId(_unknown()), author.session, sound.session]) == 1
     (report,) = caplog.messages
     assert f"session {author.session}" in report
     assert "at 50" in report
@@ -275,17 +275,37 @@ async def test_look_that_breaks_off_is_made_good_by_the_next_one(
     assert await looked(queue, upkeep) == {due}
 
 
-async def test_session_that_is_held_or_waits_or_was_set_aside_is_read_by_each_look(
-    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("state", ["waits", "held", "set aside"])
+async def test_each_session_that_is_held_or_waits_or_was_set_aside_is_read_by_each_look(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, state: str
 ) -> None:
     monkeypatch.setattr("workers.upkeep_checks.MAX_OLDER", 0)
-    queue, upkeep = _Queued(), upkeep_over(storage)
-    author = await Author(storage).is_born()
-    await changed_ms_ago(storage, author.session, 3_600_000)
+    queue, upkeep, claims = _Queued(), upkeep_over(storage), storage.broker.claims
+    pools = ("a", "b", "c")
+    sessions = [(await Author(storage).is_born(pool=pool)).session for pool in pools]
     assert await looked(queue, upkeep) == set()
-    await is_told(storage, author.session)
-    await looked(queue, upkeep)
-    assert "1 session of pool default waits, and no worker serves it" in caplog.text
+    await claims.heartbeat("w1", orjson.dumps({"pools": []}))
+    for session in sessions:
+        if state == "waits":
+            await is_told(storage, session)
+        elif state == "held":
+            assert await claims.claim_session(session, "w1", f"holds {session}", parked=True) is not None
+        else:
+            await storage.broker.command("HSET", storage.broker.keys.session(session), "quarantined", "1")
+        await changed_ms_ago(storage, session, 0 if state == "set aside" else 3_600_000)
+    now_ms = await storage.broker.server_ms() + 40_000
+    monkeypatch.setattr(type(storage.broker), "now_ms", lambda _: now_ms)
+    told = {
+        "waits": [f"1 session of pool {pool} waits, and no worker serves it" for pool in pools],
+        "held": ["3 sessions are held by w1, which is silent"],
+        "set aside": ["3 sessions are quarantined"],
+    }[state]
+    for _ in range(2):
+        caplog.clear()
+        assert await looked(queue, upkeep) == set()
+        for session in sessions:
+            await changed_ms_ago(storage, session, 3_600_000)
+        assert [line for line in told if line not in caplog.text] == []
 
 
 async def test_log_of_a_tree_that_rests_is_sealed(storage: Storage) -> None:
@@ -325,8 +345,10 @@ async def _told_at(storage: Storage, tree: TreeId, at_ms: int) -> None:
     await broker.command("XADD", key, entry_id, *(part for pair in at.items() for part in pair))
 
 
-async def test_timers_fire_without_any_worker(storage: Storage) -> None:
-    author = await Author(storage).is_born()
+@pytest.mark.parametrize("shard", [0, 3, 15])
+async def test_timers_fire_without_any_worker(storage: Storage, shard: int) -> None:
+    assert shard < storage.broker.config.shards <= 16
+    author = await Author(storage, session_id(shard)).is_born()
     await author.writes(some_entries(1), timers_set=(Timer("t", 3, 1),))
     assert len(await fire_timers(storage.broker.claims)) == 1
     assert await fire_timers(storage.broker.claims) == []
@@ -341,6 +363,8 @@ async def test_operator_is_told_of_work_that_nobody_takes(storage: Storage) -> N
     alive = Heard("w1", orjson.dumps({"pools": ["default"]}), NOON_MS)
     assert not list(unattended([head], [alive], NOON_MS))
     (complaint,) = unattended([head], [replace(alive, state=b'{"pools":["gpu"]}')], NOON_MS)
+    assert complaint == "1 session of pool default waits, and no worker serves it: start one there"
+    (complaint,) = unattended([head], [replace(alive, heard_ms=NOON_MS - 31_000)], NOON_MS)
     assert complaint == "1 session of pool default waits, and no worker serves it: start one there"
     (complaint,) = unattended([head, head], [], NOON_MS)
     assert complaint == "2 sessions of pool default wait, and no worker serves it: start one there"

@@ -15,13 +15,13 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import NewSession
 from orchestrator.core.entries import Entry
-from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.archive import Storage
-from orchestrator.rollouts.object_store import Objects
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.workspaces.stored_packs import PackName, Packs
-from tests.workers.actors import Author, head_of, some_entries
+from tests.workers.actors import Author, head_of, session_id, some_entries
 from workers.upkeep_packs import SETTLED_S, YOUNG_S, collect_packs, collect_unborn
 from workers.upkeep_sealing import Moved, Mover, seal_session
 
@@ -257,3 +257,52 @@ async def test_client_is_told_at_once_that_what_it_announces_again_was_given_up(
     assert await commits.give_up(late.session) is not None
     with pytest.raises(BirthGivenUp, match="begin again"):
         await commits.announce(late.session)
+
+
+class Patchy(Packs):
+    """A store that does not answer for one session."""
+
+    away: SessionId
+
+    async def names(self, tree: TreeId, session: SessionId) -> tuple[PackName, ...]:
+        if session == self.away:
+            raise ArchiveUnavailable("no answer from the store")
+        return await super().names(tree, session)
+
+
+@pytest.mark.parametrize("away", [0, 1, 2])
+async def test_session_that_is_gone_or_whose_packs_cannot_be_listed_holds_up_no_other(
+    storage: Storage, tmp_path: Path, away: int
+) -> None:
+    packs = Patchy(Objects((tmp_path / "archive").as_uri()))
+    authors = [await Author(storage).is_born() for _ in range(3)]
+    packs.away = SessionId("")
+    for author in authors:
+        await author.writes([])
+        for number in range(2):
+            await stored(packs, author, 1, f"orphan {number} of {author.session}", tmp_path)
+        await author.writes([])
+    packs.away = authors[away].session
+    asked = [Author(storage).session, *(author.session for author in authors)]
+    assert await collect_packs(storage, packs, asked, time.time() + TOMORROW) == 4
+    packs.away = SessionId("")
+    assert [len(await left(packs, author)) for author in authors] == [2 * (at == away) for at in range(3)]
+
+
+@pytest.mark.parametrize("away", [0, 1, 2])
+async def test_all_packs_of_each_session_that_nobody_made_go_but_of_one_that_cannot_be_listed(
+    storage: Storage, tmp_path: Path, away: int
+) -> None:
+    packs = Patchy(Objects((tmp_path / "archive").as_uri()))
+    packs.away = SessionId("")
+    lost = [Author(storage, session_id(shard)) for shard in (0, 3, 15)]
+    for author in lost:
+        await storage.broker.commits.announce(author.session)
+        for number in range(2):
+            await stored(packs, author, 0, f"{number} of {author.session}", tmp_path)
+    packs.away = lost[away].session
+    later = storage.broker.now_ms() + int(TOMORROW * 1000)
+    assert await collect_unborn(storage.broker.commits, packs, later) == 2
+    packs.away = SessionId("")
+    assert [len(await left(packs, author)) for author in lost] == [2 * (at == away) for at in range(3)]
+    assert await storage.broker.commits.unborn(later) == (lost[away].session,), "it is looked for again"
