@@ -493,8 +493,9 @@ PATTERNS: Final[Mapping[str, str]] = {
     "GitLab token": r"\bglpat-[0-9A-Za-z_-]{20,}\b",
     "Slack token": r"\bxox[abeoprs]-[0-9A-Za-z-]{10,}",
     "Slack webhook": r"https://hooks\.slack\.com/services/T[0-9A-Z]+/B[0-9A-Z]+/[0-9A-Za-z]{16,}",
-    "OpenAI key": r"\bsk-(?:proj-|svcacct-)?[0-9A-Za-z_-]{20,}\b",
+    # Before the next one, whose form it has as well.
     "Anthropic key": r"\bsk-ant-[0-9A-Za-z_-]{20,}\b",
+    "OpenAI key": r"\bsk-(?:proj-|svcacct-)?[0-9A-Za-z_-]{20,}\b",
     "Google API key": r"\bAIza[0-9A-Za-z_-]{35}\b",
     "Google OAuth secret": r"\bGOCSPX-[0-9A-Za-z_-]{28}\b",
     "Stripe key": r"\b[rs]k_live_[0-9A-Za-z]{16,}\b",

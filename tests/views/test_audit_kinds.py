@@ -1,0 +1,349 @@
+"""An auditor's answers about each kind of call, of text, of secret and of cost, from the entries alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import pytest
+
+from orchestrator.core import calls as w
+from orchestrator.core import commands as c
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
+from orchestrator.core.calls import Phase
+from orchestrator.core.entries import Entry
+from orchestrator.core.frozen import replace
+from orchestrator.core.ids import AgentId
+from orchestrator.core.sender import Sender
+from orchestrator.core.tokens import Price, Served
+from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
+from orchestrator.views.audit_cost import By, cost
+from orchestrator.views.audit_questions import PATTERNS, Answer, context, egress, secrets
+from orchestrator.views.audit_who import Logs, digest_of
+from tests.core.driver import USAGE, WORKSPACE, Session, a_command, exec_end, op, text
+
+ANN = Sender("ann@host", "", "admin", "terminal", "machine")
+BEN = Sender("ben", "", "approve", "app-server", "ab12")
+CLOSED: Mapping[str, Any] = {"mode": "workspace-write", "network_access": False}
+OPEN: Mapping[str, Any] = {"mode": "workspace-write", "network_access": True}
+FREE: Mapping[str, Any] = {"mode": "danger-full-access"}
+
+
+def logs_of(*sessions: Session) -> Logs:
+    """The logs of sessions that are called s1, s2 and so on."""
+    logs = Logs()
+    for number, session in enumerate(sessions, 1):
+        for seq, line in enumerate(session.lines, 1):
+            logs.add(f"s{number}", seq, 1, line)
+    return logs
+
+
+def working(policy: Mapping[str, Any] = CLOSED) -> Session:
+    session = Session(settings={"approval_policy": "never", "sandbox_policy": dict(policy)})
+    session.submit(op("user_input", items=[text("go")]), "u1", by=ANN)
+    return session
+
+
+def writes(logs: Logs, *entries: Entry, session: str = "s1", at_ms: int = 1) -> None:
+    """Entries behind a log, as another version may have written them: no state is made of them."""
+    last = max((one.seq for one in logs.told if one.session == session), default=0)
+    for seq, entry in enumerate(entries, last + 1):
+        logs.add(session, seq, 1, e.encode_entry(entry, at_ms, {}).line)
+
+
+def moved(work: w.CallWork, call: str = "c") -> Entry:
+    return e.fact(f.CallMoved(CallId(call), Phase.RUNNING, 1, work))
+
+
+def output(call: str = "c", said: str = "back") -> Entry:
+    return e.item({"type": "function_call_output", "call_id": call, "output": said})
+
+
+def a_run(*words: str, sandboxed: bool) -> w.ExecWork:
+    return w.ExecWork((), words or ("curl", "https://a.example/x"), WORKSPACE, (), None, {}, sandboxed)
+
+
+MCP = w.McpWork((), "docs", "search", {"q": "x"}, WORKSPACE)
+PATCH = w.PatchWork((), "*** Begin Patch", WORKSPACE, {}, "", (), {}, None)
+MERGE = w.MergeWork((), AgentId(1), None, SnapshotId("c0ffee"), (), 1, ("a.py",))
+STDIN = w.StdinWork(1, CallId("c0"), "y\n", 10, 10)
+CLIENT = w.ClientToolWork("tool", "editor", 1_000)
+CUSTOM = w.CustomWork((), "deploy", {}, "", WORKSPACE)
+AWAIT = w.AwaitWork((AgentId(1),), 1, 1)
+ASKS = w.QuestionWork(({"header": "h", "question": "q"},))
+
+
+# ── what left the machine ─────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("work", "policy", "what"),
+    [
+        (a_run(sandboxed=True), CLOSED, None),
+        (a_run(sandboxed=True), OPEN, "with network"),
+        (a_run(sandboxed=True), FREE, "with network"),
+        (a_run(sandboxed=False), CLOSED, "outside the sandbox"),
+        (a_run(sandboxed=False), OPEN, "outside the sandbox"),
+        (MCP, CLOSED, "mcp"),
+        (PATCH, FREE, None),
+        (MERGE, FREE, None),
+    ],
+)
+async def test_call_of_each_kind_may_have_left_the_machine_or_not(
+    work: w.CallWork, policy: Mapping[str, Any], what: str | None
+) -> None:
+    logs = logs_of(working(policy))
+    writes(logs, moved(work), output())
+    found = [one.values async for one in egress(logs) if one.values["what"] != "request"]
+    assert [one.get("why", one["what"]) for one in found] == ([what] if what else [])
+    if found:
+        assert found[0]["hosts"] == (["mcp:docs"] if what == "mcp" else ["a.example"])
+        assert found[0]["bytes_back"] == len("back")
+
+
+async def test_each_call_is_told_once_with_what_came_back_to_it_and_also_where_nothing_did() -> None:
+    logs = logs_of(working(OPEN), working(OPEN))
+    ends = e.fact(f.TaskEnded("failed"))
+    for session in ("s1", "s2"):
+        writes(
+            logs,
+            *(moved(a_run("curl", f"https://{call}.example/", sandboxed=True), call) for call in "abcd"),
+            *(output(call, call * size) for call, size in (("b", 7), ("a", 3))),
+            ends,
+            moved(MCP, "e"),
+            session=session,
+        )
+    logs.told.sort(key=lambda one: one.session)
+    told: dict[tuple[str, str], list[int | None]] = {}
+    for one in [one async for one in egress(logs)]:
+        assert one.proved
+        told.setdefault((one.values["session"], one.values["call"]), []).append(one.values.get("bytes_back"))
+    back = {"a": [3], "b": [7], "c": [None], "d": [None], "e": [None]}
+    assert told == {(session, call): sizes for session in ("s1", "s2") for call, sizes in back.items()}
+
+
+async def test_web_search_leaves_the_machine_though_the_provider_makes_it() -> None:
+    session = working()
+    session.begin()
+    session.item({"type": "web_search_call", "action": {"type": "search", "query": "see https://b.example/"}})
+    session.ends(usage=USAGE)
+    [search] = [one async for one in egress(logs_of(session)) if one.values["what"] == "search"]
+    assert (search.values["hosts"], search.proved) == (["b.example"], True)
+
+
+# ── where texts came from ─────────────────────────────────────────────────────────────────────────
+
+
+ORIGINS: list[tuple[w.CallWork, Mapping[str, Any], str, bool]] = [
+    (a_run(sandboxed=True), CLOSED, "local command", False),
+    (a_run(sandboxed=True), OPEN, "command with network", True),
+    (a_run(sandboxed=False), CLOSED, "command with network", True),
+    (STDIN, CLOSED, "local command", False),
+    (STDIN, OPEN, "command with network", True),
+    (MCP, CLOSED, "MCP server docs", True),
+    (CLIENT, CLOSED, "a client's tool", True),
+    (CUSTOM, CLOSED, "tool deploy", True),
+    (PATCH, OPEN, "Dendro: patch", False),
+    (MERGE, OPEN, "Dendro: merge", False),
+    (ASKS, OPEN, "person", False),
+    (AWAIT, OPEN, "agent", False),
+]
+
+
+async def shown_to(logs: Logs, network: bool = False) -> list[Answer]:
+    """The items that the model was shown before its last call."""
+    answers = [one async for one in context(logs, "decides", network=network)]
+    return [one for one in answers if one.values["what"] == "item"]
+
+
+def decides(session: Session) -> None:
+    session.begin()
+    session.calls("decides")
+
+
+@pytest.mark.parametrize(("work", "policy", "origin", "network"), ORIGINS)
+async def test_output_of_a_call_of_each_kind_has_its_origin(
+    work: w.CallWork, policy: Mapping[str, Any], origin: str, network: bool
+) -> None:
+    session = working(policy)
+    session.asks_for("c1")
+    session.assessed("c1", a_command("ls"))
+    session.finishes("c1", "the output", events=(exec_end("c1"),))
+    decides(session)
+    logs = Logs()
+    for seq, line in enumerate(session.lines, 1):
+        kind = e.stored_kind(line)
+        is_move = kind is f.CallMoved and b'"exec"' in line
+        logs.add("s1", seq, 1, e.encode_entry(moved(work, "c1"), 1, {}).line if is_move else line)
+    by_output = [one for one in await shown_to(logs) if one.values["item"] == "function_call_output"]
+    assert [(one.values["origin"], one.values["network"]) for one in by_output] == [(origin, network)]
+    assert bool(await shown_to(logs, network=True)) == network
+
+
+TEXTS: list[tuple[str, str, str]] = [
+    ("user", "<user_instructions>\n\nbe brief\n\n</user_instructions>", "instructions file"),
+    ("user", "<environment_context>\n</environment_context>", "Dendro: the environment"),
+    ("user", "<skill>\n<name>s</name>\n</skill>", "skill"),
+    ("user", "what a person says", "person: ben (scope approve, token ab12) through app-server"),
+    ("developer", "You are agent 1 of a tree", "Dendro: the agent's part"),
+    ("developer", "anything else", "Dendro"),
+    ("assistant", "what a model says", "model"),
+]
+
+
+@pytest.mark.parametrize(("role", "words", "origin"), TEXTS)
+async def test_message_of_each_kind_has_its_origin(role: str, words: str, origin: str) -> None:
+    session = Session(settings={"approval_policy": "never"}, told_by_test=True)
+    session.submit(op("user_input", items=[text("go")]), "u1", by=ANN)
+    session.answers("done")
+    session.submit(op("user_input", items=[text("and on")]), "u2", by=BEN)
+    kind = "output_text" if role == "assistant" else "input_text"
+    session.record(e.item({"type": "message", "role": role, "content": [{"type": kind, "text": words}]}))
+    decides(session)
+    shown = {one.values["sha256"]: one.values["origin"] for one in await shown_to(logs_of(session))}
+    assert shown[digest_of(words)] == origin
+    assert shown[digest_of("go")].startswith("person: ann@host"), "each task has its own person"
+
+
+async def test_what_was_shown_to_one_session_is_not_told_of_another() -> None:
+    one, other = working(OPEN), working(OPEN)
+    one.answers("only here")
+    decides(other)
+    shown = await shown_to(logs_of(one, other))
+    assert digest_of("go") in {answer.values["sha256"] for answer in shown}
+    assert digest_of("only here") not in {answer.values["sha256"] for answer in shown}
+
+
+# ── secrets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+A, N = "aB3" * 30, "0123456789abcdef" * 5
+FORMS: dict[str, str] = {
+    "private key": "-----BEGIN OPENSSH PRIVATE KEY-----",
+    "AWS access key": "AKIAIOSFODNN7EXAMPLE",
+    "AWS secret key": f"aws_secret_access_key = {A[:40]}",
+    "GitHub token": f"ghp_{A[:36]}",
+    "GitHub fine-grained token": f"github_pat_{A[:60]}",
+    "GitLab token": f"glpat-{A[:20]}",
+    "Slack token": f"xoxb-{A[:12]}",
+    "Slack webhook": f"https://hooks.slack.com/services/T01/B01/{A[:16]}",
+    "OpenAI key": f"sk-proj-{A[:20]}",
+    "Anthropic key": f"sk-ant-{A[:20]}",
+    "Google API key": f"AIza{A[:35]}",
+    "Google OAuth secret": f"GOCSPX-{A[:28]}",
+    "Stripe key": f"sk_live_{A[:16]}",
+    "npm token": f"npm_{A[:36]}",
+    "PyPI token": f"pypi-{A[:50]}",
+    "Docker token": f"dckr_pat_{A[:20]}",
+    "Hugging Face token": f"hf_{A[:30]}",
+    "SendGrid key": f"SG.{A[:16]}.{A[:16]}",
+    "Twilio key": f"SK{N[:32]}",
+    "DigitalOcean token": f"dop_v1_{N[:64]}",
+    "JSON web token": f"eyJ{A[:10]}.eyJ{A[:10]}.{A[:10]}",
+    "address with a password": "postgres://ann:hunter22@db.example/x",
+    "bearer token": f"Authorization: Bearer {A[:12]}",
+    "password": "password: 'hunter22'",
+    "password in a variable": "DB_PASSWORD=hunter22",
+    "value withheld by Dendro": "[redacted]",
+}
+
+
+@pytest.mark.parametrize("kind", PATTERNS)
+async def test_secret_of_each_form_is_found_once_by_what_it_is(kind: str) -> None:
+    session = working()
+    session.record(e.item({"type": "message", "role": "user", "content": [_words(f"it is {FORMS[kind]}")]}))
+    [found] = [one for one in [one async for one in secrets(logs_of(session))] if one.entries]
+    assert found.values["kind"] == kind
+    assert FORMS[kind] not in repr(asdict(found)) or kind == "value withheld by Dendro"
+
+
+def _words(words: str) -> dict[str, str]:
+    return {"type": "input_text", "text": words}
+
+
+async def test_secret_was_in_the_requests_of_the_conversation_that_has_it_and_in_no_other() -> None:
+    one, other = working(), working()
+    one.answers("before")
+    one.submit(op("user_input", items=[text("go on")]), "u2", by=ANN)
+    one.begin()
+    one.item({"type": "message", "role": "assistant", "content": [_words(FORMS["npm token"])]})
+    one.ends(usage=USAGE)
+    for number in (3, 4):
+        one.submit(op("user_input", items=[text("more")]), f"u{number}", by=ANN)
+        one.answers("done")
+    other.answers("of another session")
+    [found] = [answer async for answer in secrets(logs_of(one, other)) if answer.values["what"] == "secret"]
+    assert [request.split()[1] for request in found.values["requests"]] == ["3", "4"]
+    assert found.values["agents"] == ["0"]
+    one.submit(op("compact"), "u5")
+    one.answers("a summary without it")
+    one.submit(op("user_input", items=[text("more")]), "u6", by=ANN)
+    one.answers("done")
+    [found] = [answer async for answer in secrets(logs_of(one)) if answer.values["what"] == "secret"]
+    assert [request.split()[1] for request in found.values["requests"]] == ["3", "4", "5"]
+
+
+# ── cost ──────────────────────────────────────────────────────────────────────────────────────────
+
+
+def spends(session: Session, micro: int, by: Sender | None, served: str = "") -> None:
+    session.submit(op("user_input", items=[text("go")]), f"u{session.seq}", by=by)
+    session.begin()
+    session.item({"type": "message", "role": "assistant", "content": []})
+    told = Served("https://api.example", served) if served else None
+    session.ends(usage=USAGE, price=Price(micro, 1.0, 0.1, 2.0), served=told)
+
+
+DAY_MS = 86_400_000
+SUMS: dict[By, Mapping[str, int]] = {
+    "who": {"ann@host": 11, "ben": 100, "nobody (mail began the task)": 1_000},
+    "behalf": {"ann@host": 11, "ben": 1_100},
+    "token": {"machine": 11, "ab12": 1_100},
+    "agent": {"0": 111, "0.1": 1_000},
+    "model": {"asked": 1_010, "a-2026": 101},
+    "day": {"2026-01-01": 1, "2026-01-02": 1_110},
+}
+
+
+@pytest.mark.parametrize("by", SUMS)
+async def test_cost_is_summed_by_each_that_can_be_asked_for_the_dearest_first(by: By) -> None:
+    first_ms = 1_767_225_600_000
+    root = Session(settings={"model": "asked"}, now_ms=first_ms)
+    spends(root, 1, ANN, "a-2026")
+    root.now_ms += DAY_MS
+    spends(root, 10, ANN)
+    spends(root, 100, BEN, "a-2026")
+    logs = logs_of(root)
+    assert root.state.settings is not None
+    settings, facts = root.state.settings, replace(root.state.facts, agent_path="0.1", behalf=BEN)
+    priced = f.RequestCompleted(1, usage=USAGE, price=Price(1_000, 1.0, 0.1, 2.0))
+    begun = f.TaskBegun(SubmissionId("1"), "mail", settings)
+    own = map(e.fact, (f.Configured(settings, facts), begun, priced))
+    writes(logs, *own, session="s2", at_ms=first_ms + DAY_MS)
+    groups = await cost(logs, by)
+    assert {group.name: group.cost_micro for group in groups} == SUMS[by]
+    assert [group.cost_micro for group in groups] == sorted(SUMS[by].values(), reverse=True)
+    assert sum(group.requests for group in groups) == 4
+
+
+ENDS: dict[str, Callable[[Session], object]] = {
+    "priced": lambda session: session.ends(usage=USAGE, price=Price(5, 1.0, 0.1, 2.0)),
+    "without a price": lambda session: session.ends(usage=USAGE),
+    "without usage": lambda session: session.ends(usage=None),
+    "broken": lambda session: session.breaks("fatal", "no"),
+    "unsent": lambda session: session.happens(c.ResponseBroken(session.request_n, "unsent", "later", 1)),
+}
+
+
+@pytest.mark.parametrize(("end", "unpriced"), [(end, int(end == "without a price")) for end in ENDS])
+async def test_request_that_used_tokens_and_has_no_price_is_alone_of_unknown_cost(
+    end: str, unpriced: int
+) -> None:
+    session = working()
+    session.begin()
+    ENDS[end](session)
+    [group] = await cost(logs_of(session), "agent")
+    assert (group.requests, group.unpriced) == (1, unpriced)
+    assert group.cost_micro == (5 if end == "priced" else 0)
