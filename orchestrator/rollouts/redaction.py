@@ -75,6 +75,7 @@ from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.log_source import LogSource
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.rollouts.tree_log import tree_entries
@@ -1007,8 +1008,8 @@ async def finish_redactions(
 ) -> int:
     """Upkeep's part: goes on with what a process that died has left; answers of how many sessions.
 
-    Sessions that are at work are left for the next look, and so is one whose log cannot be read: the words of
-    others go meanwhile.
+    Sessions that are at work are left for the next look, and so is one whose log cannot be read, or needs an
+    archive that is away: the words of others go meanwhile.
     """
     found, done = StoredLogs.of(storage), 0
     for shard in range(storage.broker.config.shards):
@@ -1019,7 +1020,7 @@ async def finish_redactions(
                 continue
             except NotRedacted as error:
                 log.info("a redaction is not done yet: %s", error)
-            except (RolloutError, BrokenArchive, Corrupt) as error:
+            except (RolloutError, BrokenArchive, Corrupt, ArchiveUnavailable) as error:
                 log.warning("session %s: its redaction cannot be finished: %s", session, error)
     return done
 

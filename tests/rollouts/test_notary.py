@@ -683,6 +683,121 @@ async def test_namespaces_are_stated_in_registers_of_their_own(kept: Kept, offic
     assert len(office.heads()) == 1
 
 
+REGISTERS = ("home", "team-a", "team-b")
+
+
+async def in_each_namespace(kept: Kept) -> dict[str, SessionId]:
+    """A session for each register."""
+    sessions = {name: await kept.has(said("go")) for name in REGISTERS}
+    for name, session in sessions.items():
+        namespace = "" if name == "home" else name
+        await kept.redis.hset(kept.broker.keys.session(session), "namespace", namespace)
+    return sessions
+
+
+async def test_each_register_is_published_and_shown_to_witnesses_and_again_at_each_interval(
+    kept: Kept, office: Office
+) -> None:
+    asked: list[str] = []
+
+    async def witnessed(name: str, signed: Signed) -> Note:
+        asked.append(name)
+        return signed.note
+
+    office.notary._witnessed = witnessed
+    sessions = await in_each_namespace(kept)
+    await office.notary.look()
+    for name, session in sessions.items():
+        assert [head.log for head in office.heads(name)] == [f"session:{session}"]
+    assert set(asked) == set(REGISTERS)
+    asked.clear()
+    await office.looks(1_000)
+    assert asked == []
+    await office.looks(MINUTE)
+    assert sorted(asked) == sorted(REGISTERS)
+    for session in sessions.values():
+        await grow(kept, session, "more", "idle")
+    await office.notary.look()
+    assert [len(office.heads(name)) for name in REGISTERS] == [2, 2, 2]
+    assert office.state.unpublished() == []
+
+
+@pytest.mark.parametrize("lost", REGISTERS)
+async def test_each_register_is_held_against_the_state_at_the_start(
+    kept: Kept, office: Office, lost: str
+) -> None:
+    await in_each_namespace(kept)
+    await office.looks()
+    office.again()
+    office.objects.remove(f"{lost}/checkpoint")
+    with pytest.raises(BadRegister, match=f"the register fleet.example/{lost} was published with 1"):
+        office.again()
+
+
+@pytest.mark.parametrize("name", ["MOST_PAGES", "TREES_AT_ONCE"])
+async def test_more_sessions_and_trees_than_are_read_at_once_are_all_stated(
+    kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(f"orchestrator.rollouts.notary.{name}", 2)
+    sessions = [await kept.has(said("go")) for _ in range(5)]
+    for at, session in enumerate(sessions):
+        await touch(kept, session, at + 1)
+    assert {head.log for head in await office.looks()} == {f"session:{session}" for session in sessions}
+    for session in sessions:
+        await grow(kept, session, "more", "idle")
+    assert len(await office.looks(1_000)) == 5
+
+
+async def test_each_log_that_was_changed_is_an_alarm_within_a_round_and_each_that_agrees_again_is_none(
+    kept: Kept, office: Office, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.rollouts.notary.ROUND_TREES", 2)
+    sessions = [await kept.has(said("go")) for _ in range(4)]
+    await office.looks()
+    heads = {session: (await kept.head(session)).head for session in sessions}
+    for session in sessions:
+        await kept.redis.hset(kept.broker.keys.session(session), "head", bytes(32))
+    for _ in range(3):
+        assert await office.looks(MINUTE) == []
+    alarms = {f"session:{session}": "head" for session in sessions}
+    assert office.alarms() == alarms
+    office.again()
+    assert office.alarms() == alarms, "all of them are on the disk"
+    for session, head in heads.items():
+        await kept.redis.hset(kept.broker.keys.session(session), "head", head)
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {}, "what is refused is looked at each interval"
+    office.again()
+    assert office.alarms() == {}
+
+
+async def test_alarm_that_becomes_another_one_is_told_as_that_one(
+    kept: Kept, office: Office, caplog: pytest.LogCaptureFixture
+) -> None:
+    session = await kept.has(said("go"))
+    await office.looks()
+    await kept.redis.hset(kept.broker.keys.session(session), "seq", 3)
+    for _ in range(3):
+        await office.looks(MINUTE)
+    await kept.redis.hset(kept.broker.keys.session(session), mapping={"seq": 5, "head": bytes(32)})
+    for _ in range(3):
+        await office.looks(MINUTE)
+    told = [line.split(":")[0] for line in caplog.messages if line.startswith("ALARM")]
+    assert told == ["ALARM rewound", "ALARM head"]
+    assert office.alarms() == {f"session:{session}": "head"}
+
+
+async def test_times_of_a_register_do_not_fall_for_a_notary_that_was_stopped(
+    kept: Kept, office: Office
+) -> None:
+    await kept.has(said("go"))
+    [first] = await office.looks()
+    office.again()
+    await kept.has(said("go"))
+    [second] = await office.looks(-MINUTE)
+    assert second.ms == first.ms
+
+
 # ── one root for one size ─────────────────────────────────────────────────────────────────────────
 
 

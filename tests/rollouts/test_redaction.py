@@ -36,6 +36,7 @@ from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.deletion import DeletedFiles, NotDeleted, delete_everywhere
 from orchestrator.rollouts.file_format import read_rollout
 from orchestrator.rollouts.imports import plan_import
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.redaction import (
     INSTEAD,
     WITH_WORDS,
@@ -395,6 +396,37 @@ async def test_redactions_are_finished_though_an_archive_of_another_is_broken(
     assert await kept.broker.logs.redacting(whole) is None
     assert await kept.broker.logs.redacting(broken) is not None, "it is owed"
     file.write_bytes(kept_bytes)
+    assert await finished(kept) == 1
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+async def test_redactions_are_finished_though_the_archive_does_not_answer_for_another(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    from orchestrator.rollouts import redaction
+
+    async def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    sessions = [await kept.has(*worked()) for _ in range(3)]
+    for each in sessions:
+        await sealed(kept, each, 9)
+        with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            patch.setattr(redaction, "_finish", dies)
+            await redacted(kept, each, find="ACME")
+    away, bytes_of = sessions[1], kept.stored.archive._objects.get
+
+    def answers(name: str) -> Any:
+        if away in name:
+            raise ArchiveUnavailable("no answer from the store")
+        return bytes_of(name)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(kept.stored.archive._objects, "get", answers)
+        assert await finished(kept) == 2
+    owed = [each for each in sessions if await kept.broker.logs.redacting(each) is not None]
+    assert owed == [away]
+    assert f"session {away}: its redaction cannot be finished: no answer" in caplog.text
     assert await finished(kept) == 1
     assert SECRET.encode() not in await everything(kept, tmp_path)
 
@@ -983,3 +1015,158 @@ def test_ids_of_a_redacted_fact_stay_as_they_are(cls: type[f.Fact]) -> None:
             payload |= {"parent": {}, "response_id": "an id", "length": 1, "sha256": ""}
             line = {"type": e.DENDRO, "payload": payload}
             assert instead_of(line, lambda _: None)["payload"][name] == "an id"
+
+
+# ── all copies ────────────────────────────────────────────────────────────────────────────────────
+
+
+async def test_copies_of_each_entry_that_is_named_are_looked_for(kept: Kept) -> None:
+    words = ["the alpha words", "the beta words", "the gamma words"]
+    session = await kept.has(*map(said, words), *(said(f"again: {each}") for each in words))
+    assert (await planned(kept, session, 5, 6)).entries == {session: [5, 6, 8, 9]}
+    assert (await planned(kept, session, 5, 6, find="gamma")).entries == {session: [5, 6, 7, 8, 9, 10]}
+
+
+@pytest.mark.parametrize(("words", "found"), [("1234567", [5]), ("12345678", [5, 6]), ("123456789", [5, 6])])
+async def test_copies_are_looked_for_by_words_of_eight_characters_and_more(
+    kept: Kept, words: str, found: list[int]
+) -> None:
+    session = await kept.has(said(words), said(f"it is {words}, is it not"))
+    assert (await planned(kept, session, 5)).entries == {session: found}
+
+
+async def test_large_text_that_is_named_goes_with_the_entries_that_name_it(
+    kept: Kept, tmp_path: Path
+) -> None:
+    session = await kept.has(*worked())
+    [(tree, digest)] = (await planned(kept, session, 12)).texts
+    plan = await plan_of(kept, await kept.head(session), Wanted(session, (), (digest,)))
+    assert (plan.texts, plan.entries) == ([(tree, digest)], {session: [11, 12]})
+    await redact(kept, kept.stored, plan, ACT)
+    assert LARGE.encode() not in await everything(kept, tmp_path)
+
+
+async def test_each_fork_and_each_fork_of_one_loses_the_words_and_is_told_with_its_file(
+    kept: Kept, tmp_path: Path
+) -> None:
+    session = await kept.has(*worked())
+    forks = [await a_fork(kept, session) for _ in range(2)]
+    forks.append(await a_fork(kept, forks[0]))
+    forks.append(await a_fork(kept, forks[-1]))
+    plan = await planned(kept, session, find="ACME")
+    assert set(plan.entries) == {session, *forks}
+    files = {str((await kept.head(each)).summary["rollout_path"]) for each in (session, *forks)}
+    assert files <= {copy.place for copy in plan.copies}
+    await redact(kept, kept.stored, plan, ACT)
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+async def test_large_texts_of_each_tree_go_and_of_those_that_lose_no_entry(
+    kept: Kept, tmp_path: Path
+) -> None:
+    session = await kept.has(*worked())
+    clean = [await kept.has(said("nothing of it")) for _ in range(2)]
+    for number, fork in enumerate(clean):
+        told = orjson.dumps({**(await kept.head(fork)).summary, "forked_from": session})
+        await kept.redis.hset(kept.broker.keys.session(fork), "meta", told)
+        content = f"{number}: a step that was refused: {SECRET}".encode()
+        digest = await kept.stored.blobs.put(TreeId(fork), content)
+        await kept.stored.archive.write_blob(TreeId(fork), digest, content)
+    plan = await planned(kept, session, find="ACME")
+    assert {tree for tree, _ in plan.texts} == {TreeId(each) for each in (session, *clean)}
+    await redact(kept, kept.stored, plan, ACT)
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+async def test_more_entries_than_one_redaction_takes_are_counted_over_all_sessions(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from orchestrator.rollouts import redaction
+
+    session = await kept.has(*worked())
+    await a_fork(kept, session)
+    monkeypatch.setattr(redaction, "MOST_ENTRIES", 5)
+    assert (await planned(kept, session, find="ACME")).count == 5
+    monkeypatch.setattr(redaction, "MOST_ENTRIES", 4)
+    with pytest.raises(NotRedacted, match="more than 4 entries"):
+        await planned(kept, session, find="ACME")
+
+
+async def test_one_commit_takes_forty_entries_at_most(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
+    session = await kept.has(*(said(f"{n}: {SECRET}") for n in range(85)))
+    taken, commit = list[int](), kept.broker.commits.commit
+
+    async def noted(request: Any) -> Any:
+        taken.append(len(request.redacted))
+        return await commit(request)
+
+    monkeypatch.setattr(kept.broker.commits, "commit", noted)
+    assert await redacted(kept, session, find="ACME") == 85
+    assert taken == [40, 40, 5]
+
+
+async def test_words_are_found_as_a_person_writes_them_where_json_escapes_them(kept: Kept) -> None:
+    words = 'say "ACME-1"\nand \\ go'
+    arguments = orjson.dumps({"command": ["sh", "-c", words]}).decode()
+    call = {"type": "function_call", "name": "shell", "call_id": "c", "arguments": arguments}
+    session = await kept.has(e.item(call), said(words), said("another"))
+    payload = orjson.dumps({"id": "", "msg": {"type": "warning", "message": words}})
+    head, keys = await kept.head(session), kept.broker.keys
+    told = {"p": payload, "s": session, "q": head.seq, "h": head.head, "d": "", "t": NOW_MS, "a": ""}
+    await kept.redis.xadd(keys.tree(TreeId(session)), told, id="1-0")
+    await kept.redis.hset(keys.agents(TreeId(session)), "tree_seq", 1)
+    for find in (re.escape('say "ACME-1"\nand'), re.escape("and \\ go")):
+        plan = await planned(kept, session, find=find)
+        assert plan.entries == {session: [5, 6]}
+        [stays] = [copy for copy in plan.copies if not copy.goes]
+        assert stays.place == f"tree:{session}:1"
+
+
+async def test_entry_that_was_redacted_is_not_redacted_again(kept: Kept) -> None:
+    session = await kept.has(*worked())
+    await redacted(kept, session, 6)
+    with pytest.raises(NotRedacted, match=r"entry 6 .* was redacted before"):
+        await planned(kept, session, 6)
+
+
+@pytest.mark.parametrize("named", [f"about {SECRET}", "another name"])
+async def test_name_goes_from_lists_where_it_has_the_words_and_stays_where_it_has_not(
+    kept: Kept, tmp_path: Path, named: str
+) -> None:
+    session = await kept.has(*worked(), e.fact(f.Named(named, ANN)))
+    await kept.redis.hset(kept.broker.keys.session(session), "name", named)
+    await redacted(kept, session, find="ACME")
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+    assert (await kept.head(session)).name == (INSTEAD if "ACME" in named else named)
+
+
+@pytest.mark.parametrize(
+    ("payload", "kept_there"),
+    [
+        (
+            {"type": "function_call", "name": "shell", "call_id": "c", "arguments": '{"a":1}'},
+            {"name": "shell"},
+        ),
+        ({"type": "message", "role": "user", "content": []}, {"role": "user"}),
+        ({"type": "custom_tool_call", "name": "t", "call_id": "c", "input": SECRET}, {"call_id": "c"}),
+    ],
+)
+def test_types_ids_and_names_of_tools_stay_in_what_stands_instead(
+    payload: dict[str, Any], kept_there: dict[str, str]
+) -> None:
+    made = instead_of({"type": e.RESPONSE_ITEM, "payload": payload}, lambda _: None)["payload"]
+    assert made.keys() == payload.keys()
+    assert {**made, **kept_there, "type": payload["type"]} == made
+    assert SECRET not in repr(made)
+    assert made.get("arguments", "{}") == "{}", "a provider reads it as JSON"
+
+
+def test_picture_that_stands_instead_is_one() -> None:
+    import base64
+
+    image = {"type": "input_image", "image_url": "data:image/png;base64,AAAA"}
+    line = {"type": e.RESPONSE_ITEM, "payload": {"type": "message", "role": "user", "content": [image]}}
+    [made] = instead_of(line, lambda _: None)["payload"]["content"]
+    head, _, data = made["image_url"].partition(",")
+    assert (head, base64.b64decode(data)[:8]) == ("data:image/png;base64", b"\x89PNG\r\n\x1a\n")
+    assert image["image_url"] != made["image_url"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
@@ -16,11 +17,12 @@ from orchestrator.core.calls import Phase
 from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId
+from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price, Served
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.views.audit_cost import By, cost
-from orchestrator.views.audit_questions import PATTERNS, Answer, context, egress, secrets
+from orchestrator.views.audit_questions import PATTERNS, Answer, context, egress, file, secrets
 from orchestrator.views.audit_who import Logs, digest_of
 from tests.core.driver import USAGE, WORKSPACE, Session, a_command, exec_end, op, text
 
@@ -113,6 +115,9 @@ async def test_each_call_is_told_once_with_what_came_back_to_it_and_also_where_n
             *(output(call, call * size) for call, size in (("b", 7), ("a", 3))),
             ends,
             moved(MCP, "e"),
+            # Another call of a later task, under the id of one before.
+            moved(MCP, "c"),
+            output("c", "cc"),
             session=session,
         )
     logs.told.sort(key=lambda one: one.session)
@@ -120,7 +125,7 @@ async def test_each_call_is_told_once_with_what_came_back_to_it_and_also_where_n
     for one in [one async for one in egress(logs)]:
         assert one.proved
         told.setdefault((one.values["session"], one.values["call"]), []).append(one.values.get("bytes_back"))
-    back = {"a": [3], "b": [7], "c": [None], "d": [None], "e": [None]}
+    back = {"a": [3], "b": [7], "c": [None, 2], "d": [None], "e": [None]}
     assert told == {(session, call): sizes for session in ("s1", "s2") for call, sizes in back.items()}
 
 
@@ -347,3 +352,63 @@ async def test_request_that_used_tokens_and_has_no_price_is_alone_of_unknown_cos
     [group] = await cost(logs_of(session), "agent")
     assert (group.requests, group.unpriced) == (1, unpriced)
     assert group.cost_micro == (5 if end == "priced" else 0)
+
+
+# ── what was read, answered and changed ───────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("path", "outside"),
+    [
+        ("a", ""),
+        (f"{WORKSPACE}/a", ""),
+        (WORKSPACE, ""),
+        ("below/../a", ""),
+        ("../a", f"{posixpath.dirname(WORKSPACE)}/a".replace("//", "/")),
+        (f"{WORKSPACE}2/a", f"{WORKSPACE}2/a"),
+        ("/etc/passwd", "/etc/passwd"),
+    ],
+)
+async def test_command_that_reads_outside_of_its_folder_is_told(path: str, outside: str) -> None:
+    read = {"type": "read", "cmd": f"cat {path}", "name": path, "path": path}
+    work = w.ExecWork((), ("cat", path), WORKSPACE, (read,), None, {})
+    logs = logs_of(working())
+    writes(logs, moved(work))
+    found = [
+        one.values for one in [one async for one in secrets(logs)] if one.values["what"] == "read outside"
+    ]
+    assert [one["paths"] for one in found] == ([[outside]] if outside else [])
+
+
+async def test_each_secret_answer_of_a_person_is_told_and_no_other_answer() -> None:
+    logs = logs_of(working())
+    answers = {"c1": True, "c2": False, "c3": True}
+    for call, secret in answers.items():
+        writes(
+            logs, e.fact(f.Answered(CallId(call), SubmissionId("u1"), "answered", "ann", secret="x" * secret))
+        )
+    found = [one.values async for one in secrets(logs) if one.values["what"] == "secret answer"]
+    assert [one["call"] for one in found] == ["c1", "c3"]
+
+
+def saved(snapshot: str, *names: str, files: int = 0) -> Entry:
+    pack = Pack("packs/1", "ab" * 32, 10, whole=True)
+    counts = FileCounts(files or len(names), 0, 0)
+    return e.fact(f.WorkspaceSaved(SnapshotId(snapshot), None, pack, counts, names, (), 1))
+
+
+async def test_last_snapshot_with_another_content_of_a_file_is_told_of_each_session() -> None:
+    logs = logs_of(working(), working())
+    writes(logs, saved("c1", "a.txt"), saved("c2", "b.txt", "a.txt"), saved("c3", "b.txt"))
+    writes(logs, saved("d1", "a.txt"), saved("d2", "b.txt", files=9), session="s2")
+    logs.told.sort(key=lambda one: one.session)
+    told = [one async for one in file(logs, "a.txt")]
+    snapshots = [(one.values["what"], one.values["snapshot"], one.proved) for one in told]
+    assert snapshots == [
+        ("snapshot", "c1", True),
+        ("snapshot", "c2", True),
+        ("snapshot", "d1", True),
+        ("snapshot", "d2", False),
+        ("final", "c2", True),
+        ("final", "d1", True),
+    ]
