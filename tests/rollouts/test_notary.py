@@ -722,6 +722,27 @@ async def test_each_register_is_published_and_shown_to_witnesses_and_again_at_ea
     assert office.state.unpublished() == []
 
 
+@pytest.mark.parametrize("fails", REGISTERS)
+async def test_each_register_that_was_kept_and_not_told_is_told_by_the_next_notary(
+    kept: Kept, office: Office, fails: str
+) -> None:
+    sessions, put = await in_each_namespace(kept), office.objects.put
+
+    def full(name: str, content: bytes) -> None:
+        if name.startswith(f"{fails}/"):
+            raise ArchiveUnavailable("the disk is full")
+        put(name, content)
+
+    office.objects.put = full  # type: ignore[method-assign]
+    with pytest.raises(ArchiveUnavailable):
+        await office.notary.look()
+    office.objects.put = put  # type: ignore[method-assign]
+    office.again()
+    await office.notary.look()
+    for name, session in sessions.items():
+        assert [head.log for head in office.heads(name)] == [f"session:{session}"]
+
+
 @pytest.mark.parametrize("lost", REGISTERS)
 async def test_each_register_is_held_against_the_state_at_the_start(
     kept: Kept, office: Office, lost: str

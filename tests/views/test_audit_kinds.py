@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker.records import Spend
 from orchestrator.core import calls as w
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
@@ -21,8 +22,8 @@ from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price, Served
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
-from orchestrator.views.audit_cost import By, cost
-from orchestrator.views.audit_questions import PATTERNS, Answer, context, egress, file, secrets
+from orchestrator.views.audit_cost import By, Total, cost
+from orchestrator.views.audit_questions import PATTERNS, Answer, context, egress, file, redactions, secrets
 from orchestrator.views.audit_who import Logs, digest_of
 from tests.core.driver import USAGE, WORKSPACE, Session, a_command, exec_end, op, text
 
@@ -412,3 +413,63 @@ async def test_last_snapshot_with_another_content_of_a_file_is_told_of_each_sess
         ("final", "c2", True),
         ("final", "d1", True),
     ]
+
+
+async def test_entry_is_meant_by_its_session_and_number_or_by_the_number_in_the_first_log() -> None:
+    sessions = []
+    for words in ("in the first", "in the second"):
+        session = Session(settings={"approval_policy": "never"})
+        session.submit(op("user_input", items=[text(words)]), "u1", by=ANN)
+        decides(session)
+        sessions.append(session)
+    logs, last = logs_of(*sessions), sessions[0].seq
+    assert sessions[1].seq == last
+    for wanted, words in (
+        (f"s1:{last}", "in the first"),
+        (f"s2:{last}", "in the second"),
+        (f"{last}", "in the first"),
+    ):
+        shown = {one.values.get("sha256") for one in [one async for one in context(logs, wanted)]}
+        assert {digest_of("in the first"), digest_of("in the second")} & shown == {digest_of(words)}
+
+
+async def test_requests_that_were_lost_are_of_unknown_usage_in_each_session() -> None:
+    lost, whole, last = working(), working(), working()
+    for session in (lost, last):
+        session.begin()
+    whole.answers("done")
+    total = Total()
+    await cost(logs_of(lost, whole, last), "agent", total)
+    assert (total.unknown, total.requests, total.tokens) == (2, 1, USAGE["total_tokens"])
+    assert total.compared(Spend(500, 0, 3)) == "", "the registry has an estimate of each"
+    assert total.compared(Spend(USAGE["total_tokens"] - 1, 0, 3)) != "", "and never less than the logs"
+
+
+@pytest.mark.parametrize(("epoch", "imported"), [(0, True), (1, False)])
+async def test_sum_of_an_imported_session_is_not_held_against_its_registry(
+    epoch: int, imported: bool
+) -> None:
+    logs, total = Logs(), Total()
+    for seq, line in enumerate(working().lines, 1):
+        logs.add("s1", seq, epoch, line)
+    await cost(logs, "agent", total)
+    assert total.imported == imported
+
+
+async def test_redaction_is_told_with_the_bundles_that_were_made_before_it() -> None:
+    logs, digests = Logs(), ["ab" * 32, "cd" * 32, "ef" * 32]
+    made = [f.Bundled(digest, 1, 1, 0, "a key", "ann@host") for digest in digests]
+    goes = [f.Redacted(f"session:s{number}", 4, "00" * 32, "ann@host", "why", {}) for number in (1, 2)]
+    told = [
+        ("s1", 1, made[0]),
+        ("s1", 2, goes[0]),
+        ("s1", 3, made[1]),
+        ("s1", 5, made[2]),
+        ("s2", 4, goes[1]),
+    ]
+    for session, day, fact in told:
+        writes(logs, e.fact(fact), session=session, at_ms=day * DAY_MS)
+    found = [one.values for one in [one async for one in redactions(logs)]]
+    assert [one["digest"] for one in found if one["what"] == "bundled"] == digests
+    before = {one["entry"]: one["bundles"] for one in found if one["what"] == "redacted"}
+    assert before == {"s1:4": digests[:1], "s2:4": digests[:2]}

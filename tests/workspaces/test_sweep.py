@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core.ids import new_session_id
 from orchestrator.workspaces.copies import Copy, MachineConfig, Swept, copies_below, sweep, sweeping
@@ -101,3 +103,33 @@ async def test_worker_sweeps_from_its_start(tmp_path: Path) -> None:
     async with sweeping(config(tmp_path, keep_s=0), "boot", lambda: NOW, told.put_nowait):
         assert await told.get() == Swept(removed=1)
     assert kept(tmp_path) == []
+
+
+def test_copy_that_stays_or_cannot_be_removed_keeps_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    copies = [copy(tmp_path, number, NOW - 9_000 + number) for number in range(6)]
+    copies[1].unsaved("b" * 40)
+    os.utime(copies[1].lock, (NOW - 8_999, NOW - 8_999))
+    stuck, remove = copies[3].session, Copy.remove
+
+    def removed(self: Copy) -> None:
+        if self.session == stuck:
+            raise OSError("a file of root's is in it")
+        remove(self)
+
+    monkeypatch.setattr(Copy, "remove", removed)
+    with Copy(tmp_path, copies[0].session, "boot").locked() as mine:
+        assert mine
+        assert sweep(config(tmp_path, keep_s=3600), "boot", NOW) == Swept(removed=3, failed=1)
+    assert kept(tmp_path) == sorted(copies[number].session for number in (0, 1, 3))
+
+
+def test_no_more_copies_go_than_there_has_to_be_room_for(tmp_path: Path) -> None:
+    for number in range(6):
+        copy(tmp_path, number, NOW - 60 + number, size=2 << 20)
+    held = copies_below(tmp_path, "boot")[0]
+    with Copy(tmp_path, held.session, "boot").locked():
+        assert sweep(config(tmp_path, keep_s=3600, max_disk=7 << 20), "boot", NOW) == Swept(removed=3)
+    left = {found.session for found in copies_below(tmp_path, "boot")}
+    assert left == {held.session, *(new_session_id(number, 3, number) for number in (4, 5))}
