@@ -10,6 +10,7 @@ from orchestrator.broker.records import TreeEntry
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import INLINE_BYTES
+from orchestrator.core.entries import Entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
 from orchestrator.core.tree import Child
 from orchestrator.rollouts.chain_check import (
@@ -56,12 +57,14 @@ async def test_each_place_that_the_hash_says_is_held_against_the_log(
 
 
 async def test_each_text_that_is_gone_is_named_once_with_its_first_entry(kept: Kept) -> None:
-    texts = [f"{name} " * INLINE_BYTES for name in ("one", "two", "three")]
-    session = await kept.has(*map(output, (*texts, texts[0])))
-    assert (await audited(kept, session)).texts == 3
+    one, two, three, four = (f"{name} " * INLINE_BYTES for name in ("one", "two", "three", "four"))
+    ended = {"type": "exec_command_end", "call_id": "c", "stdout": three, "stderr": four, "exit_code": 0}
+    both = Entry(e.EVENT_MSG, ended, "1")
+    session = await kept.has(*map(output, (one, two, one)), both)
+    assert (await audited(kept, session)).texts == 4
     for digest in await kept.broker.trees.texts_of(TreeId(session)):
         await kept.redis.delete(kept.broker.keys.blob(TreeId(session), digest))
-    assert seqs(await audited(kept, session)) == [5, 6, 7]
+    assert seqs(await audited(kept, session)) == [5, 6, 8, 8]
 
 
 async def test_each_agent_that_is_gone_is_named_with_the_entry_that_made_it(kept: Kept) -> None:

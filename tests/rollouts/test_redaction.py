@@ -25,7 +25,7 @@ from orchestrator.core.blobs import INLINE_BYTES
 from orchestrator.core.entries import Entry, decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.sender import Sender
 from orchestrator.core.snapshot import encode_snapshot
 from orchestrator.core.state import State
@@ -397,6 +397,29 @@ async def test_redactions_are_finished_though_an_archive_of_another_is_broken(
     assert await kept.broker.logs.redacting(whole) is None
     assert await kept.broker.logs.redacting(broken) is not None, "it is owed"
     file.write_bytes(kept_bytes)
+    assert await finished(kept) == 1
+    assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+@pytest.mark.parametrize("shard", [0, 15])
+async def test_redaction_is_gone_on_with_in_each_shard(
+    kept: Kept, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shard: int
+) -> None:
+    from orchestrator.rollouts import redaction
+
+    async def dies(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    def new_id(now_ms: int, _: int, random: int) -> SessionId:
+        return new_session_id(now_ms, shard, random)
+
+    monkeypatch.setattr("tests.rollouts.deployments.new_session_id", new_id)
+    session = await kept.has(*worked())
+    assert kept.broker.keys.shard_of(session) == shard < kept.broker.config.shards <= 16
+    await sealed(kept, session, 9)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(redaction, "_finish", dies)
+        await redacted(kept, session, find="ACME")
     assert await finished(kept) == 1
     assert SECRET.encode() not in await everything(kept, tmp_path)
 

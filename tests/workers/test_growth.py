@@ -298,6 +298,19 @@ async def test_agent_that_is_spoken_to_comes_back_and_rests_again(mover: Mover, 
     assert all(await _archived(storage, [root, agent]))
 
 
+async def test_trees_of_each_shard_are_due_and_enlisted(mover: Mover, storage: Storage) -> None:
+    shards = (0, 3, 15)
+    assert max(shards) == storage.broker.config.shards - 1
+    trees = {TreeId((await _tree(storage, 1, shard=shard))[0].session) for shard in shards}
+    now_ms, keys = await storage.broker.server_ms() + DAY_MS + 1, storage.broker.keys
+    assert set(await _due(mover, now_ms)) == trees
+    for shard in shards:
+        await storage.broker.command("DEL", keys.to_archive(shard), keys.to_delete(shard))
+    assert await _due(mover, now_ms) == []
+    assert await enlist_trees(storage, idle=False) == len(trees)
+    assert set(await _due(mover, now_ms)) == trees
+
+
 # ── what an earlier version left ──────────────────────────────────────────────────────────────
 
 
@@ -376,6 +389,23 @@ async def test_large_text_stays_in_redis_whose_archived_copy_is_damaged(
     assert await archive_tree(mover, tree, await storage.broker.server_ms() + DAY_MS) is Moved.DONE
     assert await storage.blobs.get(tree, digest) == LARGE.encode()
     assert f"large text {digest} stays in Redis" in caplog.text
+
+
+async def test_each_large_text_leaves_redis_but_those_whose_archived_copies_are_damaged(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep_resting, "TEXTS_AT_ONCE", 2)
+    root, _, first = await _with_large_text(storage)
+    tree = TreeId(root.session)
+    digests = sorted([first, *[await storage.blobs.put(tree, f"{n} of them".encode()) for n in range(4)]])
+    damaged = [digests[0], digests[3]]
+    for digest in damaged:
+        await storage.archive.write_blob(tree, digest, b"something else")
+    assert await archive_tree(mover, tree, await storage.broker.server_ms() + DAY_MS) is Moved.DONE
+    left = [digest for digest in digests if await storage.blobs.get(tree, digest) is not None]
+    assert left == damaged
+    for digest in sorted(set(digests) - set(damaged)):
+        assert await storage.archive.read_blob(tree, digest) is not None
 
 
 async def test_death_behind_the_texts_is_made_good_by_the_next_look(

@@ -21,6 +21,7 @@ from orchestrator.core.commit_parts import Timer, TreeEvent, TreePart
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.object_store import ArchiveUnavailable
+from orchestrator.rollouts.tree_log import tree_entries
 from tests.workers.actors import NOON_MS, Author, head_of, is_told, mover_of, session_id, some_entries
 from workers import upkeep as upkeep_module
 from workers.upkeep import Upkeep, look, serve, without_trace
@@ -329,6 +330,19 @@ async def test_log_of_a_tree_that_rests_is_sealed(storage: Storage) -> None:
     queue.jobs.clear()
     await look({"redis": queue, "upkeep": Upkeep(mover, None, 0, _nobody)})
     assert not {job for job in queue.jobs if job[0] == "seal_tree"}
+
+
+async def test_log_of_a_tree_is_sealed_to_its_end_however_long_it_is(storage: Storage) -> None:
+    author = await Author(storage).is_born()
+    some = TreePart(events=(TreeEvent((b'{"id":"","msg":{"type":"warning"}}',)),) * 100)
+    for _ in range(3):
+        await author.writes(some_entries(1), tree=some)
+    tree, mover = TreeId(author.session), replace(mover_of(storage), seal_idle_ms=0)
+    before = [entry async for entry in tree_entries(storage.broker.logs, tree)]
+    assert len(before) == 300
+    assert await seal_tree_log(mover, tree) is Moved.DONE
+    assert await storage.broker.command("XLEN", storage.broker.keys.tree(tree)) == 0
+    assert [entry async for entry in tree_entries(storage.broker.logs, tree)] == before
 
 
 def _nobody() -> Any:
