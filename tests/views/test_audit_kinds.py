@@ -325,9 +325,9 @@ async def test_cost_is_summed_by_each_that_can_be_asked_for_the_dearest_first(by
     assert root.state.settings is not None
     settings, facts = root.state.settings, replace(root.state.facts, agent_path="0.1", behalf=BEN)
     priced = f.RequestCompleted(1, usage=USAGE, price=Price(1_000, 1.0, 0.1, 2.0))
-    begun = f.TaskBegun(SubmissionId("1"), "mail", settings)
-    own = map(e.fact, (f.Configured(settings, facts), begun, priced))
-    writes(logs, *own, session="s2", at_ms=first_ms + DAY_MS)
+    begun = f.TaskBegun(SubmissionId("1"), "user", settings)
+    own: tuple[f.Fact, ...] = (f.Configured(settings, facts), begun, priced)
+    writes(logs, *map(e.fact, own), session="s2", at_ms=first_ms + DAY_MS)
     groups = await cost(logs, by)
     assert {group.name: group.cost_micro for group in groups} == SUMS[by]
     assert [group.cost_micro for group in groups] == sorted(SUMS[by].values(), reverse=True)
@@ -460,7 +460,7 @@ async def test_redaction_is_told_with_the_bundles_that_were_made_before_it() -> 
     logs, digests = Logs(), ["ab" * 32, "cd" * 32, "ef" * 32]
     made = [f.Bundled(digest, 1, 1, 0, "a key", "ann@host") for digest in digests]
     goes = [f.Redacted(f"session:s{number}", 4, "00" * 32, "ann@host", "why", {}) for number in (1, 2)]
-    told = [
+    told: list[tuple[str, int, f.Fact]] = [
         ("s1", 1, made[0]),
         ("s1", 2, goes[0]),
         ("s1", 3, made[1]),

@@ -23,6 +23,7 @@ from orchestrator.core.history import user_message
 from orchestrator.core.ids import TreeId
 from orchestrator.protocol.agents import BudgetReport
 from orchestrator.protocol.events import TaskComplete, TurnAborted, WarningEvent
+from orchestrator.protocol.scalars import TurnAbortReason
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
 from orchestrator.wiring.deployment import deployment
@@ -221,7 +222,7 @@ HOUR_MS = 3_600_000
 ENDS = {
     "completed": TaskComplete(),
     "failed": TaskComplete(),
-    "interrupted": TurnAborted(reason="interrupted"),
+    "interrupted": TurnAborted(reason=TurnAbortReason.INTERRUPTED),
 }
 
 
