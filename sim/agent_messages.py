@@ -15,7 +15,7 @@ import orjson
 
 from sim.grammar import Grammar
 from sim.grammar_terms import Item, check
-from sim.refusals import may_make, refusal_is_true
+from sim.refusals import may_make, refusal_is_true, to_be_refused
 
 ACTIVE = ("queued", "running")
 REQUESTS = (
@@ -83,6 +83,7 @@ def output_is_true(item: Item, log: Grammar) -> None:
         return
     given = orjson.loads(call["arguments"])
     if output.startswith("{"):
+        check(not to_be_refused(name, given, log), f"{name} {given} is carried out: {output[:200]}")
         _JUDGES[name](given, orjson.loads(output), log)
     else:
         refusal_is_true(name, given, output, log)
@@ -167,6 +168,13 @@ def _sent(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> No
         check(given.get("label") in (None, child["label"]), f"{child} is not called as {given} says")
         working = not given.get("prompt", "").strip() or child["status"] in ACTIVE
         check(working, f"{child} was given work: {given}")
+        old = [key for key in log.inbox if _is_end_of(log.mails[key], child)]
+        stale = old and given.get("prompt", "").strip()
+        check(not stale, f"{child} has new work, and {old} would answer for it")
+
+
+def _is_end_of(mail: Mapping[str, Any], child: Mapping[str, Any]) -> bool:
+    return bool(mail["kind"] == "completion" and mail["sender"]["agent_id"] == child["agent_id"])
 
 
 def _ended(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:
@@ -186,6 +194,10 @@ def _set(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> Non
             log.watchdogs[id]["interval_ms"] == given["interval_s"] * 1000,
             f"{log.watchdogs[id]} after {told}",
         )
+        said = log.watchdogs[id]["message"]
+        check(said == told["message"] and given.get("message", said) == said, f"{given}: {log.watchdogs[id]}")
+        most = log.facts["tree_rules"]["watchdogs"]
+        check(len(log.watchdogs) <= most, f"{len(log.watchdogs)} watchdogs of {most} are kept")
 
 
 def _pruned(given: Mapping[str, Any], told: Mapping[str, Any], log: Grammar) -> None:

@@ -129,6 +129,8 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
             self.replacing &= set(self.queue)
         given = self.agent.get("summary") or not fact["id"].startswith("spawn-")
         check(given, f"{fact['id']} begins, and its agent was given nothing to do")
+        by_itself = fact["id"].startswith("auto-")
+        check(not by_itself or self.begins_turn(self.inbox), f"{fact['id']} begins, and {self.inbox} wait")
         own = settings_beside(fact["task"], self.settings, fact["settings"]["model"])
         if only_plans(own) and fact["task"] != "shell":
             own["sandbox_policy"] = {"mode": "read-only"}

@@ -131,6 +131,9 @@ class CallGrammar(Reading):
         call["phase"] = phase
         call["kind"] = fact.get("spec", {}).get("kind") or call["kind"]
         call["spec"] = fact.get("spec") or call.get("spec", {})
+        if asks := call["spec"].get("questions"):
+            names = [str(one.get("id") or one.get("header")) for one in asks]
+            self.questions[self._task["id"], fact["call_id"]] = names
         if phase == "running":
             self._began(fact, call["kind"], epoch)
         elif phase == "done":

@@ -47,6 +47,8 @@ class GiverGrammar(TreeGrammar):
         super().__init__()
         self.made_for: dict[str, Mapping[str, Any] | None] = {}
         """For whom the agents work that were made here, by their sessions."""
+        self.made_under: dict[str, Mapping[str, Any]] = {}
+        """The settings of the turns that made them."""
         self.texts: set[str] = set()
         self._named: set[str] = set()
         self._epoch = 0
@@ -95,6 +97,7 @@ class GiverGrammar(TreeGrammar):
             self._changed_by = by if self.task is None and self.queue else None
         elif kind == "child":
             self.made_for[fact["child"]["session"]] = self.behalf
+            self.made_under[fact["child"]["session"]] = self._task["settings"]
         elif kind == "answer" and fact["who"] != TIMER:
             check(
                 by is not None and by["who"] == fact["who"], f"{fact['who']} answered, and the log says {by}"
@@ -117,3 +120,15 @@ def works_for(session: str, configured: Entry, parent: GiverGrammar | None) -> N
     if parent is not None and session in parent.made_for:
         wanted = parent.made_for[session]
         check(behalf == wanted, f"an agent works for {behalf}, and the one above it for {wanted}")
+        _works_under(configured.payload, parent.made_under[session])
+
+
+def _works_under(fact: Mapping[str, Any], turn: Mapping[str, Any]) -> None:
+    """An agent begins under the settings of the turn that made it; a helper under narrower ones."""
+    own, reads = fact["settings"], bool(fact["session"].get("helper_call"))
+    for name in ("model", "effort", "summary"):
+        check(own.get(name) == turn.get(name), f"{name} of an agent is {own.get(name)}, not {turn.get(name)}")
+    wanted = ("never", "read-only") if reads else (turn["approval_policy"], turn["sandbox_policy"]["mode"])
+    found = own["approval_policy"], own["sandbox_policy"]["mode"]
+    check(found == wanted, f"an agent works under {found}, and the turn that made it under {wanted}")
+    check(not own.get("collaboration_mode"), "an agent has a mode that its maker agreed with a person")

@@ -25,7 +25,11 @@ class Reading:
         self._mails: set[str] = set()
         self.children: dict[int, dict[str, Any]] = {}
         self.watchdogs: dict[int, Mapping[str, Any]] = {}
+        self.dogs: dict[int, Mapping[str, Any]] = {}
+        """Every watchdog that was ever set, by its generation."""
         self.mails: dict[str, Mapping[str, Any]] = {}
+        self.questions: dict[tuple[str, str], list[str]] = {}
+        """The names of the questions that a call has put to people, by its turn and its id."""
         self.asked: dict[str, Item] = {}
         """Calls by their ids."""
         self.facts: Mapping[str, Any] = {}

@@ -31,6 +31,8 @@ STOPPED = re.compile(r"aborted by user( after \d+\.\d+s)?(; its run in the sandb
 NOT_KEPT = "[a secret answer, not kept]"
 TOLD = ("cwd", "approval_policy", "sandbox_mode")
 SUMMARY_CHARS = 80
+CARRIED = 30_000
+"""Bytes of an await's output below which nothing is left for the next one."""
 Mail = Mapping[str, Any]
 
 
@@ -193,6 +195,75 @@ class ToldGrammar(CallGrammar):
             if not result["injected"]:
                 taken, self._untold = [mail for mail in self._untold if not self._is_void(mail)], []
                 self._are_told(_groups(taken), result["ready"])
+                self._brings_all(item["call_id"], taken, len(output))
+
+    # ── letters that begin a turn ─────────────────────────────────────────────────────────────
+
+    def begins_turn(self, keys: Iterable[str]) -> bool:
+        """Whether one of these letters begins a turn of an idle session: an order does, and a result if that
+        is wanted and the last task has completed; so does what agents write to a root."""
+        wanted = (self.facts.get("tree_rules") or {}).get("autosubmit", True)
+        results = wanted and self._ended.get("outcome") == "completed"
+        mails = [self.mails[key] for key in keys]
+        own = bool(self.facts.get("agent_id"))
+        return any(
+            mail["interrupt"]
+            or mail["content"].get("person")
+            or (mail["kind"] == "message" and own)
+            or results
+            for mail in mails
+        )
+
+    @property
+    def has_completed(self) -> bool:
+        """Whether the last task was not stopped, and has not failed."""
+        return bool(self._ended.get("outcome", "completed") == "completed")
+
+    # ── awaits ────────────────────────────────────────────────────────────────────────────────
+
+    def _brings_all(self, call_id: str, taken: Sequence[Mail], size: int) -> None:
+        """An await brings all that is there, as far as it carries it: interrupts first, and as they came."""
+        ordered = sorted(taken, key=lambda mail: (not mail["interrupt"], mail["n"]))
+        first = [mail["key"] for group in _groups(ordered) for mail in group]
+        told = [mail["key"] for mail in taken]
+        check(told == first, f"{call_id} brings {told}, and they came as {first}")
+        left = self.awaited_of(call_id)
+        check(not left or size > CARRIED, f"{call_id} brings {told}, and leaves {left}")
+
+    @property
+    def awaiting(self) -> str | None:
+        """The call that waits for agents; None while nothing does, or what waits is stopped."""
+        task = self.task
+        if task is None or task["stopping"]:
+            return None
+        waiting = (id for id, call in task["calls"].items() if call["phase"] == "waiting")
+        return next((id for id in waiting if self.asked[id].get("name") == "subagent_await"), None)
+
+    def awaited_of(self, call_id: str) -> list[str]:
+        """The letters in the inbox that an await brings: none that instructs, and of those that it names."""
+        named = self._named_by(call_id)
+        return [
+            key
+            for key in self.inbox
+            if not self._instructs(mail := self.mails[key])
+            and (not named or (id := mail["sender"]["agent_id"]) in named or id not in self.children)
+        ]
+
+    def orders(self) -> list[str]:
+        """The letters in the inbox that instruct."""
+        return [key for key in self.inbox if self._instructs(self.mails[key])]
+
+    def to_come(self, call_id: str) -> list[int]:
+        """The agents at work whose letters an await waits for."""
+        named = self._named_by(call_id)
+        return [
+            id
+            for id, child in self.children.items()
+            if child["status"] in ("queued", "running") and not child["pruned"] and (not named or id in named)
+        ]
+
+    def _named_by(self, call_id: str) -> list[int]:
+        return list(orjson.loads(self.asked[call_id]["arguments"]).get("agent_ids") or ())
 
     def _is_of_client(self, call_id: str, parts: Sequence[Item]) -> None:
         """The parts of a client's answer, as every person of a simulation gives them."""
@@ -223,6 +294,9 @@ def _are_answers(call: Mapping[str, Any], answers: Mapping[str, Any]) -> None:
     """Answers to questions stand in the order of those, each under its own."""
     names = [one.get("id") or one["header"] for one in call["spec"]["questions"]]
     secret = {one.get("id") for one in call["spec"]["questions"] if one.get("isSecret")}
+    # Who answers in a simulation says something to each question, or names one that nobody has asked.
+    unsaid = [name for name, given in answers.items() if isinstance(given, Mapping) and not given["answers"]]
+    check(not unsaid, f"the questions {unsaid} are answered with nothing")
     check([name for name in names if name in answers] == [*answers], f"{names} are answered as {answers}")
     for name, given in answers.items():
         for text in given["answers"] if isinstance(given, Mapping) else (given,):

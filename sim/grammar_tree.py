@@ -94,6 +94,7 @@ class TreeGrammar(Reading):
             "a watchdog has another generation than was taken",
         )
         self.watchdogs[fact["watchdog"]["agent_id"]] = fact["watchdog"]
+        self.dogs[fact["watchdog"]["generation"]] = fact["watchdog"]
 
     def _fact_watchdog_ended(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         check(fact["agent_id"] in self.watchdogs, "a watchdog ends that was never set")

@@ -163,7 +163,8 @@ RULES = {
     "kin": Rule(
         (
             "A letter says what its sender's log says: a result is the end of the sender's task, a message "
-            "what the sender's model wrote."
+            "what the sender's model wrote, and a person's what was said. An agent stops, watches and ends "
+            "those alone that are below it, and begins under the settings of the turn that made it."
         ),
         Case("letters were put into a log", ("fact mail",)),
     ),
@@ -323,6 +324,29 @@ RULES = {
         ),
         Case("somebody beside the root was told"),
     ),
+    "awaited": Rule(
+        (
+            "An await brings all that is there to read, interrupts first and else as it came; it goes on with"
+            " the step that brings something, or an order, or the end of the last one that it waits for. A"
+            " letter begins a turn of an idle session if it is an order, or a result that is wanted. A helper"
+            " works only while its call waits, or until it has ended as it was told."
+        ),
+        Case("an agent waited for others, behind a step"),
+    ),
+    "counts_on": Rule(
+        (
+            "An agent knows which of those that it made are at work, when nothing is on its way to it or"
+            " to them, whoever gave them work."
+        ),
+        Case("an agent was at work again"),
+    ),
+    "listed": Rule(
+        (
+            "A list of agents has each that was there when it was asked for and is there still, in the order"
+            " in which they were made; and a cancel names those that its step has marked."
+        ),
+        Case("agents were listed"),
+    ),
     "asked": Rule(
         (
             "After every commit the fleet's queue of approvals holds what the session's log waits for, "
@@ -459,9 +483,9 @@ RULES = {
         (
             "The step that takes a submission answers it under its own id; an answer to a request decides it,"
             " is sent on, or is told what was decided of that very call, and by whom, unless it says the same"
-            " again; a decision is told at the root, but for one of a root without agents; what interrupts"
-            " stops what runs, and reaches all agents below where it is for a tree, and settings that an"
-            " input brings are set."
+            " again, and one that fits no question decides nothing; a decision is told at the root, but for"
+            " one of a root without agents; what interrupts stops what runs, and reaches all agents below"
+            " where it is for a tree, and settings that an input brings are set."
         ),
         Case("an answer to a request was taken from a queue"),
     ),
@@ -530,6 +554,8 @@ CASES = {
     "outlived": Case("a session was claimed at a new primary whose holder still reached the old one"),
     "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
     "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
+    "canceled_below": Case("a call cancelled an agent, and others that were at work below it"),
+    "helper_ended": Case("a helper's end was held against its own log"),
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
     "merged": Case("an agent's folder was merged into its parent's", ("fact workspace_merged",)),
     "unsaved": Case("a store was away, or a disk full, as a call ended", ("fact workspace_unsaved",)),

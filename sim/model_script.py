@@ -149,6 +149,8 @@ class Odds:
     """How often each tool for agents is called, against the others."""
     own: float = 0.0
     """Agents that are to work in a copy of the folder."""
+    strangers: int = 0
+    """So many agents are called about by their numbers, whoever has made them; 0: the first few alone."""
     opening: tuple[str, ...] = ()
     """The tools that a root calls at once when it is first asked for something."""
     rounds: float = 0.0
@@ -342,7 +344,8 @@ class ModelScript:
     def _arguments(self, name: str) -> dict[str, Any]:
         """Of a call about agents, some of which exist; the model guesses their numbers."""
         rng, prompt = self.rng, f"{_TASK}{self._call_name}"
-        someone = {"agent_id": rng.choice((0, 1, 1, 2, 3))}
+        strangers = self.odds.strangers
+        someone = {"agent_id": rng.randrange(strangers + 1) if strangers else rng.choice((0, 1, 1, 2, 3))}
         match name:
             case "subagent_spawn":
                 return {"prompt": prompt, **self._labelled(), **self._apart()}
@@ -359,6 +362,9 @@ class ModelScript:
             case "subagent_await":
                 named = {"agent_ids": [someone["agent_id"]]} if rng.random() < 0.3 else {}
                 return {"timeout_s": rng.choice((0, 5, 30)), **named}
+            case "subagent_watchdog" if strangers:
+                told = {"message": f"bark {self._call_name}"} if rng.random() < 0.7 else {}
+                return {**someone, "interval_s": rng.choice((2, 5, 8)), "cancel": rng.random() < 0.2, **told}
             case "subagent_watchdog":
                 someone = {"agent_id": rng.choice((0, 0, 1))}
                 return {**someone, "interval_s": rng.choice((2, 5, 60)), "cancel": rng.random() < 0.3}

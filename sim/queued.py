@@ -45,6 +45,10 @@ class Waiting:
     """The kind of a message; empty if it is none."""
     said: Mapping[str, Any]
     """The op of a submission; empty if it is none."""
+    client: str
+    """The client of a submission; empty if it is none."""
+    label: str
+    """The name that a message gives; empty if it gives none."""
 
 
 class Given(NamedTuple):
@@ -99,4 +103,6 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         about=_about(said["op"]) if said else "",
         letter=str(message.get("kind", "")),
         said=said["op"] if said else {},
+        client=entry.client if said else "",
+        label=str(message.get("label") or "") if message.get("kind") == "message" else "",
     )

@@ -85,6 +85,20 @@ def _interrupts_root(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
     return given.get("agent_id") == 0 and bool(given.get("interrupt"))
 
 
+def to_be_refused(name: str, given: Mapping[str, Any], log: Grammar) -> bool:
+    """Whether a call with these arguments may not be carried out, as far as its own log tells."""
+    match name:
+        case "subagent_await":
+            return _timeout(given, log, "")
+        case "subagent_watchdog":
+            floor_s = log.facts["tree_rules"]["watchdog_floor_s"]
+            return not given.get("cancel") and bool(given["interval_s"] < floor_s)
+        case "subagent_send_message":
+            return _to_itself(given, log, "") or _interrupts_root(given, log, "")
+        case _:
+            return False
+
+
 def _copies(given: Mapping[str, Any], log: Grammar, told: str) -> bool:
     """Of an agent for which a folder is to be copied, by a call that runs."""
     return given.get("workspace") == "own" and not log.facts.get("portable")

@@ -165,6 +165,11 @@ class Replies:
         about, agent = one.about, one.agent_id
         own = [fact for fact in _answers(entries) if about in (fact["call_id"], fact["turn"])]
         errors = [entry.payload["message"] for entry in told if entry.payload["type"] == "error"]
+        decides = [fact for fact in own if fact.get("agent_id") is None]
+        if decides and (
+            why := _unfit(one, seen.grammar.questions.get((decides[0]["turn"], decides[0]["call_id"]), ()))
+        ):
+            self._broken(session, f"{one.op} {one.id} decides about {about}, and {why}")
         if errors:
             self._late(session, seen, errors[0])
         elif not own:
@@ -236,6 +241,18 @@ class Replies:
 
     def _broken(self, session: str, seen: str) -> None:
         self._watch.broken("replied", f"{session}: {seen}")
+
+
+def _unfit(one: Waiting, names: Sequence[str]) -> str:
+    """The reason why an answer decides nothing, whatever is asked; empty if it may decide."""
+    response = one.said.get("response")
+    if not isinstance(response, Mapping):
+        return ""
+    if response.get("type") == "revised" and not str(response.get("feedback", "")).strip():
+        return "says nothing"
+    given = response.get("answers")
+    strange = [name for name in given if name not in names] if names and isinstance(given, Mapping) else []
+    return f"{strange} was not asked" if strange else ""
 
 
 def _answers(entries: Sequence[Entry]) -> Iterator[Mapping[str, Any]]:

@@ -24,6 +24,7 @@ from sim.reach import Reach
 from sim.shown import Shown, expected_of
 
 if TYPE_CHECKING:
+    from sim.agent_rules import AgentRules
     from sim.cancels import Cancels
     from sim.seen import Seen
 
@@ -37,6 +38,7 @@ class TreeLogs:
     keys: Keys
     reach: Reach
     cancels: Cancels
+    agent_rules: AgentRules
     shown: Shown
     _double: Double
 
@@ -72,7 +74,11 @@ class TreeLogs:
             view, at = view.after(tree_fact(entry)), entry.tree_seq
             event = orjson.loads(entry.payload)
             message = event["msg"]
-            takeover = orjson.loads(entry.about or b"{}").get("takeover")
+            about = orjson.loads(entry.about or b"{}")
+            takeover = about.get("takeover")
+            self.agent_rules.told(str(entry.session), message)
+            if about.get("marked"):
+                self.agent_rules.marked(about["agent_id"])
             if takeover is None:
                 self._ended(view, message)
             self.surfaced.heard(tree, event["id"], message)

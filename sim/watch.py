@@ -22,6 +22,7 @@ from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.model.prompt import Prompt
 from sim.accounts import Accounts
 from sim.admissions import Admissions
+from sim.agent_rules import AgentRules
 from sim.answers import Answers
 from sim.archive_moves import MOVES, ArchiveMoves
 from sim.branches import Branches
@@ -99,6 +100,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.jobs = Jobs(self, ledger)
         self.answers = Answers(self)
         self.replies = Replies(self)
+        self.agent_rules = AgentRules(self)
         ledger.behind = self._begins_behind
         ledger.misread = partial(self.broken, "readings")
         ledger.misheld = partial(self.broken, "buried")
@@ -230,6 +232,7 @@ class Watch(Rest, Branches, TreeLogs):
             self.look(other)
         self.replies.settled()
         self._letters()
+        self.agent_rules.settled(touched)
         if name == "commit" and self.sessions[session].seq != seq:
             self.archive_moves.grew(session)
         if name in MOVES:
@@ -247,6 +250,7 @@ class Watch(Rest, Branches, TreeLogs):
         if name in ("commit", "create", "raise_limits"):
             self._tree(session, eqs)
             self.replies.logged()
+            self.agent_rules.logged(session)
         if name in ("commit", "create", "raise_limits", "fire"):
             tree = self.sessions[session].tree
             self.accounts.look(tree, self.members[tree])
@@ -323,6 +327,7 @@ class Watch(Rest, Branches, TreeLogs):
         consumed = [one for one in seen.queue if before < one.n <= seen.cursor]
         self.processes.stepped(session, seen, consumed)
         self.replies.stepped(session, seen, consumed)
+        self.agent_rules.stepped(session, seen, consumed)
         self._read_queue(session, seen, data)
         self.deadlines.look(session, seen)
 
@@ -403,6 +408,7 @@ class Watch(Rest, Branches, TreeLogs):
                 self.reach.saw("ended")
             seen.ended = stored.seq
         self._facts(session, seen, entry)
+        self.agent_rules.entry(session, seen, entry)
 
     def _agrees(self, session: str, seen: Seen) -> None:
         try:
@@ -568,6 +574,7 @@ class Watch(Rest, Branches, TreeLogs):
                 if given := Given.of(entry):
                     seen.given.append(given)
                 self.deadlines.queued(entry)
+                self.agent_rules.queued(session, seen, entry)
             seen.tip = tip
         if seen.queue and seen.queue[0].n <= seen.cursor:
             seen.queue = [entry for entry in seen.queue if entry.n > seen.cursor]
@@ -587,6 +594,7 @@ class Watch(Rest, Branches, TreeLogs):
         self.conversations.went_back()
         self.answers.went_back()
         self.replies.went_back()
+        self.agent_rules.went_back()
         self.odd_servers.went_back()
         self.members.clear()
         self.accounts.went_back()

@@ -35,7 +35,7 @@ from sim.workloads_noted import receipts
 from sim.workloads_odd import oddities
 from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed, types_under_others
 from sim.workloads_queues import queues
-from sim.workloads_rare import burials, refusals, reruns, zombies
+from sim.workloads_rare import burials, lineages, refusals, reruns, zombies
 from sim.workloads_redacted import redactions
 
 PROVIDER = "openai"
@@ -596,6 +596,7 @@ LATER = (
     ((*(folders, letters) * 4, *(births, oddities, receipts, redactions, ends, heirs, contents) * 2), 0.13),
     ((asks, servers, oddities, texts, reruns), 0.05),
     ((traced,), 0.02),
+    ((lineages,), 0.02),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""

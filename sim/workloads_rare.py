@@ -6,6 +6,7 @@ import asyncio
 from functools import partial
 from typing import Any
 
+from orchestrator.core.settings import TreeRules
 from sim.fixture import Fixture, kept_busy, new_session, used
 
 
@@ -87,3 +88,34 @@ async def refusals(fixture: Fixture) -> None:
         session = await new_session(fixture, person, "never", on_user_input=steer)
         plays.append(person.does(person.works(session, 8), "works"))
     await asyncio.wait(plays)
+
+
+async def lineages(fixture: Fixture) -> None:
+    """A tree of depth three, whose agents list, watch, interrupt, cancel and prune each other across it."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.agents, odds.strangers = 0.85, 0.1, 0.85, 5
+    odds.opening = ("subagent_spawn",) * 3
+    odds.verbs |= {
+        "subagent_spawn": 10,
+        "subagent_send_message": 8,
+        "subagent_watchdog": 4,
+        "subagent_await": 7,
+        "subagent_cancel": 3,
+        "subagent_list": 4,
+        "spawn_subagent": 4,
+    }
+    person.habits |= {"message": 8, "change": 5, "turn": 4, "say": 6, "back": 0}
+    rules = TreeRules(
+        slots=7,
+        spawned=9,
+        depth=3,
+        autosubmit=rng.random() < 0.8,
+        await_floor_s=6.0,
+        await_cap_s=40.0,
+        watchdog_floor_s=3.0,
+        watchdogs=2,
+    )
+    policy = rng.choice(("never", "on-request"))
+    steer = rng.choice(("replace", "steer", "steer"))
+    session = await new_session(fixture, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
+    await used(fixture, person, session, rng.choice((4, 7)))

@@ -1,0 +1,301 @@
+"""Agents of a tree, as their calls tell of them and as those above them know them.
+
+What one log tells of others is held here against the logs of those others: lists of agents, cancels, helpers'
+ends, letters of people and of watchdogs, and what an agent counts on while it waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import orjson
+
+from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from sim.grammar_terms import OUTPUTS, REDACTED
+from sim.queued import Waiting
+
+if TYPE_CHECKING:
+    from sim.seen import Seen
+    from sim.watch import Watch
+
+AT_WORK = ("queued", "running")
+BARK = "watchdog:"
+CANCELS = "subagent_cancel"
+OUTCOMES = {"completed": "completed", "failed": "failed"}
+MOST_MARKED = 96
+"""Where more are cancelled, the word goes down from one to the next."""
+
+
+class AgentRules:
+    """The rules `counts_on` and `listed`, and a part of `awaited` and `kin`."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+        self._there: dict[str, frozenset[int]] = {}
+        """The agents of its tree when a session's last request began: what it calls is carried out later."""
+        self._words: dict[tuple[str, str], Mapping[str, Any]] = {}
+        """What people said to agents, by the tree and the key of the letter that it becomes."""
+        self._tokens: dict[str, int] = {}
+        """The tokens that each helper has told of last."""
+        self._marked: set[int] = set()
+        """Agents that the commit that is read marks as cancelled."""
+        self._canceling: set[int] | None = None
+        """Those that its calls say that they cancel; None without such a call."""
+        self._inboxes: dict[str, tuple[str, ...]] = {}
+        """The letters that each session had not read behind its last step."""
+        self._named: dict[str, str] = {}
+        """The label that each agent was given last."""
+
+    def went_back(self) -> None:
+        """All logs are read anew."""
+        self._there.clear()
+        self._named.clear()
+        self._inboxes.clear()
+        self._canceling = None
+
+    def _broken(self, rule: str, seen: str) -> None:
+        self._watch.broken(rule, seen)
+
+    # ── what is read ──────────────────────────────────────────────────────────────────────────
+
+    def queued(self, session: str, seen: Seen, entry: Waiting) -> None:
+        """An entry of a submission queue."""
+        if entry.op == "message_agent":
+            self._words[seen.tree, f"person:{entry.client}:{entry.id}"] = entry.said
+
+    def entry(self, session: str, seen: Seen, entry: Entry) -> None:
+        """An entry of a log, behind which `seen` stands."""
+        fact = entry.payload
+        if entry.type == DENDRO and fact["kind"] == "request_begun":
+            view = self._watch.trees.get(seen.tree)
+            self._there[session] = frozenset(view[0].agents if view is not None else ())
+        elif entry.type == DENDRO and fact["kind"] == "mail":
+            self._letter(session, seen, fact["mail"])
+        elif entry.type == EVENT_MSG and fact["type"] == "sub_agent_tool_call_end":
+            self._helper_ended(session, seen, fact)
+        elif entry.type == RESPONSE_ITEM and fact.get("type") in OUTPUTS:
+            output = fact["output"]
+            call = seen.grammar.asked.get(fact["call_id"], {})
+            if isinstance(output, str) and output.startswith("{") and not self._watch.reads_anew:
+                self._output(session, seen, call, output)
+
+    def _output(self, session: str, seen: Seen, call: Mapping[str, Any], output: str) -> None:
+        name = str(call.get("name"))
+        if not name.startswith("subagent_"):
+            return
+        given, told = orjson.loads(call["arguments"]), orjson.loads(output)
+        if name == "subagent_list":
+            self._list(session, seen, given, told["sessions"])
+        elif name == CANCELS:
+            self._canceling = (self._canceling or set()) | set(told["canceling"])
+            self._are_below(session, seen, name, [told["session_id"]])
+        elif name == "subagent_prune":
+            self._are_below(session, seen, name, [*told["pruned"], *told["skipped_active"]])
+        elif name == "subagent_watchdog" and told.get("action") in ("started", "replaced"):
+            of = seen.grammar.watchdogs[told["agent_id"]]["session"]
+            if told["agent_id"] not in (0, seen.state.facts.agent_id):
+                self._are_below(session, seen, name, [of])
+
+    # ── who is told of whom ───────────────────────────────────────────────────────────────────
+
+    def _are_below(self, session: str, seen: Seen, name: str, agents: Sequence[str]) -> None:
+        """An agent has power over its descendants alone."""
+        for agent in agents:
+            other = self._watch.sessions.get(agent)
+            if other is not None and seen.state.facts.agent_id not in other.state.facts.ancestors:
+                self._broken("kin", f"{session}: {name} is carried out on {agent}, which is not below it")
+
+    def _list(
+        self, session: str, seen: Seen, given: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """A list has every agent that was there when it was asked for, and is there still; in their order."""
+        view = self._watch.trees.get(seen.tree)
+        if view is None or session not in self._there or self._watch.parted is not None:
+            return
+        there, me = view[0].agents, seen.state.facts.agent_id
+        wanted = {
+            id
+            for id in self._there[session] & there.keys()
+            if given.get("all") or there[id].record["parent_agent_id"] == me
+        }
+        listed = [row["agent_id"] for row in rows]
+        if wanted:
+            self._watch.reach.saw("listed")
+        if lacking := wanted - set(listed):
+            self._broken("listed", f"{session}: {sorted(lacking)} of its tree are not in the list {listed}")
+        if len(listed) != len(set(listed)):
+            self._broken("listed", f"{session}: an agent is listed twice: {listed}")
+        born = [row["started_at_ms"] for row in rows]
+        if born != sorted(born):
+            self._broken("listed", f"{session}: {listed} is not the order in which they were made")
+        for row in rows:
+            if not given.get("all") and row["parent_session_id"] != session:
+                self._broken("listed", f"{session}: {row['agent_id']} is listed, and is no agent of its own")
+            other = self._watch.sessions.get(row["session_id"])
+            if other is not None and other.state.facts.agent_id != row["agent_id"]:
+                self._broken("listed", f"{session}: {row} is listed, and is another agent")
+
+    def marked(self, agent_id: int) -> None:
+        """The tree's log says that a step has marked an agent as cancelled."""
+        self._marked.add(agent_id)
+
+    def logged(self, session: str) -> None:
+        """Called when the tree's log was read that the step has written."""
+        told, self._canceling = self._canceling, None
+        marked, self._marked = self._marked, set()
+        if told is None or len(told) > MOST_MARKED or self._watch.reads_anew:
+            return
+        if len(told) > 1:
+            self._watch.reach.saw("canceled_below")
+        if told != marked:
+            self._broken(
+                "listed", f"{session} says that it cancels {sorted(told)}, and marks {sorted(marked)}"
+            )
+
+    # ── letters ───────────────────────────────────────────────────────────────────────────────
+
+    def _letter(self, session: str, seen: Seen, mail: Mapping[str, Any]) -> None:
+        """A person's letter says what was said; one of an agent stops those alone that are below it."""
+        key, content = mail["key"], mail["content"]
+        prompt = content.get("prompt")
+        said = self._words.get((seen.tree, key))
+        if said is not None and isinstance(prompt, str) and REDACTED not in prompt:
+            told = prompt, mail["interrupt"]
+            if told != (said["text"], said.get("interrupt", False)):
+                self._broken("kin", f"{session}: a person said {dict(said)}, and {key} says {told}")
+        stops = mail["kind"] == "message" and mail["interrupt"] and not content.get("person")
+        if stops and mail["sender"]["agent_id"] not in seen.state.facts.ancestors:
+            self._broken("kin", f"{session} is interrupted by {mail['sender']}, which is not above it")
+        if key.startswith(BARK):
+            self._bark(session, seen, mail)
+
+    def _bark(self, session: str, seen: Seen, mail: Mapping[str, Any]) -> None:
+        """A watchdog's letter is for the agent that it is set on, and says what it is to say."""
+        sender = self._watch.sessions.get(mail["sender"]["session_id"])
+        dog = sender and sender.grammar.dogs.get(int(mail["key"].rpartition(":")[2]))
+        if not dog:
+            return
+        told = seen.state.facts.agent_id, mail["content"].get("prompt")
+        wanted = dog["agent_id"], dog["message"]
+        if told != wanted and isinstance(told[1], str) and isinstance(wanted[1], str):
+            self._broken("kin", f"{session}: {mail['key']} is to tell {wanted}, and tells {told}")
+
+    # ── helpers ───────────────────────────────────────────────────────────────────────────────
+
+    def told(self, by: str, message: Mapping[str, Any]) -> None:
+        """An event that a session has put into its tree's log."""
+        if message.get("type") == "sub_agent_tool_call_tokens":
+            self._tokens[by] = message["tokens"]
+
+    def _helper_ended(self, session: str, seen: Seen, message: Mapping[str, Any]) -> None:
+        """The end of a helper is told as it ended, with what it has used."""
+        helpers = [
+            (its.state.facts.agent_id, name, its)
+            for name, its in self._watch.members[seen.tree].items()
+            if its.state.facts.helper_call == message["call_id"] and its.state.facts.parent_session == session
+        ]
+        if not helpers or message["outcome"] not in OUTCOMES or self._watch.reads_anew:
+            return
+        _, name, its = max(helpers, key=lambda one: one[0])
+        end = its.grammar.ends.get(max(its.grammar.ends, default=0))
+        wanted = OUTCOMES.get(end["outcome"], "cancelled") if end is not None else "nothing"
+        if message["outcome"] != wanted:
+            self._broken("kin", f"{session}: the helper {name} {wanted}, and is told as {message['outcome']}")
+        assert end is not None
+        self._watch.reach.saw("helper_ended")
+        if (message.get("tokens") or 0) != end["used"]:
+            self._broken(
+                "kin", f"{session}: {message.get('tokens')} tokens are told of {end['used']} of {name}"
+            )
+        if wanted == "completed" and self._tokens.get(name, 0) != end["used"]:
+            told = self._tokens.get(name)
+            self._broken("kin", f"{session}: {name} told of {told} tokens last, and used {end['used']}")
+
+    # ── behind each step ──────────────────────────────────────────────────────────────────────
+
+    def stepped(self, session: str, seen: Seen, consumed: Sequence[Waiting]) -> None:
+        """Called behind each step of a session, with what it took from the queue."""
+        if self._watch.reads_anew:
+            return
+        tree = seen.state.tree
+        for one in consumed:
+            if one.label and not (tree.canceling or tree.pruned or seen.state.closing or seen.state.closed):
+                self._named[session] = one.label
+        label = self._named.get(session)
+        if label is not None and tree.label != label:
+            self._broken("kin", f"{session} was called {label!r}, and is called {tree.label!r}")
+        self._waits_in_vain(session, seen)
+        self._begins(session, seen)
+        self._helps_nobody(session, seen)
+
+    def _helps_nobody(self, session: str, seen: Seen) -> None:
+        """A helper is at work while its call waits for it, or until it has ended as it was told."""
+        task, helpers = seen.state.task, [one for one in seen.state.tree.children.values() if one.helper]
+        works = [one.agent_id for one in helpers if one.active and not (one.pruned or one.ending)]
+        to_end = seen.state.tree.to_end
+        if not works:
+            return
+        awaited: set[int] = set()
+        for call in task.calls.begun if task is not None else ():
+            of_call = getattr(call.work, "agent_ids", (getattr(call.work, "agent_id", -1),))
+            awaited.update(of_call if call.phase == "waiting" else ())
+        if left := set(works) - awaited - set(to_end):
+            self._broken("awaited", f"{session}: the helpers {sorted(left)} work, and no call waits for them")
+
+    def _begins(self, session: str, seen: Seen) -> None:
+        """A letter that comes to an idle session begins a turn if it is an order, or a wanted result."""
+        log, before = seen.grammar, self._inboxes.get(session, ())
+        self._inboxes[session] = tuple(log.inbox)
+        over = seen.state.tree.canceling or seen.state.tree.pruned or log.closing or log.closed
+        if log.task is not None or over or not log.has_completed:
+            return
+        new = [key for key in log.inbox if key not in before]
+        if log.begins_turn(new):
+            self._broken("awaited", f"{session}: {new} came, and nothing begins")
+
+    def _waits_in_vain(self, session: str, seen: Seen) -> None:
+        """An await ends when there is something to read, an order came, or nothing is to come any more."""
+        log = seen.grammar
+        call_id = log.awaiting
+        if call_id is None or log.closing or log.agent.get("canceling"):
+            return
+        self._watch.reach.saw("awaited")
+        if there := log.awaited_of(call_id):
+            self._broken("awaited", f"{session}: {call_id} waits, and could read {there}")
+        if orders := log.orders():
+            self._broken("awaited", f"{session}: {call_id} waits, and {orders} tell it what to do")
+        if not log.to_come(call_id):
+            self._broken("awaited", f"{session}: {call_id} waits, and nothing is to come")
+
+    def settled(self, touched: Sequence[str]) -> None:
+        """Called when all that a script has written was read: who knows what of whom."""
+        if self._watch.reads_anew:
+            return
+        for session in touched:
+            seen = self._watch.sessions.get(session)
+            if seen is None:
+                continue
+            above = self._watch.sessions.get(str(seen.state.facts.parent_session))
+            if above is not None:
+                self._counts_on(above, session, seen)
+            for child in seen.state.tree.children.values():
+                below = self._watch.sessions.get(child.session)
+                if below is not None and child.session not in touched:
+                    self._counts_on(seen, child.session, below)
+
+    def _counts_on(self, above: Seen, session: str, seen: Seen) -> None:
+        """An agent knows which of its own are at work, when nothing is on its way to it or to them."""
+        known = above.state.tree.children.get(seen.state.facts.agent_id)
+        tree = seen.state.tree
+        if known is None or known.pruned or tree.canceling or tree.pruned or tree.status is None:
+            return
+        if any(one.kind == "mail" for one in (*above.queue, *seen.queue)) or above.state.closed:
+            return
+        works = tree.status in AT_WORK
+        if works and not known.active:
+            self._broken("counts_on", f"{session} is {tree.status}, and {known.status} to the one above it")
+        if known.active and not works and not tree.inbox:
+            self._broken("counts_on", f"{session} is {tree.status}, and {known.status} to the one above it")
+        if works and known.turn:
+            self._watch.reach.saw("counts_on")
