@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
+from orchestrator.core.decide import agent
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from sim.grammar_terms import OUTPUTS, REDACTED
 from sim.queued import Waiting
@@ -23,8 +24,6 @@ AT_WORK = ("queued", "running")
 BARK = "watchdog:"
 CANCELS = "subagent_cancel"
 OUTCOMES = {"completed": "completed", "failed": "failed"}
-MOST_MARKED = 96
-"""Where more are cancelled, the word goes down from one to the next."""
 
 
 class AgentRules:
@@ -101,10 +100,10 @@ class AgentRules:
 
     def _are_below(self, session: str, seen: Seen, name: str, agents: Sequence[str]) -> None:
         """An agent has power over its descendants alone."""
-        for agent in agents:
-            other = self._watch.sessions.get(agent)
+        for one in agents:
+            other = self._watch.sessions.get(one)
             if other is not None and seen.state.facts.agent_id not in other.state.facts.ancestors:
-                self._broken("kin", f"{session}: {name} is carried out on {agent}, which is not below it")
+                self._broken("kin", f"{session}: {name} is carried out on {one}, which is not below it")
 
     def _list(
         self, session: str, seen: Seen, given: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]
@@ -144,7 +143,8 @@ class AgentRules:
         """Called when the tree's log was read that the step has written."""
         told, self._canceling = self._canceling, None
         marked, self._marked = self._marked, set()
-        if told is None or len(told) > MOST_MARKED or self._watch.reads_anew:
+        # Where more are cancelled than a step tells, the word goes down from one to the next.
+        if told is None or len(told) > agent.MOST_TOLD or self._watch.reads_anew:
             return
         if len(told) > 1:
             self._watch.reach.saw("canceled_below")
@@ -187,6 +187,13 @@ class AgentRules:
         """An event that a session has put into its tree's log."""
         if message.get("type") == "sub_agent_tool_call_tokens":
             self._tokens[by] = message["tokens"]
+        budget, seen = message.get("budget"), self._watch.sessions.get(by)
+        if budget is None or message.get("type") != "warning" or seen is None or self._watch.reads_anew:
+            return
+        if budget["agent_id"] != seen.state.facts.agent_id or budget["used"] * 5 < budget["limit"] * 4:
+            self._broken(
+                "warned", f"{by} is agent {seen.state.facts.agent_id}, and people are told {message}"
+            )
 
     def _helper_ended(self, session: str, seen: Seen, message: Mapping[str, Any]) -> None:
         """The end of a helper is told as it ended, with what it has used."""

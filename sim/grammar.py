@@ -78,6 +78,7 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
             self._item(entry.payload)
         elif entry.type == "compacted":
             self._compacted(entry.payload)
+            self.names_its_processes("".join(text_of(self.was(item)) for item in self.conversation))
         self._before_last, self._last = self._last, entry
         self.read_so_far += 1
 

@@ -23,6 +23,11 @@ class ProcessGrammar(Reading):
         """The last words of ended processes, as far as the model has not read them."""
         self._number = 0
 
+    def names_its_processes(self, text: str) -> None:
+        """A conversation that was compacted names the processes that it goes on with."""
+        left = [number for number in (*self.living, *self.unread) if f"session ID {number}:" not in text]
+        check(not left or "$blob" in text, f"processes {left} are named nowhere any more")
+
     def processes_agree(self, state: State) -> bool:
         """Whether the product's state of the same log knows the same processes."""
         known = {one.number: one.stopping for one in state.processes.living}

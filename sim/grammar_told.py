@@ -12,6 +12,7 @@ from typing import Any
 
 import orjson
 
+from orchestrator.core.decide import mail_delivery
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from sim.grammar_calls import CallGrammar
 from sim.grammar_terms import (
@@ -31,8 +32,8 @@ STOPPED = re.compile(r"aborted by user( after \d+\.\d+s)?(; its run in the sandb
 NOT_KEPT = "[a secret answer, not kept]"
 TOLD = ("cwd", "approval_policy", "sandbox_mode")
 SUMMARY_CHARS = 80
-CARRIED = 30_000
-"""Bytes of an await's output below which nothing is left for the next one."""
+LETTER_BYTES = 2_000
+"""Bytes that a letter takes at most in an await's output."""
 Mail = Mapping[str, Any]
 
 
@@ -228,7 +229,8 @@ class ToldGrammar(CallGrammar):
         told = [mail["key"] for mail in taken]
         check(told == first, f"{call_id} brings {told}, and they came as {first}")
         left = self.awaited_of(call_id)
-        check(not left or size > CARRIED, f"{call_id} brings {told}, and leaves {left}")
+        full = size + LETTER_BYTES * len(left) > mail_delivery.MOST_BYTES
+        check(not left or full, f"{call_id} brings {told}, and leaves {left}")
 
     @property
     def awaiting(self) -> str | None:

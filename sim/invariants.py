@@ -257,7 +257,7 @@ RULES = {
     "warned": Rule(
         (
             "Who gives a claim back has told people of every budget that its commits before were told to be"
-            " nearly used up, under the limit that it had then."
+            " nearly used up, under the limit that it had then. A warning names the agent that met the limit."
         ),
         Case("a claim was given back behind a commit that was told so"),
     ),

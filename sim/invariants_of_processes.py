@@ -31,7 +31,8 @@ PROCESS_RULES = {
     "process_said": Rule(
         (
             "What a process writes is read by the model once, in its order, cut by rule alone; and the last"
-            " of it, where it ends while nobody looks, is kept until it is read."
+            " of it, where it ends while nobody looks, is kept until it is read. A conversation that was"
+            " compacted names those that live, and those that are not read to their ends."
         ),
         Case("the last words of an ended process were read"),
     ),
