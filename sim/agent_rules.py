@@ -146,8 +146,6 @@ class AgentRules:
         # Where more are cancelled than a step tells, the word goes down from one to the next.
         if told is None or len(told) > agent.MOST_TOLD or self._watch.reads_anew:
             return
-        if len(told) > 1:
-            self._watch.reach.saw("canceled_below")
         if told != marked:
             self._broken(
                 "listed", f"{session} says that it cancels {sorted(told)}, and marks {sorted(marked)}"

@@ -554,7 +554,6 @@ CASES = {
     "outlived": Case("a session was claimed at a new primary whose holder still reached the old one"),
     "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
     "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
-    "canceled_below": Case("a call cancelled an agent, and others that were at work below it"),
     "helper_ended": Case("a helper's end was held against its own log"),
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
     "merged": Case("an agent's folder was merged into its parent's", ("fact workspace_merged",)),

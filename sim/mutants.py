@@ -27,6 +27,7 @@ import pytest
 from sim.campaign import run_batch, stories
 from sim.defects import DEFECTS
 from sim.defects_beside import DEFECTS as DEFECTS_BESIDE
+from sim.defects_of_agents import DEFECTS as DEFECTS_OF_AGENTS
 from sim.defects_of_births import DEFECTS as DEFECTS_OF_BIRTHS
 from sim.defects_of_burials import DEFECTS as DEFECTS_OF_BURIALS
 from sim.defects_of_contents import DEFECTS as DEFECTS_OF_CONTENTS
@@ -68,6 +69,7 @@ PATIENCE = 3
 MUTANTS = (
     *DEFECTS,
     *DEFECTS_OF_TREES,
+    *DEFECTS_OF_AGENTS,
     *DEFECTS_OF_UPKEEP,
     *DEFECTS_OF_VIEWS,
     *DEFECTS_OF_FILES,

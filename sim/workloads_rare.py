@@ -107,7 +107,7 @@ async def lineages(fixture: Fixture) -> None:
     person.habits |= {"message": 8, "change": 5, "turn": 4, "say": 6, "back": 0}
     rules = TreeRules(
         slots=7,
-        spawned=9,
+        spawned=7,
         depth=3,
         autosubmit=rng.random() < 0.8,
         await_floor_s=6.0,
@@ -118,4 +118,4 @@ async def lineages(fixture: Fixture) -> None:
     policy = rng.choice(("never", "on-request"))
     steer = rng.choice(("replace", "steer", "steer"))
     session = await new_session(fixture, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
-    await used(fixture, person, session, rng.choice((4, 7)))
+    await used(fixture, person, session, rng.choice((3, 5)))
