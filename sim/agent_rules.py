@@ -34,7 +34,7 @@ class AgentRules:
         self._there: dict[str, frozenset[int]] = {}
         """The agents of its tree when a session's last request began: what it calls is carried out later."""
         self._words: dict[tuple[str, str], Mapping[str, Any]] = {}
-        """What people said to agents, by the tree and the key of the letter that it becomes."""
+        """Words of people to agents, by the tree and the key of the letter that they become."""
         self._tokens: dict[str, int] = {}
         """The tokens that each helper has told of last."""
         self._marked: set[int] = set()
