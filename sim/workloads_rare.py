@@ -113,7 +113,7 @@ async def lineages(fixture: Fixture) -> None:
         await_floor_s=6.0,
         await_cap_s=40.0,
         watchdog_floor_s=3.0,
-        watchdogs=2,
+        watchdogs=1,
     )
     policy = rng.choice(("never", "on-request"))
     steer = rng.choice(("replace", "steer", "steer"))
