@@ -165,7 +165,7 @@ class Replies:
         about, agent = one.about, one.agent_id
         own = [fact for fact in _answers(entries) if about in (fact["call_id"], fact["turn"])]
         errors = [entry.payload["message"] for entry in told if entry.payload["type"] == "error"]
-        decides = [fact for fact in own if fact.get("agent_id") is None]
+        decides = [] if errors else [fact for fact in own if fact.get("agent_id") is None]
         if decides and (
             why := _unfit(one, seen.grammar.questions.get((decides[0]["turn"], decides[0]["call_id"]), ()))
         ):
