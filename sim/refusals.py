@@ -127,7 +127,7 @@ _REFUSALS: tuple[tuple[re.Pattern[str], Holds], ...] = tuple(
         (r"the root is not interrupted by its agents", _interrupts_root),
         (r"timeout_s: ", _timeout),
         (r"interval_s: at least ([\d.]+) seconds", _interval),
-        (r"an agent keeps at most (\d+) watchdogs", _most_watchdogs),
+        (r"an agent keeps at most (\d+) watchdogs?", _most_watchdogs),
         (r"that agent's queue is full|that agent is archived|no such agent", _always),
         (r"the helper failed: |the helper was stopped", _always),
         (r"not made: the last changes of the folder", lambda given, log, told: log.unsaved is not None),
