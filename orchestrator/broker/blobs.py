@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
@@ -88,6 +89,8 @@ class Blobs:
 
 
 CACHE_BYTES = 64 << 20
+KEPT_S = 300.0
+"""A text that nobody has stored or fetched for so long is dropped: it may be a picture, shown once."""
 STORED_KEPT = 4_096
 """Texts of which a process knows that it has stored them."""
 ArchivedText = Callable[[TreeId, str], Awaitable[bytes | None]]
@@ -98,13 +101,19 @@ class Texts:
     """Stores, fetches and remembers texts of one process; `archived` has those of trees that rest."""
 
     def __init__(
-        self, blobs: Blobs, cache_bytes: int = CACHE_BYTES, archived: ArchivedText | None = None
+        self,
+        blobs: Blobs,
+        cache_bytes: int = CACHE_BYTES,
+        archived: ArchivedText | None = None,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._blobs = blobs
         self._archived = archived
         self._limit = cache_bytes
+        self._clock = clock
         self._size = 0
-        self._known: OrderedDict[str, bytes] = OrderedDict()
+        self._known: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
+        """Texts by their hash, each with the time at which it was stored or fetched last, in that order."""
         self._stored: OrderedDict[tuple[TreeId, str], None] = OrderedDict()
 
     async def store(self, tree: TreeId, contents: Mapping[str, bytes], *, unborn: bool = False) -> None:
@@ -135,7 +144,12 @@ class Texts:
 
     async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:
         """Makes texts available to `get`; one that is not stored any more stays unknown."""
-        missing = [digest for digest in digests if digest not in self._known]
+        missing = []
+        for digest in digests:
+            if (known := self._known.get(digest)) is None:
+                missing.append(digest)
+            else:
+                self._remember(digest, known[0])
         for digest, content in zip(
             missing, await asyncio.gather(*(self._read(tree, digest) for digest in missing)), strict=True
         ):
@@ -150,13 +164,17 @@ class Texts:
 
     def get(self, digest: str) -> str | None:
         """The text, if it was stored or fetched and has not been forgotten since."""
-        content = self._known.get(digest)
-        return None if content is None else content.decode("utf-8", "surrogatepass")
+        known = self._known.get(digest)
+        return None if known is None else known[0].decode("utf-8", "surrogatepass")
 
     def _remember(self, digest: str, content: bytes) -> None:
-        self._size += len(content) - len(self._known.pop(digest, b""))
-        self._known[digest] = content
+        now = self._clock()
+        self._size += len(content) - len(self._known.pop(digest, (b"", now))[0])
+        self._known[digest] = content, now
         # The newest always stays: its fetcher is about to read it.
-        while self._size > self._limit and len(self._known) > 1:
-            _, forgotten = self._known.popitem(last=False)
-            self._size -= len(forgotten)
+        while len(self._known) > 1:
+            oldest, at = next(iter(self._known.values()))
+            if self._size <= self._limit and now - at <= KEPT_S:
+                break
+            self._known.popitem(last=False)
+            self._size -= len(oldest)
