@@ -184,6 +184,10 @@ class Soak:
         roots = [*sorted(self.living), *self.ended]
         return self.random.choice(roots) if roots else None
 
+    def stays(self, key: str) -> bool:
+        """Whether a key is one of an agent whose tree lives throughout."""
+        return key.rpartition(":")[2] in self.stay
+
     def put(self, name: str, value: float, unit: str) -> None:
         self.series[name, unit].append((time.monotonic() - self.began, value))
 
@@ -404,23 +408,24 @@ async def _sample(soak: Soak) -> None:
     running = soak.running
     names = await keys_of(running)
     kept_mib = sum((await _kept_kib(soak, names)).values()) / 1024
+    stay_mib = sum([await weight(running, name, SAMPLES) for name in names if soak.stays(name)]) / 1024
     processes = {f"worker {n}": worker.pid for n, worker in enumerate(running.workers[:WORKERS])}
     processes |= {name: process.pid for name, process in soak.beside.items()}
     processes |= {"Redis": running.lab.redis.pid}
     for name, pid in processes.items():
         for what, (value, unit) in of_process(pid).items():
-            kept = kept_mib if (what, name) == ("memory", "Redis") else 0.0
+            kept = kept_mib + stay_mib if (what, name) == ("memory", "Redis") else 0.0
             soak.put(f"{what} of {name}", value - kept, unit)
         if heap := told(running.lab.folder / "heap", pid):
             soak.put(f"objects of {name}", heap.blocks / 1000, "thousand")
             soak.put(f"heap in use of {name}", heap.held / 2**20, "MiB")
             soak.types[name].append(heap.types)
     info = await _memory(running)
-    soak.put("data of Redis", float(info["used_memory"]) / 2**20 - kept_mib, "MiB")
+    soak.put("data of Redis", float(info["used_memory"]) / 2**20 - kept_mib - stay_mib, "MiB")
     soak.parts.append({part: float(info[name]) / 2**20 for part, name in PARTS.items() if name in info})
     for kind, count in kinds(names).items():
         soak.put(f"keys {kind}", count, "keys")
-    for kind, entries in (await _entries(running)).items():
+    for kind, entries in (await _entries(soak)).items():
         soak.put(f"entries {kind}{' beyond their bound' if kind in BOUNDS else ''}", entries, "entries")
     for part in ("home", "tmp", "redis"):
         folder = running.lab.folder / part
@@ -463,9 +468,13 @@ async def unseen_bytes(running: Fleet) -> dict[str, float]:
     return found
 
 
-async def _entries(running: Fleet) -> Counter[str]:
-    """Entries of all streams, by kind of key; of those that have a bound, entries beyond it."""
-    broker, names, found = running.opened.broker, await keys_of(running, "TYPE", "stream"), Counter[str]()
+async def _entries(soak: Soak) -> Counter[str]:
+    """Entries of all streams, by kind of key; of those that have a bound, entries beyond it.
+
+    But for those of trees that live throughout, which grow with their turns until they have 10,000.
+    """
+    broker, found = soak.running.opened.broker, Counter[str]()
+    names = [name for name in await keys_of(soak.running, "TYPE", "stream") if not soak.stays(name)]
     for start in range(0, len(names), 500):
         some = names[start : start + 500]
         lengths = await asyncio.gather(*(broker.command("XLEN", name) for name in some))

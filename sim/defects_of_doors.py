@@ -92,7 +92,7 @@ DEFECTS = (
     Mutant(
         "who left is told",
         "a thread that a client has left goes on telling it",
-        text(Door, "unsubscribe", "last = self.threads.leave(session, self)", "last = False"),
+        text(Door, "unsubscribe", "self.threads.leave(session, self)", "pass"),
         "doors",
     ),
     Mutant(
@@ -107,8 +107,8 @@ DEFECTS = (
         text(
             turns,
             "_resumed",
-            "subscription.asks = asks_of(door, params.approvals_reviewer)\n",
-            "subscription.asks = asks_of(door, params.approvals_reviewer)\n"
+            "door.put_requests(head.session, asks_of(door, params.approvals_reviewer))\n",
+            "door.put_requests(head.session, asks_of(door, params.approvals_reviewer))\n"
             "    door.ask_again(head.session)\n    door.asks.left(head.session)\n",
         ),
         "doors",
