@@ -314,6 +314,7 @@ DEFECTS = (
         "Redis's clock alone ends a lease",
         "whoever claims takes a lease that is over by Redis's clock, which somebody may have set",
         swapped(Witness, "certain_ms", lambda real: lambda self: NEVER_BOUNDED),
+        "zombies",
     ),
     Mutant(
         "claim leaves the session due",
@@ -389,6 +390,7 @@ DEFECTS = (
         "supervisor ignores deadlines",
         "commands of a stopped worker run on",
         swapped(SimSupervisor, "_enforce", lambda real: lambda self, claim, deadline: None),
+        "zombies",
     ),
     Mutant(
         "worker hears no drain",
@@ -436,5 +438,6 @@ DEFECTS = (
         "deltas overtake",
         "deltas that wait do not ride in the commit",
         swapped(Writing, "_request", _never_rides),
+        "latecomers",
     ),
 )

@@ -83,6 +83,7 @@ DEFECTS = (
         "no time for the supervisor",
         "trust ends so late that a slow supervisor kills behind the end of the lease",
         swapped(Leases, "__init__", _trusts_for(5.8)),
+        "lapses",
     ),
     Mutant(
         "progress counts as a try",

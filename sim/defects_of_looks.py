@@ -25,6 +25,7 @@ DEFECTS = (
         "clock put back ends looks",
         "nobody looks until a clock that was put back shows again when nothing was found",
         lua("look", "ago < 0 or ago >= every_ms", "ago >= every_ms"),
+        "several",
     ),
     Mutant(
         "found, and told that nothing was",
@@ -64,6 +65,7 @@ DEFECTS = (
             "redis.call('ZRANGE', KEYS[4], 0, #passing + 3), is_left)",
             "redis.call('ZRANGE', KEYS[4], 0, #passing + 3), function(member) return passed[member] end)",
         ),
+        "letters",
     ),
     Mutant(
         "taken, whoever had it last",
@@ -87,6 +89,7 @@ DEFECTS = (
         "passed on, and left to another",
         "what a worker passes on is left to that worker all the same",
         lua("pass_on", "redis.call('HDEL', KEYS[1], 'due_ms')\n", ""),
+        "brood",
     ),
     Mutant(
         "yielded to itself",

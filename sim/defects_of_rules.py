@@ -112,6 +112,7 @@ DEFECTS = (
         "a timer that is gone raises",
         "`fire` compares the moment of a timer that somebody else has fired or cleared",
         lua("fire", "if not at or tonumber(at) > now", "if tonumber(at) > now"),
+        "watchdogs",
     ),
     Mutant(
         "marks stop nothing",

@@ -188,6 +188,7 @@ DEFECTS = (
         "timers fire early",
         "deadlines count two seconds before their time",
         _fires_early,
+        "watchdogs",
     ),
     Mutant(
         "what is cleared is set",

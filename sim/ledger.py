@@ -85,6 +85,8 @@ class Ledger:
         """Patches that were written, by call."""
         self.missed: set[tuple[str, str]] = set()
         """Calls that went on under another claim because their supervisor stood still, as nothing forbids."""
+        self.busy_s = 0.0
+        """How late supervisors kill that have nothing more to do than usual."""
         self.frozen: dict[SimSupervisor, float] = {}
         """Keepers that stand still, and since when."""
         self.supervisors: dict[str, SimSupervisor] = {}
@@ -297,7 +299,7 @@ class SimSupervisor:
         self.machine = machine
         self._simulated = simulated
         self.lane = Lane(f"{machine}/supervisor")
-        self.slow_s = 0.0
+        self.slow_s = ledger.busy_s
         """How late it kills."""
         self.thawed_s = -1.0
         """When it went on after it had stood still."""
@@ -383,7 +385,7 @@ class SimSupervisor:
 
     def hurries(self) -> None:
         """Makes the supervisor as fast as ever."""
-        self.slow_s = 0.0
+        self.slow_s = self._ledger.busy_s
 
     def trusted_until_s(self, claim: str) -> float:
         """The claim's deadline, as the supervisor was told it last."""

@@ -35,7 +35,7 @@ from sim.workloads_noted import receipts
 from sim.workloads_odd import oddities
 from sim.workloads_processes import LONG_S, is_hasty, left_running, scripts, thawed, types_under_others
 from sim.workloads_queues import queues
-from sim.workloads_rare import burials, lineages, refusals, reruns, zombies
+from sim.workloads_rare import burials, lapses, lineages, refusals, reruns, zombies
 from sim.workloads_redacted import redactions
 
 PROVIDER = "openai"
@@ -597,6 +597,7 @@ LATER = (
     ((asks, servers, oddities, texts, reruns), 0.05),
     ((traced,), 0.02),
     ((lineages,), 0.02),
+    ((lapses,), 0.01),
 )
 """Each line takes this share of the seeds over: all others keep their story. A workload in two lines has the
 shares of both."""
@@ -614,6 +615,7 @@ WORKLOADS |= {"births": Workload("births", births, replicas=0.5, faults=2, lasts
 WORKLOADS |= {"texts": Workload("texts", texts, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"reruns": Workload("reruns", reruns)}
 WORKLOADS |= {"zombies": Workload("zombies", zombies, faults=10, lasts_s=60.0)}
+WORKLOADS |= {"lapses": Workload("lapses", lapses, faults=12, lasts_s=60.0)}
 WORKLOADS |= {"burials": Workload("burials", burials, faults=12, lasts_s=60.0)}
 WORKLOADS |= {"refusals": Workload("refusals", refusals, faults=5, lasts_s=20.0)}
 WORKLOADS |= {"contents": Workload("contents", contents, faults=2, lasts_s=30.0)}

@@ -47,6 +47,19 @@ async def zombies(fixture: Fixture) -> None:
     await kept_busy(fixture, person, await new_session(fixture, person, "never", **facts), 12)
 
 
+async def lapses(fixture: Fixture) -> None:
+    """A session with long commands whose workers lose their leases: they stand still or reach nobody, while
+    their supervisors have so much to do that they kill late."""
+    rng, person, odds = fixture.rng, fixture.person(), fixture.site.model.odds
+    odds.calls, odds.asks, odds.plans, odds.patches = 0.95, 0.0, 0.0, 0.1
+    odds.long_s = 30.0
+    fixture.site.ledger.busy_s = rng.uniform(0.8, 1.0)
+    for machine in fixture.nemesis.living:
+        machine.supervisor.hurries()
+    fixture.nemesis.weights |= {"pause": 120, "pause_at": 60, "cut": 120}
+    await kept_busy(fixture, person, await new_session(fixture, person, "never"), 8)
+
+
 async def burials(fixture: Fixture) -> None:
     """Sessions with commands whose workers are killed again and again, while supervisors are slow, stand
     still or cannot kill, and the word that a worker is dead is late."""

@@ -16,14 +16,14 @@ from sim.foreign.trial import Unfit
 from sim.mutation import meaning
 from sim.mutation.change import ROOT, Change
 from sim.mutation.maps import Map
-from sim.mutation.sampling import SCOPES, sample
+from sim.mutation.sampling import sample, scopes
 from sim.mutation.table import figures, told_on_page
 from sim.mutation.trial import Bounds, Trials
 from sim.mutation.verdicts import Kept, Verdict, equivalents
 
 TESTS = (
-    ("core", "protocol", "gateways", "workers", "instructions", "stub", "test_*.py"),
-    ("rollouts", "runtime", "broker", "model", "tools", "tree", "mcp"),
+    ("core", "protocol", "gateways", "requests", "workers", "instructions", "stub", "test_*.py"),
+    ("rollouts", "runtime", "broker", "model", "tools", "tree", "mcp", "window/test_*.py"),
     ("telemetry", "views", "workspaces", "folders", "sandbox", "api", "doors", "cli", "reliability"),
 )
 """Measured side by side, for what runs in the tests' own process: folders and files of `tests`."""
@@ -49,13 +49,13 @@ def main() -> int:
 
 
 def _sampled(given: argparse.Namespace) -> int:
-    chosen = sample(given.sample, given.seed, given.scope or tuple(SCOPES))
+    chosen = sample(given.sample, given.seed, given.scope or (), given.group)
     if given.ids:
         chosen = [change for change in chosen if change.id in given.ids]
     verdicts = _tried(chosen, given, Kept(given.cache))
     print(figures(chosen, verdicts))
     if given.page:
-        told_on_page(given.seed, chosen, verdicts)
+        told_on_page(f"{'sample' if given.group == 'turned' else given.group} {given.seed}", chosen, verdicts)
     return 0 if all(verdicts[change.id].by for change in chosen) else 1
 
 
@@ -80,8 +80,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--sample", type=int, default=60, help="how many changes (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=1, help="which ones (default: %(default)s)")
     parser.add_argument(
-        "--scope", action="append", choices=sorted(SCOPES), help="only there; may be repeated"
+        "--forgotten",
+        dest="group",
+        action="store_const",
+        const="forgotten",
+        default="turned",
+        help="a sample of what may be forgotten, not of what may be turned",
     )
+    parser.add_argument("--scope", action="append", help="only there; may be repeated")
     parser.add_argument(
         "--seeds", type=int, default=300, help="of the simulator, for each (default: %(default)s)"
     )
@@ -115,7 +121,12 @@ def _arguments() -> argparse.Namespace:
         "--cache", type=Path, default=ROOT / ".mutation", help="where verdicts and maps are kept"
     )
     parser.add_argument("ids", nargs="*", help="only these of the sample, or defects of these names")
-    return parser.parse_args()
+    given = parser.parse_args()
+    if unknown := set(given.scope or ()) - set(scopes(given.group)):
+        parser.error(
+            f"no such scope: {', '.join(sorted(unknown))}; there are {', '.join(scopes(given.group))}"
+        )
+    return given
 
 
 def _measure(folder: Path, which: str) -> None:

@@ -1,6 +1,7 @@
 """Which changes a sample holds: the seed's choice, and the same one as long as a place reads the same.
 
-A sample is split evenly over its scopes (Lua, core, runtime). Within a scope a statement is
+A sample is split evenly over its scopes (Lua, core, runtime; of what is forgotten also what stands around
+them). Within a scope a statement is
 chosen (each is as likely as any other, however much can be changed in it), then one of the operators that
 fit it, then one of their changes. All of it by numbers that are made of the seed and of the text: a line
 added elsewhere moves nothing, and a larger sample of the same seed holds the smaller one.
@@ -11,9 +12,11 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Sequence
 from functools import cache
+from pathlib import Path
 
 from sim.mutation import lua_operators, python_operators
 from sim.mutation.change import ROOT, Change
+from sim.mutation.python_operators import Group
 
 SCOPES = {
     "lua": ("broker/lua/*.lua",),
@@ -21,16 +24,42 @@ SCOPES = {
     "runtime": ("rollouts/**/*.py", "runtime/**/*.py"),
 }
 """Of the files of `orchestrator/`; what the runtime writes and reads again counts as it does."""
+AROUND = {
+    "broker": ("broker/*.py",),
+    "doors": ("gateways/**/*.py", "requests/**/*.py"),
+    "commands": ("cli/**/*.py", "terminal/**/*.py", "wiring/**/*.py"),
+    "views": ("views/**/*.py", "telemetry/**/*.py"),
+    "settings": ("settings/**/*.py", "*.py", "instructions/**/*.py"),
+    "work": tuple(
+        f"{name}/**/*.py" for name in ("folders", "mcp", "model", "sandbox", "tools", "workspaces")
+    ),
+}
+"""Around those: samples of what may be forgotten are drawn from here, too."""
+
+
+def files(scope: str) -> tuple[Path, ...]:
+    """The files of a scope."""
+    folder = ROOT / "orchestrator"
+    return tuple(sorted(file for glob in (SCOPES | AROUND)[scope] for file in folder.glob(glob)))
+
+
+def scopes(group: Group) -> tuple[str, ...]:
+    """The scopes of a group's samples; nothing is forgotten in scripts, whose branches are dropped anyway."""
+    if group == "turned":
+        return tuple(SCOPES)
+    return tuple(scope for scope in (*SCOPES, *AROUND) if scope != "lua")
 
 
 @cache
-def all_changes(scope: str) -> tuple[Change, ...]:
+def all_changes(scope: str, group: Group = "turned") -> tuple[Change, ...]:
     """Every change that could be made in a scope, and some that do not compile."""
     found: list[Change] = []
-    folder = ROOT / "orchestrator"
-    for file in sorted(file for glob in SCOPES[scope] for file in folder.glob(glob)):
+    for file in files(scope):
         path, text = file.relative_to(ROOT).as_posix(), file.read_text(encoding="utf-8")
-        found += (python_operators if file.suffix == ".py" else lua_operators).changes(path, text)
+        if file.suffix == ".py":
+            found += python_operators.changes(path, text, group)
+        else:
+            found += lua_operators.changes(path, text)
     return tuple(found)
 
 
@@ -38,12 +67,16 @@ def compiles(change: Change) -> bool:
     return python_operators.compiles(change) if change.module else lua_operators.compiles(change)
 
 
-def sample(count: int, seed: int, scopes: Sequence[str] = tuple(SCOPES)) -> list[Change]:
-    """`count` changes, an even share of each scope; the first ones have one more where it does not divide."""
+def sample(count: int, seed: int, named: Sequence[str] = (), group: Group = "turned") -> list[Change]:
+    """`count` changes, an even share of each scope (those named, or all of the group).
+
+    The first scopes have one more where it does not divide.
+    """
     chosen: list[Change] = []
-    for at, scope in enumerate(scopes):
-        share = count // len(scopes) + (at < count % len(scopes))
-        chosen += _chosen(all_changes(scope), share, seed)
+    among = named or scopes(group)
+    for at, scope in enumerate(among):
+        share = count // len(among) + (at < count % len(among))
+        chosen += _chosen(all_changes(scope, group), share, seed)
     return chosen
 
 

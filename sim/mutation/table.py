@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from sim.mutation.change import ROOT, Change
-from sim.mutation.sampling import SCOPES
+from sim.mutation.sampling import AROUND, SCOPES, files
 from sim.mutation.verdicts import Verdict
 
 PAGE = ROOT / "docs" / "simulator.md"
@@ -17,14 +17,12 @@ def figures(chosen: Sequence[Change], verdicts: Mapping[str, Verdict]) -> str:
     """How many were found, by what, in each scope and in all."""
     rows = ["| | changes | equivalent | rules | stories | tests | survive | found | by rules or stories |"]
     rows.append("|---|---|---|---|---|---|---|---|---|")
-    folders = {
-        name: tuple(f"orchestrator/{glob.partition('*')[0]}" for glob in globs)
-        for name, globs in SCOPES.items()
-    }
-    for scope, below in {**folders, "all": ("",)}.items():
-        some = [verdicts[change.id] for change in chosen if change.path.startswith(below)]
-        if some:
+    for scope in (*SCOPES, *AROUND):
+        among = {file.relative_to(ROOT).as_posix() for file in files(scope)}
+        if some := [verdicts[change.id] for change in chosen if change.path in among]:
             rows.append(_row(scope, some))
+    if chosen:
+        rows.append(_row("all", [verdicts[change.id] for change in chosen]))
     return "\n".join(rows)
 
 
@@ -83,9 +81,9 @@ def finder(verdict: Verdict) -> str:
     return "**nothing**"
 
 
-def told_on_page(seed: int, chosen: Sequence[Change], verdicts: Mapping[str, Verdict]) -> None:
+def told_on_page(sample: str, chosen: Sequence[Change], verdicts: Mapping[str, Verdict]) -> None:
     """Writes figures and table between the page's marks for this sample."""
-    begin, end = f"<!-- sample {seed}: begin -->", f"<!-- sample {seed}: end -->"
+    begin, end = f"<!-- {sample}: begin -->", f"<!-- {sample}: end -->"
     text = PAGE.read_text(encoding="utf-8")
     before, begun, rest = text.partition(begin)
     _, ended, after = rest.partition(end)

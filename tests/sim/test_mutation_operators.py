@@ -9,7 +9,7 @@ import pytest
 from sim.mutation import lua_operators, python_operators
 from sim.mutation.change import ROOT, Change
 from sim.mutation.maps import parts_of
-from sim.mutation.sampling import SCOPES, all_changes, sample
+from sim.mutation.sampling import all_changes, compiles, sample, scopes
 
 MODULE = '''"""About a module."""
 
@@ -48,6 +48,34 @@ redis.call('HSET', KEYS[3], 'a', 'b')
 redis.call('HDEL', KEYS[3], 'c')
 return {'OK', now}
 """
+
+
+MANY = '''"""About a module."""
+
+KINDS = frozenset(("text", "image", "call"))
+
+
+def told(root: str, agent: str, count: int, items: list[Item], *, late: bool) -> Row:
+    """About a function."""
+    for item in items:
+        try:
+            match item:
+                case Text() | Image():
+                    note(root, item)
+                case Call() if late:
+                    note(agent, item)
+                case _:
+                    assert_never(item)
+        except (KeyError, OSError, ValueError):
+            continue
+    if isinstance(items, list | tuple):
+        return Row({"root": root, "agent": agent}, [one for one in items if one.kind in ("a", "b")])
+    return Row({}, [])
+'''
+
+
+def _forgotten() -> list[Change]:
+    return python_operators.changes("orchestrator/core/many.py", MANY, "forgotten")
 
 
 def _python() -> list[Change]:
@@ -147,11 +175,84 @@ def test_writes_of_a_script_to_one_key_are_swapped_and_those_to_two_are_not() ->
     ]
 
 
-@pytest.mark.parametrize("scope", sorted(SCOPES))
-def test_every_change_of_the_product_has_a_name_of_its_own(scope: str) -> None:
-    changes = all_changes(scope)
-    assert len(changes) > 1_000
-    assert len({change.id for change in changes}) == len(changes)
+def _left(operator: str) -> set[str]:
+    """The lines that differ, as they are with each change of an operator."""
+    lines = set(MANY.splitlines())
+    made = [_made(change, MANY) for change in _forgotten() if change.operator == operator]
+    return {line.strip() for text in made for line in text.splitlines() if line not in lines}
+
+
+def test_branch_of_a_condition_or_a_case_is_forgotten_and_one_that_is_never_met_is_not() -> None:
+    assert _left("branch forgotten") == {
+        "if False:",
+        "case Text() | Image() if False:",
+        "case Call() if False:",
+    }
+
+
+def test_each_member_of_a_table_a_pattern_a_handler_and_a_check_is_forgotten_once() -> None:
+    some = _left("member forgotten")
+    assert {line for line in some if line.startswith("KINDS")} == {
+        'KINDS = frozenset(("image", "call"))',
+        'KINDS = frozenset(("text", "call"))',
+        'KINDS = frozenset(("text", "image"))',
+    }
+    assert {line for line in some if line.startswith("case")} == {"case Text():", "case Image():"}
+    assert {line for line in some if line.startswith("except")} == {
+        "except (OSError, ValueError):",
+        "except (KeyError, ValueError):",
+        "except (KeyError, OSError):",
+    }
+    assert {line for line in some if line.startswith("if")} == {
+        "if isinstance(items, list):",
+        "if isinstance(items, tuple):",
+    }
+    whole = 'return Row({"root": root, "agent": agent}, [one for one in items if one.kind in ("a", "b")])'
+    assert {line for line in some if line.startswith("return")} == {
+        whole.replace('"root": root, ', ""),
+        whole.replace(', "agent": agent', ""),
+        whole.replace('("a", "b")', '("a",)'),
+        whole.replace('("a", "b")', '("b",)'),
+    }
+
+
+def test_loop_and_comprehension_go_over_the_first_alone() -> None:
+    row = 'return Row({"root": root, "agent": agent}, [one for one in list(items)[:1]'
+    assert _left("only the first") == {
+        "for item in list(items)[:1]:",
+        f'{row} if one.kind in ("a", "b")])',
+    }
+
+
+def test_parameter_is_taken_for_another_of_its_type() -> None:
+    assert {change.new for change in _forgotten() if change.operator == "another of its type"} == {
+        "root",
+        "agent",
+    }
+    assert {"note(agent, item)", "note(root, item)"} >= {
+        line for line in _left("another of its type") if line.startswith("note")
+    }
+
+
+def test_named_argument_is_forgotten_where_the_product_has_a_default_for_it() -> None:
+    text = "def due() -> None:\n    texts.store(tree, contents=some, unborn=True)\n    draw(unborn=True)\n"
+    made = python_operators.changes("orchestrator/core/due.py", text, "forgotten")
+    assert [change.after for change in made] == ["texts.store(tree, contents=some)"]
+
+
+@pytest.mark.parametrize("group", ["turned", "forgotten"])
+def test_every_change_of_the_product_has_a_name_of_its_own(group: python_operators.Group) -> None:
+    for scope in scopes(group):
+        changes = all_changes(scope, group)
+        assert len(changes) > 500
+        assert len({change.id for change in changes}) == len(changes)
+
+
+def test_sample_of_what_is_forgotten_is_drawn_from_all_packages_and_compiles() -> None:
+    chosen = sample(54, 5, group="forgotten")
+    assert all(compiles(change) for change in chosen)
+    assert {change.path.split("/")[1] for change in chosen} >= {"core", "runtime", "broker", "cli"}
+    assert len({change.operator for change in chosen}) >= 4
 
 
 def test_sample_is_the_same_again_and_holds_the_smaller_one_and_an_even_share_of_each_scope() -> None:

@@ -6,7 +6,8 @@ import pytest
 
 from sim.invariants import RULES
 from sim.mutation.change import Change
-from sim.mutation.sampling import SCOPES, all_changes, sample
+from sim.mutation.python_operators import Group
+from sim.mutation.sampling import SCOPES, all_changes, sample, scopes
 from sim.mutation.table import figures, table
 from sim.mutation.trial import failing_test, hunt
 from sim.mutation.verdicts import Verdict, equivalents
@@ -74,7 +75,13 @@ def test_sample_of_this_commit_comes_to_verdicts_and_figures() -> None:
 
 
 def test_every_equivalent_change_is_one_of_the_product_as_it_is() -> None:
-    known = {(*change.key, change.twin) for scope in SCOPES for change in all_changes(scope)}
+    groups: tuple[Group, ...] = ("turned", "forgotten")
+    known = {
+        (*change.key, change.twin)
+        for group in groups
+        for scope in scopes(group)
+        for change in all_changes(scope, group)
+    }
     assert [key for key in equivalents() if key not in known] == []
 
 
