@@ -19,6 +19,7 @@ from orchestrator.broker.errors import CommitTooLarge, Corrupt
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import read_reply
 from orchestrator.core.ids import TreeId
+from orchestrator.recent import Recent
 
 MAX_BLOB_BYTES = 64 << 20
 UNBORN_S = 3600
@@ -109,11 +110,8 @@ class Texts:
     ) -> None:
         self._blobs = blobs
         self._archived = archived
-        self._limit = cache_bytes
-        self._clock = clock
-        self._size = 0
-        self._known: OrderedDict[str, tuple[bytes, float]] = OrderedDict()
-        """Texts by their hash, each with the time at which it was stored or fetched last, in that order."""
+        self._known = Recent[str, bytes](cache_bytes, seconds=KEPT_S, newest_stays=True, clock=clock)
+        """Texts by their hash. The newest always stays: its fetcher is about to read it."""
         self._stored: OrderedDict[tuple[TreeId, str], None] = OrderedDict()
 
     async def store(self, tree: TreeId, contents: Mapping[str, bytes], *, unborn: bool = False) -> None:
@@ -140,21 +138,16 @@ class Texts:
     def remember(self, contents: Mapping[str, bytes]) -> None:
         """Makes contents available to `get` that are still to be stored."""
         for digest, content in contents.items():
-            self._remember(digest, content)
+            self._known.put(digest, content, len(content))
 
     async def fetch(self, tree: TreeId, digests: Iterable[str]) -> None:
         """Makes texts available to `get`; one that is not stored any more stays unknown."""
-        missing = []
-        for digest in digests:
-            if (known := self._known.get(digest)) is None:
-                missing.append(digest)
-            else:
-                self._remember(digest, known[0])
+        missing = [digest for digest in digests if self._known.use(digest) is None]
         for digest, content in zip(
             missing, await asyncio.gather(*(self._read(tree, digest) for digest in missing)), strict=True
         ):
             if content is not None:
-                self._remember(digest, content)
+                self._known.put(digest, content, len(content))
 
     async def _read(self, tree: TreeId, digest: str) -> bytes | None:
         content = await self._blobs.get(tree, digest)
@@ -165,16 +158,4 @@ class Texts:
     def get(self, digest: str) -> str | None:
         """The text, if it was stored or fetched and has not been forgotten since."""
         known = self._known.get(digest)
-        return None if known is None else known[0].decode("utf-8", "surrogatepass")
-
-    def _remember(self, digest: str, content: bytes) -> None:
-        now = self._clock()
-        self._size += len(content) - len(self._known.pop(digest, (b"", now))[0])
-        self._known[digest] = content, now
-        # The newest always stays: its fetcher is about to read it.
-        while len(self._known) > 1:
-            oldest, at = next(iter(self._known.values()))
-            if self._size <= self._limit and now - at <= KEPT_S:
-                break
-            self._known.popitem(last=False)
-            self._size -= len(oldest)
+        return None if known is None else known.decode("utf-8", "surrogatepass")

@@ -11,6 +11,7 @@ from orchestrator.config_keys import KIB
 from orchestrator.core.blobs import may_refer
 from orchestrator.core.frozen import replace
 from orchestrator.protocol.events import ExecCommandEnd, ShutdownComplete
+from orchestrator.recent import Recent
 from orchestrator.views.asked_requests import TELLING
 from orchestrator.views.event import CHANGED, Event, Message
 from orchestrator.views.event import for_tenant as message_for_tenant
@@ -112,11 +113,8 @@ class Messages:
     """The messages of the payloads that were read last, and the bursts of the answers that they came in."""
 
     def __init__(self, most_bytes: int = MOST_BYTES) -> None:
-        self._most = most_bytes
-        self._bytes = 0
-        self._kept: dict[bytes, Message] = {}
-        self._answered = 0
-        self._answers: dict[int, tuple[tuple[StoredEvent, ...], tuple[Burst, ...]]] = {}
+        self._messages = Recent[bytes, Message](most_bytes)
+        self._answers = Recent[int, tuple[tuple[StoredEvent, ...], tuple[Burst, ...]]](most_bytes)
         """Bursts by the identity of their answer, which is kept beside them and so stays its own."""
 
     def bursts(self, answer: tuple[StoredEvent, ...]) -> tuple[Burst, ...]:
@@ -125,37 +123,13 @@ class Messages:
         if found is not None:
             return found[1]
         bursts = bursts_of(answer, self.of)
-        self._keep_answer(answer, bursts)
+        self._answers.put(id(answer), (answer, bursts), sum(len(event.payload) for event in answer))
         return bursts
-
-    def _keep_answer(self, answer: tuple[StoredEvent, ...], bursts: tuple[Burst, ...]) -> None:
-        size = _size(answer)
-        if size > self._most:
-            return
-        self._answers[id(answer)] = (answer, bursts)
-        self._answered += size
-        while self._answered > self._most:
-            oldest, _ = self._answers.pop(next(iter(self._answers)))
-            self._answered -= _size(oldest)
 
     def of(self, payload: bytes) -> Message:
         """The message of a payload; what comes soon behind it finds the same one."""
-        found = self._kept.get(payload)
+        found = self._messages.get(payload)
         if found is None:
             found = Message(payload)
-            self._keep(payload, found)
+            self._messages.put(payload, found, len(payload))
         return found
-
-    def _keep(self, payload: bytes, message: Message) -> None:
-        if len(payload) > self._most:
-            return
-        self._kept[payload] = message
-        self._bytes += len(payload)
-        while self._bytes > self._most:
-            oldest = next(iter(self._kept))
-            del self._kept[oldest]
-            self._bytes -= len(oldest)
-
-
-def _size(answer: tuple[StoredEvent, ...]) -> int:
-    return sum(len(event.payload) for event in answer)

@@ -23,6 +23,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.history import Arrangement, Log
 from orchestrator.model.prompt import Item, Prompt
 from orchestrator.model.responses import reasoning_of, sent_form, text_controls
+from orchestrator.recent import Recent
 
 MOST_SESSIONS: Final = 256
 """Sessions of which the digest of the input so far is remembered."""
@@ -213,29 +214,19 @@ class Conversations:
     """The conversations of a process's sessions: of one that grew, the new part is read."""
 
     def __init__(self, most_bytes: int = MOST_INPUT_BYTES) -> None:
-        self._known: OrderedDict[str, _Conversation] = OrderedDict()
-        self._most = most_bytes
-        self._size = 0
+        self._known = Recent[str, _Conversation](most_bytes, most=MOST_SESSIONS, newest_stays=True)
 
     def of(self, session: str, history: Log[Item], text_of: TextOf) -> Shown | None:
         """The whole conversation; None if it needs a text that is not at hand, or is no JSON."""
-        known = self._forget(session)
+        known = self._known.take(session)
         if known is None or not known.precedes(history):
             known = _Conversation()
         try:
             at_hand = known.read(history, text_of)
         except orjson.JSONEncodeError:
             return None
-        self._known[session] = known
-        self._size += len(known.data)
-        while len(self._known) > 1 and (self._size > self._most or len(self._known) > MOST_SESSIONS):
-            self._forget(next(iter(self._known)))
+        self._known.put(session, known, len(known.data))
         return known.shown() if at_hand else None
-
-    def _forget(self, session: str) -> _Conversation | None:
-        known = self._known.pop(session, None)
-        self._size -= len(known.data) if known is not None else 0
-        return known
 
 
 def same(before: Sequence[object], now: Sequence[object]) -> bool:

@@ -8,7 +8,7 @@ must bear a code of the same key, and without one the log is folded from its beg
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import fields, is_dataclass, replace
 from functools import cache
@@ -28,6 +28,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import SessionFacts
 from orchestrator.core.snapshot import decode_snapshot, encode_snapshot
 from orchestrator.core.state import State
+from orchestrator.recent import Recent
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.object_store import ArchiveUnavailable
@@ -85,44 +86,30 @@ class Cache:
     """
 
     def __init__(self, size: int = 256, most_bytes: int = CACHE_BYTES) -> None:
-        self._size = size
-        self._most_bytes = most_bytes
-        self._bytes = 0
-        self._left: OrderedDict[SessionId, tuple[Loaded, int]] = OrderedDict()
+        self._left = Recent[SessionId, Loaded](most_bytes, most=size)
 
     def keep(self, session: SessionId, left: Loaded) -> None:
-        self.take(session)
         known = left.weight
         if known is None or known.since > max(known.counted, _COUNTED_EVERY):
             known = Weight(text_bytes(left.position.state))
             left = replace(left, weight=known)
-        weight = sum(known) + left.unexported_bytes
-        self._left[session] = (left, weight)
-        self._bytes += weight
-        while len(self._left) > self._size or self._bytes > self._most_bytes:
-            _, (_, forgotten) = self._left.popitem(last=False)
-            self._bytes -= forgotten
+        self._left.put(session, left, sum(known) + left.unexported_bytes)
 
     def known(self, session: SessionId) -> State | None:
         """The state as this worker left it; None if it has none. It stays in the cache."""
-        left, _ = self._left.get(session, (None, 0))
+        left = self._left.get(session)
         return left.position.state if left is not None else None
 
     def take(self, session: SessionId) -> Loaded | None:
-        left, weight = self._left.pop(session, (None, 0))
-        self._bytes -= weight
-        return left
+        return self._left.take(session)
 
     def written(self, session: SessionId, at: Position, through: int) -> None:
         """Notes that a session's file has all up to `through`, if the session was not claimed since."""
-        left, weight = self._left.get(session, (None, 0))
+        left = self._left.get(session)
         if left is None or left.position is not at:
             return
         behind = tuple(entry for entry in left.unexported if entry.seq > through)
-        size = payload_bytes(behind)
-        lighter = size - left.unexported_bytes
-        self._left[session] = (replace(left, unexported=behind, unexported_bytes=size), weight + lighter)
-        self._bytes += lighter
+        self.keep(session, replace(left, unexported=behind, unexported_bytes=payload_bytes(behind)))
 
 
 def payload_bytes(entries: Iterable[StoredEntry]) -> int:

@@ -24,6 +24,7 @@ from orchestrator.core.workspace import NO_WORKSPACE, Unsaved, Workspace
 from orchestrator.folders import outcomes
 from orchestrator.folders.keeper import Keeper
 from orchestrator.private_files import make_folder
+from orchestrator.recent import Recent
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.views import ViewError
@@ -335,8 +336,7 @@ class FolderDiffs:
         self._store = store
         self._bounds = bounds
         self._room = asyncio.Semaphore(AT_ONCE)
-        self._kept: OrderedDict[_Key, _Kept] = OrderedDict()
-        self._bytes = 0
+        self._kept = Recent[_Key, _Kept](MOST_KEPT_BYTES, most=MOST_KEPT)
         self._under_way: dict[_Key, asyncio.Task[_Kept]] = {}
         self._logs: OrderedDict[str, _Read] = OrderedDict()
 
@@ -383,8 +383,7 @@ class FolderDiffs:
 
     async def _once(self, key: _Key, make: Callable[[], Coroutine[None, None, _Kept]]) -> _Kept:
         """The answer that is kept, or is being made, or is made now."""
-        if (known := self._kept.get(key)) is not None:
-            self._kept.move_to_end(key)
+        if (known := self._kept.use(key)) is not None:
             return known
         if (task := self._under_way.get(key)) is None:
             task = asyncio.create_task(make())
@@ -426,13 +425,8 @@ class FolderDiffs:
 
     def _keep(self, key: _Key, done: asyncio.Task[_Kept]) -> None:
         del self._under_way[key]
-        if done.cancelled() or done.exception() is not None:
-            return
-        self._kept[key] = done.result()
-        self._bytes += _size(done.result())
-        while len(self._kept) > MOST_KEPT or self._bytes > MOST_KEPT_BYTES:
-            _, oldest = self._kept.popitem(last=False)
-            self._bytes -= _size(oldest)
+        if not done.cancelled() and done.exception() is None:
+            self._kept.put(key, done.result(), _size(done.result()))
 
 
 INSTEAD = "`dendro diff` takes its time"

@@ -9,7 +9,6 @@ import logging
 import os
 import time
 import uuid
-from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Sender, Via
+from orchestrator.recent import Recent
 from orchestrator.settings import Settings
 from orchestrator.settings.private_home import require_private
 from orchestrator.wiring.deployment import Deployment, ProcessKind, chain_key, deployment, redis_url
@@ -63,10 +63,10 @@ class SealedLogs:
 
     def __init__(self, archive: Callable[[], Archive], clock: Callable[[], float] = time.monotonic) -> None:
         self._archive = archive
-        self._clock = clock
-        self._kept: OrderedDict[str, _Kept] = OrderedDict()
-        """Segments by name, the one that was read last at the end."""
-        self._bytes = 0
+        self._kept: Recent[str, tuple[StoredEntry, ...]] = Recent(
+            self.MOST_BYTES, seconds=self.KEPT_S, clock=clock
+        )
+        """The entries of segments by their names."""
 
     async def read(self, data: bytes, after: int, count: int) -> tuple[StoredEntry, ...]:
         """Entries that the manifest names; none where the archive is away or damaged."""
@@ -81,33 +81,11 @@ class SealedLogs:
             return ()
 
     async def _entries(self, segment: Segment) -> tuple[StoredEntry, ...]:
-        kept = self._kept.get(segment.name)
-        entries = await self._archive().read_segment(segment) if kept is None else kept.entries
-        self._keep(segment, entries)
+        entries = self._kept.use(segment.name)
+        if entries is None:
+            entries = await self._archive().read_segment(segment)
+            self._kept.put(segment.name, entries, segment.bytes)
         return entries
-
-    def _keep(self, segment: Segment, entries: tuple[StoredEntry, ...]) -> None:
-        now = self._clock()
-        if (before := self._kept.pop(segment.name, None)) is not None:
-            self._bytes -= before.bytes
-        if segment.bytes <= self.MOST_BYTES:
-            self._kept[segment.name] = _Kept(entries, segment.bytes, now)
-            self._bytes += segment.bytes
-        while self._kept:
-            oldest = next(iter(self._kept.values()))
-            if self._bytes <= self.MOST_BYTES and now - oldest.read_at <= self.KEPT_S:
-                break
-            self._kept.popitem(last=False)
-            self._bytes -= oldest.bytes
-
-
-@record
-class _Kept:
-    """A segment, and when it was read last."""
-
-    entries: tuple[StoredEntry, ...]
-    bytes: int
-    read_at: float
 
 
 @record

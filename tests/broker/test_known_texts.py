@@ -46,7 +46,7 @@ async def test_text_is_dropped_when_nobody_has_stored_or_fetched_it_for_a_while(
     clock.advance(2)
     texts.remember({digest_of(THREE): THREE})
     assert known(texts, ONE, TWO, THREE) == [False, True, True]
-    assert texts._size == 2_000
+    assert texts._known.bytes == 2_000
 
 
 async def test_texts_that_were_dropped_are_fetched_again_all_of_them() -> None:

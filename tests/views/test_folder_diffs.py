@@ -151,7 +151,7 @@ async def test_long_texts_push_out_what_was_asked_for_long_ago(
     for seq in (2, 3, 2, 4, 2, 3):
         await made.between(TREE, moment(1), moment(seq))
     assert [int(snapshot, 16) for snapshot in work.asked] == [2, 3, 4, 3]
-    assert made._bytes <= 1_000
+    assert made._kept.bytes <= 1_000
 
 
 LINES = st.lists(st.sampled_from(["a", "b", "", "-c", "+d", "@@ -1 +1 @@", "\\ no"]), max_size=12)

@@ -9,11 +9,12 @@ from dataclasses import replace
 import pytest
 
 from orchestrator.broker.follow import BEGINNING, CaughtUp, EqCursor, Replayed, follow
-from orchestrator.broker.records import RedactedEntry, Refused, SessionHead
+from orchestrator.broker.records import RedactedEntry, Refused, SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import fact
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
+from orchestrator.recent import Recent
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.imports import IMPORTING
@@ -231,17 +232,21 @@ async def test_doors_keep_segments_within_a_bound(
     authors = [await _asked(storage) for _ in range(3)]
     for author in authors:
         assert await seal_session(mover, author.session) is Moved.DONE
+    kept = _kept_by_doors(storage)
+    await storage.broker.logs.read_rollout(authors[0].session)
+    size = kept.bytes
+    for most_bytes, segments in ((2 * size + size // 2, 2), (size // 2, 0)):
+        monkeypatch.setattr(SealedLogs, "MOST_BYTES", most_bytes)
+        kept = _kept_by_doors(storage)
+        for author in authors:
+            assert len(await storage.broker.logs.read_rollout(author.session)) == 30
+        assert (len(kept), kept.bytes) == (segments, segments * size)
+
+
+def _kept_by_doors(storage: Storage) -> Recent[str, tuple[StoredEntry, ...]]:
     reader = SealedLogs(lambda: storage.archive)
     storage.broker.logs.sealed = reader.read
-    await storage.broker.logs.read_rollout(authors[0].session)
-    size = reader._bytes
-    monkeypatch.setattr(SealedLogs, "MOST_BYTES", 2 * size + size // 2)
-    for author in authors:
-        assert len(await storage.broker.logs.read_rollout(author.session)) == 30
-    assert (len(reader._kept), reader._bytes) == (2, 2 * size)
-    monkeypatch.setattr(SealedLogs, "MOST_BYTES", size // 2)
-    assert len(await storage.broker.logs.read_rollout(authors[0].session)) == 30
-    assert (len(reader._kept), reader._bytes) == (0, 0)
+    return reader._kept
 
 
 async def test_doors_drop_a_segment_that_nobody_reads_any_more(mover: Mover, storage: Storage) -> None:
