@@ -12,7 +12,7 @@ from orchestrator.core.birth import Birth, ForkedFrom
 from orchestrator.core.settings import SessionFacts
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring.new_sessions import forked_birth, new_birth
+from orchestrator.wiring.new_sessions import FACT_KEYS, forked_birth, new_birth
 from tests.settings_at_work import TREE, session
 
 SWITCHES = {
@@ -51,6 +51,11 @@ def test_each_switch_of_a_session_is_named_here(tmp_path: Path) -> None:
     known = {fact for fact, _, _ in SWITCHES.values()}
     assert all(getattr(usual, fact) != getattr(switched, fact) for fact in known)
     assert {spec.name for spec in fields(SessionFacts) if spec.type in ("bool", bool)} <= known
+
+
+def test_each_fact_that_a_fork_takes_over_has_a_key_by_which_the_command_line_names_it() -> None:
+    assert FACT_KEYS.keys() == {fact for fact, _, _ in SWITCHES.values()}
+    assert all(key in FACT_KEYS[fact] for key, (fact, _, _) in SWITCHES.items())
 
 
 def test_fork_has_each_switch_that_its_source_was_made_with(tmp_path: Path) -> None:

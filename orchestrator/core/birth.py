@@ -19,7 +19,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.lines import MetaLine, given, told_of_git
 from orchestrator.core.modes import task_settings
 from orchestrator.core.sender import Sender
-from orchestrator.core.settings import NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
+from orchestrator.core.settings import FORKED_FACTS, NO_HISTORY, HistoryHead, SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.items import InputText, Message
@@ -181,22 +181,8 @@ def taken_settings(source: State, own: TurnSettings, named: Collection[str]) -> 
 
 def taken_facts(source: SessionFacts, own: SessionFacts, named: Collection[str]) -> SessionFacts:
     """The facts of a new root, `own`, with what the source was made with; `named` stay as they are."""
-    taken = {name: getattr(source, name) for name in _TAKEN if name not in named}
+    taken = {name: getattr(source, name) for name in FORKED_FACTS if name not in named}
     return replace(own, **taken)
-
-
-_TAKEN = (
-    "base_instructions",
-    "on_user_input",
-    "approval_timeout_ms",
-    "agents",
-    "web_search",
-    "view_image",
-    "update_plan",
-    "apply_patch",
-    "patch_freeform",
-    "unified_exec",
-)
 
 
 # ── inheritance ───────────────────────────────────────────────────────────────────────────────────

@@ -270,57 +270,86 @@ Origin: TypeAlias = Literal["spawn", "fork"]
 
 
 @record
-class SessionFacts:
-    """The facts of a session that are fixed when it is made."""
+class Fact:
+    """Where a fact comes from in a session that goes on with another one's log, and how it is stored."""
 
-    session_id: SessionId = SessionId("")
-    tree_id: TreeId = TreeId("")
-    agent_id: AgentId = AgentId(0)
-    pool: str = "default"
-    base_instructions: str | None = None
+    forked: bool = False
+    """Whether a fork has that of its source, unless the command line names another."""
+    imported: Literal["file", "owner", "new"] = "file"
+    """The fact of an imported session. `file`: the file's. `owner`: the file's, but the importer's own where
+    the file is a stranger's. `new`: set as for each session that is created."""
+    later: bool = False
+    """Whether logs and snapshots state it only where it is not its default: those of earlier versions have
+    none."""
+    empty_text: bool = False
+    """Whether its None is an empty text in a log and in a snapshot."""
+
+
+def _fact(
+    imported: Literal["file", "owner", "new"] = "file",
+    *,
+    forked: bool = False,
+    later: bool = False,
+    empty_text: bool = False,
+) -> Mapping[str, Fact]:
+    return {"fact": Fact(forked, imported, later, empty_text)}
+
+
+@record
+class SessionFacts:
+    """The facts of a session that are fixed when it is made.
+
+    This is the list of facts: a new one says here whether forks and imports take it over.
+    """
+
+    session_id: SessionId = field(default=SessionId(""), metadata=_fact("new"))
+    tree_id: TreeId = field(default=TreeId(""), metadata=_fact("new"))
+    agent_id: AgentId = field(default=AgentId(0), metadata=_fact("new"))
+    pool: str = field(default="default", metadata=_fact("new"))
+    base_instructions: str | None = field(default=None, metadata=_fact(forked=True, empty_text=True))
     """None: Dendro's own."""
-    rollout_path: str | None = None
+    rollout_path: str | None = field(default=None, metadata=_fact("new", empty_text=True))
     """None: the session has no file."""
-    on_user_input: Literal["replace", "steer"] = "replace"
+    on_user_input: Literal["replace", "steer"] = field(default="replace", metadata=_fact(forked=True))
     """The effect of input on a running task: end it and start anew, or join it."""
-    approval_timeout_ms: int | None = None
+    approval_timeout_ms: int | None = field(default=None, metadata=_fact(forked=True))
     """None: approvals wait for ever."""
-    workspace: WorkspaceMark | None = None
+    workspace: WorkspaceMark | None = field(default=None, metadata=_fact())
     """None: the folder could not be marked, or the pool is one host's and the path says enough."""
-    agent_path: str = "0"
+    agent_path: str = field(default="0", metadata=_fact())
     """The agent ids from the root down to this session, joined by `/`."""
-    parent_session: SessionId | None = None
+    parent_session: SessionId | None = field(default=None, metadata=_fact(empty_text=True))
     """None for a root."""
-    grandparent_session: SessionId | None = None
+    grandparent_session: SessionId | None = field(default=None, metadata=_fact(empty_text=True))
     """The session whose event queue tells of the parent's inbox; None below a root."""
-    origin: Origin | None = None
+    origin: Origin | None = field(default=None, metadata=_fact(empty_text=True))
     """The way an agent came to be."""
-    born_in: SubmissionId | None = None
+    born_in: SubmissionId | None = field(default=None, metadata=_fact(empty_text=True))
     """The parent's task that made the agent: the id of the events that tell of the agent."""
-    helper_call: CallId | None = None
+    helper_call: CallId | None = field(default=None, metadata=_fact(empty_text=True))
     """The `spawn_subagent` call that waits for the agent; such an agent makes no agents itself."""
-    agents: bool = False
+    agents: bool = field(default=False, metadata=_fact("owner", forked=True))
     """Whether the model is offered the tools that make agents."""
-    tree_rules: TreeRules = field(default_factory=TreeRules)
-    web_search: bool = False
+    tree_rules: TreeRules = field(default_factory=TreeRules, metadata=_fact("owner"))
+    web_search: bool = field(default=False, metadata=_fact("owner", forked=True, later=True))
     """Whether the model is offered the search that its provider runs itself."""
-    view_image: bool = True
+    view_image: bool = field(default=True, metadata=_fact("owner", forked=True, later=True))
     """Whether the model may look at image files of the machine."""
-    update_plan: bool = True
+    update_plan: bool = field(default=True, metadata=_fact("owner", forked=True, later=True))
     """Whether the model is offered the tool that shows the steps of its work."""
-    apply_patch: bool = True
+    apply_patch: bool = field(default=True, metadata=_fact("owner", forked=True, later=True))
     """Whether the model is offered the tool that edits files by patches."""
-    patch_freeform: bool = False
+    patch_freeform: bool = field(default=False, metadata=_fact("owner", forked=True, later=True))
     """Whether `apply_patch` is offered as a free-form tool."""
-    unified_exec: bool = False
+    unified_exec: bool = field(default=False, metadata=_fact("owner", forked=True, later=True))
     """Whether `exec_command` and `write_stdin` are offered in the place of `shell`."""
-    portable: PortableFolder | None = None
+    portable: PortableFolder | None = field(default=None, metadata=_fact(later=True))
     """The folder that any worker makes; None: the session works in a folder that is there."""
-    client_tools: ClientTools | None = None
+    client_tools: ClientTools | None = field(default=None, metadata=_fact("owner", later=True))
     """The tools that the client of a root brings along."""
-    imported_from: str | None = None
+    imported_from: str | None = field(default=None, metadata=_fact("new", later=True))
     """The file that the session was imported from, as its machine names it; None for a session of no file."""
-    behalf: Sender | None = None
+    behalf: Sender | None = field(default=None, metadata=_fact(later=True))
     """The one who gave the task of the root in which the agent was made, or the agent above it."""
 
     @classmethod
@@ -364,31 +393,15 @@ class SessionFacts:
         return len(self.ancestors)
 
 
-USUAL_FACTS: Mapping[str, bool | None] = {
-    "web_search": False,
-    "view_image": True,
-    "update_plan": True,
-    "apply_patch": True,
-    "patch_freeform": False,
-    "unified_exec": False,
-    "portable": None,
-    "client_tools": None,
-    "imported_from": None,
-    "behalf": None,
+FACTS: Mapping[str, Fact] = {spec.name: spec.metadata["fact"] for spec in fields(SessionFacts)}
+FORKED_FACTS: Final = tuple(name for name, each in FACTS.items() if each.forked)
+USUAL_FACTS: Mapping[str, object] = {
+    spec.name: spec.default for spec in fields(SessionFacts) if FACTS[spec.name].later
 }
-"""Facts that logs and snapshots state only where they are not these: those of earlier versions have none."""
+"""Facts that logs and snapshots state only where they are not these."""
 _STATED = object()
 """Equal to no value: the other facts are always stated."""
-
-FACTS_EMPTY = (
-    "base_instructions",
-    "rollout_path",
-    "parent_session",
-    "grandparent_session",
-    "origin",
-    "born_in",
-    "helper_call",
-)
+FACTS_EMPTY: Final = tuple(name for name, each in FACTS.items() if each.empty_text)
 """Facts whose None is an empty text in a log and in a snapshot."""
 
 

@@ -52,7 +52,7 @@ from orchestrator.core.ids import SessionId
 from orchestrator.core.lines import MetaLine, read_meta, told_of_git
 from orchestrator.core.packs import Pack, read_pack
 from orchestrator.core.sender import Sender
-from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
+from orchestrator.core.settings import FACTS, PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.codec import rollout_item
@@ -239,12 +239,9 @@ def _packs_in(entry: Entry) -> list[Pack]:
     return []
 
 
-OWN_FACTS = ("session_id", "tree_id", "agent_id", "pool", "rollout_path", "imported_from")
+OWN_FACTS = tuple(name for name, each in FACTS.items() if each.imported == "new")
 """Facts that are set when a session is created, and anew when it is imported."""
-OWNERS_FACTS = (
-    *("tree_rules", "agents", "web_search", "view_image", "update_plan", "apply_patch", "patch_freeform"),
-    *("unified_exec", "client_tools"),
-)
+OWNERS_FACTS = tuple(name for name, each in FACTS.items() if each.imported == "owner")
 """Facts that are the person's own where a stranger's file says otherwise."""
 
 

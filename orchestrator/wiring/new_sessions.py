@@ -18,6 +18,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import TreeId, new_session_id
 from orchestrator.core.lines import given
 from orchestrator.core.settings import (
+    FORKED_FACTS,
     TURN_SETTINGS,
     PortableFolder,
     SessionFacts,
@@ -188,19 +189,15 @@ _IN_FILE: Mapping[str, tuple[str, ...]] = {
 }
 TURN_KEYS: Mapping[str, tuple[str, ...]] = {n: _IN_FILE[n] for n in TURN_SETTINGS if n in _IN_FILE}
 """The keys that set each field of a turn's settings."""
-FACT_KEYS: Mapping[str, tuple[str, ...]] = {
+_FACTS_IN_FILE: Mapping[str, tuple[str, ...]] = {
     "base_instructions": ("base_instructions", "model_instructions_file", "experimental_instructions_file"),
     "on_user_input": ("on_user_input",),
     "approval_timeout_ms": ("approval_timeout_s",),
     "agents": ("agents.enabled",),
-    "web_search": ("tools.web_search",),
-    "view_image": ("tools.view_image",),
-    "update_plan": ("tools.update_plan",),
-    "apply_patch": ("tools.apply_patch",),
     "patch_freeform": ("tools.apply_patch_freeform",),
-    "unified_exec": ("tools.unified_exec",),
 }
-"""The same of what a session is made with."""
+FACT_KEYS: Mapping[str, tuple[str, ...]] = {n: _FACTS_IN_FILE.get(n, (f"tools.{n}",)) for n in FORKED_FACTS}
+"""The same of what a session is made with; a tool has a key of its name."""
 
 
 def _mark(cwd: Path, pool: str, random_bytes: Callable[[int], bytes]) -> WorkspaceMark | None:
