@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from orchestrator.cli.invocation import AGENT_HELP, ID_HELP, Invocation
 from orchestrator.terminal.faults import ExitCode, Fault
-
-if TYPE_CHECKING:
-    pass
 
 
 def cancel(
@@ -57,34 +54,23 @@ async def _cancel(
 ) -> ExitCode:
     from orchestrator.cli.invocation import opened
     from orchestrator.views.find import addressed
-    from orchestrator.wiring.cancelling import (
-        Patience,
-        agents_to_end,
-        published_ends,
-        submit_end,
-        wait_for_ends,
-    )
+    from orchestrator.wiring.cancelling import Patience, end_agents, published_ends
 
     patience = Patience(*how_long)
     async with opened(invocation.settings()) as found:
         target = await addressed(found, *whom, certain=True)
-        ending = await agents_to_end(found, target)
-        seq = (await found.broker.trees.registry(target.tree)).tree_seq
-        if target.agent_id and not ending:
+        ended = await end_agents(found, target, reason, patience, typer.echo)
+        if target.agent_id and not ended.agents:
             typer.echo(f"{target.name} and all below it have ended already: there is nothing to cancel")
             # Whoever gave up waiting for a cancel asks again, and wants to know how it went.
             for line in await published_ends(found, target, [target.agent_id], 0):
                 typer.echo(line)
             return ExitCode.DONE
-        await submit_end(found, target, reason, patience.most_s)
-        ending = await agents_to_end(found, target, ending)
-        left = await wait_for_ends(found, target, ending, patience, typer.echo)
-        for line in await published_ends(found, target, ending, seq):
+        for line in await published_ends(found, target, ended.agents, ended.after):
             typer.echo(line)
-    if left:
-        raise Fault(
-            f"not over yet after {patience.most_s:g} s: {', '.join(left)}; `dendro tree` shows what runs"
-        )
+    if ended.left:
+        left = ", ".join(ended.left)
+        raise Fault(f"not over yet after {patience.most_s:g} s: {left}; `dendro tree` shows what runs")
     return ExitCode.DONE
 
 

@@ -116,7 +116,7 @@ async def _interrupt(
 
 
 async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
-    from orchestrator.gateways.submit import submit_op, unread
+    from orchestrator.gateways.submit import interrupt_tree, submit_op, unread
     from orchestrator.protocol.events import TurnAborted
     from orchestrator.protocol.ops import Interrupt
 
@@ -125,17 +125,19 @@ async def _stop(found: Opened, target: Addressed, *, tree: bool) -> str:
     if head.at_rest and not tree:
         return nothing_to_stop(target)
     if tree:
-        return await _stop_all(found, target)
+        below = await interrupt_tree(found, found.client(), target)
+        if below is None:
+            return unread(head.pool)
+        return f"{target.name} and {counted(below, 'agent')} below: nothing of them runs"
     told = await submit_op(found.client(), target.session, Interrupt(), _ends)
     if told.answer is None:
-        return unread(target.head.pool)
+        return unread(head.pool)
     ended = "was interrupted" if told.answer.kind is TurnAborted else "had just come to its end"
     return f"{target.name} {ended}"
 
 
 def nothing_to_stop(target: Addressed) -> str:
     """The answer to an interrupt of an agent that does nothing."""
-    from orchestrator.core.counts import counted
     from orchestrator.views.sessions import processes_of
 
     head = target.head
@@ -153,45 +155,3 @@ def _ends(event: Event, id: str) -> bool:
     from orchestrator.protocol.events import TURN_ENDS
 
     return event.kind in TURN_ENDS
-
-
-async def _stop_all(found: Opened, target: Addressed) -> str:
-    """Stops an agent and all below it; one that rests tells no end of a turn, so its state is looked at."""
-    from orchestrator.gateways.submit import PATIENCE_S, new_submission_id, unread
-    from orchestrator.protocol.ids import SubmissionId
-    from orchestrator.protocol.ops import Interrupt
-    from orchestrator.protocol.submission import Submission
-
-    client = found.client()
-
-    async def stopped() -> bool:
-        head = await client.head(target.session)
-        return head is None or head.at_rest
-
-    await client.submit(target.session, Submission(SubmissionId(new_submission_id()), Interrupt(tree=True)))
-    if not await client.until([target.session], stopped, PATIENCE_S):
-        head = await client.head(target.session)
-        if head is None or head.holder is None:
-            return unread(target.head.pool)
-        raise Fault(f"handed in; still at work: {target.name}")
-    return await _all_stopped(found, target)
-
-
-async def _all_stopped(found: Opened, target: Addressed) -> str:
-    """Waits until none of the agents below is at work any more."""
-    import asyncio
-    import time
-
-    from orchestrator.core.registry import projected
-    from orchestrator.gateways.submit import PATIENCE_S, POLL_S
-
-    began = time.monotonic()
-    while True:
-        known = projected(await found.broker.trees.agents(target.tree)).agents.values()
-        below = [agent for agent in known if agent.below(target.agent_id)]
-        busy = [agent.agent_id for agent in below if agent.active]
-        if not busy:
-            return f"{target.name} and {counted(len(below), 'agent')} below: nothing of them runs"
-        if time.monotonic() - began > PATIENCE_S:
-            raise Fault(f"handed in; still at work: agents {', '.join(map(str, busy))}")
-        await asyncio.sleep(POLL_S)

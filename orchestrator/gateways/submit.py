@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Mapping, Sequence
 from typing import Any, assert_never
@@ -33,6 +34,7 @@ from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views import ViewError
 from orchestrator.views.approvals import NOT_TAKEN, Asked, Decided, asked_of
 from orchestrator.views.event import Event
+from orchestrator.views.find import Addressed
 from orchestrator.views.sessions import no_worker
 from orchestrator.views.tree import LIMITS_RAISED, amount
 from orchestrator.views.workers import serving_pools
@@ -126,6 +128,52 @@ def under_its_id(event: Event, id: str) -> bool:
 def new_submission_id() -> str:
     """Unique in the session's log, where ids of many runs stand together."""
     return f"run-{uuid.uuid4().hex[:12]}"
+
+
+# ── interrupts of trees ───────────────────────────────────────────────────────────────────────────
+# The stop of an agent and of all below it: submitted once, and waited for at each of them.
+
+
+class StillAtWork(Exception):
+    """Agents that an interrupt has not stopped in time; the message names them."""
+
+    def __init__(self, agents: str) -> None:
+        super().__init__(f"handed in; still at work: {agents}")
+
+
+async def interrupt_tree(found: LogSource, client: Client, target: Addressed) -> int | None:
+    """Stops an agent and all below it; answers how many are below.
+
+    None if no worker has taken it in time. Raises `StillAtWork`, and the errors of `Client.submit`.
+    """
+    op = ops.Interrupt(tree=True)
+    await client.submit(target.session, Submission(SubmissionId(new_submission_id()), op))
+
+    async def rests() -> bool:
+        """An agent that rested before tells no end of a turn, so its state is looked at."""
+        head = await client.head(target.session)
+        return head is None or head.at_rest
+
+    if await client.until([target.session], rests, PATIENCE_S):
+        return await all_below_at_rest(found, target)
+    head = await client.head(target.session)
+    if head is not None and head.holder is not None:
+        raise StillAtWork(target.name)
+    return None
+
+
+async def all_below_at_rest(found: LogSource, target: Addressed) -> int:
+    """Waits until none of the agents below is at work any more; answers how many there are."""
+    began = time.monotonic()
+    while True:
+        known = projected(await found.broker.trees.agents(target.tree)).agents.values()
+        below = [agent for agent in known if agent.below(target.agent_id)]
+        busy = [str(agent.agent_id) for agent in below if agent.active]
+        if not busy:
+            return len(below)
+        if time.monotonic() - began > PATIENCE_S:
+            raise StillAtWork(f"agents {', '.join(busy)}")
+        await asyncio.sleep(POLL_S)
 
 
 # ── budgets ───────────────────────────────────────────────────────────────────────────────────────

@@ -153,6 +153,7 @@ def _failures() -> tuple[type[Exception], ...]:
         broker.UnknownSession,
         views.ViewError,
         submit.OpRefused,
+        submit.StillAtWork,
         submission.ProtocolError,
         rollouts.RolloutError,
         loader.BrokenLog,

@@ -39,26 +39,46 @@ class Patience:
     force_s: float | None
 
 
-async def end_tree(found: Opened, root: Addressed, say: Callable[[str], None]) -> list[str]:
+@record
+class Ended:
+    """The agents that were to end, and how far they have."""
+
+    agents: Sequence[int] = ()
+    after: int = 0
+    """The place in the tree's log behind which it tells of their ends."""
+    left: Sequence[str] = ()
+    """The agents, and the root, that have not ended in time."""
+
+
+async def end_tree(found: Opened, root: Addressed, say: Callable[[str], None]) -> Sequence[str]:
     """Closes a root, and its tree before it; answers who has not ended in time."""
-    ending = await agents_to_end(found, root)
-    patience = Patience(60.0, FORCE_AFTER_S)
-    await submit_end(found, root, None, patience.most_s)
-    ending = await agents_to_end(found, root, ending)
-    return await wait_for_ends(found, root, ending, patience, say)
+    return (await end_agents(found, root, None, Patience(60.0, FORCE_AFTER_S), say)).left
 
 
-async def agents_to_end(found: Opened, target: Addressed, known: Sequence[int] = ()) -> list[int]:
-    """The agents that are to end: those at work, from the target down, and those that are `known`.
+async def end_agents(
+    found: Opened, target: Addressed, reason: str | None, patience: Patience, say: Callable[[str], None]
+) -> Ended:
+    """Ends an agent and all below it, or a root and its tree.
 
-    Asked again behind the mark, since agents may have been made or woken until then, and none after it.
+    Submits nothing if the agent and all below it have ended already; the answer has no `agents` then.
     """
-    at_work = [
+    ending = await agents_to_end(found, target)
+    if target.agent_id and not ending:
+        return Ended()
+    after = (await found.broker.trees.registry(target.tree)).tree_seq
+    await submit_end(found, target, reason, patience.most_s)
+    # Until the root has taken it, agents may have been made or woken; none are after it.
+    ending = sorted({*ending, *await agents_to_end(found, target)})
+    return Ended(ending, after, await wait_for_ends(found, target, ending, patience, say))
+
+
+async def agents_to_end(found: Opened, target: Addressed) -> list[int]:
+    """The agents at work, from the target down."""
+    return [
         number
         for number, agent in (await _agents(found, target)).items()
         if agent.at_work and (number == target.agent_id or agent.below(target.agent_id))
     ]
-    return sorted({*known, *at_work})
 
 
 async def agents_at_work(found: Opened, tree: TreeId) -> list[int]:

@@ -15,11 +15,10 @@ import pytest
 
 from orchestrator.cli.cancel import _cancel
 from orchestrator.cli.invocation import Invocation, opened
-from orchestrator.cli.send import _all_stopped
 from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.gateways.resume import greeting
-from orchestrator.gateways.submit import decide
+from orchestrator.gateways.submit import all_below_at_rest, decide
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.terminal.faults import ExitCode
@@ -412,5 +411,5 @@ async def test_interrupt_of_a_tree_waits_for_agents_of_agents_and_for_no_other_b
         return {f"a:{id}": orjson.dumps(record) for id, record in records.items()}
 
     found = cast(Any, SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(agents=agents))))
-    told = await _all_stopped(found, Addressed(head(agent_id=AgentId(1))))
-    assert (told, looks) == ("agent 1 and 2 agents below: nothing of them runs", [])
+    below = await all_below_at_rest(found, Addressed(head(agent_id=AgentId(1))))
+    assert (below, looks) == (2, [])
