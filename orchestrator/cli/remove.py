@@ -68,25 +68,23 @@ async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -
     members = await _members(found, root)
     if not force and (why := await _at_work(found, members)):
         raise Fault(f"session {root.session} is not done: {why}; --force ends and removes it", ExitCode.USAGE)
-    if ask and not typer.confirm(f"remove {_described(root, members)}?"):
+    if ask and not typer.confirm(f"remove {_described(members)}?"):
         typer.echo("nothing was removed")
         return
-    if force:
+    if ask and force:
         # What began while the person was asked is ended as well.
         members = await _members(found, root)
-        root = members[-1]
     if busy := [head for head in members if not _quiet(head)]:
         # What a worker is doing may take its time to end: somebody waits here meanwhile.
         typer.echo(f"ending first what is at work: {', '.join(map(_part, busy))}")
-        await _end(found, root)
+        await _end(found, members[-1])
         members = await _members(found, root)
-        root = members[-1]
     files = _files(found, members)
     await _delete(found, members, force=force)
     for file in files:
         file.unlink(missing_ok=True)
     written = f", {counted(len(files), 'rollout file')}" if files else ""
-    typer.echo(f"removed {_described(root, members)}{written}")
+    typer.echo(f"removed {_described(members)}{written}")
 
 
 async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
@@ -128,11 +126,11 @@ def _part(head: SessionHead) -> str:
     return f"agent {head.agent_id}" if head.agent_id else "the root"
 
 
-def _described(root: SessionHead, members: Sequence[SessionHead]) -> str:
-
+def _described(members: Sequence[SessionHead]) -> str:
     from orchestrator.terminal.text import one_line
     from orchestrator.views.find import short_id
 
+    root = members[-1]
     agents = f" and its {counted(len(members) - 1, 'agent')}" if len(members) > 1 else ""
     return short_id(root.session) + (f" ({one_line(root.title)})" if root.title else "") + agents
 

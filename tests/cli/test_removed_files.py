@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+import typer
 
 from orchestrator.cli import remove
 from orchestrator.core.ids import SessionId
@@ -25,6 +26,7 @@ class Tree:
     home: Path
     members: list[Any] = field(default_factory=list)
     done: list[str] = field(default_factory=list)
+    reads: int = 0
 
     def has(self, agent: int, folder: str, name: str = "rollout-{}.jsonl", **facts: Any) -> Path:
         """A session of the tree, the root last, with a file."""
@@ -44,10 +46,12 @@ class Tree:
         *,
         refused: str = "",
         force: bool = False,
+        ask: bool = False,
         why: str = "",
         left: str = "",
     ) -> None:
         async def members(*_: Any) -> list[Any]:
+            self.reads += 1
             return self.members
 
         async def at_work(*_: Any) -> str:
@@ -71,9 +75,10 @@ class Tree:
             ("_delete", delete),
         ):
             monkeypatch.setattr(remove, name, stand_in)
+        monkeypatch.setattr(typer, "confirm", lambda question: True)
         settings = SimpleNamespace(home=self.home)
         found = cast(Any, SimpleNamespace(settings=settings))
-        await remove._remove(found, self.members[-1], force=force, ask=False)
+        await remove._remove(found, self.members[-1], force=force, ask=ask)
 
 
 @pytest.mark.parametrize("agents", [0, 1, 3])
@@ -86,6 +91,19 @@ async def test_every_file_of_a_tree_below_the_data_folder_goes_with_it_and_no_ot
     await tree.removed(monkeypatch)
     assert [file.exists() for file in (*own, *kept)] == [False] * len(own) + [True] * len(kept)
     assert tree.done == ["delete"]
+
+
+READS = [(False, False, 1), (True, False, 1), (False, True, 1), (True, True, 2)]
+
+
+@pytest.mark.parametrize(("force", "ask", "reads"), READS)
+async def test_tree_is_read_again_where_a_person_was_asked_before_it_is_removed_by_force(
+    force: bool, ask: bool, reads: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = Tree(tmp_path)
+    tree.has(0, "sessions")
+    await tree.removed(monkeypatch, force=force, ask=ask)
+    assert (tree.done, tree.reads) == (["delete"], reads)
 
 
 REFUSED: list[dict[str, Any]] = [
