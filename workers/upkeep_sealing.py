@@ -39,6 +39,7 @@ from orchestrator.rollouts.archive import SEGMENT_ENTRIES, Storage, stretches
 from orchestrator.rollouts.full_log import full_log, head_of
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
+from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.loader import end_of, folded, referenced_blobs
 
 log = logging.getLogger("dendro.upkeep")
@@ -163,7 +164,7 @@ async def seal_session(mover: Mover, session: SessionId) -> Moved:
 
 async def _seal_whole(mover: Mover, head: SessionHead) -> Moved:
     storage, short = mover.storage, head.seq <= FOLDED_AT_MOST
-    snapshot = b"" if short else await _snapshot_of(storage, head)
+    snapshot = b"" if short else _snapshot(storage, await folded(storage, end_of(head), storage.secret))
     manifest = await _sealed_through(storage, head, head.seq, anew=short)
     if manifest is None:
         return Moved.BUSY
@@ -197,9 +198,9 @@ async def seal_tree_log(mover: Mover, tree: TreeId) -> Moved:
     return Moved.DONE
 
 
-async def _snapshot_of(storage: Storage, head: SessionHead) -> bytes:
-    position = await folded(storage, end_of(head), storage.secret)
-    return encode_snapshot(position.state, position.seq, position.head, storage.secret)
+def _snapshot(storage: Storage, position: Position) -> bytes:
+    # The state was folded for this alone: what were kept of it would serve no other.
+    return encode_snapshot(position.state, position.seq, position.head, storage.secret, again=False)
 
 
 async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Moved:
@@ -218,7 +219,7 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
     manifest = await _sealed_through(storage, head, head.seq)
     if manifest is None:
         return Moved.BUSY
-    snapshot = encode_snapshot(position.state, position.seq, position.head, storage.secret)
+    snapshot = _snapshot(storage, position)
     async with _claimed_untouched(mover, head) as claimed:
         if claimed is None:
             return Moved.BUSY

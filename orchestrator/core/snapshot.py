@@ -246,10 +246,13 @@ class Unauthenticated(ValueError):
     """A snapshot that was not written with the chain's key, or was changed since."""
 
 
-def encode_snapshot(state: State, seq: int, head: bytes, secret: bytes = b"") -> bytes:
-    """The state folded through `seq`, where the chain's head was `head`; authenticated if there is a key."""
+def encode_snapshot(state: State, seq: int, head: bytes, secret: bytes = b"", *, again: bool = True) -> bytes:
+    """The state folded through `seq`, where the chain's head was `head`; authenticated if there is a key.
+
+    `again` as in `encode`.
+    """
     place: JsonObject = {"core": CORE_VERSION, "seq": seq, "head": head.hex()}
-    body = encode(state)
+    body = encode(state, again=again)
     if secret:
         place["mac"] = mac(secret, "snapshot", orjson.dumps(place), body)
     return orjson.dumps(place) + b"\n" + body

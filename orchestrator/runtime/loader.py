@@ -374,7 +374,8 @@ async def restore_session(storage: Storage, session: SessionId) -> bool:
         # What retention deletes meanwhile is not damaged, it is gone.
         await head_of(storage.broker.logs, session)
         raise
-    snapshot = encode_snapshot(position.state, position.seq, position.head, storage.secret)
+    # A claim folds the state anew, so what were kept of this one would serve no other.
+    snapshot = encode_snapshot(position.state, position.seq, position.head, storage.secret, again=False)
     answer = await storage.broker.commits.restore(session, position.seq, snapshot, texts)
     if isinstance(answer, Unstored):
         raise Unavailable(f"Redis lost {len(answer.digests)} large texts of session {session}")

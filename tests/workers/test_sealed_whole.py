@@ -11,6 +11,7 @@ import pytest
 from orchestrator.broker.follow import BEGINNING, CaughtUp, EqCursor, Replayed, follow
 from orchestrator.broker.records import RedactedEntry, Refused, SessionHead, StoredEntry
 from orchestrator.core import facts as f
+from orchestrator.core import snapshot
 from orchestrator.core.entries import fact
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
@@ -88,7 +89,9 @@ async def test_long_log_keeps_its_snapshot_and_is_sealed_in_stretches(
 ) -> None:
     monkeypatch.setattr(upkeep_sealing, "FOLDED_AT_MOST", 20)
     author = await _asked(storage, 320)
+    monkeypatch.setattr(snapshot, "_PARTS", snapshot._Parts())
     assert await seal_session(mover, author.session) is Moved.DONE
+    assert not snapshot._PARTS._kept, "a state that is encoded once leaves nothing behind"
     head = await head_of(storage, author.session)
     assert (head.sealed_seq, head.snapshot_seq) == (320, 320)
     assert await state_of(storage, author.session) == digest(author.position.state)
