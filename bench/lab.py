@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from bench.accounts import Cpu, cpu_of
-from orchestrator.broker.embedded import ServerBinary, choose_server
+from orchestrator.broker.embedded import ServerBinary, choose_server, pinged
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.gateways.folder_facts import Workspace
@@ -95,7 +95,7 @@ def _start_redis(server: ServerBinary, folder: Path, beside: Mapping[str, str]) 
     process = subprocess.Popen(
         [server.path, *place, *durable, *compact], stdout=subprocess.DEVNULL, env={**os.environ, **beside}
     )
-    while not socket.exists():
+    while not pinged(socket).startswith(b"+PONG"):
         if process.poll() is not None:
             raise RuntimeError(f"{server.path} ended with {process.returncode}")
         time.sleep(0.01)

@@ -196,8 +196,11 @@ class Soak:
 
 
 Life = Literal["plain", "asks", "stays", "portable", "tool", "picture", "fork", "compact"]
-LIVES: Sequence[Life] = ("asks", "stays", "portable", "tool", "picture", "fork", "compact")
-"""What one tree in ten does; the others are plain.
+LIVES: Sequence[Life] = (
+    *("asks", "stays", "portable", "tool", "picture", "fork", "compact"),
+    *("plain", "plain", "plain"),
+)
+"""What one tree in ten does each; three are plain.
 
 Its commands wait for a person; it lives throughout; it has portable folders, its agents one each, which are
 merged; its agents call an MCP server; its root is shown a picture; it is forked at the gateway, and the fork
@@ -242,7 +245,6 @@ async def tree_life(soak: Soak, life: Life) -> None:
             await _works(soak, running, root, "turn-2", GO_ON)
         if life == "fork":
             await _forks(soak, root)
-        soak.done["trees"] += 1
         soak.done[_TOLD[life]] += 1
         if not stays:
             await _closed(soak, root)
@@ -616,7 +618,7 @@ async def soaked(
             running.hire(max(16, agents // WORKERS))
         async with _beside(soak, leaks):
             trees = max(2, agents // TREE)
-            lives = [tree_life(soak, (*LIVES, "plain", "plain", "plain")[n % 10]) for n in range(trees)]
+            lives = [tree_life(soak, LIVES[n % len(LIVES)]) for n in range(trees)]
             people = [(onlooker, visitor)[n % 2](soak) for n in range(FOLLOWERS)]
             await _all(*lives, *people, probe(soak), churn(soak), observe(soak))
             ledger = (place.folder / LEDGER).read_text()
@@ -677,7 +679,7 @@ def report(soak: Soak, load: str, under: str) -> str:
             f"| {series.name} | {found.mean:,.1f} {series.unit} | {found.grown:+,.1f} | "
             f"{found.per_hour:+,.1f} ± {found.unsure:,.1f} | {word} |"
         )
-    agents = soak.done["trees"] * TREE
+    agents = TREE * sum(soak.done[kind] for kind in _TOLD.values())
     lines += ["", f"Seconds of processors, {agents:,} agents having come and gone:", ""]
     lines += [f"- {part}: {spent:,.0f}" for part, spent in soak.costs.items()]
     lines += _of_redis(soak.parts)

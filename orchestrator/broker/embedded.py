@@ -463,7 +463,7 @@ def _await_answer(config: EmbeddedConfig, address: Path) -> bool:
     """Waits until the server serves. False if it is gone, or lives and cannot be reached."""
     deadline = time.monotonic() + config.silence_s
     while time.monotonic() < deadline:
-        answer = _ask(address)
+        answer = pinged(address)
         if answer.startswith(b"+PONG"):
             return True
         if answer.startswith(b"-LOADING"):
@@ -474,7 +474,8 @@ def _await_answer(config: EmbeddedConfig, address: Path) -> bool:
     return False
 
 
-def _ask(address: Path) -> bytes:
+def pinged(address: Path) -> bytes:
+    """The answer of the server at a socket to PING; empty if there is none within a second."""
     with socket.socket(socket.AF_UNIX) as connection:
         connection.settimeout(1)
         try:

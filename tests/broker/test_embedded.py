@@ -386,7 +386,7 @@ def test_interrupted_start_leaves_no_server(config: EmbeddedConfig, monkeypatch:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(embedded, "_ask", interrupted)
+        patch.setattr(embedded, "pinged", interrupted)
         with pytest.raises(KeyboardInterrupt):
             EmbeddedRedis.acquire(config)
     assert json.loads((config.folder / "server.json").read_text())["host"] == ""
