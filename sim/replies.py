@@ -166,10 +166,12 @@ class Replies:
         own = [fact for fact in _answers(entries) if about in (fact["call_id"], fact["turn"])]
         errors = [entry.payload["message"] for entry in told if entry.payload["type"] == "error"]
         decides = [] if errors else [fact for fact in own if fact.get("agent_id") is None]
-        if decides and (
-            why := _unfit(one, seen.grammar.questions.get((decides[0]["turn"], decides[0]["call_id"]), ()))
-        ):
-            self._broken(session, f"{one.op} {one.id} decides about {about}, and {why}")
+        # Answers to several questions of a turn that are read together each fit their own.
+        unfit = [
+            _unfit(one, seen.grammar.questions.get((fact["turn"], fact["call_id"]), ())) for fact in decides
+        ]
+        if unfit and all(unfit):
+            self._broken(session, f"{one.op} {one.id} decides about {about}, and {unfit[0]}")
         if errors:
             self._late(session, seen, errors[0])
         elif not own:
