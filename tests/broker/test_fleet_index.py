@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import count
 from typing import Any
 
 import pytest
@@ -24,11 +25,11 @@ async def ids(broker: Broker, wanted: Listed, after: IndexPlace | None = None) -
     return [place.session for place in await broker.trees.listed(wanted, after)]
 
 
-async def used(broker: Broker, session: SessionId) -> Committed:
+async def used(broker: Broker, session: SessionId, time: int = 1) -> Committed:
     """A submission comes in, and a worker takes it and parks."""
-    await submitted(broker, session)
-    held = await claimed(broker, session)
-    done = await broker.commits.commit(step(held, held.claim, "k", cursor=held.sq_tip, release="park"))
+    await submitted(broker, session, f"s{time}")
+    held = await claimed(broker, session, claim_id=f"c{time}")
+    done = await broker.commits.commit(step(held, held.claim, f"k{time}", cursor=held.sq_tip, release="park"))
     assert isinstance(done, Committed)
     return done
 
@@ -53,10 +54,11 @@ async def test_session_that_is_used_goes_to_the_front_and_no_other_is_seen_twice
     made = [await labelled(broker) for _ in range(4)]
     first = await broker.trees.listed(Listed(), limit=2)
     rest = [session for session in made if session not in {place.session for place in first}]
-    done = await used(broker, rest[0])
-    while done.now_ms <= first[0].at_ms:
-        # Within one millisecond the ids decide.
-        done = await used(broker, rest[0])
+    for time in count(1):
+        done = await used(broker, rest[0], time)
+        if done.now_ms > first[0].at_ms:
+            # Within one millisecond the ids decide.
+            break
     assert (await broker.trees.listed(Listed(), limit=1))[0] == IndexPlace(done.now_ms, rest[0])
     assert await ids(broker, Listed(), first[-1]) == [rest[1]]
     head = await broker.logs.head(rest[0])
