@@ -50,6 +50,7 @@ from orchestrator.runtime.unserved_cancels import GRACE_MS, trees_with_cancels
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
+from orchestrator.wiring.gateway import settle_heap
 from orchestrator.wiring.new_sessions import this_process
 from orchestrator.wiring.open_deployment import Opened
 from orchestrator.wiring.portable import pack_store
@@ -398,6 +399,7 @@ async def _run(settings: Settings, url: str, ready: Callable[[], None] | None) -
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, serving.cancel)
+        settle_heap()
         if ready is not None:
             ready()
         with suppress(asyncio.CancelledError):

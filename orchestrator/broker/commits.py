@@ -324,7 +324,7 @@ class Commits(Storage, Births):
             if reply.code != "MOVED" or attempt:
                 break
             moved: CommitMoved = reply.fields
-            self._places.pop(SessionId(moved["session"]), None)
+            self._places.take(SessionId(moved["session"]))
         return await self._committed(request, reply)
 
     async def _committed(

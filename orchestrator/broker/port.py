@@ -12,12 +12,14 @@ from orchestrator.broker.records import BrokerConfig, Place, SessionHead
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import Reply, read_reply
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.recent import Recent
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import SubmitMoved
 
-_PLACES_KEPT = 10_000
-"""Sessions whose place a process knows, half a kilobyte each; one that is not known costs a read."""
+_KNOWN_MOST = 10_000
+_KNOWN_S = 600.0
+"""Sessions that a process knows, half a kilobyte each, since their last use; another one costs a read."""
 
 
 class RedisClock:
@@ -49,8 +51,8 @@ class Deployment:
         self.keys = Keys(config.prefix, config.shards, connection.clustered)
         self.connection = connection
         self.clock = RedisClock(monotonic)
-        self.places: dict[SessionId, Place] = {}
-        self.namespaces: dict[SessionId, str] = {}
+        self.places: Recent[SessionId, Place] = Recent(_KNOWN_MOST, seconds=_KNOWN_S, clock=monotonic)
+        self.namespaces: Recent[SessionId, str] = Recent(_KNOWN_MOST, seconds=_KNOWN_S, clock=monotonic)
         many = config.shards if connection.clustered else 1
         witnesses = [Witness(monotonic, config.watch_s) for _ in range(many)]
         self.witnesses = witnesses * (config.shards // many)
@@ -71,8 +73,8 @@ class Deployment:
 
     async def place(self, session: SessionId) -> Place:
         """Tree and pool of a session; asked once, kept afterwards."""
-        if session in self.places:
-            return self.places[session]
+        if known := self.places.use(session):
+            return known
         tree, pool = await self.connection.command("HMGET", self.keys.session(session), "tree", "pool")
         if tree is None:
             raise UnknownSession(session)
@@ -80,30 +82,23 @@ class Deployment:
 
     async def namespace(self, session: SessionId) -> str:
         """The namespace of a session; asked once, kept afterwards."""
-        if session not in self.namespaces:
-            tree, named = await self.connection.command(
-                "HMGET", self.keys.session(session), "tree", "namespace"
-            )
-            if tree is None:
-                raise UnknownSession(session)
-            self._keep_namespace(session, (named or b"").decode())
-        return self.namespaces[session]
+        if (known := self.namespaces.use(session)) is not None:
+            return known
+        tree, named = await self.connection.command("HMGET", self.keys.session(session), "tree", "namespace")
+        if tree is None:
+            raise UnknownSession(session)
+        namespace = (named or b"").decode()
+        self.namespaces.put(session, namespace, 1)
+        return namespace
 
     def remember(self, head: SessionHead) -> None:
         """Keeps what a head says of its session that does not change while it lives."""
         self.keep(Place(head.session, head.tree, head.pool))
-        self._keep_namespace(head.session, head.labels.namespace)
+        self.namespaces.put(head.session, head.labels.namespace, 1)
 
     def keep(self, place: Place) -> Place:
-        if len(self.places) >= _PLACES_KEPT:
-            self.places.clear()
-        self.places[place.session] = place
+        self.places.put(place.session, place, 1)
         return place
-
-    def _keep_namespace(self, session: SessionId, namespace: str) -> None:
-        if len(self.namespaces) >= _PLACES_KEPT:
-            self.namespaces.clear()
-        self.namespaces[session] = namespace
 
     async def server_ms(self) -> int:
         """Redis's time now."""

@@ -304,8 +304,8 @@ class Deletion(Port):
                 case _:
                     raise reply.unexpected()
         for listed in order.listed:
-            self._places.pop(listed.session, None)
-            self._namespaces.pop(listed.session, None)
+            self._places.take(listed.session)
+            self._namespaces.take(listed.session)
 
     async def _gone(self, sessions: Sequence[SessionId]) -> list[_Listed]:
         """Sessions that the registry names and nobody saw; raises `SessionHeld` if one of them lives."""
@@ -641,7 +641,7 @@ class Trees(Deletion, FleetIndex, Resting):
                     break
                 case "MOVED":
                     moved: RevokeMoved = reply.fields
-                    self._places.pop(SessionId(moved["session"]), None)
+                    self._places.take(SessionId(moved["session"]))
                     known, _ = await self._split(tree, [place.session for place in known])
                 case _:
                     raise reply.unexpected()

@@ -13,6 +13,7 @@ import signal
 import struct
 import time
 
+M_ARENA_MAX = -8
 PR_SET_PDEATHSIG = 1
 PR_SET_SECCOMP = 22
 PR_CAPBSET_DROP = 24
@@ -160,3 +161,10 @@ def remove_cgroup(path: str, patience_s: float = 0.0) -> None:
             time.sleep(0.001)
         else:
             return
+
+
+def share_heaps(most: int) -> None:
+    """Has threads share the C library's heaps (`mallopt`); musl has one heap, and no such call."""
+    mallopt = getattr(_libc, "mallopt", None)
+    if mallopt is not None:
+        mallopt(ctypes.c_int(M_ARENA_MAX), ctypes.c_int(most))

@@ -28,6 +28,7 @@ from orchestrator.gateways.wires.authentication import Authentication, TokenLook
 from orchestrator.gateways.wires.byte_wire import SocketStream, Wire
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
 from orchestrator.model.issuer import Issuer
+from orchestrator.sandbox.kernel import share_heaps
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.wiring.deployment import worker_pools
 from orchestrator.wiring.new_sessions import VERSION
@@ -219,12 +220,17 @@ def raise_descriptor_limit() -> None:
 CYCLES_AFTER = 5_000
 """New objects after which Python looks for cycles among the young ones; its own 700 are a turn or two."""
 
+HEAPS = 2
+"""The main heap and one for threads, which allocate in turns: they hold Python's lock."""
+
 
 def settle_heap() -> None:
     """Keeps the modules and models of the start out of later searches for cycles, and makes these rarer.
 
     The start leaves 80,000 objects, which live as long as the process: each full search would walk them.
+    Threads share heaps of the C library: one of its own would keep the most that its thread ever held.
     """
+    share_heaps(HEAPS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(CYCLES_AFTER)

@@ -1,9 +1,12 @@
-"""The settings of Python's garbage collector in a turn worker, tried in a process of its own."""
+"""The heap of a process that lives long, tried in a process of its own."""
 
 from __future__ import annotations
 
+import platform
 import subprocess
 import sys
+
+import pytest
 
 _PROGRAM = """
 import gc, weakref
@@ -27,3 +30,34 @@ print(kept > 10_000, len(gc.get_objects()) < kept, seen() is None)
 def test_worker_walks_no_object_of_its_start_and_still_collects_cycles() -> None:
     done = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["True", "True", "True"]
+
+
+_THREADS = """
+import ctypes, os, sys, threading
+from orchestrator.wiring.gateway import settle_heap
+
+settle_heap()
+libc = ctypes.CDLL(None)
+met = threading.Barrier(9)
+
+def allocate():
+    kept = bytes(100_000)
+    met.wait()
+    met.wait()
+
+threads = [threading.Thread(target=allocate) for _ in range(8)]
+for thread in threads:
+    thread.start()
+met.wait()
+libc.fopen.restype = ctypes.c_void_p
+told = libc.fopen(b"/dev/stdout", b"w")
+libc.malloc_info(0, ctypes.c_void_p(told))
+libc.fclose(ctypes.c_void_p(told))
+met.wait()
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the GNU C library counts its heaps")
+def test_threads_of_a_process_share_two_heaps() -> None:
+    done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, check=True)
+    assert done.stdout.count("<heap nr=") == 2
