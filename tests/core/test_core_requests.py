@@ -83,6 +83,17 @@ def test_failed_task_lets_queued_input_and_later_input_start() -> None:
     assert session.say("again", "u2").types == ["task_started", "user_message"]
 
 
+def test_takeover_and_a_worker_that_leaves_forget_no_http_attempts() -> None:
+    session = requesting()
+    session.breaks("limited", http_used=1, delay_ms=1)
+    session.begin()
+    session.is_taken_over()
+    assert (session.task.http_used, session.task.stream_retries) == (2, 1)
+    session.begin()
+    session.breaks("stream", "the worker shuts down", delay_ms=0)
+    assert (session.task.http_used, session.task.stream_retries) == (2, 2)
+
+
 def test_http_attempts_that_were_used_stay_used_in_the_retried_request() -> None:
     session = requesting()
     session.breaks("stream", http_used=3)

@@ -318,7 +318,8 @@ def _retry(draft: Draft, command: ResponseBroken) -> None:
     draft.add(
         f.RequestRetried(
             command.n,
-            http_used=command.http_used,
+            # A worker that was lost, or left, has told nothing of those before its own.
+            http_used=max(command.http_used, draft.task.http_used),
             served=command.served,
             usage=command.usage,
             price=command.price,
