@@ -6,6 +6,8 @@ command, people come, look on and go, half of them at a gateway, and workers are
 seconds memory, descriptors, threads, keys, entries of streams, files and disk are counted, and a turn is
 timed; at the end all is closed, and nothing may be left.
 
+SIGINT to its process ends the load early; the run is judged by what was measured until then.
+
 Exit code 1 if something grew or was left, and what; the page has the figures.
 """
 
@@ -178,6 +180,15 @@ class Soak:
     @property
     def over(self) -> bool:
         return time.monotonic() >= self.until
+
+    def end(self) -> None:
+        """Ends the load now: the run is judged by what was measured."""
+        self.until = min(self.until, time.monotonic())
+
+    @property
+    def minutes(self) -> float:
+        """How long the load was meant to last, or did."""
+        return (self.until - self.began) / 60
 
     def any_root(self) -> SessionId | None:
         """A root that somebody looks at."""
@@ -613,6 +624,7 @@ async def soaked(
             await running.opened.broker.command("CONFIG", "SET", key, value)
         before_kib = await _data_kib(running)
         soak = Soak(running, time.monotonic() + minutes * 60, Random(seed))
+        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, soak.end)
         soak.unseen = await unseen_bytes(running)
         for _ in range(WORKERS):
             running.hire(max(16, agents // WORKERS))
@@ -756,7 +768,7 @@ def main(argv: Sequence[str]) -> int:
         under = "; ".join(f"{name}: {value}" for name, value in conditions(place).items())
         of = soaked(place, given.minutes, given.agents, leaks, given.seed, given.think)
         soak = uvloop.run(of)
-    load = f"{given.minutes:g} minutes with {given.agents:,} agents at a time"
+    load = f"{soak.minutes:.0f} minutes with {given.agents:,} agents at a time"
     page = report(soak, f"{load}, whose model thinks {given.think:g} s", under)
     if given.page:
         given.page.parent.mkdir(parents=True, exist_ok=True)
