@@ -18,6 +18,14 @@ from typing import Literal
 from sim.mutation.change import ROOT, Change, numbered, squeezed
 
 Group = Literal["turned", "forgotten"]
+_FORGOTTEN = {
+    "branch forgotten",
+    "member forgotten",
+    "only the first",
+    "another of its type",
+    "argument forgotten",
+}
+"""Operators of that group; the others are of the first."""
 
 _TURNED: dict[type[ast.cmpop], tuple[str, ...]] = {
     ast.Lt: ("<=", ">="),
@@ -62,8 +70,8 @@ _EXTREMES = {"min": "max", "max": "min", "any": "all", "all": "any"}
 class _Reader:
     """A module's text and tree."""
 
-    def __init__(self, path: str, text: str, group: Group) -> None:
-        self.path, self.text, self.group = path, text, group
+    def __init__(self, path: str, text: str) -> None:
+        self.path, self.text = path, text
         self.tree = ast.parse(text)
         self._begins = [0]
         for line in text.splitlines(keepends=True):
@@ -142,12 +150,11 @@ class _Place:
 
 def changes(path: str, text: str, group: Group = "turned") -> list[Change]:
     """Every change that the operators of a group make of a module."""
-    reader = _Reader(path, text, group)
+    reader = _Reader(path, text)
     _block(reader, _Function(), reader.tree.body, at_module=True)
+    found = [change for change in reader.found if (change.operator in _FORGOTTEN) == (group == "forgotten")]
     # A union of types is no sum.
-    return [
-        change for change in numbered(reader.found) if change.function or change.new.strip() not in ("&", "|")
-    ]
+    return [change for change in numbered(found) if change.function or change.new.strip() not in ("&", "|")]
 
 
 def compiles(change: Change) -> bool:
@@ -201,7 +208,7 @@ def _statement(
             return
     head = _head(reader, statement)
     place = _Place(reader, function, statement, head)
-    if not at_module and reader.group == "turned":
+    if not at_module:
         _dropped(place, statement)
         _swapped(place, statement, following)
     match statement:
@@ -343,8 +350,6 @@ def _mentioned(statement: ast.stmt) -> set[str]:
 
 def _condition(place: _Place, test: ast.expr) -> None:
     """Of an `if`, a `while`, a guard: negated, or dropped."""
-    if place.reader.group != "turned":
-        return
     span, source = place.reader.span(test), place.reader.source(test)
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
         place.change("condition negated", span, f"({place.reader.source(test.operand)})")
@@ -355,10 +360,8 @@ def _condition(place: _Place, test: ast.expr) -> None:
 
 
 def _expression(place: _Place, node: ast.expr) -> None:
-    if place.reader.group == "turned":
-        _turned(place, node)
-    else:
-        _forgotten(place, node)
+    _turned(place, node)
+    _forgotten(place, node)
     if isinstance(node, ast.JoinedStr):
         return
     for child in ast.iter_child_nodes(node):
@@ -445,14 +448,14 @@ def _signed(place: _Place, node: ast.BinOp) -> None:
 
 
 def _never(place: _Place, test: ast.expr) -> None:
-    if place.reader.group == "forgotten" and not isinstance(test, ast.Constant):
+    if not isinstance(test, ast.Constant):
         place.change("branch forgotten", place.reader.span(test), "False")
 
 
 def _case(place: _Place, case: ast.match_case) -> None:
     """Of a `match`: the whole case, or one of its alternatives."""
     reader = place.reader
-    if reader.group != "forgotten" or _unreachable(case.body[0]):
+    if _unreachable(case.body[0]):
         return
     pattern = case.pattern
     if case.guard is not None:
@@ -474,7 +477,7 @@ def _unreachable(statement: ast.stmt) -> bool:
 
 
 def _only_the_first(place: _Place, iterated: ast.expr) -> None:
-    if place.reader.group != "forgotten" or isinstance(iterated, ast.Constant):
+    if isinstance(iterated, ast.Constant):
         return
     span, source = place.reader.span(iterated), place.reader.source(iterated)
     source = f"({source})" if isinstance(iterated, ast.Tuple) else source
@@ -491,8 +494,6 @@ def _of_table(place: _Place, value: ast.expr | None) -> None:
 
 def _choices(place: _Place, node: ast.expr | None) -> None:
     """Of what something may be: `(A, B)` or `A | B`."""
-    if place.reader.group != "forgotten":
-        return
     match node:
         case ast.Tuple(elts=members) if len(members) > 2:
             _each_left_out(place, "member forgotten", members)
