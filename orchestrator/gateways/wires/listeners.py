@@ -286,14 +286,16 @@ async def _websockets(
     silent: set[asyncio.Protocol] = set()
 
     def connected(protocol: Any, server: Server, **bounds: Any) -> asyncio.Protocol:
-        # All of one socket count together, whatever they speak, or before they say so.
-        if len(server.handler_tasks) + streams.open + len(silent) >= config.most_connections:
-            return _Refused()
+        def has_place() -> bool:
+            # All of one socket count together, whatever they speak, or before they say so.
+            return len(server.handler_tasks) + streams.open + len(silent) < config.most_connections
 
         def websocket() -> asyncio.Protocol:
             return DoorConnection(protocol, server, **bounds)
 
-        return _Sniffing(websocket, streams, silent) if address.path else websocket()
+        return _Arriving(
+            has_place, lambda: _Sniffing(websocket, streams, silent) if address.path else websocket()
+        )
 
     rules = replace(config.rules, any_host=address.path is not None)
     handshake = Handshake(rules, config.authentication, config.is_ready)
@@ -318,11 +320,26 @@ async def _websockets(
         await server.wait_closed()
 
 
-class _Refused(asyncio.Protocol):
-    """A connection too many."""
+class _Arriving(asyncio.Protocol):
+    """A connection that has no place yet.
+
+    Those that come together have their protocols made before the first of them is connected, and counts: so
+    each is judged where it begins to count.
+    """
+
+    def __init__(self, has_place: Callable[[], bool], served: Callable[[], asyncio.Protocol]) -> None:
+        self._has_place = has_place
+        self._served = served
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        cast(asyncio.Transport, transport).abort()
+        # A transport of uvloop is none by its class.
+        arrived = cast(asyncio.Transport, transport)
+        if not self._has_place():
+            arrived.abort()
+            return
+        served = self._served()
+        arrived.set_protocol(served)
+        served.connection_made(arrived)
 
 
 class _Sniffing(asyncio.Protocol):

@@ -166,6 +166,40 @@ async def test_address_serves_as_many_connections_as_it_may_while_further_ones_c
             one.writer.close()
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+@pytest.mark.parametrize(("text", "kind"), [("ws", "websocket"), ("tcp", "lines"), ("http", "request")])
+async def test_connections_that_come_together_get_no_more_places_than_there_are(
+    text: str, kind: str, encrypted: bool, tmp_path: Path
+) -> None:
+    make_authority(tmp_path)
+    make_certificate(tmp_path, "server")
+    tls = tls_context(tmp_path / "server.pem", tmp_path / "server.key")
+    trust = ssl.create_default_context(cafile=str(tmp_path / "ca.pem")) if encrypted else None
+    doors = Doors(ECHO.messages, ECHO.lines, cast(Any, Page()))
+    config = replace(CONFIG, most_connections=2, tls=tls)
+    async with gateway(f"{text}{'s' if encrypted else ''}://127.0.0.1:0", doors, config) as address:
+        # The kernel takes them all before the gateway is told of the first.
+        waiting = [socket.create_connection((address.host, address.port)) for _ in range(6)]
+
+        async def answer(one: socket.socket) -> bytes:
+            with suppress(ConnectionError):
+                name = address.host if encrypted else None
+                opening = asyncio.open_connection(sock=one, ssl=trust, server_hostname=name)
+                opened.append(Connection(kind, *await opening))
+                return await opened[-1].answer()
+            return b""
+
+        opened: list[Connection] = []
+        answers = await asyncio.gather(*map(answer, waiting))
+        assert answers.count(ANSWERS[kind]) == 2
+        for connection in opened:
+            connection.writer.close()
+        closing = (connection.writer.wait_closed() for connection in opened)
+        await asyncio.gather(*closing, return_exceptions=True)
+        for one in waiting:
+            one.close()
+
+
 @pytest.mark.parametrize(("text", "kind"), [("wss", "websocket"), ("tcps", "lines"), ("https", "request")])
 async def test_encrypted_address_serves_whoever_speaks_tls_and_nobody_else(
     text: str, kind: str, tmp_path: Path
