@@ -433,6 +433,8 @@ def review(
     invocation = reviewing_with(model, Invocation.of(ctx))
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
     folder: Path | None = settings.session_defaults.cwd if cwd else None
+    if resume is None or folder is not None:
+        check_names(asked, settings.session_defaults.cwd)
     wish = Wish(None, Origin(resume=resume), (), json, model, folder, asked)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
 
@@ -467,3 +469,36 @@ def _asked(prompt: str | None, uncommitted: bool, base: str | None, commit: str 
     if (why := request_fault(request)) is not None:
         raise Fault(why.removeprefix("review_request.target."), ExitCode.USAGE)
     return request
+
+
+def check_names(asked: ReviewRequest, folder: Path) -> None:
+    """Raises `Fault` where the folder's repository has nothing of the name that the request compares with.
+
+    Where git does not answer, the reviewer has to find out.
+    """
+    from orchestrator.protocol.review import BaseBranch, Commit
+    from orchestrator.sandbox.git import GitFailed, repository_above, run_git
+
+    match asked.target:
+        case BaseBranch(branch=name):
+            # The reviewer looks at a branch's upstream where there is no such branch here.
+            option, kinds, upstream = "base", "branch, tag or commit", f"refs/remotes/*/{name}"
+        case Commit(sha=name):
+            option, kinds, upstream = "commit", "commit", ""
+        case _:
+            return
+    try:
+        if repository_above(folder) is None:
+            return
+        # Nothing of git has a name that begins so: it would be read as an option.
+        if not name.startswith("-"):
+            found = run_git(folder, "rev-parse", "--verify", "--quiet", f"{name}^{{commit}}")
+            if found.code != 1 or (upstream and run_git(folder, "for-each-ref", "--count=1", upstream).text):
+                return
+    except GitFailed:
+        return
+    raise Fault(
+        f"--{option} {name}: no {kinds} of the repository in {folder} has this name, so there is nothing to "
+        "review; `git branch --all` and `git log` show the names, and `git fetch` brings what others have",
+        ExitCode.USAGE,
+    )

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 from pathlib import Path
 
 import pytest
 
 from orchestrator.cli.invocation import Invocation
-from orchestrator.cli.run import reviewing_with
+from orchestrator.cli.run import check_names, reviewing_with
+from orchestrator.protocol.review import BaseBranch, Commit, ReviewRequest, ReviewTarget, UncommittedChanges
 from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.terminal.faults import Fault
 from orchestrator.terminal.origin import typed_request
 from tests.cli.machine import Machine
 
@@ -42,6 +46,74 @@ def test_command_line_that_names_no_single_subject_is_refused(
     done = Machine.at(tmp_path_factory.mktemp("machine")).run("review", *words)
     assert (done.returncode, done.stdout) == (2, "")
     assert says in done.stderr
+
+
+def branch(name: str) -> BaseBranch:
+    return BaseBranch(branch=name)
+
+
+def repository(folder: Path) -> None:
+    """A repository with a branch, a tag, and a branch that only its remote has."""
+    who = ("-c", "user.name=a", "-c", "user.email=a@b")
+    for words in (
+        ("init", "-q", "-b", "main"),
+        (*who, "commit", "-qm", "One", "--allow-empty"),
+        ("tag", "v1"),
+        ("update-ref", "refs/remotes/origin/theirs", "HEAD"),
+    ):
+        subprocess.run(["git", *words], cwd=folder, check=True)
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        (branch("nowhere"), "--base nowhere: no branch, tag or commit of the repository"),
+        (branch("-main"), "--base -main: no branch"),
+        (branch("ma*n"), r"--base ma\*n: no branch"),
+        (branch("main^{tree}"), "no branch"),
+        (branch("no where"), "no branch"),
+        (Commit(sha="1a2b3c4"), "--commit 1a2b3c4: no commit of the repository"),
+        (Commit(sha="theirs"), "--commit theirs: no commit"),
+        (branch("main"), None),
+        (branch("v1"), None),
+        (branch("HEAD"), None),
+        (branch("theirs"), None),
+        (Commit(sha="v1"), None),
+        (UncommittedChanges(), None),
+    ],
+)
+def test_name_that_the_repository_does_not_have_is_refused(
+    tmp_path: Path, target: ReviewTarget, says: str | None
+) -> None:
+    repository(tmp_path)
+    if says is None:
+        check_names(ReviewRequest(target=target), tmp_path)
+        return
+    with pytest.raises(Fault, match=says):
+        check_names(ReviewRequest(target=target), tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("words", "refused"),
+    [((), True), (("--resume", "0199a2b4", "--cwd", "."), True), (("--resume", "0199a2b4"), False)],
+)
+def test_name_is_looked_for_in_the_folder_that_the_command_line_means(
+    tmp_path_factory: pytest.TempPathFactory, words: tuple[str, ...], refused: bool
+) -> None:
+    machine = Machine.at(tmp_path_factory.mktemp("machine"))
+    repository(machine.folder)
+    # What is not refused comes to the next question: the key of the provider.
+    done = machine.run("review", "--base", "nowhere", *words)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert ("--base nowhere: no branch" in done.stderr, "is not set" in done.stderr) == (refused, not refused)
+
+
+@pytest.mark.parametrize("fault", ["no repository", "a pipe for its HEAD"])
+def test_name_is_left_to_the_reviewer_where_git_cannot_tell(tmp_path: Path, fault: str) -> None:
+    if fault != "no repository":
+        (tmp_path / ".git").mkdir()
+        os.mkfifo(tmp_path / ".git/HEAD")
+    check_names(ReviewRequest(target=branch("nowhere")), tmp_path)
 
 
 @pytest.mark.parametrize(("model", "reviewer"), [("mine", "mine"), (None, "theirs")])

@@ -29,7 +29,7 @@ FOUND = says(json.dumps(ANSWER))
 def repository(machine: Machine) -> None:
     """A repository with a change that is not committed."""
     (machine.folder / "a.py").write_text("one\n")
-    for words in (["init", "-q"], ["add", "a.py"], ["commit", "-qm", "One"]):
+    for words in (["init", "-q", "-b", "main"], ["add", "a.py"], ["commit", "-qm", "One"]):
         who = ["-c", "user.name=a", "-c", "user.email=a@b"]
         subprocess.run(["git", *who, *words], cwd=machine.folder, check=True)
     (machine.folder / "a.py").write_text("two\n")
