@@ -12,12 +12,20 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.records import SessionHead
+from orchestrator.gateways.app_server import door
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.door import Door
-from orchestrator.gateways.app_server.door_ports import BadSetting, ConfigWrite, ConfigWritten
+from orchestrator.gateways.app_server.door_ports import (
+    BadSetting,
+    Born,
+    ConfigWrite,
+    ConfigWritten,
+    NewThread,
+)
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.methods import v1
 from orchestrator.gateways.app_server.write_items import notifications
+from orchestrator.gateways.client import Client
 from orchestrator.gateways.pool_jobs import JobError
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.model.prompt import TextDelta
@@ -101,6 +109,54 @@ async def test_two_listeners_of_a_connection_hear_each_event_once_until_the_last
         assert len(events(peer, "task_complete")) == heard
     refused = await peer.refused("removeConversationListener", {"subscriptionId": first})
     assert refused == (Code.REFUSED, f"subscription not found: {first}")
+
+
+async def test_first_listener_of_a_new_conversation_is_told_what_of_its_settings_is_not_acted_on(
+    harness: Harness,
+) -> None:
+    plain = ports_of(harness)
+
+    async def create(client: Client, principal: Principal, wish: NewThread) -> Born:
+        warned = tuple(f"config: not acted on: {key}" for key in wish.config)
+        return replace(await plain.create(client, principal, wish), warnings=warned)
+
+    async with served(replace(plain, create=create), notifications) as server, connected(server) as peer:
+        conversation = await begun(peer, config={"pool": "x", "y": "z"})
+        # What is told behind an answer comes before the next one.
+        await peer.call("listConversations")
+        assert events(peer, "warning") == []
+        async with connected(server) as other:
+            await listens(other, conversation)
+            await other.call("listConversations")
+            assert events(other, "warning") == []
+        first, second = await listens(peer, conversation), await listens(peer, conversation)
+        for id in (first, second):
+            await peer.call("removeConversationListener", {"subscriptionId": id})
+        await listens(peer, conversation)
+        await peer.call("listConversations")
+        assert events(peer, "warning") == [
+            {"type": "warning", "message": f"config: not acted on: {key}"} for key in ("pool", "y")
+        ]
+        assert {one["params"]["conversationId"] for one in peer.heard if "params" in one} == {conversation}
+
+
+async def test_warnings_of_conversations_that_nobody_listens_to_are_bounded(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = ports_of(harness)
+    monkeypatch.setattr(door, "MOST_WARNED", 2)
+
+    async def create(client: Client, principal: Principal, wish: NewThread) -> Born:
+        many = ("x" * (door.WARNING_CHARS + 1),) * (door.MOST_WARNINGS + 1)
+        return replace(await plain.create(client, principal, wish), warnings=many)
+
+    async with served(replace(plain, create=create), notifications) as server, connected(server) as peer:
+        for conversation in [await begun(peer) for _ in range(3)]:
+            await listens(peer, conversation)
+        await peer.call("listConversations")
+        told = events(peer, "warning")
+    assert len(told) == 2 * door.MOST_WARNINGS
+    assert {len(one["message"]) for one in told} == {door.WARNING_CHARS}
 
 
 async def test_conversations_of_a_connection_run_side_by_side_and_each_has_its_own_events(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -45,7 +45,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Op
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.protocol.submission import MalformedSubmission, Submission
-from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.protocol.wire import JsonMapping, JsonObject, written
 from orchestrator.requests import (
     ChoicesRequest,
     ClientToolRequest,
@@ -468,6 +468,10 @@ def _session_of(held: Told | Line) -> str:
 
 
 MOST_LISTENERS: Final = 1_000
+MOST_WARNED: Final = 16
+"""Conversations, the newest, whose warnings wait for a listener."""
+MOST_WARNINGS: Final = 100
+WARNING_CHARS: Final = 1_000
 PREFIX: Final = "conversation-"
 
 
@@ -524,6 +528,8 @@ class Conversations:
     _ends: dict[SessionId, list[asyncio.Future[str]]] = field(default_factory=dict)
     _told_meanwhile: dict[SessionId, set[tuple[str, int]]] = field(default_factory=dict)
     """Requests that were told, or settled, while a conversation's open ones are read."""
+    _warnings: dict[SessionId, tuple[str, ...]] = field(default_factory=dict)
+    """Of conversations that the client has made, and has not listened to."""
     _answers: Client = field(init=False)
     """Not the client that begins turns: a session does not tell others that one of its own answers."""
 
@@ -538,6 +544,13 @@ class Conversations:
     def hears(self, session: SessionId) -> bool:
         """Whether a conversation has a listener here."""
         return session in self._listening.values()
+
+    def warn(self, session: SessionId, warnings: Sequence[str]) -> None:
+        """Keeps what is to be told of a new conversation for its first listener here."""
+        if kept := tuple(warning[:WARNING_CHARS] for warning in warnings[:MOST_WARNINGS]):
+            self._warnings[session] = kept
+            while len(self._warnings) > MOST_WARNED:
+                del self._warnings[next(iter(self._warnings))]
 
     async def listen(self, head: SessionHead) -> str:
         """Adds a listener from now on; what is open is asked again. Raises `UnknownSession`."""
@@ -557,6 +570,8 @@ class Conversations:
             raise
         finally:
             told = self._told_meanwhile.pop(session)
+        for warning in self._warnings.pop(session, ()):
+            self._tell(session, "", written(ev.WarningEvent(message=warning)))
         for opened in requests:
             if _name(opened.event) not in told:
                 # Events are told once for a connection; what it has left open is asked again.

@@ -125,6 +125,7 @@ async def new_conversation(door: Door, params: NewConversation) -> Result:
         born = await door.ports.create(door.client, door.principal, wish)
     except BadSetting as error:
         raise bad_params(str(error)) from None
+    door.conversations.warn(born.head.session, born.warnings)
     effort = {} if born.settings.effort is None else {"reasoningEffort": born.settings.effort}
     return {
         "conversationId": born.head.session,
