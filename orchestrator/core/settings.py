@@ -8,6 +8,7 @@ gets them with each command, and everything that they led to is in the entries.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Mapping
 from dataclasses import asdict, field, fields
 from functools import lru_cache
@@ -256,6 +257,13 @@ class PortableFolder:
     def path(self, tree: TreeId) -> str:
         """The folder's path, on every machine."""
         return f"{self.root.rstrip('/')}/{tree}/{self.name}"
+
+    def within(self, tree: TreeId, path: str) -> str | None:
+        """The path in the folder that an absolute one leads to, "" for the folder; None if it leads out."""
+        top, named = self.path(tree), posixpath.normpath(path)
+        if named == top:
+            return ""
+        return named.removeprefix(f"{top}/") if named.startswith(f"{top}/") else None
 
 
 read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder)

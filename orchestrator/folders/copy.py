@@ -14,6 +14,7 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import Literal
 
 from orchestrator.folders import outcomes, stat_cache
 from orchestrator.folders.build import Build, clock_ns, doubted, remove
@@ -36,18 +37,17 @@ from orchestrator.folders.merge import (
     take_back,
     write,
 )
-from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, quoted
+from orchestrator.folders.names import COMMIT, FOLDER, LINK, MOST_DEPTH, MOST_LINK, MOST_PATH, quoted
 from orchestrator.folders.packs import Pack, PackWriter, index_data
 from orchestrator.folders.repository_head import HeadImport, read_head
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.store import Indexed, Objects, checked, keep, kept, own
 
 _FORMAT = 1
-MOST_READ = 1024 * 1024
-"""Bytes of a file that is read from a snapshot."""
 MOST_FOLLOWED = 40
 """Links on the way to one file."""
-MOST_READ_TOGETHER = 16 * 1024 * 1024
+MOST_READ_TOGETHER = 40 * 1024 * 1024
+"""Bytes of all files that are read at once: an answer of the keeper's process has room for them."""
 
 
 PackSource = Path | int
@@ -343,22 +343,36 @@ class Copy:
             objects = AllObjects(self._given)
             return joined(branches, objects, self.bounds, self._work, lambda *change: _compared(*change)[1])
 
-    def read_tree(
-        self, snapshot: outcomes.FolderSnapshot, paths: Sequence[str], packs: Sequence[PackSource] = ()
-    ) -> Mapping[str, bytes]:
-        """Contents of files of a snapshot, also by its links, none of which leads out of it.
-
-        Files that it lacks, large ones, and too many are left out.
-        """
+    def read_files(
+        self,
+        snapshot: outcomes.FolderSnapshot,
+        paths: Sequence[str],
+        most: int,
+        packs: Sequence[PackSource] = (),
+    ) -> tuple[outcomes.ReadFile, ...]:
+        """Files of a snapshot of up to `most` bytes, also by its links, none of which leads out of it."""
         objects = self._with(packs)
-        root = self._walked(objects, snapshot)[0]
-        found, room = {}, MOST_READ_TOGETHER
-        for path in paths:
-            file = _followed(objects, root, path)
-            if file is not None and file.size <= min(MOST_READ, room):
-                room -= file.size
-                found[path] = objects.read(file.sha, "blob")
-        return found
+        reader = _Reader(objects, self._walked(objects, snapshot)[0], most)
+        return tuple(map(reader.read, paths))
+
+    def find_files(
+        self,
+        snapshot: outcomes.FolderSnapshot,
+        search: outcomes.Search,
+        packs: Sequence[PackSource] = (),
+    ) -> outcomes.Found:
+        """Files of one name below folders of a snapshot, also by its links, folder by folder."""
+        objects = self._with(packs)
+        reader = _Reader(objects, self._walked(objects, snapshot)[0], search.bytes)
+        files: list[outcomes.ReadFile] = []
+        cut = []
+        for folder in search.folders:
+            bound = _found(reader, folder, search, files)
+            if bound is not None:
+                cut.append(outcomes.Cut(folder, bound))
+            if bound == "files":
+                break
+        return outcomes.Found(tuple(files), tuple(cut))
 
     def _state(self, parent: outcomes.FolderSnapshot) -> stat_cache.State:
         state = self._states.get(parent) or self._recovered(parent)
@@ -453,27 +467,90 @@ class Copy:
         return path
 
 
-def _followed(objects: Objects, root: stat_cache.Known, path: str) -> stat_cache.File | None:
-    """The file at a path of a snapshot, through links of it."""
-    todo, at, links = path.split("/")[::-1], [root], 0
-    while todo:
-        name = todo.pop()
-        if name == ".." and links:
-            if len(at) == 1:
+# ── files of a snapshot ───────────────────────────────────────────────────────────────────────────
+
+
+class _Reader:
+    """Files and folders of a snapshot by their paths, and what is left of the room for contents."""
+
+    def __init__(self, objects: Objects, root: stat_cache.Known, most: int) -> None:
+        self._objects = objects
+        self._root = root
+        self._most = most
+        self._room = MOST_READ_TOGETHER
+
+    def read(self, path: str) -> outcomes.ReadFile:
+        """The file at a path, or why it is not read."""
+        file = self.at(path)
+        if not isinstance(file, stat_cache.File):
+            return outcomes.ReadFile(path, None, "it is a folder" if file is not None else _NOT_THERE)
+        if file.size > self._most:
+            return outcomes.ReadFile(
+                path, None, f"it has {file.size:,} bytes, and at most {self._most:,} are read"
+            )
+        if file.size > self._room:
+            why = f"with those before it, it has more than {MOST_READ_TOGETHER:,} bytes, the most at once"
+            return outcomes.ReadFile(path, None, why)
+        self._room -= file.size
+        return outcomes.ReadFile(path, self._objects.read(file.sha, "blob"))
+
+    def at(self, path: str) -> stat_cache.File | stat_cache.Known | None:
+        """The file or folder at a path, through links of the snapshot; None if it has none."""
+        todo, at, links = _names(path), [self._root], 0
+        while todo:
+            name = todo.pop()
+            if name == ".." and links:
+                if len(at) == 1:
+                    return None
+                at.pop()
+            elif (below := at[-1].folders.get(name)) is not None:
+                at.append(below)
+            elif (file := at[-1].files.get(name)) is not None and file.mode != LINK:
+                return None if todo else file
+            elif file is not None and links < MOST_FOLLOWED and file.size <= MOST_LINK:
+                links += 1
+                target = os.fsdecode(self._objects.read(file.sha, "blob"))
+                if target.startswith("/"):
+                    return None
+                todo += _names(target)
+            else:
                 return None
-            at.pop()
-        elif (below := at[-1].folders.get(name)) is not None:
-            at.append(below)
-        elif (file := at[-1].files.get(name)) is not None and file.mode != LINK:
-            return None if todo else file
-        elif file is not None and links < MOST_FOLLOWED and file.size <= MOST_LINK:
-            links += 1
-            target = os.fsdecode(objects.read(file.sha, "blob"))
-            if target.startswith("/"):
-                return None
-            todo += [part for part in target.split("/") if part not in ("", ".")][::-1]
-        else:
-            return None
+        return at[-1]
+
+
+_NOT_THERE = (
+    "it is not among the files of the folder as it was recorded last; what the folder ignores is not recorded"
+)
+
+
+def _names(path: str) -> list[str]:
+    """The names of a path, the last one first."""
+    return [name for name in path.split("/") if name not in ("", ".")][::-1]
+
+
+def _found(
+    reader: _Reader, top: str, search: outcomes.Search, files: list[outcomes.ReadFile]
+) -> Literal["files", "entries"] | None:
+    """Adds what is found below one folder; the bound at which that ended, if one did."""
+    looked, waiting = 0, [(top, 0)]
+    while waiting:
+        path, depth = waiting.pop()
+        folder = reader.at(path)
+        if not isinstance(folder, stat_cache.Known):
+            continue
+        names = sorted((*folder.files, *folder.folders))
+        cut = len(names) > search.entries - looked
+        del names[search.entries - looked :]
+        looked += len(names)
+        if search.name in names:
+            if len(files) == search.files:
+                return "files"
+            files.append(reader.read(f"{path}/{search.name}"))
+        if cut:
+            return "entries"
+        if depth < search.depth:
+            below = (f"{path}/{name}" for name in reversed(names))
+            waiting += [(it, depth + 1) for it in below if len(os.fsencode(it)) <= MOST_PATH]
     return None
 
 

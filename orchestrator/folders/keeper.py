@@ -18,9 +18,9 @@ import socket
 import struct
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import asdict
+from dataclasses import asdict, astuple
 from pathlib import Path
 from typing import Any, NoReturn, Self, TypeVar, get_args
 
@@ -40,6 +40,7 @@ _START_S = 20.0
 _GRACE_S = 20.0
 """Time beyond the bound's: the process should have told by itself that it takes too long."""
 _CLOSE_S = 5.0
+_MOST_WHY = 500
 _SHA256 = re.compile("[0-9a-f]{64}")
 _Record = TypeVar(
     "_Record",
@@ -237,15 +238,34 @@ class Keeper:
         rows = [[one.parent, one.base, one.now, one.merged] for one in branches]
         return self._read(await self._do({"do": "join", "branches": rows}, ()), outcomes.Joined)
 
-    async def read_tree(
-        self, snapshot: outcomes.FolderSnapshot, paths: Sequence[str], packs: Sequence[Path] = ()
-    ) -> Mapping[str, bytes]:
-        """Contents of files of a snapshot, up to 1 MiB each and 16 MiB in all; others are left out."""
-        answer = await self._do({"do": "read_tree", "snapshot": snapshot, "paths": list(paths)}, packs)
+    async def read_files(
+        self,
+        snapshot: outcomes.FolderSnapshot,
+        paths: Sequence[str],
+        most: int,
+        packs: Sequence[Path] = (),
+    ) -> tuple[outcomes.ReadFile, ...]:
+        """Files of a snapshot, one for each path: of up to `most` bytes each, and 40 MiB in all."""
+        words = {"do": "read_files", "snapshot": snapshot, "paths": list(paths), "most": most}
+        files = self._contents(await self._do(words, packs), most).files
+        return files if [file.path for file in files] == list(paths) else self._misled()
+
+    async def find_files(
+        self, snapshot: outcomes.FolderSnapshot, search: outcomes.Search, packs: Sequence[Path] = ()
+    ) -> outcomes.Found:
+        """Files of one name below folders of a snapshot, with their contents."""
+        words = {"do": "find_files", "snapshot": snapshot, "search": list(astuple(search))}
+        return self._contents(await self._do(words, packs), search.bytes)
+
+    def _contents(self, answer: dict[str, Any], most: int) -> outcomes.Found:
         try:
-            return {
-                path: base64.b64decode(answer["value"][path]) for path in paths if path in answer["value"]
-            }
+            rows, cut = answer["value"]
+            files = tuple(
+                outcomes.ReadFile(str(path), _bytes(text, most), str(why)[:_MOST_WHY])
+                for path, text, why in rows
+            )
+            cuts = (outcomes.Cut(str(at), "files" if bound == "files" else "entries") for at, bound in cut)
+            return outcomes.Found(files, tuple(cuts))
         except (KeyError, TypeError, ValueError):
             self._misled()
 
@@ -387,3 +407,10 @@ class Keeper:
         except subprocess.TimeoutExpired:
             self._kill()
             await asyncio.to_thread(self._process.wait)
+
+
+def _bytes(text: str | None, most: int) -> bytes | None:
+    content = base64.b64decode(text) if text is not None else None
+    if content is not None and len(content) > most:
+        raise ValueError("more than was asked for")
+    return content

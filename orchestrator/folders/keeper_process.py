@@ -26,7 +26,16 @@ from typing import Any, NoReturn
 
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.keeper_wire import frame, receive
-from orchestrator.folders.outcomes import Bounds, Branch, FolderError, FolderSnapshot, Guard, Place
+from orchestrator.folders.outcomes import (
+    Bounds,
+    Branch,
+    FolderError,
+    FolderSnapshot,
+    Found,
+    Guard,
+    Place,
+    Search,
+)
 from orchestrator.sandbox import kernel, landlock
 
 MEMORY_BYTES = 3 << 30
@@ -257,9 +266,24 @@ def _join(copy: Copy, words: dict[str, Any], _: list[int]) -> dict[str, Any]:
     return _record(copy.join([Branch(*branch) for branch in words["branches"]]))
 
 
-def _read_tree(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
-    found = copy.read_tree(FolderSnapshot(words["snapshot"]), words["paths"], packs)
-    return {"is": "contents", "value": {path: base64.b64encode(it).decode() for path, it in found.items()}}
+def _read_files(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    snapshot = FolderSnapshot(words["snapshot"])
+    return _contents(Found(copy.read_files(snapshot, words["paths"], words["most"], packs)))
+
+
+def _find_files(copy: Copy, words: dict[str, Any], packs: list[int]) -> dict[str, Any]:
+    folders, *bounds = words["search"]
+    return _contents(
+        copy.find_files(FolderSnapshot(words["snapshot"]), Search(tuple(folders), *bounds), packs)
+    )
+
+
+def _contents(found: Found) -> dict[str, Any]:
+    rows = [
+        [file.path, base64.b64encode(file.content).decode() if file.content is not None else None, file.why]
+        for file in found.files
+    ]
+    return {"is": "contents", "value": [rows, [[cut.folder, cut.bound] for cut in found.cut]]}
 
 
 def _end(copy: Copy, _: dict[str, Any], __: list[int]) -> dict[str, Any]:
@@ -278,6 +302,7 @@ _WORK: dict[str, Callable[[Copy, dict[str, Any], list[int]], dict[str, Any]]] = 
     "diff": _diff,
     "give": _give,
     "join": _join,
-    "read_tree": _read_tree,
+    "read_files": _read_files,
+    "find_files": _find_files,
     "end": _end,
 }

@@ -180,6 +180,49 @@ class Difference:
 
 
 @dataclass(frozen=True, slots=True)
+class ReadFile:
+    """A file of a snapshot."""
+
+    path: str
+    content: bytes | None
+    """None for what was not read."""
+    why: str = ""
+    """The reason for that, in words for people."""
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A search for files of one name below folders of a snapshot, and its bounds."""
+
+    folders: tuple[str, ...]
+    name: str
+    depth: int
+    """Folders below each other, under one of `folders`."""
+    entries: int
+    """Files and folders that are looked at below one of `folders`."""
+    files: int
+    """Files that are found in all."""
+    bytes: int
+    """Bytes of a file that is read."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A folder whose search ended at a bound."""
+
+    folder: str
+    bound: Literal["files", "entries"]
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The files that a search has found, in its order."""
+
+    files: tuple[ReadFile, ...]
+    cut: tuple[Cut, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Branch:
     """A folder that is joined with others."""
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +23,7 @@ from orchestrator.core.decide.call import reply_of
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.decide.task import located
 from orchestrator.core.frozen import replace
-from orchestrator.core.history import Item, check_image_url
+from orchestrator.core.history import MAX_IMAGE_BYTES, Item, check_image_url
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.core.state import State
@@ -51,7 +50,8 @@ from orchestrator.protocol.wire import written
 from orchestrator.runtime import log
 from orchestrator.runtime.committing import Delta
 from orchestrator.runtime.lookups import NOISE_BYTES, TreeLookups
-from orchestrator.runtime.machine_files import PATIENCE_S, Library
+from orchestrator.runtime.machine_files import PATIENCE_S, sent_image
+from orchestrator.runtime.ports import Ports
 from orchestrator.runtime.runner_context import RunnerContext
 from orchestrator.runtime.sq_entries import Unreadable, with_signature, with_texts
 from orchestrator.runtime.unserved_cancels import taken_at_once
@@ -143,9 +143,7 @@ class Arrivals:
             command = await self._with_lookups(command, entry)
             if not isinstance(command, c.Submitted):
                 return command
-            ports, state = self._context.ports, self._context.journal.state
-            servers = partial(ports.tools.of_servers, state)
-            return await with_files(ports.library, servers, command, self._folder)
+            return await with_files(self._context.ports, self._context.journal.state, command, self._folder)
         except BrokerError:
             raise
         except Exception as error:
@@ -349,8 +347,6 @@ def _budget(answer: Refused) -> dict[str, Any]:
 # the same content.
 
 
-Servers = Callable[[str], Awaitable[Iterable[str]]]
-"""Asks for the full names of the tools of one of the folder's MCP servers."""
 APP = "app://"
 MOST_TOOLS = 64
 MOST_SKILLS = 16
@@ -359,7 +355,7 @@ MOST_IMAGE_BYTES = 64 << 20
 
 
 async def with_files(
-    library: Library, servers: Servers, command: c.Submitted, cwd: Callable[[ops.Op], str]
+    ports: Ports, state: State, command: c.Submitted, cwd: Callable[[ops.Op], str]
 ) -> c.Submitted | Note:
     """The op with its files read, as seen from the session's folder; or the `error` that answers it."""
     op = command.op
@@ -368,7 +364,7 @@ async def with_files(
     if all(isinstance(item, TextInput) for item in op.items):
         return command
     folder = cwd(op)
-    reader = _Reader(library, servers, folder)
+    reader = _Reader(ports, state, folder, op.items)
     read: list[Item] = []
     for place, item in enumerate(op.items):
         try:
@@ -386,10 +382,14 @@ async def with_files(
 class _Reader:
     """The reader of one op's items, which counts what it has read."""
 
-    def __init__(self, library: Library, servers: Servers, folder: str) -> None:
-        self._library = library
-        self._servers = servers
+    def __init__(self, ports: Ports, state: State, folder: str, items: Sequence[InputItem]) -> None:
+        self._ports = ports
+        self._library = ports.library
+        self._state = state
         self._folder = folder
+        self._images = [item.path for item in items if isinstance(item, LocalImageInput)]
+        self._contents: Mapping[str, bytes | str] | None = None
+        """Images in a portable folder, once they were read: all of them at once."""
         self._skills = 0
         self._bytes = 0
 
@@ -411,11 +411,31 @@ class _Reader:
                 }
 
     async def _image(self, path: Path) -> Item:
-        url = await self._library.image(path)
+        within = self._within(str(path))
+        if within is None:
+            url = await self._library.image(path)
+        else:
+            url = await sent_image(await self._recorded(within))
         self._bytes += len(url)
         if self._bytes > MOST_IMAGE_BYTES:
             raise ValueError(f"the images of one op have at most {MOST_IMAGE_BYTES:,} bytes together")
         return {**written(ImageInput(image_url=url)), "path": str(path)}
+
+    async def _recorded(self, path: str) -> bytes:
+        """An image in the portable folder."""
+        if self._contents is None:
+            named = (self._within(str(Path(self._folder, image))) for image in self._images)
+            paths = dict.fromkeys(path for path in named if path is not None)
+            self._contents = await self._ports.folders.read(self._state, list(paths), MAX_IMAGE_BYTES)
+        content = self._contents[path]
+        if isinstance(content, str):
+            raise ValueError(content)
+        return content
+
+    def _within(self, path: str) -> str | None:
+        """The path in the session's portable folder; None without one, and for what lies elsewhere."""
+        facts = self._state.facts
+        return facts.portable.within(facts.tree_id, path) if facts.portable is not None else None
 
     async def _tools(self, item: MentionInput) -> list[str]:
         """The tools of the MCP server that an app stands for; none if there is no such server."""
@@ -423,7 +443,7 @@ class _Reader:
             return []
         try:
             async with asyncio.timeout(PATIENCE_S):
-                names = await self._servers(item.path.removeprefix(APP))
+                names = await self._ports.tools.of_servers(self._state, item.path.removeprefix(APP))
         except Exception as error:
             # Without its tools it is an unknown app: the person is warned, and the rest is done.
             log.warning("the tools of %s could not be listed", item.path, exc_info=error)

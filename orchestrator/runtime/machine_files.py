@@ -110,6 +110,11 @@ class NoFiles:
         raise FileNotFoundError(2, "No such file or directory", str(path))
 
 
+async def sent_image(content: bytes) -> str:
+    """An image as a data URL; raises `ValueError` for what cannot be sent, `TimeoutError` after a time."""
+    return await _read(lambda: fitting_data_url(content))
+
+
 async def _read(work: Callable[[], T]) -> T:
     async with asyncio.timeout(PATIENCE_S):
         return await in_git_thread(work)

@@ -153,6 +153,14 @@ class Folders(Protocol):
         """The instructions for a folder that the model has not been told, read from the snapshot's tree."""
         ...
 
+    async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
+        """Files of a portable folder as it was recorded last, by their paths in it.
+
+        A text says why a file was not read: it has more than `most` bytes, for example. Raises `OSError` with
+        a text for people where none can be read.
+        """
+        ...
+
     async def release(self, session: SessionId, claim: Claim) -> None:
         """Lets go of the folder: nothing of this claim touches it when this returns."""
         ...
@@ -199,6 +207,9 @@ class NoFolders:
 
     async def instructions(self, state: State, folder: str) -> str | None:
         return None
+
+    async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
+        raise OSError(NOT_SERVED)
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         return None

@@ -56,9 +56,9 @@ def data_url(path: Path, hidden: Iterable[Path] = (), below: Path | None = None)
     return _url(kind_of(content), content)
 
 
-def fitting_data_url(path: Path, hidden: Iterable[Path] = ()) -> str:
-    """The same of an image that a person hands in: scaled to what a model can use."""
-    content = _content(path, hidden)
+def fitting_data_url(image: Path | bytes, hidden: Iterable[Path] = ()) -> str:
+    """The same of an image that a person hands in, a file or its content: scaled to what a model can use."""
+    content = _content(image, hidden) if isinstance(image, Path) else image
     kind = kind_of(content)
     width, height = dimensions(kind, content)
     if max(width, height) <= SENT_EDGE and len(content) <= SENT_BYTES:

@@ -14,12 +14,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import os
-import posixpath
 import re
 import signal
 import tempfile
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import IO, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -30,13 +29,21 @@ from orchestrator.config_keys import FOLDER_SETUP
 from orchestrator.core import commands as c
 from orchestrator.core.calls import MergeWork
 from orchestrator.core.facts import WorkspaceSaved
+from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import PortableFolder
 from orchestrator.core.state import State
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.outcomes import Bounds, FolderError, FolderSnapshot, Place, Taken, Unchanged
-from orchestrator.instructions.project import ProjectDocs
+from orchestrator.folders.outcomes import (
+    Bounds,
+    FolderError,
+    FolderSnapshot,
+    Place,
+    ReadFile,
+    Taken,
+    Unchanged,
+)
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.object_store import ArchiveUnavailable
@@ -97,6 +104,7 @@ class MachineFolders:
         """Snapshots under way, also those that nobody waits for any more."""
         self._deadlines = Deadlines(boottime, config.trust_s)
         self._hosts = HostFolders(config, packs, now_ms, self._deadlines)
+        self._reading = asyncio.Semaphore(MOST_READING)
 
     @property
     def machine(self) -> str:
@@ -454,19 +462,66 @@ class MachineFolders:
     # ── reading ───────────────────────────────────────────────────────────────────────────────
 
     async def instructions(self, state: State, folder: str) -> str | None:
-        if (docs := self._config.docs) is None:
+        docs, portable = self._config.docs, state.facts.portable
+        if docs is None or portable is None or state.workspace.snapshot is None:
             return None
-        mine = (held for held in self._held.values() if held.copy.session == state.facts.session_id)
-        keeper = next((held.keeper for held in mine if str(held.stored) == state.workspace.snapshot), None)
-        return await instructions_of(state, folder, docs, self._packs, keeper)
+        inner = portable.within(state.facts.tree_id, folder)
+        told = [portable.within(state.facts.tree_id, other) for other in state.told_folders]
+        known = {name for other in told if other is not None for name in _around(other)}
+        folders = [name for name in _around(inner) if name not in known] if inner is not None else []
+        paths = [f"{name}/{file}" if name else file for name in folders for file in docs.names]
+        if not paths or not docs.most_bytes:
+            return None
+        async with self._recorded(state) as recorded:
+            files = await recorded.read(paths, INSTRUCTIONS_BYTES)
+        contents = {file.path: file.content for file in files if file.content is not None}
+        return docs.of_contents(folders, contents)
+
+    async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
+        async with self._recorded(state) as recorded:
+            files = await recorded.read(paths, most)
+        return {file.path: file.why if file.content is None else file.content for file in files}
+
+    @asynccontextmanager
+    async def _recorded(self, state: State) -> AsyncIterator[_Recorded]:
+        """The session's folder as it was recorded last; everything raises `OSError`, with words for people.
+
+        Read by the keeper of the session's copy, if there is one; else from the store's packs.
+        """
+        portable = state.facts.portable
+        assert portable is not None
+        if state.workspace.snapshot is None:
+            raise OSError(EMPTY if portable.source is None else NOT_CLONED)
+        try:
+            async with asyncio.timeout(READ_S):
+                if (held := self._here(state)) is not None:
+                    yield held
+                else:
+                    async with self._reading, _from_store(state, self._packs) as recorded:
+                        yield recorded
+        except TimeoutError:
+            raise OSError(LATE) from None
+        except (FolderError, BrokenPack, ArchiveUnavailable) as error:
+            raise OSError(str(error)) from error
+
+    def _here(self, state: State) -> _Recorded | None:
+        """The folder under a claim of this machine, if that has it as the log says."""
+        known = state.workspace
+        for held in self._held.values():
+            if held.copy.session != state.facts.session_id:
+                continue
+            for here, wanted in ((held.standing, known.standing), (held.stored, known.snapshot)):
+                if here is not None and wanted is not None and str(here) == str(wanted):
+                    return _Recorded(held.keeper, here)
+        return None
 
 
 async def _own_setup(held: Held, portable: PortableFolder) -> str:
     """The warning about a set-up of the repository's own, which nobody has read; empty without one."""
     if portable.setup is not None or held.standing is None:
         return ""
-    found = await held.keeper.read_tree(held.standing, (FOLDER_SETUP,))
-    return NOT_RUN if found else ""
+    (found,) = await held.keeper.read_files(held.standing, (FOLDER_SETUP,), INSTRUCTIONS_BYTES)
+    return NOT_RUN if found.content is not None else ""
 
 
 async def _ended(keeper: Keeper) -> None:
@@ -478,64 +533,59 @@ async def _ended(keeper: Keeper) -> None:
 
 
 # ── reading ───────────────────────────────────────────────────────────────────────────────────────
-# Instructions of a portable folder, read from a snapshot: the folder itself may not be here.
+# Files of a portable folder, read from a snapshot: the folder itself may not be here.
 
 
 READ_S = 10.0
 """The time for it: a step of the session waits."""
+MOST_READING = 2
+"""Folders that are read from the store at once: their packs come to this machine, and may be large."""
+INSTRUCTIONS_BYTES = 1 << 20
+"""Bytes of a file of instructions; a larger one is passed over."""
+EMPTY = "the session's folder is empty so far: nothing was recorded in it yet"
+NOT_CLONED = (
+    "the session's folder has no content yet: a worker clones its repository when the agent first runs a "
+    "command or writes a file. Send it again after that, or ask the agent to look at the file itself"
+)
+LATE = (
+    f"the files of the session's folder were not read within {READ_S:g} s: its store is slow, or its packs "
+    "are large. Send it again while the agent works there, or ask the agent to look at the file itself"
+)
 
 
-async def instructions_of(
-    state: State, folder: str, docs: ProjectDocs, packs: Packs, keeper: Keeper | None
-) -> str | None:
-    """The instructions of a folder and those around it that the model has not been told.
+@record
+class _Recorded:
+    """A snapshot of a folder, and a keeper that reads it from its copy, or from these packs."""
 
-    Read by the keeper of the session's copy, if there is one; else from the store's packs. Raises `OSError`.
-    """
-    portable, snapshot = state.facts.portable, state.workspace.snapshot
-    if portable is None or snapshot is None or not docs.most_bytes:
-        return None
-    top = portable.path(state.facts.tree_id)
-    told = {name for other in state.told_folders for name in _within(top, other)}
-    folders = [name for name in _within(top, folder) if name not in told]
-    paths = [f"{name}/{file}" if name else file for name in folders for file in docs.names]
-    if not paths:
-        return None
-    try:
-        async with asyncio.timeout(READ_S):
-            if keeper is not None:
-                contents = await keeper.read_tree(FolderSnapshot(snapshot), paths)
-            else:
-                contents = await _from_store(state, FolderSnapshot(snapshot), paths, packs)
-    except (FolderError, BrokenPack, ArchiveUnavailable) as error:
-        raise OSError(str(error)) from error
-    return docs.of_contents(folders, contents)
+    keeper: Keeper
+    snapshot: FolderSnapshot
+    packs: Sequence[Path] = ()
+
+    async def read(self, paths: Sequence[str], most: int) -> tuple[ReadFile, ...]:
+        return await self.keeper.read_files(self.snapshot, paths, most, self.packs)
 
 
-async def _from_store(
-    state: State, snapshot: FolderSnapshot, paths: Sequence[str], packs: Packs
-) -> Mapping[str, bytes]:
+@asynccontextmanager
+async def _from_store(state: State, packs: Packs) -> AsyncIterator[_Recorded]:
+    snapshot = state.workspace.snapshot
+    assert snapshot is not None
     with tempfile.TemporaryDirectory(prefix="dendro-read-") as folder:
         files = []
         for number, pack in enumerate(state.workspace.packs):
             files.append(Path(folder, f"{number}.pack"))
             await packs.fetch(PackName.of(pack.name, state.facts.tree_id), files[-1], pack.bytes)
         place = Place(Path(folder, "folder"), Path(folder, "objects"))
-        deadline = boottime() + READ_S
-        keeper = await Keeper.start(place, Bounds(seconds=READ_S), deadline)
+        keeper = await Keeper.start(place, Bounds(seconds=READ_S), boottime() + READ_S)
         try:
-            return await keeper.read_tree(snapshot, paths, files)
+            yield _Recorded(keeper, FolderSnapshot(snapshot), files)
         finally:
             with suppress(FolderError):
                 await keeper.end()
 
 
-def _within(top: str, folder: str) -> list[str]:
-    """The folders of a snapshot from its top down to one of them, by their paths in it; none of others."""
-    named = posixpath.normpath(folder)
-    if named != top and not named.startswith(f"{top}/"):
-        return []
-    parts = [part for part in named[len(top) :].split("/") if part]
+def _around(folder: str) -> list[str]:
+    """The folders of a snapshot from its top down to one of them, by their paths in it."""
+    parts = folder.split("/") if folder else []
     return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
 
 

@@ -21,7 +21,17 @@ import pytest
 
 from orchestrator.folders.keeper import _BOOT, _PACKAGE_ROOT, Keeper
 from orchestrator.folders.keeper_wire import frame
-from orchestrator.folders.outcomes import Bounds, FolderError, Place, Taken, Unchanged
+from orchestrator.folders.outcomes import (
+    Bounds,
+    Cut,
+    FolderError,
+    Found,
+    Place,
+    ReadFile,
+    Search,
+    Taken,
+    Unchanged,
+)
 from tests.folders.workshop import AT_MS, Bench, content_of
 
 _PATIENCE_S = 20.0
@@ -72,10 +82,12 @@ async def test_keeper_takes_makes_merges_and_compares_as_a_copy_does(bench: Benc
         assert second.names == ("M a",)
         difference = await keeper.diff(first.snapshot, second.snapshot)
         assert "-1\n+one\n" in difference.text
-        found = await keeper.read_tree(second.snapshot, ["a", "b/c", "b", "none"])
-        assert found == {"a": b"one\n2\n3\n4\n", "b/c": b"2\n"}
+        files = await keeper.read_files(second.snapshot, ["a", "b/c", "b", "none"], 100)
+        assert [file.content for file in files] == [b"one\n2\n3\n4\n", b"2\n", None, None]
+        found = await keeper.find_files(second.snapshot, Search(("b", "."), "c", 4, 1, 9, 100))
+        assert found == Found((ReadFile("b/c", b"2\n"),), (Cut(".", "entries"),))
         with pytest.raises(FolderError, match="a request of"):
-            await keeper.read_tree(second.snapshot, ["x" * 2_000_000])
+            await keeper.read_files(second.snapshot, ["x" * 2_000_000], 100)
         packs = [first.pack, second.pack]
         async with kept(_place(bench.root / "other")) as other:
             made = await other.make(packs[:1], first.snapshot)

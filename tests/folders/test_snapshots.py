@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.build import clock_ns, remove
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place, Taken, Unchanged
+from orchestrator.folders.outcomes import (
+    Bounds,
+    Counts,
+    Cut,
+    FolderError,
+    FolderSnapshot,
+    Place,
+    Search,
+    Taken,
+    Unchanged,
+)
 from orchestrator.folders.packs import PackWriter
 from orchestrator.folders.scan import Scan
 from orchestrator.folders.stat_cache import UNSURE, NewObjects
@@ -254,11 +264,19 @@ def test_file_over_the_bound_is_left_out_and_named_once(tmp_path: Path) -> None:
 
 
 def test_files_are_read_from_a_snapshot_up_to_a_bound(bench: Bench) -> None:
-    large: dict[str | bytes, Content] = {f"{n}": bytes((n,)) * (1 << 20) for n in range(18)}
-    bench.write({**large, "over": b"x" * ((1 << 20) + 1), "link": "0"})
+    large: dict[str | bytes, Content] = {f"{n}": bytes((n,)) * (2 << 20) for n in range(21)}
+    bench.write({**large, "over": b"x" * ((2 << 20) + 1), "small": b"s", "a/b": b""})
     bench.born()
-    found = bench.copy.read_tree(bench.at, [*map(str, range(18)), "over", "none", "0/1", "", "../0"])
-    assert found == {f"{n}": bytes((n,)) * (1 << 20) for n in range(16)}
+    paths = [*map(str, range(21)), "small", "over", "none", "0/1", "", "../0", "a"]
+    found = bench.copy.read_files(bench.at, paths, 2 << 20)
+    assert [file.path for file in found] == paths
+    read = {f"{n}": bytes((n,)) * (2 << 20) for n in range(20)}
+    assert {file.path: file.content for file in found if file.content is not None} == read
+    why = {file.path: file.why for file in found if file.content is None}
+    assert "more than 41,943,040 bytes, the most at once" in why["20"]
+    assert why["over"] == "it has 2,097,153 bytes, and at most 2,097,152 are read"
+    assert why[""] == why["a"] == "it is a folder"
+    assert all("not among the files of the folder" in why[path] for path in ("none", "0/1", "../0"))
 
 
 def test_files_are_read_from_a_snapshot_by_links_that_stay_in_it(bench: Bench) -> None:
@@ -269,7 +287,40 @@ def test_files_are_read_from_a_snapshot_by_links_that_stay_in_it(bench: Bench) -
     })  # fmt: skip
     bench.born()
     paths = ["AGENTS.md", "a/AGENTS.md", "b/AGENTS.md", "round", "gone", "folder", "CLAUDE.md/x"]
-    assert bench.copy.read_tree(bench.at, paths) == dict.fromkeys(paths[:3], b"Be kind.")
+    found = bench.copy.read_files(bench.at, paths, 100)
+    assert [file.content for file in found] == [b"Be kind."] * 3 + [None] * 4
+
+
+def test_files_of_one_name_are_found_below_folders_also_by_links_that_stay_in_the_snapshot(
+    bench: Bench,
+) -> None:
+    bench.write({
+        "s/b/F": b"b", "s/a/F": b"a", "s/a/deep/F": b"deep", "s/in": "../shared", "shared/F": b"shared",
+        "s/round": "../s", "s/file": b"", "s/folder/F/x": b"", "s/gone/F": "none", "s/large/F": b"xxxxxxx",
+        "t": "s/a", "other/F": b"no",
+    })  # fmt: skip
+    bench.born()
+    found = bench.copy.find_files(bench.at, Search(("s", "t", "none", "s/file"), "F", 1, 100, 100, 6))
+    assert {file.path: file.content for file in found.files} == {
+        "s/a/F": b"a", "s/b/F": b"b", "s/folder/F": None, "s/gone/F": None, "s/in/F": b"shared",
+        "s/large/F": None, "t/F": b"a", "t/deep/F": b"deep",
+    }  # fmt: skip
+    assert [file.path for file in found.files][:3] == ["s/a/F", "s/b/F", "s/folder/F"]
+    assert {file.path: file.why for file in found.files}["s/folder/F"] == "it is a folder"
+    assert not found.cut
+
+
+def test_search_without_end_stops_at_its_bounds(bench: Bench) -> None:
+    bench.write({"s/round": ".", "s/also": ".", "s/F": b"", **{f"t/{n}/F": b"" for n in range(5)}})
+    bench.born()
+    endless = bench.copy.find_files(bench.at, Search(("s", "t"), "F", 50, 1_000, 10_000, 6))
+    assert endless.cut == (Cut("s", "entries"),)
+    assert len(endless.files) == 334 + 5, "each folder has its own entries"
+    many = bench.copy.find_files(bench.at, Search(("t", "s"), "F", 4, 100, 3, 6))
+    assert ([file.path for file in many.files], many.cut) == (
+        ["t/0/F", "t/1/F", "t/2/F"],
+        (Cut("t", "files"),),
+    )
 
 
 def test_pack_that_decays_on_this_machine_is_noticed(bench: Bench) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from orchestrator.broker.records import Claim
 from orchestrator.core.calls import MergeWork
@@ -44,6 +44,8 @@ class ScriptedFolders(NoFolders):
         """The place where it waits before it tells what stopped calls have changed."""
         self.tried = asyncio.Event()
         """Set when the store was tried without success."""
+        self.files: dict[str, bytes] = {}
+        """The files that people may name."""
         self._last: SnapshotId | None = None
         self._written = 0
         self._changes = 0
@@ -115,6 +117,10 @@ class ScriptedFolders(NoFolders):
 
     async def instructions(self, state: State, folder: str) -> str | None:
         return "from the snapshot"
+
+    async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
+        self.asked.append(f"read {' '.join(paths)}")
+        return {path: self.files.get(path, "it is not there") for path in paths}
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         self.asked.append("release")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -12,7 +13,11 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.core.ids import SessionId
+from orchestrator.core import commands as c
+from orchestrator.core.decide.draft import Note
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.settings import PortableFolder, SessionFacts
+from orchestrator.core.state import State
 from orchestrator.gateways.client import Client
 from orchestrator.instructions.skills import Instructions
 from orchestrator.mcp.server_records import OfferedTool, ServerTool, named
@@ -22,16 +27,19 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.mcp import Tool
 from orchestrator.protocol.submission import Submission
 from orchestrator.runtime import machine_files
+from orchestrator.runtime.arrivals import with_files
 from orchestrator.runtime.machine_files import NoFiles
 from orchestrator.runtime.runner import Ended
 from orchestrator.tools.mcp_tools import McpToolbox
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate, lost
+from tests.runtime.folders import ScriptedFolders
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
 
 PROMPT = CustomPrompt(name="a", path="/p/a.md", content="Do it.")
 PICTURE = "data:image/png;base64,iVBORw0KGgo="
+PIXEL = b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR\0\0\0\1\0\0\0\1\x08\2\0\0\0"
 
 
 @dataclass
@@ -379,6 +387,50 @@ async def test_image_behind_several_folders_is_read_from_the_last_one(
     await harness.submit(session, items({"type": "local_image", "path": "relative.png"}))
     await harness.run(session)
     assert ("image", str(tmp_path / "relative.png")) in shelf.asked
+
+
+async def test_images_in_a_portable_folder_are_read_at_once_from_what_was_recorded_of_it(
+    harness: Harness, shelf: Shelf
+) -> None:
+    folders = ScriptedFolders()
+    folders.files = {"a.png": PIXEL, "b/b.png": PIXEL, "text.png": b"hello"}
+    harness.ports = replace(harness.ports, folders=folders)
+    session = await harness.session(portable=PortableFolder("/workspaces", "repo"))
+    top = f"/workspaces/{session}/repo"
+
+    def images(*paths: str) -> ops.UserInput:
+        return items(*({"type": "local_image", "path": path} for path in paths))
+
+    out = f"{top}/../other.png"
+    await harness.submit(session, images(f"{top}/a.png", out, f"{top}/c/../b/./b.png", f"{top}/a.png"))
+    assert await harness.run(session) is Ended.PARKED
+    assert [asked for asked in folders.asked if asked.startswith("read")] == ["read a.png b/b.png"]
+    assert shelf.asked == [("image", out)]
+    url = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
+    sent = [
+        part["image_url"]
+        for item in harness.models.prompts[0].input
+        for part in item.get("content", ())
+        if part["type"] == "input_image"
+    ]
+    assert sent == [url, PICTURE, url, url]
+    for path, why in (("gone.png", "it is not there"), ("text.png", "it is no PNG, JPEG, GIF or WebP image")):
+        await harness.submit(session, images(f"{top}/a.png", f"{top}/{path}"))
+        assert await harness.run(session) is Ended.PARKED
+        told = (await answers(harness, session, "error"))[-1]["message"]
+        assert f"items[1]: the image {top}/{path} cannot be used: {why}" in told
+    assert len(harness.models.prompts) == 1
+
+
+async def test_worker_that_makes_no_folders_says_so_of_an_image_in_one(
+    harness: Harness, shelf: Shelf
+) -> None:
+    state = State(facts=SessionFacts(tree_id=TreeId("t"), portable=PortableFolder("/workspaces", "repo")))
+    op = items({"type": "local_image", "path": "a.png"})
+    command = c.Submitted(SubmissionId("u1"), op)
+    note = await with_files(harness.ports, state, command, lambda _: "/workspaces/t/repo")
+    assert isinstance(note, Note)
+    assert "cannot be used: this worker makes no folders" in str(note)
 
 
 PICTURED = {"type": "local_image", "path": "relative.png"}

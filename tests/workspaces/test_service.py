@@ -26,6 +26,7 @@ from orchestrator.core.state import SessionExtras
 from orchestrator.folders.outcomes import FolderError
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.object_store import Objects
+from orchestrator.workspaces import service
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.folders.workshop import git
@@ -554,6 +555,90 @@ async def test_instructions_that_the_store_does_not_give_are_an_error_in_words(
     state = replace(session.state, extras=SessionExtras(told_folders=("/elsewhere",)))
     with pytest.raises(OSError, match="restore it from a backup"):
         await first.folders.instructions(state, f"{first.root}/{ROOT}/work")
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_files_that_a_person_names_are_read_from_the_folder_as_it_was_recorded_last(
+    machine: NewMachine, held: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").mkdir()
+    (first.folder / "a/new").write_text("new")
+    (first.folder / "link").symlink_to("a/new")
+    (first.folder / "large").write_text("x" * 101)
+    await session.changed(first, claim)
+    (first.folder / "a/new").write_text("not recorded yet")
+    if not held:
+        await first.folders.release(SessionId(ROOT), claim)
+    fetched: list[object] = []
+    fetch = Packs.fetch
+
+    async def counted(self: Packs, name: PackName, target: Path, most: int) -> None:
+        fetched.append(name)
+        await fetch(self, name, target, most)
+
+    monkeypatch.setattr(Packs, "fetch", counted)
+    found = await first.folders.read(session.state, ["a/new", "link", "large", "a", "gone"], 100)
+    assert (found["a/new"], found["link"]) == (b"new", b"new")
+    assert found["large"] == "it has 101 bytes, and at most 100 are read"
+    assert found["a"] == "it is a folder"
+    assert "what the folder ignores is not recorded" in str(found["gone"])
+    assert len(fetched) == (0 if held else len(session.state.workspace.packs))
+
+
+async def test_files_of_unsaved_changes_are_read_where_they_are(machine: NewMachine, tmp_path: Path) -> None:
+    first = machine(store_s=0.1)
+    session = Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("saved")
+    await session.changed(first, claim)
+    (tmp_path / "store").rename(tmp_path / "away")
+    (tmp_path / "store").write_text("no folder")
+    (first.folder / "a").write_text("unsaved")
+    assert isinstance(await session.changed(first, claim), FolderUnsaved)
+    assert await first.folders.read(session.state, ["a"], 100) == {"a": b"unsaved"}
+    (tmp_path / "store").unlink()
+    (tmp_path / "away").rename(tmp_path / "store")
+    assert await machine("m2").folders.read(session.state, ["a"], 100) == {"a": b"saved"}
+
+
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [
+        ({"git": "https://git.example/app.git"}, "a worker clones its repository when the agent first runs"),
+        (None, "the session's folder is empty so far"),
+    ],
+)
+async def test_nothing_is_read_of_a_folder_without_content_and_a_person_is_told_so(
+    machine: NewMachine, source: dict[str, str] | None, why: str
+) -> None:
+    with pytest.raises(OSError, match=why):
+        await machine().folders.read(Session(source=source).state, ["a"], 100)
+
+
+async def test_files_of_a_store_that_does_not_answer_in_time_are_an_error_in_words(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    await first.folders.release(SessionId(ROOT), claim)
+
+    async def never(*_: object) -> None:
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(Packs, "fetch", never)
+    monkeypatch.setattr(service, "READ_S", 0.01)
+    with pytest.raises(OSError, match="were not read within"):
+        await first.folders.read(session.state, ["a"], 100)
+    # It left no place taken.
+    for _ in range(service.MOST_READING):
+        with pytest.raises(OSError, match="were not read within"):
+            await first.folders.read(session.state, ["a"], 100)
+    monkeypatch.undo()
+    assert set(await first.folders.read(session.state, ["a"], 100)) == {"a"}
 
 
 async def test_full_disk_leaves_the_folder_unsaved_and_lets_no_further_call_begin(
