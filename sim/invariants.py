@@ -483,9 +483,10 @@ RULES = {
         (
             "The step that takes a submission answers it under its own id; an answer to a request decides it,"
             " is sent on, or is told what was decided of that very call, and by whom, unless it says the same"
-            " again, and one that fits no question decides nothing; a decision is told at the root, but for"
-            " one of a root without agents; what interrupts stops what runs, and reaches all agents below"
-            " where it is for a tree, and settings that an input brings are set."
+            " again, and one that fits no question decides nothing; one that was sent on decides at its"
+            " agent, or the root is told, unless it says what was decided last; a decision is told at the"
+            " root, but for one of a root without agents; what interrupts stops what runs, and reaches all"
+            " agents below where it is for a tree, and settings that an input brings are set."
         ),
         Case("an answer to a request was taken from a queue"),
     ),

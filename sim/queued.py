@@ -43,6 +43,8 @@ class Waiting:
     """The call or the turn that it answers, or the name that it gives."""
     letter: str
     """The kind of a message; empty if it is none."""
+    mail: Mapping[str, Any]
+    """A message as it is; empty if it is none."""
     said: Mapping[str, Any]
     """The op of a submission; empty if it is none."""
     client: str
@@ -102,6 +104,7 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         agent_id=said["op"].get("agent_id") if said else None,
         about=_about(said["op"]) if said else "",
         letter=str(message.get("kind", "")),
+        mail=message,
         said=said["op"] if said else {},
         client=entry.client if said else "",
         label=str(message.get("label") or "") if message.get("kind") == "message" else "",

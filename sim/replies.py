@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from orchestrator.core.calls.ask import digest_of
 from orchestrator.core.entries import DENDRO, EVENT_MSG, Entry
 from sim.queued import Waiting
 
@@ -71,6 +72,8 @@ class Replies:
         """Agents that are to be told of an interrupt by the step that is read, and its id."""
         self._to_tell: list[tuple[str, int, str, str]] = []
         """Tree, agent, decision and whose it was: the step that is read tells of these at the root."""
+        self._late_at_root: list[tuple[str, str, str]] = []
+        """Tree, submission and agent: the step that is read answers these with an error at the root."""
 
     def went_back(self) -> None:
         """Forgets how sessions stood: their logs are read anew."""
@@ -117,6 +120,8 @@ class Replies:
             self._broken(session, f"input {one.id} for a turn by its id is answered by {sorted(kinds)}")
         elif one.op in ("override_turn_context", "user_input", "user_turn") and "error" not in kinds:
             self._settings(session, before, one, entries)
+        if one.letter == "answer" and "id" in one.mail:
+            self._sent_on(seen, one.mail, entries)
         of_tree = (one.op == "interrupt" and one.said.get("tree")) or one.letter == "interrupt"
         if of_tree and "error" not in kinds:
             self._passed_on += [
@@ -150,6 +155,10 @@ class Replies:
             if (tree, agent, decision, who) not in told:
                 seen = f"agent {agent}: {decision} by {who or 'nobody'} is told to nobody at the root"
                 self._broken(tree, seen)
+        late, self._late_at_root = self._late_at_root, []
+        for tree, id, receiver in late:
+            if id not in self._watch.surfaced.errors(tree):
+                self._broken(tree, f"{receiver} decides nothing by {id}, and the root is not told")
 
     def _runs(self, seen: Seen) -> str:
         task = seen.grammar.task
@@ -186,6 +195,23 @@ class Replies:
             same = [fact for fact in earlier if not isinstance(said, str) or fact["decision"] == said]
             if not same:
                 self._broken(session, f"{one.op} {one.id} about {about} is met with silence")
+
+    def _sent_on(self, seen: Seen, mail: Mapping[str, Any], entries: Sequence[Entry]) -> None:
+        """An answer that the root has sent on decides, says what was decided last, or is an error there."""
+        meant = mail["call_id"], mail["turn"]
+        of_it = [fact for fact in _answers(seen.entries) if (fact["call_id"], fact["turn"]) == meant]
+        if any(fact in of_it for fact in _answers(entries)):
+            return
+        response = mail.get("response")
+        digest = "" if response is None else digest_of(response)
+        said = mail["decision"], digest
+        # Two secret answers are never the same, as far as logs tell.
+        again = (
+            "secret" not in mail and of_it and (of_it[-1]["decision"], of_it[-1].get("digest", "")) == said
+        )
+        if not again:
+            agent = f"agent {seen.state.facts.agent_id}"
+            self._late_at_root.append((seen.tree, mail["id"], agent))
 
     def _late(self, session: str, seen: Seen, error: str) -> None:
         """An answer that comes too late is told the decision on that very call, and whose it was."""

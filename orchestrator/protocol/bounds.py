@@ -205,11 +205,11 @@ def _check_text(name: str, value: str) -> int:
 
 def _check_object(name: str, value: dict[str, Any]) -> int:
     _check_length(name, value)
-    weight = _NODE_BYTES + sum(map(len, value))
+    weight = _NODE_BYTES
     for key, inner in value.items():
         try:
             _check_text("name", key)
-            weight += _checked(name, inner)
+            weight += len(key.encode()) + _checked(name, inner)
         except _Beyond as beyond:
             raise beyond.under(f"[{key[:40]!r}]") from None
     return weight

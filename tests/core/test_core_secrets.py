@@ -197,6 +197,16 @@ def test_secret_that_comes_too_late_goes_at_once() -> None:
     assert dropped(arrives(child, RESPONSE)) == ("n1",)
 
 
+def test_second_secret_that_was_sent_on_is_told_who_answered_be_it_the_same() -> None:
+    tree, (child,) = a_family()
+    child_asks(child)
+    arrives(child, RESPONSE)
+    seen = arrives(child, RESPONSE)
+    assert dropped(seen) == ("n1",)
+    late = [fact.message["message"] for fact in tree.log if fact.message["type"] == "error"]
+    assert late == ["c1 of agent 1 was already decided: answered, by ann"]
+
+
 # ── the texts and their places ────────────────────────────────────────────────────────────────
 
 

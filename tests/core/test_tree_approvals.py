@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from orchestrator.core import commands as c
-from orchestrator.core.calls import Phase
+from orchestrator.core.calls import Mcp, Phase, QuestionWork, UserInputWork
 from orchestrator.core.calls.approval_policy import Segment, StrictRule, prefix_key
 from orchestrator.core.decide.call import MOST_NAMED
 from orchestrator.protocol.ids import CallId
-from tests.core.driver import a_command, exec_end, op, sandboxed, text
+from orchestrator.protocol.ops import Op
+from tests.core.driver import Seen, a_command, a_patch, exec_end, op, sandboxed, text
 from tests.core.tree_driver import Agent, TreeDriver, a_family, answers
 
 
@@ -272,3 +275,85 @@ def test_late_answer_is_held_against_the_last_decision_of_a_call_that_was_asked_
             told = [entry.payload["message"] for entry in seen.entries if entry.payload["type"] == "error"]
             said = f"c1 of agent 1 was already decided: {chosen[-1]}, by person {count - 1}"
             assert told == ([] if decision == chosen[-1] else [said])
+
+
+def errors(seen: Seen) -> list[str]:
+    """The errors that a session's client is told by a step."""
+    return [message["message"] for _, message in seen.events if message["type"] == "error"]
+
+
+def said(name: str, *ways: Mapping[str, Any]) -> tuple[Op, ...]:
+    """Answers of one op to the request `c1`."""
+    return tuple(op(name, id="c1", **way) for way in ways)
+
+
+DECIDED = tuple({"decision": one} for one in ("approved", "approved_for_session", "denied", "abort"))
+WORDS = ("here", "there", "here, there")
+ANSWERED: Mapping[str, tuple[str, Any, tuple[Op, ...]]] = {
+    "command": (
+        "shell",
+        a_command("rm", "-rf", "x", dangerous=True),
+        said("exec_approval", *DECIDED),
+    ),
+    "patch": (
+        "apply_patch",
+        a_patch("/etc/x", outside=("/etc/x",)),
+        said("patch_approval", *DECIDED),
+    ),
+    "question": (
+        "ask_user_question",
+        QuestionWork(({"question": "Where?", "header": "Where", "options": [], "multiSelect": False},)),
+        said(
+            "resolve_ask_user_question",
+            *({"response": {"type": "answered", "answers": {"Where": words}}} for words in WORDS),
+            {"response": {"type": "cancelled"}},
+        ),
+    ),
+    "user_input": (
+        "request_user_input",
+        UserInputWork(({"id": "place", "header": "Where", "question": "Where?", "isOther": True},)),
+        said(
+            "user_input_answer",
+            *({"response": {"answers": {"place": {"answers": words.split(", ")}}}} for words in WORDS),
+            {"response": {"answers": {}}},
+        ),
+    ),
+    "elicitation": (
+        "mcp__files__wipe",
+        Mcp("files", "wipe", {}, "/repo", read_only=False),
+        tuple(
+            op("resolve_elicitation", server_name="files", request_id="c1", decision=decision)
+            for decision in ("accept", "decline", "cancel")
+        ),
+    ),
+}
+"""Per kind of a request: the tool that asks, its work, and answers of which no two say the same."""
+
+
+@pytest.mark.parametrize("ways", list(itertools.product(["at the agent", "at the root"], repeat=2)))
+@pytest.mark.parametrize("kind", ANSWERED)
+def test_answer_that_crosses_another_one_is_told_who_decided_where_it_says_something_else(
+    kind: str, ways: tuple[str, str]
+) -> None:
+    """At the root both were given before the agent had the first."""
+    tool, work, answered = ANSWERED[kind]
+    for first, second in itertools.product(answered, repeat=2):
+        tree, (child,) = a_family()
+        child.asks_for("call" if kind == "elicitation" else "c1", name=tool)
+        child.assessed("call" if kind == "elicitation" else "c1", work)
+        if kind == "elicitation":
+            child.happens(c.Elicited("call", "c1", "files", "May I?"))
+        open_then = (c.PendingBelow(child.id, child.sid, CallId("c1"), child.task.id, None, kind),)
+        told = []
+        for way, answer, who in zip(ways, (first, second), ("ann", "bob"), strict=True):
+            if way == "at the root":
+                told += errors(tree.root.submit(answer, below=open_then, who=who))
+            else:
+                tree.settle()
+                told += errors(child.submit(answer, who=who))
+        tree.settle()
+        told += [fact.message["message"] for fact in tree.log if fact.message["type"] == "error"]
+        counts = child.state.answers[-1]
+        name = "c1 of agent 1" if ways[1] == "at the root" else "c1"
+        late = f"{name} was already decided: {counts.decision}, by ann"
+        assert (told, counts.who) == ([late] if first != second else [], "ann"), (first, second)

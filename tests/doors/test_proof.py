@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -22,6 +22,7 @@ from orchestrator.rollouts.verify import Report
 from tests.doors.peer import Peer, connected, served
 from tests.doors.test_app_server_threads import NOBODY, talked
 from tests.doors.test_app_server_turns import HELLO, ports_of, said, working
+from tests.doors.test_fleet_methods import agent, does, held, tree
 from tests.rollouts import bundles as b
 from tests.runtime.harness import Harness
 
@@ -37,6 +38,8 @@ class Verifier:
     unchecked: str = ""
     error: Exception | None = None
     asked: list[str] = field(default_factory=list)
+    meanwhile: Callable[[], Awaitable[object]] | None = None
+    """Done once, when the logs have been read and nothing was told of them."""
 
     async def verify(self, tree: TreeId) -> tuple[Sequence[SessionHead], Sequence[Report]]:
         self.asked.append(tree)
@@ -49,6 +52,9 @@ class Verifier:
                    self.findings, unchecked=self.unchecked, session=head.session)
             for head in heads
         ]  # fmt: skip
+        if self.meanwhile is not None:
+            does, self.meanwhile = self.meanwhile, None
+            await does()
         return heads, [*reports, Report(f"tree {tree}", 3, b"", ("in no chain",), ())]
 
 
@@ -103,6 +109,40 @@ async def test_tree_is_verified_again_when_a_log_of_it_has_grown_and_not_before(
     assert again["sessions"][0]["of"] > first["sessions"][0]["of"]
     await peer.call("tree/verify", {"treeId": other})
     assert verifier.asked == [thread, other, thread]
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("grows", ["root", "agent", "root and a new agent", "another tree"])
+async def test_tree_of_which_a_log_grew_while_it_was_verified_is_verified_again(
+    peer: Peer, harness: Harness, verifier: Verifier, grows: str, *, full: bool
+) -> None:
+    """Nobody who asks then is told that what came meanwhile is verified."""
+    broker = harness.broker
+    root, other = await tree(broker), await held(broker, await tree(broker))
+    own = await held(broker, root)
+    child, said = agent(own, 1)
+    at = await does(broker, own, own, status="running", children=(child,), summary=said)
+    of_child = await held(broker, child.session)
+
+    async def meanwhile() -> None:
+        if grows == "another tree":
+            await does(broker, other, other, status="running")
+        elif grows == "agent":
+            await does(broker, of_child, of_child, status="running")
+        else:
+            born, told = agent(own, 2)
+            more = {"children": (born,), "summary": told} if grows == "root and a new agent" else {}
+            await does(broker, at, own, status="running", **more)
+
+    verifier.meanwhile = meanwhile
+    first = await peer.call("tree/verify", {"treeId": root, "full": full})
+    assert len(first["sessions"]) == 2
+    for _ in range(2):
+        again = await peer.call("tree/verify", {"treeId": root})
+        grown = sum(row["of"] for row in again["sessions"]) - sum(row["of"] for row in first["sessions"])
+        assert (grown > 0) is (grows != "another tree")
+        assert len(again["sessions"]) == (3 if grows == "root and a new agent" else 2)
+    assert len(verifier.asked) == (1 if grows == "another tree" else 2)
 
 
 async def test_tree_that_is_not_there_or_cannot_be_read_is_told_so(

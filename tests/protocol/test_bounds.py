@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, get_args
 
 import orjson
@@ -125,6 +126,41 @@ def test_folders_to_write_are_bounded_by_number_and_in_all() -> None:
     long = refused(roots(*(f"/{n:04}" + "r" * 4_000 for n in range(10))))
     assert long.startswith("op.sandbox_policy.writable_roots: at most 32,768 bytes in all")
     assert parse_submission(orjson.dumps({"id": "a", "op": roots(*(f"/r{n}" for n in range(128)))}))
+
+
+LISTED: Mapping[str, Callable[[list[str]], dict[str, Any]]] = {
+    "writable_roots": lambda texts: {
+        "type": "override_turn_context",
+        "sandbox_policy": {"mode": "workspace-write", "writable_roots": texts},
+    },
+    "cwds": lambda texts: {"type": "list_skills", "cwds": texts},
+    "submission_ids": lambda texts: {"type": "reorder_queue", "submission_ids": texts},
+}
+"""Operations with each of the lists that is bounded in all."""
+WIDE = ("x", "é", "語", "😀")
+"""Characters of one to four bytes."""
+
+
+@pytest.mark.parametrize("letter", WIDE)
+@pytest.mark.parametrize("name", bounds.TOGETHER)
+def test_lists_are_bounded_in_all_by_bytes_whatever_letters_they_have(name: str, letter: str) -> None:
+    most, each = bounds.TOGETHER[name], 1_024 if name == "submission_ids" else 4_096
+    wide, rest = divmod(each - 8, len(letter.encode()))
+    texts = [f"{n:08}{'x' * rest}{letter * wide}" for n in range(most // each)]
+    parse_submission(orjson.dumps({"id": "a", "op": LISTED[name](texts)}))
+    complaint = refused(LISTED[name]([*texts, "x"]))
+    assert complaint.endswith(f"{name}: at most {most:,} bytes in all, these are {most + 1:,}")
+
+
+@pytest.mark.parametrize("letter", WIDE)
+def test_names_of_answers_weigh_their_bytes_whatever_letters_they_have(letter: str) -> None:
+    def answered(count: int) -> dict[str, Any]:
+        names = [letter * (4_000 // len(letter.encode())) + f"{n}" for n in range(count)]
+        answers = {name: {"answers": ["y"]} for name in names}
+        return {"type": "user_input_answer", "id": "t", "response": {"answers": answers}}
+
+    parse_submission(orjson.dumps({"id": "a", "op": answered(30)}))
+    assert refused(answered(33)).startswith("op: too many parts: beside its texts at most 131,072 bytes")
 
 
 def test_the_error_of_an_overlong_id_does_not_repeat_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, get_args
@@ -340,6 +341,7 @@ def test_words_of_a_surface_are_kept_whole_up_to_the_bound_and_cut_beyond_it(len
         ({}, " violet ", "violet"),
         ({"several": True}, "2, 1", "red, blue"),
         ({"several": True}, "violet, blue,, RED", "red, blue, violet"),
+        ({"several": True}, "1, plain words, with a comma", "red, plain words, with a comma"),
         ({"secret": True}, "1", "red"),
         ({"secret": True, "options": ()}, " key ", " key "),
         ({"options": ()}, " key ", "key"),
@@ -348,6 +350,16 @@ def test_words_of_a_surface_are_kept_whole_up_to_the_bound_and_cut_beyond_it(len
 def test_typed_line_is_the_answer_that_it_means(more: dict[str, Any], line: str, text: str) -> None:
     given: dict[str, Any] = {"options": (Option("red", ""), Option("blue", "")), **more}
     assert Question("Colour", "Colour", "Which?", **given).texts(line) == [text]
+
+
+def test_of_several_choices_none_is_lost_in_whatever_order_they_are_typed() -> None:
+    question = Question("Colour", "Colour", "Which?", (Option("red", ""), Option("blue", "")), several=True)
+    pieces = ("1", "BLUE", "plain words", "with a comma")
+    for count in range(1, len(pieces) + 1):
+        for typed in itertools.permutations(pieces, count):
+            own = [piece for piece in typed if piece in pieces[2:]]
+            chosen = [label for piece, label in (("1", "red"), ("BLUE", "blue")) if piece in typed]
+            assert question.texts(" , ".join(typed)) == [", ".join(chosen + own)], typed
 
 
 def test_answer_names_the_agent_at_the_root_and_not_in_its_own_session() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any, cast
 
@@ -19,6 +21,7 @@ from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.commands import bash
+from orchestrator.tools.exec.supervisor import SupervisorLost
 from orchestrator.tools.tool_context import CallSite, ToolConfig
 from orchestrator.tools.toolbox import Toolbox, built_in
 from tests.commit_seed import examples
@@ -147,26 +150,56 @@ async def test_program_that_a_session_may_have_written_is_named_where_it_would_l
     assert "which commands of the session" not in str(confined.judged(asks, frozenset()))
 
 
+class Untried:
+    """A supervisor that is asked, and starts nothing."""
+
+    async def run(self, *_: Any) -> Any:
+        raise SupervisorLost("let through")
+
+
+def put(places: Collection[Path]) -> None:
+    for place in places:
+        place.write_text("#!/bin/sh\n")
+        place.chmod(0o755)
+
+
 @pytest.mark.parametrize("name", ["shell", "exec_command"])
 async def test_program_that_came_into_path_while_a_person_thought_does_not_leave_the_sandbox(
     tmp_path: Path, name: str
 ) -> None:
-    bin = tmp_path / ".venv/bin"
-    bin.mkdir(parents=True)
-    config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": f"{bin}:/usr/bin:/bin"})
-    toolbox = Toolbox(built_in(config, cast(Any, None)))
+    """However many the request has named before: another one that is found by then is not run."""
+    bins = [tmp_path / ".venv/bin", tmp_path / "node_modules/.bin"]
+    for bin in bins:
+        bin.mkdir(parents=True)
+    config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": f"{bins[0]}:{bins[1]}:/usr/bin:/bin"})
+    toolbox = Toolbox(built_in(config, cast(Any, Untried())))
     policy = {"mode": "workspace-write", "exclude_slash_tmp": True}
     given = TurnSettings(str(tmp_path), "on-request", policy, "gpt-5")
     state = State(task=Task(SubmissionId("u1"), "user", given))
     state = replace(state, facts=replace(state.facts, unified_exec=name == "exec_command"))
     there = CallSite("c", state, lambda _: None)
-    words = {"cmd": "git fetch"} if name == "exec_command" else {"command": ["git", "fetch"]}
-    call = asked(name, {**words, "with_escalated_permissions": True})
-    found = await toolbox.assess(call, there)
-    assert isinstance(found, Exec)
-    assert found.planted == ()
-    (bin / "git").write_text("#!/bin/sh\n")
-    (bin / "git").chmod(0o755)
-    finished = await toolbox.run(replace(call, work=found.work(sandboxed=False)), there)
-    assert str(finished.output).startswith("not run: since it was decided")
-    assert f"{bin}/git came up" in str(finished.output)
+    script = "git fetch && make"
+    said = {"cmd": script} if name == "exec_command" else {"command": ["bash", "-lc", script]}
+    call = asked(name, {**said, "with_escalated_permissions": True})
+    places = [bin / program for bin in bins for program in ("git", "make")]
+
+    def found(there: Collection[Path]) -> list[str]:
+        first = (next((bin / name for bin in bins if bin / name in there), None) for name in ("git", "make"))
+        return [str(path) for path in first if path is not None]
+
+    some = [there for count in range(5) for there in itertools.combinations(places, count)]
+    for before in some:
+        put(before)
+        request = await toolbox.assess(call, there)
+        assert isinstance(request, Exec)
+        assert list(request.planted) == found(before)
+        for path in before:
+            path.unlink()
+        for after in some:
+            put(after)
+            finished = await toolbox.run(replace(call, work=request.work(sandboxed=False)), there)
+            new = [path for path in found(after) if path not in request.planted]
+            told = f"outside of the sandbox, {', '.join(new)} came up" if new else "let through"
+            assert told in str(finished.output), (before, after)
+            for path in after:
+                path.unlink()

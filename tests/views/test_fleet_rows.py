@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.fleet_feed import FleetChanges
 from orchestrator.broker.records import Labels, SessionHead, Spend, TreeAccount, Unserved
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.views import fleet
@@ -41,6 +42,7 @@ class Redis:
         self.unserved_ = Unserved()
         self.costs: dict[str, int] = {}
         self.read: dict[tuple[str, SessionId], int] = {}
+        self.roots: dict[SessionId, SessionHead] = {}
         self.requests = self.claims = self.logs = self.trees = self
 
     async def askers(self) -> dict[SessionId, int]:
@@ -63,6 +65,9 @@ class Redis:
 
     async def read_rollout(self, *_: Any) -> tuple[()]:
         return ()
+
+    async def heads(self, sessions: Sequence[SessionId]) -> list[SessionHead]:
+        return [self.roots[one] for one in sessions]
 
     async def recount(self, tree: TreeId) -> str:
         return ""
@@ -212,6 +217,48 @@ async def test_each_person_has_their_own_unread_trees_and_each_is_looked_at_anew
     found._keep(root(1, ended_seq=9))
     await found._mark({id_of(1), id_of(2)})
     assert [await found.unread(person) for person in people] == [{id_of(1)}] * 3
+
+
+class Feed:
+    """A feed that tells of these sessions, as they are."""
+
+    def __init__(self, *heads: SessionHead, told: bool) -> None:
+        self.heads, self.told = heads, told
+
+    async def changes(self, timeout_s: float) -> FleetChanges:
+        return FleetChanges(self.heads, told=self.told)
+
+
+@pytest.mark.parametrize("named", [(1,), (2,), (1, 2), (11,), (2, 11), (1, 11), (31,), (1, 31)])
+@pytest.mark.parametrize("what", ["read by one", "read by all", "request", "nothing"])
+async def test_tree_of_which_something_is_told_is_shown_anew_though_no_head_has_it(
+    what: str, named: tuple[int, ...]
+) -> None:
+    """A mark of what a person has read, or a request, is in no session's hash; no list has the third tree."""
+    redis = Redis(*((id_of(agent), id_of(agent // 10)) for agent in (11, 12, 31)))
+    roots = {id_of(number): root(number, ended_seq=5) for number in (1, 2, 3)}
+    roots[id_of(3)] = replace(roots[id_of(3)], labels=Labels(ephemeral=True))
+    redis.roots = roots
+    found = fleet_of(redis, roots[id_of(1)], roots[id_of(2)])
+    people = ("ann", "ben", "eve")
+    for person in people:
+        assert await found.unread(person) == {id_of(1), id_of(2)}
+    agents = {
+        number: replace(root(number, ended_seq=5), tree=TreeId(id_of(number // 10))) for number in (11, 31)
+    }
+    agents = {number: replace(one, agent_id=AgentId(1)) for number, one in agents.items()}
+    heads = [agents.get(number) or roots[id_of(number)] for number in named]
+    readers = {"read by one": people[:1], "read by all": people}.get(what, ())
+    redis.read = {(f"read:{person}", id_of(number)): 5 for person in readers for number in (1, 2)}
+    redis.asking = {id_of(1): 1, id_of(2): 1} if what == "request" else {}
+    found._feed, found._anew = cast(Any, Feed(*heads, told=True)), False
+    meant = {id_of(number if number < 10 else number // 10) for number in named} - {id_of(3)}
+    assert await found.follow(0.0) == frozenset(meant)
+    for person in people:
+        for row in await found.rows(sorted(meant), person):
+            assert (row.unread, row.requests) == (person not in readers, int(what == "request"))
+    found._feed = cast(Any, Feed(*heads, told=False))
+    assert await found.follow(0.0) == frozenset(), "nothing has changed, and nobody said so"
 
 
 @pytest.mark.parametrize(

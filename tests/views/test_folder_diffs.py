@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -228,6 +229,31 @@ async def test_agents_are_joined_behind_those_that_they_merge_into_without_those
     # Before that entry's time the agent had its first snapshot, and nothing was to be joined.
     assert (await logs.changes(diffs(), FAMILY, 1_500)).joined.files == ()
     assert len(work.branches) == 1
+
+
+@pytest.mark.parametrize("at", [None, 2, 3, 4, 5])
+async def test_last_merge_of_each_agent_up_to_that_moment_counts_however_many_there_were(
+    work: Work, at: int | None
+) -> None:
+    """By the nearest agent above that has merged it; others are merged before, between and behind."""
+    work.go.set()
+    by_root = [some for count in range(4) for some in itertools.product((1, 2, 3), repeat=count)]
+    by_one = [some for count in range(3) for some in itertools.product((3, 9), repeat=count)]
+    for root, one in itertools.product(by_root, by_one):
+        logs = Logs(
+            root=[begun(0), saved(4), *(merged(agent, 10 + n) for n, agent in enumerate(root))],
+            one=[begun(0), saved(1), *(merged(agent, 20 + n) for n, agent in enumerate(one))],
+            two=[begun(0), saved(2)],
+            low=[begun(0), saved(3)],
+        )
+        work.branches.clear()
+        found = await logs.changes(diffs(), FAMILY, None if at is None else 1_000 * at)
+        assert [one and one.agent_id for one in found.agents] == [0, 1, 2, 3]
+        until = 9 if at is None else at - 2
+        by_first = {agent: f"s{10 + n}" for n, agent in enumerate(root[:until])}
+        by_second = {agent: f"s{20 + n}" for n, agent in enumerate(one[:until])}
+        wanted = [None, by_first.get(1), by_first.get(2), by_second.get(3, by_first.get(3))]
+        assert [branch.merged for branch in work.branches[0]] == wanted, (root, one)
 
 
 async def test_folder_of_the_root_that_no_log_has_is_told_as_none(work: Work) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import itertools
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
 import orjson
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.broker.errors import Unavailable
 from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.window import feeds
 from orchestrator.gateways.window.feeds import Shared, Topic, Update
 from orchestrator.gateways.window.stream import GAP_S, PACE_S, StateChannel
 
@@ -112,3 +116,50 @@ async def test_windows_that_come_at_any_time_show_what_there_is_as_soon_as_they_
         assert all((window.rows, window.beside) == (board.rows, board.beside) for window in windows)
     finally:
         await shared.close()
+
+
+SOME = [{}, {"a": 1}, {"b": 2}, {"a": 1, "b": 2}]
+
+
+@dataclass
+class Failing:
+    """A feed that tells what there is, and fails when it is to; it is read anew then."""
+
+    times: Iterator[dict[str, int]]
+    fault: type[Exception]
+    told: asyncio.Event = field(default_factory=asyncio.Event)
+    fails: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def feed(self, ports: Ports, namespace: str, named: str) -> AsyncIterator[Update]:
+        yield update((next(self.times), set(), True, None))
+        self.told.set()
+        await self.fails.wait()
+        self.fails.clear()
+        raise self.fault
+
+
+@pytest.mark.parametrize("fault", [Unavailable, ValueError])
+async def test_window_that_comes_when_a_feed_began_anew_is_shown_what_there_is_since(
+    fault: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As are those that were there: what went while the feed could not be read is shown to none."""
+    monkeypatch.setattr(feeds, "RETRY_S", 0.0)
+    for times in itertools.product(SOME, repeat=3):
+        failing = Failing(iter(times), fault)
+        topic, windows = Topic(failing.feed), []
+        shared = Shared(lambda failing=failing: failing.feed(cast(Any, None), "", ""))  # type: ignore[misc]
+        try:
+            for count, there in enumerate(times):
+                for before in (True, False):
+                    windows.append(Window(StateChannel("board", topic, cast(Any, None), lambda: None)))
+                    shared.join(windows[-1].channel)
+                    if before:
+                        if count:
+                            failing.fails.set()
+                        await failing.told.wait()
+                        failing.told.clear()
+                for window in windows:
+                    window.reads(count * 100.0)
+                    assert {key: row["value"] for key, row in window.rows.items()} == there, times
+        finally:
+            await shared.close()
