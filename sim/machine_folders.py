@@ -33,6 +33,7 @@ from orchestrator.folders import copy as folder_copy
 from orchestrator.folders import stat_cache as folder_take
 from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.outcomes import Bounds, Place
+from orchestrator.instructions.skills import RecordedSkills
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.workspaces import copies, host_folders
 from orchestrator.workspaces.claimed_folder import Held
@@ -162,6 +163,9 @@ class SimFolders(MachineFolders):
     async def instructions(self, state: State, folder: str) -> str | None:
         assert state.workspace.snapshot is not None, "a folder that nobody has made holds no instructions"
         return RULES
+
+    async def skills(self, state: State, folder: str) -> RecordedSkills:
+        return RecordedSkills()
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         self._folders.let_go.add(claim.claim_id)

@@ -258,13 +258,6 @@ class PortableFolder:
         """The folder's path, on every machine."""
         return f"{self.root.rstrip('/')}/{tree}/{self.name}"
 
-    def within(self, tree: TreeId, path: str) -> str | None:
-        """The path in the folder that an absolute one leads to, "" for the folder; None if it leads out."""
-        top, named = self.path(tree), posixpath.normpath(path)
-        if named == top:
-            return ""
-        return named.removeprefix(f"{top}/") if named.startswith(f"{top}/") else None
-
 
 read_portable, _write_portable = reader_of(PortableFolder), writer_of(PortableFolder)
 
@@ -385,6 +378,18 @@ class SessionFacts:
         plain["behalf"] = sender_wire(self.behalf)
         plain |= {name: "" for name in FACTS_EMPTY if plain[name] is None}
         return {name: value for name, value in plain.items() if value != USUAL_FACTS.get(name, _STATED)}
+
+    def within(self, path: str) -> str | None:
+        """The path in the portable folder that an absolute one leads to, "" for the folder.
+
+        None without such a folder, and for what lies elsewhere.
+        """
+        if self.portable is None:
+            return None
+        top, named = self.portable.path(self.tree_id), posixpath.normpath(path)
+        if named == top:
+            return ""
+        return named.removeprefix(f"{top}/") if named.startswith(f"{top}/") else None
 
     @property
     def is_root(self) -> bool:

@@ -261,8 +261,7 @@ class Keeper:
         try:
             rows, cut = answer["value"]
             files = tuple(
-                outcomes.ReadFile(str(path), _bytes(text, most), str(why)[:_MOST_WHY])
-                for path, text, why in rows
+                outcomes.ReadFile(str(path), _bytes(text, most), _plain(why)) for path, text, why in rows
             )
             cuts = (outcomes.Cut(str(at), "files" if bound == "files" else "entries") for at, bound in cut)
             return outcomes.Found(files, tuple(cuts))
@@ -407,6 +406,10 @@ class Keeper:
         except subprocess.TimeoutExpired:
             self._kill()
             await asyncio.to_thread(self._process.wait)
+
+
+def _plain(why: object) -> str:
+    return str(why)[:_MOST_WHY].encode("utf-8", "backslashreplace").decode()
 
 
 def _bytes(text: str | None, most: int) -> bytes | None:

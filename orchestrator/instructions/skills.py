@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import field
 from pathlib import Path
 from threading import Lock
-from typing import Any
+from typing import Any, Literal
 
 from orchestrator.core.frozen import record
+from orchestrator.folders.outcomes import Found, Search
 from orchestrator.instructions.project import ProjectDocs, from_root
 from orchestrator.protocol.catalog import SkillErrorInfo, SkillMetadata, SkillScope, SkillsListEntry
 from orchestrator.sandbox.trusted_files import read_regular
@@ -48,6 +50,16 @@ class Root:
 
 
 @record
+class RecordedSkills:
+    """The skills that lie in a portable folder as it was recorded last."""
+
+    skills: tuple[SkillMetadata, ...] = ()
+    errors: tuple[SkillErrorInfo, ...] = ()
+    texts: Mapping[str, str] = field(default_factory=dict)
+    """The files of the skills, by their paths."""
+
+
+@record
 class _Kept:
     """The skills of a working folder, and the modification times that they were found under."""
 
@@ -73,7 +85,8 @@ class Skills:
     def listed(self, cwd: str, *, anew: bool = False, top: str | None = None) -> SkillsListEntry:
         """The skills for a working folder, nearest first; `anew` looks at every file again.
 
-        `top` is the root of the folder's repository, where it is known.
+        With an empty `cwd`, those of the person and of the machine alone. `top` is the root of the folder's
+        repository, where it is known.
         """
         with self._lock:
             kept = self._kept.get(cwd)
@@ -95,8 +108,8 @@ class Skills:
             listed = self.listed(cwd, anew=True)
             skill = next((skill for skill in listed.skills if skill.path == path), None)
         if skill is None:
-            raise ValueError(f"{path} is no skill of {cwd}: `list_skills` names those that are")
-        root = next(root for root in self._roots(Path(cwd)) if Path(path).is_relative_to(root.path))
+            raise no_skill(path, cwd)
+        root = next(root for root in self._roots(cwd) if Path(path).is_relative_to(root.path))
         return skill, self._text(Path(path), root)
 
     def offer(self, cwd: str, known: Sequence[str] = (), top: str | None = None) -> str | None:
@@ -107,13 +120,14 @@ class Skills:
         told = {skill.path for other in known for skill in self.listed(other).skills}
         skills = [skill for skill in self.listed(cwd, top=top).skills if skill.path not in told]
         shown = [skill for skill in skills if not any(map(Path(skill.path).is_relative_to, self._hidden))]
-        lines = [f"- {skill.name}: {skill.description} (file: {skill.path})\n" for skill in shown]
-        return _cut(lines) if lines else None
+        return offered(shown)
 
     # ── finding ───────────────────────────────────────────────────────────────────────────────
 
-    def _roots(self, cwd: Path, known_top: str | None = None) -> Sequence[Root]:
-        inward = from_root(cwd, known_top)
+    def _roots(self, cwd: str, known_top: str | None = None) -> Sequence[Root]:
+        if not cwd:
+            return self._fixed
+        inward = from_root(Path(cwd), known_top)
         top = inward[0]
         named = [folder / name for folder in reversed(inward) for name in IN_REPOSITORY]
         fixed = {root.path for root in self._fixed}
@@ -121,44 +135,60 @@ class Skills:
 
     def _found(self, cwd: str, top: str | None) -> _Kept:
         folder = Path(cwd)
-        if not _is_folder(folder):
+        if cwd and not _is_folder(folder):
             error = SkillErrorInfo(path=cwd, message="no folder of this machine")
             return _Kept(SkillsListEntry(cwd=cwd, skills=(), errors=(error,)), ((folder, -1),))
         skills: list[SkillMetadata] = []
         errors: list[SkillErrorInfo] = []
-        roots = self._roots(folder, top)
+        roots = self._roots(cwd, top)
         times = [(root.path, _time(root.path)) for root in roots]
         for root in roots:
             for file in _files(root, MOST_FILES - len(skills) - len(errors), errors):
                 times.append((file, _time(file)))
                 try:
-                    skills.append(self._skill(file, root))
+                    skills.append(_skill(file, self._text(file, root), root.scope))
                 except (OSError, ValueError) as error:
                     errors.append(SkillErrorInfo(path=_shown(file), message=_message(error)))
         return _Kept(SkillsListEntry(cwd=cwd, skills=tuple(skills), errors=tuple(errors)), tuple(times))
-
-    def _skill(self, file: Path, root: Root) -> SkillMetadata:
-        values, _ = split(self._text(file, root))
-        if values is None:
-            raise ValueError("it has no front matter: its first line has to be `---`")
-        short = values.get("metadata.short-description", "")
-        return SkillMetadata(
-            name=_value(values.get("name"), "name", MOST_NAME),
-            description=_value(values.get("description"), "description", MOST_DESCRIPTION),
-            path=_path(file),
-            scope=root.scope,
-            short_description=_value(short, "short-description", MOST_DESCRIPTION) if short else None,
-        )
 
     def _text(self, file: Path, root: Root) -> str:
         hidden = self._hidden if root.scope is SkillScope.REPO else ()
         content = read_regular(file, MOST_BYTES + 1, hidden, root.within)
         if len(content) > MOST_BYTES:
             raise ValueError(f"it has more than {MOST_BYTES:,} bytes")
-        try:
-            return content.decode("utf-8")
-        except UnicodeDecodeError:
-            raise ValueError("it is not UTF-8") from None
+        return _decoded(content)
+
+
+def no_skill(path: str, cwd: str) -> ValueError:
+    """The error of a skill that is named and not listed."""
+    return ValueError(f"{path} is no skill of {cwd or 'this machine'}: `list_skills` names those that are")
+
+
+def offered(skills: Iterable[SkillMetadata]) -> str | None:
+    """The section that tells a model of skills; None if there are none."""
+    lines = [f"- {skill.name}: {skill.description} (file: {skill.path})\n" for skill in skills]
+    return _cut(lines) if lines else None
+
+
+def _skill(file: Path, text: str, scope: SkillScope) -> SkillMetadata:
+    values, _ = split(text)
+    if values is None:
+        raise ValueError("it has no front matter: its first line has to be `---`")
+    short = values.get("metadata.short-description", "")
+    return SkillMetadata(
+        name=_value(values.get("name"), "name", MOST_NAME),
+        description=_value(values.get("description"), "description", MOST_DESCRIPTION),
+        path=_path(file),
+        scope=scope,
+        short_description=_value(short, "short-description", MOST_DESCRIPTION) if short else None,
+    )
+
+
+def _decoded(content: bytes) -> str:
+    try:
+        return content.decode("utf-8")
+    except UnicodeDecodeError:
+        raise ValueError("it is not UTF-8") from None
 
 
 def _files(root: Root, most: int, errors: list[SkillErrorInfo]) -> Iterator[Path]:
@@ -171,12 +201,12 @@ def _files(root: Root, most: int, errors: list[SkillErrorInfo]) -> Iterator[Path
         looked += len(names)
         if SKILL_FILE in names:
             if found == most:
-                errors.append(_left_out(root, f"{MOST_FILES} skills are listed"))
+                errors.append(_left_out(root.path, "files"))
                 return
             found += 1
             yield folder / SKILL_FILE
         if cut:
-            errors.append(_left_out(root, f"{MOST_ENTRIES:,} files and folders were looked at"))
+            errors.append(_left_out(root.path, "entries"))
             return
         if depth < MOST_DEPTH:
             below = (folder / name for name in reversed(names))
@@ -195,8 +225,10 @@ def _names(folder: Path, most: int, within: Path) -> tuple[list[str], bool]:
     return sorted(names[:most]), len(names) > most
 
 
-def _left_out(root: Root, why: str) -> SkillErrorInfo:
-    return SkillErrorInfo(path=_shown(root.path), message=f"the rest was left out: {why}")
+def _left_out(folder: Path, bound: Literal["files", "entries"]) -> SkillErrorInfo:
+    counted = "skills are listed" if bound == "files" else "files and folders were looked at"
+    most = MOST_FILES if bound == "files" else MOST_ENTRIES
+    return SkillErrorInfo(path=_shown(folder), message=f"the rest was left out: {most:,} {counted}")
 
 
 def _is_folder(path: Path) -> bool:
@@ -212,6 +244,35 @@ def _time(path: Path) -> int:
         return path.stat().st_mtime_ns
     except (OSError, ValueError):
         return -1
+
+
+# ── portable folders ──────────────────────────────────────────────────────────────────────────────
+# A portable folder need not be on this machine: its skills are found in what was recorded of it.
+
+
+def search_of(folders: Sequence[str]) -> Search:
+    """The search for skills in these folders of a portable one, "" for itself, the nearest last."""
+    named = (f"{folder}/{name}".lstrip("/") for folder in reversed(folders) for name in IN_REPOSITORY)
+    return Search(tuple(named), SKILL_FILE, MOST_DEPTH, MOST_ENTRIES, MOST_FILES, MOST_BYTES)
+
+
+def recorded_skills(top: str, found: Found) -> RecordedSkills:
+    """The skills that such a search has found in the portable folder `top`."""
+    skills: list[SkillMetadata] = []
+    errors: list[SkillErrorInfo] = []
+    texts = {}
+    for file in found.files:
+        path = Path(top, file.path)
+        try:
+            if file.content is None:
+                raise ValueError(file.why)
+            text = _decoded(file.content)
+            skills.append(_skill(path, text, SkillScope.REPO))
+            texts[str(path)] = text
+        except ValueError as error:
+            errors.append(SkillErrorInfo(path=_shown(path), message=str(error)))
+    errors += (_left_out(Path(top, cut.folder), cut.bound) for cut in found.cut)
+    return RecordedSkills(tuple(skills), tuple(errors), texts)
 
 
 # ── texts ─────────────────────────────────────────────────────────────────────────────────────────

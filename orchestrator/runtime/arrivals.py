@@ -8,6 +8,7 @@ committed; only how far the SQ was read and decided.
 from __future__ import annotations
 
 import asyncio
+import posixpath
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from orchestrator.core.history import MAX_IMAGE_BYTES, Item, check_image_url
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.core.state import State
+from orchestrator.instructions.skills import RecordedSkills, no_skill
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (
     ImageInput,
@@ -390,6 +392,7 @@ class _Reader:
         self._images = [item.path for item in items if isinstance(item, LocalImageInput)]
         self._contents: Mapping[str, bytes | str] | None = None
         """Images in a portable folder, once they were read: all of them at once."""
+        self._recorded_skills: RecordedSkills | None = None
         self._skills = 0
         self._bytes = 0
 
@@ -411,7 +414,7 @@ class _Reader:
                 }
 
     async def _image(self, path: Path) -> Item:
-        within = self._within(str(path))
+        within = self._state.facts.within(str(path))
         if within is None:
             url = await self._library.image(path)
         else:
@@ -424,18 +427,13 @@ class _Reader:
     async def _recorded(self, path: str) -> bytes:
         """An image in the portable folder."""
         if self._contents is None:
-            named = (self._within(str(Path(self._folder, image))) for image in self._images)
+            named = (self._state.facts.within(str(Path(self._folder, image))) for image in self._images)
             paths = dict.fromkeys(path for path in named if path is not None)
             self._contents = await self._ports.folders.read(self._state, list(paths), MAX_IMAGE_BYTES)
         content = self._contents[path]
         if isinstance(content, str):
             raise ValueError(content)
         return content
-
-    def _within(self, path: str) -> str | None:
-        """The path in the session's portable folder; None without one, and for what lies elsewhere."""
-        facts = self._state.facts
-        return facts.portable.within(facts.tree_id, path) if facts.portable is not None else None
 
     async def _tools(self, item: MentionInput) -> list[str]:
         """The tools of the MCP server that an app stands for; none if there is no such server."""
@@ -455,8 +453,21 @@ class _Reader:
         if self._skills > MOST_SKILLS:
             raise ValueError(f"at most {MOST_SKILLS} skills can be named at once")
         path = str(Path(self._folder, item.path))
-        content = await self._library.skill(self._folder, path)
+        content = await self._skill_text(path)
         return {**written(SkillInput(name=item.name, path=path)), "content": content}
+
+    async def _skill_text(self, path: str) -> str:
+        facts = self._state.facts
+        if facts.within(self._folder) is None:
+            return await self._library.skill(self._folder, path)
+        if facts.within(path) is None:
+            return await self._library.skill("", path)
+        if self._recorded_skills is None:
+            self._recorded_skills = await self._ports.folders.skills(self._state, self._folder)
+        text = self._recorded_skills.texts.get(posixpath.normpath(path))
+        if text is None:
+            raise no_skill(path, self._folder)
+        return text
 
 
 def _named(item: Any, folder: str) -> str:

@@ -32,9 +32,10 @@ from orchestrator.core.registry import RegistryView, projected
 from orchestrator.core.settings import SessionFacts, TurnSettings, context_window
 from orchestrator.core.state import PendingLookUp, State
 from orchestrator.core.tree import ROOT
+from orchestrator.instructions.skills import RecordedSkills
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
-from orchestrator.protocol.catalog import HistoryEntry, ListedModel
+from orchestrator.protocol.catalog import HistoryEntry, ListedModel, SkillErrorInfo, SkillsListEntry
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import EventModel, JsonMapping
@@ -92,7 +93,7 @@ async def _answer(context: RunnerContext, asked: PendingLookUp, state: State) ->
             prompts = await context.ports.library.prompts()
             return ev.ListCustomPromptsResponse(custom_prompts=prompts)
         case ops.ListSkills():
-            return await _skills(context, op, state.settings.cwd)
+            return await _skills(context.ports, state, op)
         case ops.ListMcpTools():
             return ev.McpListToolsResponse(tools=await context.ports.tools.of_servers(state))
         case ops.ListModels():
@@ -136,15 +137,28 @@ def _models(known: ModelSettings, session: TurnSettings) -> tuple[ListedModel, .
     )
 
 
-async def _skills(context: RunnerContext, op: ops.ListSkills, cwd: str) -> Answer:
-    entries, listed = [], 0
+async def _skills(ports: Ports, state: State, op: ops.ListSkills) -> Answer:
+    cwd, entries, listed = state.settings.cwd, [], 0
     for asked in op.cwds or (cwd,):
-        entry = await context.ports.library.skills(str(Path(cwd, asked)), anew=op.force_reload)
+        entry = await _skills_of(ports, state, str(Path(cwd, asked)), anew=op.force_reload)
         listed += len(entry.skills) + len(entry.errors)
         if listed > MOST_LISTED:
             raise ValueError(f"the folders have more than {MOST_LISTED:,} skills together; name fewer")
         entries.append(entry.model_copy(update={"cwd": asked}))
     return ev.ListSkillsResponse(skills=tuple(entries))
+
+
+async def _skills_of(ports: Ports, state: State, folder: str, *, anew: bool) -> SkillsListEntry:
+    if state.facts.within(folder) is None:
+        return await ports.library.skills(folder, anew=anew)
+    beside = await ports.library.skills("", anew=anew)
+    try:
+        found = await ports.folders.skills(state, folder)
+    except OSError as error:
+        # Those of the person can be used meanwhile.
+        found = RecordedSkills(errors=(SkillErrorInfo(path=folder, message=str(error)),))
+    skills, errors = (*found.skills, *beside.skills), (*found.errors, *beside.errors)
+    return SkillsListEntry(cwd=folder, skills=skills, errors=errors)
 
 
 # ── earlier turns ─────────────────────────────────────────────────────────────────────────────────

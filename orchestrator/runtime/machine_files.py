@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from orchestrator.core.frozen import record
-from orchestrator.instructions.skills import Guide, Instructions, split
+from orchestrator.instructions.skills import Guide, Instructions, no_skill, split
 from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
 from orchestrator.runtime import log
 from orchestrator.sandbox.git import in_git_thread
@@ -49,7 +49,10 @@ class Library(Protocol):
         ...
 
     async def skills(self, folder: str, *, anew: bool) -> SkillsListEntry:
-        """The skills for a working folder; `anew` looks at every file again."""
+        """The skills for a working folder; `anew` looks at every file again.
+
+        With an empty `folder`, those of the person and of the machine alone; so below.
+        """
         ...
 
     async def skill(self, folder: str, path: str) -> str:
@@ -104,7 +107,7 @@ class NoFiles:
         return SkillsListEntry(cwd=folder, skills=())
 
     async def skill(self, folder: str, path: str) -> str:
-        raise ValueError(f"{path} is no skill of {folder}: `list_skills` names those that are")
+        raise no_skill(path, folder)
 
     async def image(self, path: Path) -> str:
         raise FileNotFoundError(2, "No such file or directory", str(path))

@@ -37,6 +37,7 @@ from orchestrator.core.facts import Claimed, WorkspaceSaved
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.state import Process, State
+from orchestrator.instructions.skills import RecordedSkills
 from orchestrator.model.canonical import CanonicalRequests, Conversations
 from orchestrator.model.model_client import HttpBudget
 from orchestrator.model.prompt import Item, ModelEvent, Prompt
@@ -161,6 +162,13 @@ class Folders(Protocol):
         """
         ...
 
+    async def skills(self, state: State, folder: str) -> RecordedSkills:
+        """The skills that a portable folder has for one of its folders, as it was recorded last.
+
+        Raises `OSError` with a text for people where they cannot be read.
+        """
+        ...
+
     async def release(self, session: SessionId, claim: Claim) -> None:
         """Lets go of the folder: nothing of this claim touches it when this returns."""
         ...
@@ -209,6 +217,9 @@ class NoFolders:
         return None
 
     async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
+        raise OSError(NOT_SERVED)
+
+    async def skills(self, state: State, folder: str) -> RecordedSkills:
         raise OSError(NOT_SERVED)
 
     async def release(self, session: SessionId, claim: Claim) -> None:

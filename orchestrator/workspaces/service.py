@@ -44,6 +44,7 @@ from orchestrator.folders.outcomes import (
     Taken,
     Unchanged,
 )
+from orchestrator.instructions.skills import RecordedSkills, recorded_skills, search_of
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.object_store import ArchiveUnavailable
@@ -465,8 +466,8 @@ class MachineFolders:
         docs, portable = self._config.docs, state.facts.portable
         if docs is None or portable is None or state.workspace.snapshot is None:
             return None
-        inner = portable.within(state.facts.tree_id, folder)
-        told = [portable.within(state.facts.tree_id, other) for other in state.told_folders]
+        inner = state.facts.within(folder)
+        told = [state.facts.within(other) for other in state.told_folders]
         known = {name for other in told if other is not None for name in _around(other)}
         folders = [name for name in _around(inner) if name not in known] if inner is not None else []
         paths = [f"{name}/{file}" if name else file for name in folders for file in docs.names]
@@ -481,6 +482,13 @@ class MachineFolders:
         async with self._recorded(state) as recorded:
             files = await recorded.read(paths, most)
         return {file.path: file.why if file.content is None else file.content for file in files}
+
+    async def skills(self, state: State, folder: str) -> RecordedSkills:
+        inner = state.facts.within(folder)
+        if inner is None:
+            return RecordedSkills()
+        async with self._recorded(state) as recorded:
+            return await recorded.skills(state, _around(inner))
 
     @asynccontextmanager
     async def _recorded(self, state: State) -> AsyncIterator[_Recorded]:
@@ -563,6 +571,12 @@ class _Recorded:
 
     async def read(self, paths: Sequence[str], most: int) -> tuple[ReadFile, ...]:
         return await self.keeper.read_files(self.snapshot, paths, most, self.packs)
+
+    async def skills(self, state: State, folders: Sequence[str]) -> RecordedSkills:
+        portable = state.facts.portable
+        assert portable is not None
+        found = await self.keeper.find_files(self.snapshot, search_of(folders), self.packs)
+        return await asyncio.to_thread(recorded_skills, portable.path(state.facts.tree_id), found)
 
 
 @asynccontextmanager

@@ -46,6 +46,20 @@ def test_nearest_folder_comes_first_then_the_person_then_the_machine(
     ]
 
 
+def test_without_a_folder_the_skills_of_the_person_and_of_the_machine_are_listed(
+    repository: Path, home: Path, tmp_path: Path, skills: Skills, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(repository)
+    other = write(repository / ".agents/skills", "other")
+    own = write(home / "skills", "own")
+    write(tmp_path / "etc", "admins")
+    entry = skills.listed("")
+    assert ([skill.name for skill in entry.skills], entry.errors) == (["own", "admins"], ())
+    assert skills.content("", str(own))[0].name == "own"
+    with pytest.raises(ValueError, match="is no skill of this machine: `list_skills`"):
+        skills.content("", str(other))
+
+
 def test_skills_around_a_folder_that_is_no_repository_are_not_its_own(tmp_path: Path, skills: Skills) -> None:
     write(tmp_path / "plain/.agents/skills", "around")
     (tmp_path / "plain/sub").mkdir()

@@ -18,6 +18,7 @@ from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.ids import SessionId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.state import State
+from orchestrator.instructions.skills import RecordedSkills
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.runtime.ports import NoFolders
 from tests.runtime.connections import Gate
@@ -46,6 +47,7 @@ class ScriptedFolders(NoFolders):
         """Set when the store was tried without success."""
         self.files: dict[str, bytes] = {}
         """The files that people may name."""
+        self.found = RecordedSkills()
         self._last: SnapshotId | None = None
         self._written = 0
         self._changes = 0
@@ -121,6 +123,10 @@ class ScriptedFolders(NoFolders):
     async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
         self.asked.append(f"read {' '.join(paths)}")
         return {path: self.files.get(path, "it is not there") for path in paths}
+
+    async def skills(self, state: State, folder: str) -> RecordedSkills:
+        self.asked.append(f"skills {folder}")
+        return self.found
 
     async def release(self, session: SessionId, claim: Claim) -> None:
         self.asked.append("release")

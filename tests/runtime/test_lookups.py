@@ -19,14 +19,14 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State
 from orchestrator.gateways.client import Client
-from orchestrator.instructions.skills import Instructions
+from orchestrator.instructions.skills import Instructions, RecordedSkills
 from orchestrator.mcp.server_records import OfferedTool, ServerTool, named
 from orchestrator.protocol import ops
-from orchestrator.protocol.catalog import CustomPrompt, SkillsListEntry
+from orchestrator.protocol.catalog import CustomPrompt, SkillMetadata, SkillScope, SkillsListEntry
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.mcp import Tool
 from orchestrator.protocol.submission import Submission
-from orchestrator.runtime import machine_files
+from orchestrator.runtime import lookups, machine_files
 from orchestrator.runtime.arrivals import with_files
 from orchestrator.runtime.machine_files import NoFiles
 from orchestrator.runtime.runner import Ended
@@ -420,6 +420,57 @@ async def test_images_in_a_portable_folder_are_read_at_once_from_what_was_record
         told = (await answers(harness, session, "error"))[-1]["message"]
         assert f"items[1]: the image {top}/{path} cannot be used: {why}" in told
     assert len(harness.models.prompts) == 1
+
+
+async def test_skills_of_a_portable_folder_are_listed_and_read_as_recorded_and_others_on_the_machine(
+    harness: Harness, shelf: Shelf
+) -> None:
+    folders = ScriptedFolders()
+    harness.ports = replace(harness.ports, folders=folders)
+    session = await harness.session(portable=PortableFolder("/workspaces", "repo"))
+    top = f"/workspaces/{session}/repo"
+    file = f"{top}/.agents/skills/x/SKILL.md"
+    skill = SkillMetadata(name="x", description="For x.", path=file, scope=SkillScope.REPO)
+    folders.found = RecordedSkills((skill,), (), {file: "Do x."})
+    shelf.found["/home/ann/own/SKILL.md"] = "Do it as I do."
+    await harness.submit(session, ops.OverrideTurnContext(cwd=f"{top}/a"))
+    await harness.submit(session, ops.ListSkills(), "l1")
+    await harness.submit(session, ops.ListSkills(cwds=(top, "/elsewhere")), "l2")
+    assert await harness.run(session) is Ended.PARKED
+    listed = {
+        entry["cwd"]: [each["name"] for each in entry["skills"]]
+        for answer in await answers(harness, session, "list_skills_response")
+        for entry in answer["skills"]
+    }
+    assert listed == {f"{top}/a": ["x"], top: ["x"], "/elsewhere": []}
+    assert {("skills", "", False), ("skills", "/elsewhere", False)} == set(shelf.asked)
+    shelf.asked.clear()
+    folders.asked.clear()
+    paths = ("../.agents/skills/x/SKILL.md", file, "/home/ann/own/SKILL.md")
+    named = [{"type": "skill", "name": "x", "path": path} for path in paths]
+    await harness.submit(session, items(*named))
+    assert await harness.run(session) is Ended.PARKED
+    sent = str(harness.models.prompts[0].input)
+    assert sent.count("Do x.") == 2
+    assert "Do it as I do." in sent
+    assert shelf.asked == [("skill", "", "/home/ann/own/SKILL.md")]
+    assert [asked for asked in folders.asked if asked.startswith("skills")] == [f"skills {top}/a"]
+    await harness.submit(session, items({"type": "skill", "name": "y", "path": f"{top}/y/SKILL.md"}))
+    assert await harness.run(session) is Ended.PARKED
+    told = (await answers(harness, session, "error"))[-1]["message"]
+    assert f"the skill y cannot be used: {top}/y/SKILL.md is no skill of {top}/a: `list_skills` names" in told
+
+
+async def test_skills_of_a_folder_that_cannot_be_read_are_an_error_beside_those_of_the_person(
+    harness: Harness, shelf: Shelf
+) -> None:
+    state = State(facts=SessionFacts(tree_id=TreeId("t"), portable=PortableFolder("/workspaces", "repo")))
+    state = replace(state, settings=replace(state.settings, cwd="/workspaces/t/repo"))
+    found: Any = await lookups._skills(harness.ports, state, ops.ListSkills())
+    (entry,) = found.skills
+    (error,) = entry.errors
+    assert (error.path, "this worker makes no folders" in error.message) == (state.settings.cwd, True)
+    assert shelf.asked == [("skills", "", False)]
 
 
 async def test_worker_that_makes_no_folders_says_so_of_an_image_in_one(

@@ -10,6 +10,9 @@ import pytest
 from orchestrator.sandbox.probe import probe
 from orchestrator.terminal.faults import ExitCode
 from tests.cli.machine import Machine, says
+from tests.cli.test_lookups import PNG, answer
+from tests.cli.test_mcp import proto, requests
+from tests.instructions.test_skills import write
 from tests.servers import start_redis
 
 pytestmark = pytest.mark.realredis
@@ -42,6 +45,46 @@ def test_program_at_proto_sees_a_portable_session_leave_the_folder_as_it_is(tmp_
     assert (person.folder / "a").read_text() == "1\n"
     assert "a" in diff
     assert "gone" in diff
+
+
+@pytest.mark.sandbox
+@pytest.mark.skipif(probe().bubblewrap is None, reason="bubblewrap does not work here")
+@pytest.mark.always
+def test_person_hands_in_images_and_skills_of_a_folder_that_no_worker_has_made(tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    with start_redis(tmp_path / "redis") as server:
+        person = Machine.at(tmp_path, server.url)
+        (person.folder / "shot.png").write_bytes(PNG)
+        write(person.folder / ".agents/skills", "release", "Cuts a release.", "Tag it.\n")
+        write(tmp_path / ".agents/skills", "mine")
+        with (
+            person.model(says("seen")) as user,
+            proto(user, *NEVER, front=("--portable",)) as client,
+        ):
+            session = client.until("session_configured")["msg"]["session_id"]
+            top = f"{tmp_path}/home/workspaces/{session}/workspace"
+            # What lies on the machine by now is not what the session has.
+            (person.folder / "shot.png").unlink()
+            (entry,) = answer(client, "l1", "list_skills_response", type="list_skills")["skills"]
+            assert not Path(top).exists() or not list(Path(top).iterdir())
+            paths = {skill["name"]: skill["path"] for skill in entry["skills"]}
+            assert paths == {
+                "release": f"{top}/.agents/skills/release/SKILL.md",
+                "mine": f"{tmp_path}/.agents/skills/mine/SKILL.md",
+            }
+            client.send("bad", type="user_input", items=[{"type": "local_image", "path": "gone.png"}])
+            skills = [{"type": "skill", "name": name, "path": path} for name, path in paths.items()]
+            image = {"type": "local_image", "path": "shot.png"}
+            client.send("u1", type="user_input", items=[image, *skills])
+            told = client.until("user_message")["msg"]
+            client.until("task_complete")
+            (asked,) = requests(user)
+    (error,) = client.all("error")
+    assert f"the image {top}/gone.png cannot be used: it is not among the files" in error["msg"]["message"]
+    assert told["local_images"] == [f"{top}/shot.png"]
+    assert "data:image/png;base64," in str(asked)
+    assert "Tag it." in str(asked)
+    assert "Do it." in str(asked)
 
 
 def test_person_who_asks_for_what_does_not_go_together_is_told_so(tmp_path: Path) -> None:

@@ -24,12 +24,16 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import FolderSetup
 from orchestrator.core.state import SessionExtras
 from orchestrator.folders.outcomes import FolderError
+from orchestrator.instructions import skills as skill_files
+from orchestrator.instructions.skills import RecordedSkills
+from orchestrator.protocol.catalog import SkillScope
 from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.object_store import Objects
 from orchestrator.workspaces import service
 from orchestrator.workspaces.copies import Copy
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.folders.workshop import git
+from tests.instructions.test_skills import write
 from tests.workspaces.machines import ROOT, NewMachine, Session, tree_of
 
 
@@ -614,8 +618,73 @@ async def test_files_of_unsaved_changes_are_read_where_they_are(machine: NewMach
 async def test_nothing_is_read_of_a_folder_without_content_and_a_person_is_told_so(
     machine: NewMachine, source: dict[str, str] | None, why: str
 ) -> None:
+    state, folders = Session(source=source).state, machine().folders
     with pytest.raises(OSError, match=why):
-        await machine().folders.read(Session(source=source).state, ["a"], 100)
+        await folders.read(state, ["a"], 100)
+    with pytest.raises(OSError, match=why):
+        await folders.skills(state, f"None/{ROOT}/work")
+
+
+@pytest.mark.parametrize("held", [True, False])
+async def test_skills_of_a_folder_are_found_in_what_was_recorded_of_it(
+    machine: NewMachine, held: bool
+) -> None:
+    first = machine()
+    session = Session(first.root)
+    claim = await session.made(first)
+    release = write(first.folder / ".agents/skills", "release", "Cuts a release.", "Tag it.\n")
+    write(first.folder / "a/.dendro/skills", "near")
+    write(first.folder / "other/.agents/skills", "elsewhere")
+    write(first.folder / "shared", "shared")
+    (first.folder / ".agents/skills/by-link").symlink_to("../../shared")
+    (first.folder / ".agents/skills/round").symlink_to(".")
+    bad = write(first.folder / ".agents/skills", "bad")
+    bad.write_text("no front matter")
+    hostile = write(first.folder / ".agents/skills", "hostile").parent
+    hostile.rename(hostile.with_name("\x1b[2J\udcff"))
+    await session.changed(first, claim)
+    release.write_text(release.read_text() + "not recorded yet")
+    top = f"{first.root}/{ROOT}/work"
+    if not held:
+        await first.folders.release(SessionId(ROOT), claim)
+    found = await first.folders.skills(session.state, f"{top}/a")
+    named = {skill.path: (skill.name, skill.scope) for skill in found.skills}
+    assert named[f"{top}/a/.dendro/skills/near/SKILL.md"] == ("near", SkillScope.REPO)
+    assert next(iter(found.skills)).name == "near", "the nearest comes first"
+    assert named[f"{top}/.agents/skills/by-link/shared/SKILL.md"] == ("shared", SkillScope.REPO)
+    assert {name for name, _ in named.values()} == {"near", "release", "shared"}
+    assert found.texts[f"{top}/.agents/skills/release/SKILL.md"].endswith("---\nTag it.\n")
+    assert found.texts.keys() == named.keys()
+    errors = {error.path: error.message for error in found.errors}
+    assert errors[f"{top}/.agents/skills/bad/SKILL.md"].startswith("it has no front matter")
+    shown = f"{top}/.agents/skills/\x1b[2J\\udcff/SKILL.md"
+    assert errors[shown] == "its path has characters that cannot be shown"
+    assert await first.folders.skills(session.state, "/etc") == RecordedSkills()
+
+
+async def test_folder_full_of_skills_is_looked_at_in_part(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = machine()
+    session = Session(first.root)
+    claim = await session.made(first)
+    for number in range(5):
+        write(first.folder / ".agents/skills", f"s{number}")
+    large = write(first.folder / ".agents/skills", "a")
+    large.write_text(large.read_text() + "x" * skill_files.MOST_BYTES)
+    await session.changed(first, claim)
+    monkeypatch.setattr(skill_files, "MOST_FILES", 3)
+    folder = f"{first.root}/{ROOT}/work"
+    found = await first.folders.skills(session.state, folder)
+    assert [skill.name for skill in found.skills] == ["s0", "s1"]
+    assert [error.message for error in found.errors] == [
+        "it has 65,581 bytes, and at most 65,536 are read",
+        "the rest was left out: 3 skills are listed",
+    ]
+    monkeypatch.setattr(skill_files, "MOST_ENTRIES", 3)
+    found = await first.folders.skills(session.state, folder)
+    assert found.errors[-1].path == f"{folder}/.agents/skills"
+    assert found.errors[-1].message == "the rest was left out: 3 files and folders were looked at"
 
 
 async def test_files_of_a_store_that_does_not_answer_in_time_are_an_error_in_words(
