@@ -34,11 +34,16 @@ class Workspace:
     """For people: why git knows no repository here, why commands may not write, instructions left out."""
 
 
-def look_at(cwd: Path, guide: Guide, ask: Callable[[Path], Repository] = repository) -> Workspace:
-    """Reads what there is; blocking, a few milliseconds. `ask` finds the repository."""
+def look_at(
+    cwd: Path, guide: Guide, ask: Callable[[Path], Repository] = repository, *, skills: bool = True
+) -> Workspace:
+    """Reads what there is; blocking, a few milliseconds. `ask` finds the repository.
+
+    Without `skills` the instructions tell nothing of those.
+    """
     found = ask(cwd)
     facts = {"commit_hash": found.commit, "branch": found.branch, "repository_url": found.origin}
-    told = guide.first(cwd, found.top)
+    told = guide.first(cwd, found.top, skills=skills)
     warnings = (*((found.fault,) if found.fault else ()), *told.warnings)
     return Workspace({name: value for name, value in facts.items() if value}, told.text, warnings)
 

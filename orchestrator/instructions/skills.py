@@ -112,15 +112,22 @@ class Skills:
         root = next(root for root in self._roots(cwd) if Path(path).is_relative_to(root.path))
         return skill, self._text(Path(path), root)
 
-    def offer(self, cwd: str, known: Sequence[str] = (), top: str | None = None) -> str | None:
+    def offer(
+        self,
+        cwd: str,
+        known: Sequence[str] = (),
+        top: str | None = None,
+        recorded: Sequence[SkillMetadata] = (),
+    ) -> str | None:
         """The section that tells a model of its skills, without those of the `known` folders; None if empty.
 
-        Skills in Dendro's own folder are left out: it is hidden from the model's commands.
+        Skills in Dendro's own folder are left out: it is hidden from the model's commands. Those that are
+        `recorded` in a portable folder come first.
         """
         told = {skill.path for other in known for skill in self.listed(other).skills}
         skills = [skill for skill in self.listed(cwd, top=top).skills if skill.path not in told]
         shown = [skill for skill in skills if not any(map(Path(skill.path).is_relative_to, self._hidden))]
-        return offered(shown)
+        return offered((*recorded, *shown))
 
     # ── finding ───────────────────────────────────────────────────────────────────────────────
 
@@ -403,15 +410,16 @@ class Guide:
     docs: ProjectDocs
     skills: Skills
 
-    def first(self, cwd: Path, top: str | None = None) -> Instructions:
+    def first(self, cwd: Path, top: str | None = None, *, skills: bool = True) -> Instructions:
         """The instructions of a new session: the person's own, the folder's, and its skills.
 
-        `top` is the root of the folder's repository, where it is known.
+        `top` is the root of the folder's repository, where it is known. Without `skills` nothing of those is
+        told: the session's own folder is another one.
         """
         warnings: list[str] = []
         docs = self.docs.of_folder(cwd, warnings.append, top=top)
-        skills = self.skills.offer(str(cwd), top=top)
-        return Instructions(_joined([self.docs.of_person(), docs, skills]), tuple(warnings))
+        offer = self.skills.offer(str(cwd), top=top) if skills else None
+        return Instructions(_joined([self.docs.of_person(), docs, offer]), tuple(warnings))
 
     def further(self, cwd: str, known: Sequence[str]) -> Instructions:
         """The instructions of a folder that a session comes to, without those of the `known` folders."""

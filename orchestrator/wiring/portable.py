@@ -28,9 +28,10 @@ from orchestrator.core.lines import without_sign_in
 from orchestrator.core.packs import Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder
 from orchestrator.core.state import State
-from orchestrator.folders.outcomes import FolderError, Place
+from orchestrator.folders.outcomes import FolderError, Found, Place
 from orchestrator.gateways.folder_facts import Workspace, look_at
 from orchestrator.gateways.fork import fork_at, to_fork
+from orchestrator.instructions.skills import recorded_skills, search_of
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.ops import WorkspaceSource
@@ -55,7 +56,7 @@ from orchestrator.workspaces.host_folders import (
     portable_folder,
 )
 from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys
-from orchestrator.workspaces.service import MachineFolders, check_source
+from orchestrator.workspaces.service import MachineFolders, check_source, folders_around
 from orchestrator.workspaces.stored_packs import BIRTH, BrokenPack, PackName, Packs
 
 
@@ -185,8 +186,10 @@ async def with_folder(commits: Commits, settings: Settings, birth: Birth, first:
     try:
         if first.top is not None:
             announced_ms = await commits.announce(SessionId(birth.facts.session_id))
-            folder = await _packed(settings, birth, first.top)
-            return replace(birth, announced_ms=announced_ms, folder=folder)
+            folder, found = await _packed(settings, birth, first.top, first.within)
+            offer = await in_git_thread(_offer, settings, birth, found)
+            told = "\n\n".join(text for text in (birth.user_instructions, offer) if text)
+            return replace(birth, announced_ms=announced_ms, folder=folder, user_instructions=told or None)
         if first.source is not None and first.source[0].workspace.snapshot is not None:
             announced_ms = await commits.announce(SessionId(birth.facts.session_id))
             folder = await _copied(settings, birth, first.source[0])
@@ -200,8 +203,11 @@ async def with_folder(commits: Commits, settings: Settings, birth: Birth, first:
         raise NoWorkspace(f"the store of workspaces (`upkeep.archive_url`): {error}") from error
 
 
-async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBegun:
-    """The first snapshot of a folder of this machine: what is there now, on its repository's commit."""
+async def _packed(settings: Settings, birth: Birth, top: Path, within: str) -> tuple[f.WorkspaceBegun, Found]:
+    """The first snapshot of a folder of this machine: what is there now, on its repository's commit.
+
+    And the files of skills in it, for its folder `within`.
+    """
     from orchestrator.folders.keeper import Keeper
 
     portable = birth.facts.portable
@@ -215,10 +221,20 @@ async def _packed(settings: Settings, birth: Birth, top: Path) -> f.WorkspaceBeg
             taken = await keeper.born(repository, commit, birth.at_ms)
             name = _pack_name(birth, taken.sha256)
             await pack_store(settings).put(name, taken.pack)
+            found = await keeper.find_files(taken.snapshot, search_of(folders_around(within)))
         finally:
             await keeper.end()
     pack = Pack(str(name), taken.sha256, taken.bytes, whole=True)
-    return f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,), told_omissions((), taken.omitted))
+    begun = f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,), told_omissions((), taken.omitted))
+    return begun, found
+
+
+def _offer(settings: Settings, birth: Birth, found: Found) -> str | None:
+    """The skills of a new session's folder, as it will have them, and those of the person."""
+    portable = birth.facts.portable
+    assert portable is not None
+    recorded = recorded_skills(portable.path(birth.facts.tree_id), found)
+    return guide(settings).skills.offer("", recorded=recorded.skills)
 
 
 async def _copied(settings: Settings, birth: Birth, source: State) -> f.WorkspaceBegun:
@@ -256,7 +272,8 @@ async def portable_birth(found: LogSource, wish: WorkspaceSource, settings: Sett
 def _looked_at(settings: Settings, top: Path | None, within: str) -> Workspace:
     """The words that the model is told at first; of a folder that is elsewhere, the person's own alone."""
     if top is not None:
-        return look_at(top / within, guide(settings))
+        # Its skills are told by the paths that they will have in the session's own folder.
+        return look_at(top / within, guide(settings), skills=False)
     return Workspace(instructions=guide(settings).docs.of_person())
 
 

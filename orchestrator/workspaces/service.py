@@ -44,7 +44,7 @@ from orchestrator.folders.outcomes import (
     Taken,
     Unchanged,
 )
-from orchestrator.instructions.skills import RecordedSkills, recorded_skills, search_of
+from orchestrator.instructions.skills import RecordedSkills, offered, recorded_skills, search_of
 from orchestrator.private_files import make_folder
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.object_store import ArchiveUnavailable
@@ -468,15 +468,17 @@ class MachineFolders:
             return None
         inner = state.facts.within(folder)
         told = [state.facts.within(other) for other in state.told_folders]
-        known = {name for other in told if other is not None for name in _around(other)}
-        folders = [name for name in _around(inner) if name not in known] if inner is not None else []
-        paths = [f"{name}/{file}" if name else file for name in folders for file in docs.names]
-        if not paths or not docs.most_bytes:
+        known = {name for other in told if other is not None for name in folders_around(other)}
+        folders = [name for name in folders_around(inner) if name not in known] if inner is not None else []
+        if not folders:
             return None
+        paths = [f"{name}/{file}" if name else file for name in folders for file in docs.names]
         async with self._recorded(state) as recorded:
-            files = await recorded.read(paths, INSTRUCTIONS_BYTES)
+            files = await recorded.read(paths, INSTRUCTIONS_BYTES) if docs.most_bytes else ()
+            found = await recorded.skills(state, folders)
         contents = {file.path: file.content for file in files if file.content is not None}
-        return docs.of_contents(folders, contents)
+        parts = docs.of_contents(folders, contents), offered(found.skills)
+        return "\n\n".join(part for part in parts if part) or None
 
     async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
         async with self._recorded(state) as recorded:
@@ -488,7 +490,7 @@ class MachineFolders:
         if inner is None:
             return RecordedSkills()
         async with self._recorded(state) as recorded:
-            return await recorded.skills(state, _around(inner))
+            return await recorded.skills(state, folders_around(inner))
 
     @asynccontextmanager
     async def _recorded(self, state: State) -> AsyncIterator[_Recorded]:
@@ -597,9 +599,9 @@ async def _from_store(state: State, packs: Packs) -> AsyncIterator[_Recorded]:
                 await keeper.end()
 
 
-def _around(folder: str) -> list[str]:
+def folders_around(folder: str) -> list[str]:
     """The folders of a snapshot from its top down to one of them, by their paths in it."""
-    parts = folder.split("/") if folder else []
+    parts = [part for part in folder.split("/") if part not in ("", ".")]
     return ["/".join(parts[:depth]) for depth in range(len(parts) + 1)]
 
 

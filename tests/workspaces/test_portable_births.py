@@ -36,6 +36,7 @@ from orchestrator.wiring.portable import (
 from orchestrator.workspaces.host_folders import birth_bounds
 from orchestrator.workspaces.pack_keys import new_file
 from orchestrator.workspaces.stored_packs import PackName
+from tests.instructions.test_skills import write
 from tests.workspaces.machines import tree_of
 
 New = Callable[..., Settings]
@@ -95,6 +96,26 @@ def repository(folder: Path, **files: str) -> None:
         (folder / name).write_text(text)
     for words in (["init", "-q", "-b", "main"], ["add", "."], ["commit", "-qm", "first"]):
         subprocess.run([*git, *words], check=True, env={**os.environ, "GIT_CONFIG_GLOBAL": os.devnull})
+
+
+async def test_skills_are_offered_where_the_session_will_have_them(settings: New, tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    work.mkdir()
+    repository(work, a="1\n")
+    (work / ".gitignore").write_text("/sub/.dendro\n")
+    write(work / ".agents/skills", "release", "Cuts a release.")
+    write(work / "sub/.agents/skills", "inner", "For sub.")
+    write(work / "sub/.dendro/skills", "ignored")
+    write(tmp_path / ".agents/skills", "mine", "As I do.")
+    birth = await born(settings(cwd=work / "sub"), WorkspaceSource(folder=str(work / "sub")))
+    top = f"{tmp_path}/home/workspaces/{birth.facts.tree_id}/work"
+    assert birth.user_instructions is not None
+    assert birth.user_instructions.endswith(
+        f"- inner: For sub. (file: {top}/sub/.agents/skills/inner/SKILL.md)\n"
+        f"- release: Cuts a release. (file: {top}/.agents/skills/release/SKILL.md)\n"
+        f"- mine: As I do. (file: {tmp_path}/.agents/skills/mine/SKILL.md)\n"
+    )
+    assert "ignored" not in birth.user_instructions
 
 
 async def test_folder_is_packed_with_its_changes_and_untracked_files(settings: New, tmp_path: Path) -> None:

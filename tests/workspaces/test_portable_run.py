@@ -83,6 +83,9 @@ def test_person_hands_in_images_and_skills_of_a_folder_that_no_worker_has_made(t
     assert f"the image {top}/gone.png cannot be used: it is not among the files" in error["msg"]["message"]
     assert told["local_images"] == [f"{top}/shot.png"]
     assert "data:image/png;base64," in str(asked)
+    assert f"- release: Cuts a release. (file: {paths['release']})" in str(asked)
+    assert f"- mine: Does it. (file: {paths['mine']})" in str(asked)
+    assert f"{person.folder}/.agents" not in str(asked)
     assert "Tag it." in str(asked)
     assert "Do it." in str(asked)
 

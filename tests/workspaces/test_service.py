@@ -548,6 +548,28 @@ async def test_instructions_of_a_folder_are_read_from_its_snapshot(machine: NewM
     assert await first.folders.instructions(elsewhere, f"{top}/c") == "top"
 
 
+async def test_skills_of_a_folder_are_offered_behind_its_instructions_once(machine: NewMachine) -> None:
+    first = machine()
+    session = Session(first.root)
+    claim = await session.made(first)
+    write(first.folder / ".agents/skills", "outer", "For all.")
+    write(first.folder / "a/.agents/skills", "inner", "For a.")
+    (first.folder / "AGENTS.md").write_text("Be kind.")
+    await session.changed(first, claim)
+    top = f"{first.root}/{ROOT}/work"
+    outer = f"- outer: For all. (file: {top}/.agents/skills/outer/SKILL.md)\n"
+    inner = f"- inner: For a. (file: {top}/a/.agents/skills/inner/SKILL.md)\n"
+    new = replace(session.state, extras=SessionExtras(told_folders=("/elsewhere",)))
+    told = await first.folders.instructions(new, f"{top}/a")
+    assert told is not None
+    assert told.startswith("Be kind.\n\n## Skills\n\n")
+    assert told.endswith(inner + outer)
+    later = replace(session.state, extras=SessionExtras(told_folders=(top,)))
+    told = await first.folders.instructions(later, f"{top}/a")
+    assert told is not None
+    assert told.endswith(f"follow it.\n\n{inner}")
+
+
 async def test_instructions_that_the_store_does_not_give_are_an_error_in_words(
     machine: NewMachine, store: Objects
 ) -> None:
