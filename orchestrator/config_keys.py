@@ -407,7 +407,7 @@ class AgentSettings(Table):
     """Agents of one tree that may be at work at once. A model that makes more is refused until one is
     done; 64 is plenty for one machine, a fleet may take more."""
 
-    spawned: int = setting(200, "agents.max_spawned", folder="down", at_least=1)
+    spawned: int = setting(200, "agents.max_spawned", folder="down", at_least=1, at_most=1e15)
     """Agents that one tree may make in all, finished ones counted: what ends a tree that breeds."""
 
     depth: int = setting(4, "agents.max_depth", folder="down", at_least=1, at_most=32)
@@ -421,14 +421,14 @@ class AgentSettings(Table):
     model that polls costs tokens."""
 
     watchdog_floor_s: float = setting(30.0, "agents.watchdog_floor_s", folder="up", at_least=1)
-    """Shortest interval of a watchdog. Each bark may begin a turn of whoever is watched, so a short one costs
-    tokens all the time; lower it for tests only."""
+    """Shortest interval of a watchdog; the longest is 7 days. Each bark may begin a turn of whoever is
+    watched, so a short one costs tokens all the time; lower it for tests only."""
 
     watchdogs: int = setting(16, "agents.max_watchdogs", folder="down", at_least=0)
     """Watchdogs that one agent may keep."""
 
     budget_tokens: int | None = setting(
-        None, "agents.budget_tokens", folder="down", at_least=1, shown_default="no limit"
+        None, "agents.budget_tokens", folder="down", at_least=1, at_most=1e15, shown_default="no limit"
     )
     """Tokens that one tree may use, the root's too. Reserved before each request and settled after it: the
     overshoot is what is in flight. At the end of a budget the tree pauses, and goes on when more is added."""
@@ -438,13 +438,13 @@ class AgentSettings(Table):
     )
     """Dollars, by `model_prices`. A model without a price is refused then."""
 
-    budget_requests: int = setting(10_000, "agents.budget_requests", folder="down", at_least=1)
+    budget_requests: int = setting(10_000, "agents.budget_requests", folder="down", at_least=1, at_most=1e15)
     """Model requests of one tree. A night of eight agents that each ask every 23 s comes to 10,000; so does a
     model that only repeats itself, and it is paused then instead of being paid for for ever. At 80 % people
     are warned; `dendro budget ID --add requests=N` lets a tree go on."""
 
     budget_wall_s: float | None = setting(
-        None, "agents.budget_wall_s", folder="down", at_least=1, shown_default="no limit"
+        None, "agents.budget_wall_s", folder="down", at_least=1, at_most=1e12, shown_default="no limit"
     )
     """Seconds since the tree was made."""
 

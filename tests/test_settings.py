@@ -353,9 +353,23 @@ def test_policy_is_written_as_the_protocol_has_it(load: Load) -> None:
         ("[worker]\nquantum_s = inf", "worker.quantum_s = inf: at least 0.1, and finite"),
         (
             "[agents]\nbudget_tokens = 9007199254740993",
-            "budget_tokens = 9007199254740993: at most 9007199254740992",
+            "budget_tokens = 9007199254740993: at most 1e+15",
         ),
-        ("[agents]\nbudget_wall_s = 1e300", "agents.budget_wall_s = 1e+300: at most 9007199254740992"),
+        (
+            "[agents]\nbudget_tokens = 1000000000000001",
+            "budget_tokens = 1000000000000001: at most 1e+15",
+        ),
+        (
+            "[agents]\nbudget_requests = 1000000000000001",
+            "budget_requests = 1000000000000001: at most 1e+15",
+        ),
+        (
+            "[agents]\nmax_spawned = 1000000000000001",
+            "max_spawned = 1000000000000001: at most 1e+15",
+        ),
+        ("[agents]\nbudget_wall_s = 1e300", "agents.budget_wall_s = 1e+300: at most 1e+12"),
+        ("[agents]\nbudget_wall_s = 1000000000001", "agents.budget_wall_s = 1000000000001: at most 1e+12"),
+        ("[agents]\nmax_depth = 33", "agents.max_depth = 33: at most 32"),
         ("[agents]\nbudget_cost = 1e10", "agents.budget_cost = 10000000000.0: at most 1e+09"),
         ("[worker]\nconcurrency = 9007199254740993", "worker.concurrency = 9007199254740993: at most 10000"),
         (

@@ -416,6 +416,8 @@ LOGS_BYTES = 64 << 10
 MODEL_CHARS = 200
 """Characters of a model's name: every task's settings repeat it."""
 
+MOST_INTERVAL_S = 7 * 86_400
+"""Seconds between two messages of a watchdog."""
 AgentNumber = Annotated[int, Field(ge=0)]
 ModelName = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1, max_length=MODEL_CHARS)]
 
@@ -497,7 +499,7 @@ class LogsArguments(Arguments):
 
 class WatchdogArguments(Arguments):
     agent_id: AgentNumber
-    interval_s: float = 300.0
+    interval_s: float = Field(default=300.0, ge=0, le=MOST_INTERVAL_S)
     message: str = WATCHDOG_MESSAGE
     cancel: bool = False
 

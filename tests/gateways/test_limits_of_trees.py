@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 
+from orchestrator.config_keys import AgentSettings, limits_of, settings_of
 from orchestrator.core.ids import SessionId
+from orchestrator.core.registry import first_limits
 from orchestrator.gateways.submit import MOST_LIMIT, require_limits, require_prices
+from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.views import ViewError
+from orchestrator.wiring.new_sessions import tree_rules
 
 ROOT = SessionId("0199a2b4-0000-7000-8000-000000000000")
 KINDS = ("tokens", "cost", "requests", "wall", "slots", "spawned")
@@ -79,3 +84,17 @@ def test_limit_that_redis_could_not_hold_exactly_is_refused(
         return
     with pytest.raises(ViewError, match=f"a limit of {kind} goes up to .*: nothing was changed"):
         require_limits(registry, {kind: amount})
+
+
+def test_tree_whose_settings_are_as_large_as_they_may_be_begins_with_limits_that_redis_holds_exactly(
+    tmp_path: Path,
+) -> None:
+    keys = dict(settings_of(AgentSettings))
+    names = ["slots", "spawned", *(name for name in keys if name.startswith("budget_"))]
+    most = {name: limits_of(AgentSettings.model_fields[name])[1] for name in names}
+    given = tuple(f"{keys[name].key}={value:.0f}" for name, value in most.items() if value is not None)
+    assert len(given) == len(KINDS)
+    settings = load_settings(SettingsSources(tmp_path, {"HOME": str(tmp_path)}, overrides=given))
+    limits = {name: int(value) for name, value in first_limits(tree_rules(settings)).items()}
+    assert limits.keys() == {f"limit:{kind}" for kind in KINDS}
+    assert max(limits.values()) <= MOST_LIMIT

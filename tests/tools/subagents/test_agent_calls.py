@@ -119,6 +119,15 @@ async def test_watchdog_barks_every_half_minute_at_most() -> None:
     assert (set_.interval_ms, bool(set_.message)) == (300_000, True)
 
 
+@pytest.mark.parametrize("cancel", [False, True])
+@pytest.mark.parametrize("seconds", [604_801, 1e18, 1e300, 1e306, -1])
+async def test_watchdog_whose_interval_no_timer_could_hold_is_an_error(seconds: float, cancel: bool) -> None:
+    refused = await asked("subagent_watchdog", agent_id=1, interval_s=seconds, cancel=cancel)
+    assert "interval_s" in str(refused)
+    longest = await asked("subagent_watchdog", agent_id=1, interval_s=604_800)
+    assert longest.interval_ms == 604_800_000
+
+
 @pytest.mark.parametrize("name", ["subagent_cancel", "subagent_watchdog"])
 async def test_agents_have_power_over_what_is_below_them_alone(name: str) -> None:
     assert not isinstance(await asked(name, me=1, agent_id=2), str)
