@@ -13,6 +13,8 @@ import orjson
 
 from orchestrator.core.decide import agent
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from orchestrator.core.registry import RegistryView
+from sim.agent_cards import AT_WORK, OF_CANCEL, Rows, child_row, record, unlike, untrue_letter
 from sim.grammar_terms import OUTPUTS, REDACTED
 from sim.queued import Waiting
 
@@ -20,10 +22,16 @@ if TYPE_CHECKING:
     from sim.seen import Seen
     from sim.watch import Watch
 
-AT_WORK = ("queued", "running")
 BARK = "watchdog:"
 CANCELS = "subagent_cancel"
 OUTCOMES = {"completed": "completed", "failed": "failed"}
+ORDERS = frozenset({"cancel_agent", "interrupt", "shutdown", "message_agent"})
+"""Ops of people that lead to letters."""
+HIDDEN = frozenset({"agent_path", "reasoning_header"})
+"""What lists say of agents, and outputs of calls about one do not."""
+CLOSED_ABOVE = "the session above was closed"
+PASSED_ON = frozenset({"cancel", "interrupt"})
+"""Letters that go on to the agents below."""
 
 
 class AgentRules:
@@ -39,6 +47,18 @@ class AgentRules:
         """The tokens that each helper has told of last."""
         self._marked: set[int] = set()
         """Agents that the commit that is read marks as cancelled."""
+        self._deleted: set[str] = set()
+        """Those that it takes off the list."""
+        self._pruning: set[str] | None = None
+        """Those that its calls say that they take off; None without such a call."""
+        self._rows = Rows()
+        self._sent: list[tuple[str, Waiting]] = []
+        """Letters that the commit that is read has sent, and to whom."""
+        self._ordered: dict[str, list[tuple[Any, str]]] = {}
+        """Who gave the orders that the step of a session has read, and the reasons that they gave."""
+        self._renamed: set[str] = set()
+        self._in_pieces: set[str] = set()
+        """Sessions whose step tells some of many agents of their end: nobody knows then who asked for it."""
         self._canceling: set[int] | None = None
         """Those that its calls say that they cancel; None without such a call."""
         self._inboxes: dict[str, tuple[str, ...]] = {}
@@ -51,7 +71,9 @@ class AgentRules:
         self._there.clear()
         self._named.clear()
         self._inboxes.clear()
-        self._canceling = None
+        self._canceling = self._pruning = None
+        self._rows.went_back()
+        self._sent.clear()
 
     def _broken(self, rule: str, seen: str) -> None:
         self._watch.broken(rule, seen)
@@ -62,6 +84,8 @@ class AgentRules:
         """An entry of a submission queue."""
         if entry.op == "message_agent":
             self._words[seen.tree, f"person:{entry.client}:{entry.id}"] = entry.said
+        if entry.kind == "mail":
+            self._sent.append((session, entry))
 
     def entry(self, session: str, seen: Seen, entry: Entry) -> None:
         """An entry of a log, behind which `seen` stands."""
@@ -69,8 +93,11 @@ class AgentRules:
         if entry.type == DENDRO and fact["kind"] == "request_begun":
             view = self._watch.trees.get(seen.tree)
             self._there[session] = frozenset(view[0].agents if view is not None else ())
+            self._rows.asks(session, seen.tree)
         elif entry.type == DENDRO and fact["kind"] == "mail":
             self._letter(session, seen, fact["mail"])
+        elif entry.type == DENDRO and fact["kind"] == "told_to_end":
+            self._in_pieces.add(session)
         elif entry.type == EVENT_MSG and fact["type"] == "sub_agent_tool_call_end":
             self._helper_ended(session, seen, fact)
         elif entry.type == RESPONSE_ITEM and fact.get("type") in OUTPUTS:
@@ -89,8 +116,12 @@ class AgentRules:
         elif name == CANCELS:
             self._canceling = (self._canceling or set()) | set(told["canceling"])
             self._are_below(session, seen, name, [told["session_id"]])
+            self._is_described(session, seen, given["agent_id"], told, OF_CANCEL)
+        elif name == "subagent_send_message":
+            self._is_described(session, seen, given["agent_id"], told)
         elif name == "subagent_prune":
             self._are_below(session, seen, name, [*told["pruned"], *told["skipped_active"]])
+            self._pruning = (self._pruning or set()) | set(told["pruned"])
         elif name == "subagent_watchdog" and told.get("action") in ("started", "replaced"):
             of = seen.grammar.watchdogs[told["agent_id"]]["session"]
             if told["agent_id"] not in (0, seen.state.facts.agent_id):
@@ -125,6 +156,10 @@ class AgentRules:
             self._broken("listed", f"{session}: {sorted(lacking)} of its tree are not in the list {listed}")
         if len(listed) != len(set(listed)):
             self._broken("listed", f"{session}: an agent is listed twice: {listed}")
+        for row in rows:
+            if row not in (known := self._rows.of(session, seen.tree, row["agent_id"])):
+                last = unlike(row, known[-1]) if known else "it is unknown"
+                self._broken("listed", f"{session}: {row['agent_id']} is listed as it never was: {last}")
         born = [row["started_at_ms"] for row in rows]
         if born != sorted(born):
             self._broken("listed", f"{session}: {listed} is not the order in which they were made")
@@ -135,14 +170,53 @@ class AgentRules:
             if other is not None and other.state.facts.agent_id != row["agent_id"]:
                 self._broken("listed", f"{session}: {row} is listed, and is another agent")
 
+    def _is_described(
+        self, session: str, seen: Seen, id: int, told: Mapping[str, Any], names: Sequence[str] = ()
+    ) -> None:
+        """What is told of an agent with which something was done is so: of an own one by the own log."""
+        rows = self._rows.of(session, seen.tree, id)
+        child = seen.grammar.children.get(id)
+        if not (rows and id) or self._watch.reads_anew or self._watch.parted is not None:
+            return
+        shown = {name: told[name] for name in told if name in (names or told) and name != "canceling"}
+        wrong = ""
+        for row in reversed(rows):
+            known = {name: value for name, value in row.items() if name not in HIDDEN}
+            if child is not None:
+                known |= child_row(child, seen.grammar.facts)
+                if child["status"] in AT_WORK and row["status"] in AT_WORK:
+                    known["status"] = row["status"]
+            wrong = unlike(shown, {name: known.get(name) for name in names or known})
+            if not wrong:
+                return
+        self._broken("listed", f"{session}: agent {id} is told of otherwise: {wrong}")
+
     def marked(self, agent_id: int) -> None:
         """The tree's log says that a step has marked an agent as cancelled."""
         self._marked.add(agent_id)
+
+    def changed(self, tree: str, before: RegistryView, view: RegistryView) -> None:
+        """A commit told something of a tree: what it says of each agent is what that one's log says."""
+        self._rows.changed(tree, before, view)
+        if self._watch.reads_anew:
+            return
+        for id, known in view.agents.items():
+            its = self._watch.sessions.get(known.session)
+            if before.agents.get(id) is known or its is None or its.instead:
+                continue
+            if wrong := unlike(known.record, record(its.grammar)):
+                self._broken("registry", f"agent {id} of {tree}: {wrong}")
 
     def logged(self, session: str) -> None:
         """Called when the tree's log was read that the step has written."""
         told, self._canceling = self._canceling, None
         marked, self._marked = self._marked, set()
+        pruned, self._pruning = self._pruning, None
+        deleted, self._deleted = self._deleted, set()
+        if pruned is not None and pruned != deleted and not self._watch.reads_anew:
+            self._broken(
+                "listed", f"{session} says that it prunes {sorted(pruned)}, and not {sorted(deleted)}"
+            )
         # Where more are cancelled than a step tells, the word goes down from one to the next.
         if told is None or len(told) > agent.MOST_TOLD or self._watch.reads_anew:
             return
@@ -185,6 +259,8 @@ class AgentRules:
         """An event that a session has put into its tree's log."""
         if message.get("type") == "sub_agent_tool_call_tokens":
             self._tokens[by] = message["tokens"]
+        if message.get("event") == "deleted":
+            self._deleted.add(message["session_id"])
         budget, seen = message.get("budget"), self._watch.sessions.get(by)
         if budget is None or message.get("type") != "warning" or seen is None or self._watch.reads_anew:
             return
@@ -221,6 +297,10 @@ class AgentRules:
 
     def stepped(self, session: str, seen: Seen, consumed: Sequence[Waiting]) -> None:
         """Called behind each step of a session, with what it took from the queue."""
+        if any(one.label for one in consumed):
+            # What it sent before it was renamed says what it was called then.
+            self._renamed.add(session)
+        self._ordered[session] = [_order(one) for one in consumed if _is_order(one)]
         if self._watch.reads_anew:
             return
         tree = seen.state.tree
@@ -275,6 +355,12 @@ class AgentRules:
 
     def settled(self, touched: Sequence[str]) -> None:
         """Called when all that a script has written was read: who knows what of whom."""
+        sent, self._sent = self._sent, []
+        if not self._watch.reads_anew:
+            for to, one in sent:
+                self._was_sent(to, one)
+        self._in_pieces.clear()
+        self._renamed.clear()
         if self._watch.reads_anew:
             return
         for session in touched:
@@ -288,6 +374,19 @@ class AgentRules:
                 below = self._watch.sessions.get(child.session)
                 if below is not None and child.session not in touched:
                     self._counts_on(seen, child.session, below)
+
+    def _was_sent(self, to: str, one: Waiting) -> None:
+        """A letter says what its sender's log says, and who asked for what it passes on."""
+        sender, receiver = self._watch.sessions.get(one.sender), self._watch.sessions.get(to)
+        if sender is None or receiver is None or sender.instead or one.sender in self._renamed:
+            return
+        if wrong := untrue_letter(one.mail, sender.grammar, receiver.grammar):
+            self._broken("kin", f"{one.sender} sends {to} {one.id}: {wrong}")
+        orders = self._ordered.get(one.sender, [])
+        if one.letter in PASSED_ON and orders and one.sender not in self._in_pieces:
+            asked = one.mail.get("by"), one.mail.get("reason", "")
+            if not any(asked == (by, why if one.letter == "cancel" else "") for by, why in orders):
+                self._broken("kin", f"{one.sender} sends {to} {one.id} by {asked}, and told it were {orders}")
 
     def _counts_on(self, above: Seen, session: str, seen: Seen) -> None:
         """An agent knows which of its own are at work, when nothing is on its way to it or to them."""
@@ -304,3 +403,20 @@ class AgentRules:
             self._broken("counts_on", f"{session} is {tree.status}, and {known.status} to the one above it")
         if works and known.turn:
             self._watch.reach.saw("counts_on")
+
+
+def _is_order(one: Waiting) -> bool:
+    """Whether it is one of a person, or passes such a one on."""
+    return one.op in ORDERS or (one.kind == "mail" and one.letter in PASSED_ON)
+
+
+def _order(one: Waiting) -> tuple[Any, str]:
+    """Who asked for it, and why."""
+    if not one.op:
+        return one.mail.get("by"), str(one.mail.get("reason") or "canceled")
+    by = orjson.loads(one.by) if one.by else None
+    if one.op == "cancel_agent":
+        return by, " ".join(
+            one.said.get("reason", "").split()
+        ) or f"cancelled by {by['who'] if by else one.client}"
+    return by, CLOSED_ABOVE

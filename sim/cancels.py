@@ -107,6 +107,9 @@ class Cancels:
             self._watch.broken(
                 "evidence", f"the end of agent {agent.agent_id} is proved, and nobody saw its commands end"
             )
+        if told == "proved" and below:
+            seen = f"the end of agent {agent.agent_id} is proved, and that of {below} below it is not"
+            self._watch.broken("evidence", seen)
         if told == "presumed" and silent_s is None and not below:
             self._watch.broken("evidence", f"the end of agent {agent.agent_id} is presumed, and it was seen")
         if silent_s is not None and silent_s < TRUST_S and not self._watch.went_back_s > 0:

@@ -87,6 +87,11 @@ class Commits:
             )
 
 
+def moment_ms(line: bytes) -> float:
+    """The time at which the step of an entry's line was decided, as Redis's clock counts."""
+    return round((_moment_s(line[_STAMP]) + EPOCH_S) * 1000)
+
+
 @lru_cache(maxsize=16)  # all entries of a step are dated alike
 def _moment_s(stamp: bytes) -> float:
     return datetime.fromisoformat(stamp.decode()).timestamp() - EPOCH_S

@@ -23,6 +23,7 @@ from orchestrator.core.commit_parts import (
 )
 from orchestrator.core.entries import DENDRO, RESPONSE_ITEM, Entry
 from orchestrator.core.state import State
+from sim.commits import moment_ms
 from sim.double import EPOCH_S, Double
 from sim.reach import Reach
 
@@ -42,12 +43,14 @@ class Wanted(NamedTuple):
     id: str
     generation: int | None
     at_ms: int | None = None
+    after_ms: int | None = None
+    """The time between the step that takes its generation and its moment."""
 
 
 def wanted(state: State) -> Iterator[Wanted]:
     """Every deadline that the session waits for."""
     for dog in state.tree.watchdogs.values():
-        yield Wanted(watchdog_timer(dog.agent_id), dog.generation)
+        yield Wanted(watchdog_timer(dog.agent_id), dog.generation, after_ms=dog.interval_ms)
     if state.workspace.unsaved is not None and not state.workspace.unsaved.trying:
         yield Wanted(FOLDER_TIMER, None)
     task = state.task
@@ -64,10 +67,10 @@ def wanted(state: State) -> Iterator[Wanted]:
         timer = timer_of(call.work)
         # People may be waited for without an end, a client that brings a tool never.
         if timer or isinstance(call.work, ClientToolWork):
-            yield Wanted(approval_timer(call.call_id), timer)
+            yield Wanted(approval_timer(call.call_id), timer, after_ms=state.facts.approval_timeout_ms)
     for asked in task.open_elicitations:
         if asked.timer:
-            yield Wanted(approval_timer(asked.id), asked.timer)
+            yield Wanted(approval_timer(asked.id), asked.timer, after_ms=state.facts.approval_timeout_ms)
 
 
 class Deadlines:
@@ -88,6 +91,8 @@ class Deadlines:
         """Each session's timers as they were when it was looked at last."""
         self._armed: dict[tuple[str, int], float] = {}
         """When each generation of each session's timers is due, in Redis's milliseconds."""
+        self._taken_ms: dict[tuple[str, int], float] = {}
+        """When each was taken, by the step that did."""
 
     @property
     def now_ms(self) -> float:
@@ -123,6 +128,10 @@ class Deadlines:
         if due_ms is None or one.at_ms not in (None, int(due_ms)):
             self._broken("timers", f"{session}: {one.id} is due at {due_ms} instead of {one.at_ms}")
             return
+        taken_ms = self._taken_ms.get((session, generation))
+        if one.after_ms is not None and taken_ms is not None and abs(due_ms - taken_ms - one.after_ms) > 2:
+            lasts_ms = due_ms - taken_ms
+            self._broken("timers", f"{session}: {one.id} is set for {lasts_ms:.0f} ms, not {one.after_ms}")
         self._armed[session, generation] = due_ms
 
     def _fired(self, entry: Waiting, one: Wanted) -> bool:
@@ -152,8 +161,10 @@ class Deadlines:
 
     # ── what deadlines end ────────────────────────────────────────────────────────────────────
 
-    def entry(self, session: str, before: State, entry: Entry) -> None:
+    def entry(self, session: str, before: State, entry: Entry, line: bytes) -> None:
         """An entry of a log that says that a deadline has passed says so not before it has."""
+        if entry.type == DENDRO and entry.payload["kind"] == "timer":
+            self._taken_ms[session, entry.payload["generation"]] = moment_ms(line)
         if (generation := _ended_by_timer(before, entry)) is not None:
             self._reach.saw("early")
             if entry.type == RESPONSE_ITEM:

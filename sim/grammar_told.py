@@ -14,6 +14,7 @@ import orjson
 
 from orchestrator.core.decide import mail_delivery
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
+from sim.agent_cards import awaited_row, unlike
 from sim.grammar_calls import CallGrammar
 from sim.grammar_terms import (
     CONTEXT,
@@ -21,6 +22,7 @@ from sim.grammar_terms import (
     PNG,
     REDACTED,
     Item,
+    Wrong,
     check,
     is_marker,
     opens,
@@ -46,12 +48,16 @@ class ToldGrammar(CallGrammar):
         """Items since letters were taken last, or a request began."""
         self._untold: list[Mail] = []
         """Letters that were taken, and are to be told by the output that follows."""
+        self._said_by: list[tuple[str | None, str | None]] = []
+        """The person, or the session, that clients were told of with each of the last words."""
 
     def is_told(self, entry: Entry, epoch: int) -> None:
         """Takes an entry before anything else is known of it."""
         if entry.type == RESPONSE_ITEM:
             self._recent.append(entry.payload)
             self._item_is_true(entry, epoch)
+        elif entry.type == EVENT_MSG and entry.payload["type"] == "user_message":
+            self._said_by.append((entry.payload.get("who"), entry.payload.get("from_session")))
         elif entry.type == DENDRO and entry.payload["kind"] == "mail_taken":
             self._taken(entry.payload["keys"])
         elif entry.type == DENDRO and entry.payload["kind"] == "child_changed":
@@ -122,9 +128,14 @@ class ToldGrammar(CallGrammar):
         by_themselves.sort(key=lambda mail: not mail["interrupt"])
         first = [mail["key"] for mail in by_themselves[: len(mails)]]
         check([mail["key"] for mail in mails] == first, f"{first} are next, and told are {mails}")
-        for mail, item in zip(orders, tail, strict=False):
+        shown = self._said_by[-len(orders) :] if orders else []
+        for mail, item, (who, of) in zip(orders, tail, shown, strict=False):
             prompt, told = mail["content"]["prompt"], text_of(item)
             check(not isinstance(prompt, str) or told == prompt, f"{prompt!r} is told as {told!r}")
+            person = mail["content"].get("person")
+            named = (person, None) if person else (None, mail["sender"]["session_id"])
+            check((who, of) == named, f"{mail['key']} is shown as said by {who or of}, not {named}")
+        self._said_by.clear()
         told_by = tail[len(orders) :]
         for group, call, output in zip(groups, told_by[::2], told_by[1::2], strict=True):
             wanted = f"await-{self.facts['agent_id']}-{group[0]['n']}"
@@ -163,14 +174,16 @@ class ToldGrammar(CallGrammar):
             for name in ("completion", "completion_status"):
                 same = told[name] == done.get(name) or "$blob" in str(done.get(name))
                 check(same, f"{name} {done.get(name)} is told as {told[name]}")
-            metadata = told["metadata"]
-            for name in ("label", "summary", "origin"):
-                known = (child or group[0]["sender"]).get(name)
-                check(metadata[name] == known, f"{name} {known!r} is told as {metadata[name]!r}")
-            if child is not None:
-                now = child["status"] if child["status"] != "queued" else "running"
-                wanted = done.get("status", now)
-                check(told["lifecycle_status"] == wanted, f"{wanted} is told as {told['lifecycle_status']}")
+            metadata, own = told["metadata"], awaited_row(child, group[0]["sender"], self.facts)
+            if own["status"] == "idle" and metadata["status"] == "ready" and done:
+                # With this output its result is read.
+                own["status"] = "ready"
+            shown = {**metadata, "started_at_ms": told["started_at_ms"]}
+            if wrong := unlike(shown, own):
+                raise Wrong(f"of agent {own['agent_id']} {wrong}")
+            check(told["session_id"] == own["session_id"], f"{own} is told under {told['session_id']}")
+            wanted = done.get("status", own["status"])
+            check(told["lifecycle_status"] == wanted, f"{wanted} is told as {told['lifecycle_status']}")
 
     # ── outputs ───────────────────────────────────────────────────────────────────────────────
 

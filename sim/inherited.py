@@ -12,8 +12,9 @@ from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.blobs import is_reference
 from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import record
-from orchestrator.core.history import INHERITED, OUTPUT_KINDS, Item, Log, for_model
+from orchestrator.core.history import INHERITED, OUTPUT_KINDS, Item, Log, for_model, message_text
 from sim.double import Double
+from sim.grammar_terms import CONTEXT, REPLACES
 
 if TYPE_CHECKING:
     from sim.seen import Seen
@@ -53,7 +54,23 @@ def unlike(place: Place | None, fact: Mapping[str, Any], content: str) -> str:
     told, known = _of_people(place.history), list(fact.get("user_texts", ()))
     if told and told[-1] not in known:
         return f"a compaction would keep {known} of what it inherits, and people said {told}"
-    return ""
+    heeded, known = _heeded(place.history), _plain(fact.get("instructions", ()))
+    return "" if known == heeded else f"it heeds {known} of what it inherits, and {heeded} hold there"
+
+
+def _heeded(history: Iterable[Item]) -> list[Any]:
+    """The instructions that hold in a conversation: each once, and none that others took the place of."""
+    found: list[Any] = []
+    for item in history:
+        of_it = item.get("instructions", ()) if item.get("type") == INHERITED else (item,)
+        for one in _plain(one for one in of_it if message_text(one).startswith(CONTEXT[1])):
+            found = [] if REPLACES in message_text(one) else [other for other in found if other != one]
+            found.append(one)
+    return found
+
+
+def _plain(items: Iterable[Item]) -> list[Any]:
+    return [orjson.loads(orjson.dumps(item, default=dict)) for item in items]
 
 
 def strange_child(seen: Seen, members: Mapping[str, Seen]) -> str:

@@ -41,6 +41,10 @@ class Shown:
                 self._askers[known.session] = known.record["parent_session_id"]
             return [self._askers[by]] if by in self._askers else []
         watching = [tree]
+        if message.get("type") == "agent_inbox":
+            agent = view.agents.get(message["agent_id"])
+            parent = agent.record["parent_session_id"] if agent is not None else tree
+            return list(dict.fromkeys((tree, parent)))
         if message.get("type") == "subagent_lifecycle" and message.get("event") not in _OF_THE_CALLER:
             agent = view.agents.get(message.get("agent_id", -1))
             parent = agent.record["parent_session_id"] if agent is not None else None

@@ -68,7 +68,7 @@ class TreeLogs:
             return
         self.stored[tree] += entries
         self.reach.saw("registry")
-        shown = []
+        shown, before = [], view
         for entry_id, fields in entries:
             entry = tree_entry(entry_id, fields)
             view, at = view.after(tree_fact(entry)), entry.tree_seq
@@ -89,6 +89,7 @@ class TreeLogs:
                 self.broken("kin", f"{tree} at {at}: {wrong}")
             shown.append((at, self.shown.watchers(tree, view, message, str(entry.session))))
         self.trees[tree] = (view, at)
+        self.agent_rules.changed(tree, RegistryView() if anew else before, view)
         if not anew:
             self.shown.told(tree, expected_of(shown), self.sessions, eqs)
         flat = {name.decode(): value for name, value in self._double.hash(self.keys.agents(tree)).items()}

@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import orjson
+
 from orchestrator.broker.records import AgentStates
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.blobs import REFERENCE, is_reference, resolve
@@ -395,7 +397,7 @@ class Watch(Rest, Branches, TreeLogs):
             self.broken("grammar", f"session {session}, entry {stored.seq}: {error}")
         self.processes.entry(session, seen, entry, stored.epoch)
         self.script_rules.entry(session, entry)
-        self.deadlines.entry(session, seen.state, entry)
+        self.deadlines.entry(session, seen.state, entry, stored.payload)
         if entry.type == DENDRO:
             self.cancels.entry(session, seen, entry, stored.epoch)
         seen.state = evolve(seen.state, instead, stored.seq)
@@ -504,6 +506,10 @@ class Watch(Rest, Branches, TreeLogs):
             return
         if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
             self.broken("forks", f"{session}: {wrong}")
+        made = parent.grammar.children.get(self.sessions[session].state.facts.agent_id, {})
+        told, begun = made.get("initial_messages"), len(orjson.loads(content))
+        if made.get("session") == session and told != begun:
+            self.broken("forks", f"{session} begins with {begun} items, and its parent tells of {told}")
 
     def _put_back(self, session: str, seen: Seen, fact: Mapping[str, Any]) -> None:
         """A conversation of before a compaction is the one that a turn ended with."""
