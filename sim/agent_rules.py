@@ -28,7 +28,7 @@ OUTCOMES = {"completed": "completed", "failed": "failed"}
 ORDERS = frozenset({"cancel_agent", "interrupt", "shutdown", "message_agent"})
 """Ops of people that lead to letters."""
 HIDDEN = frozenset({"agent_path", "reasoning_header"})
-"""What lists say of agents, and outputs of calls about one do not."""
+"""Names that lists tell of agents, and outputs of calls about one do not."""
 CLOSED_ABOVE = "the session above was closed"
 PASSED_ON = frozenset({"cancel", "interrupt"})
 """Letters that go on to the agents below."""
@@ -55,7 +55,7 @@ class AgentRules:
         self._sent: list[tuple[str, Waiting]] = []
         """Letters that the commit that is read has sent, and to whom."""
         self._ordered: dict[str, list[tuple[Any, str]]] = {}
-        """Who gave the orders that the step of a session has read, and the reasons that they gave."""
+        """Senders of the orders that the step of a session has read, and the reasons that they gave."""
         self._renamed: set[str] = set()
         self._in_pieces: set[str] = set()
         """Sessions whose step tells some of many agents of their end: nobody knows then who asked for it."""
