@@ -173,7 +173,7 @@ class AgentRules:
     def _is_described(
         self, session: str, seen: Seen, id: int, told: Mapping[str, Any], names: Sequence[str] = ()
     ) -> None:
-        """What is told of an agent with which something was done is so: of an own one by the own log."""
+        """Holds what is told of an agent with which something was done: of an own one by the own log."""
         rows = self._rows.of(session, seen.tree, id)
         child = seen.grammar.children.get(id)
         if not (rows and id) or self._watch.reads_anew or self._watch.parted is not None:
@@ -411,7 +411,7 @@ def _is_order(one: Waiting) -> bool:
 
 
 def _order(one: Waiting) -> tuple[Any, str]:
-    """Who asked for it, and why."""
+    """Its giver, and the reason."""
     if not one.op:
         return one.mail.get("by"), str(one.mail.get("reason") or "canceled")
     by = orjson.loads(one.by) if one.by else None
