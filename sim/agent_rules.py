@@ -385,7 +385,13 @@ class AgentRules:
         orders = self._ordered.get(one.sender, [])
         if one.letter in PASSED_ON and orders and one.sender not in self._in_pieces:
             asked = one.mail.get("by"), one.mail.get("reason", "")
-            if not any(asked == (by, why if one.letter == "cancel" else "") for by, why in orders):
+            # Helpers of calls that end are ended in the same step, for reasons of their own.
+            own = asked[1].startswith("aborted") or (
+                asked[0] is None and asked[1] not in [w for _, w in orders]
+            )
+            if not own and not any(
+                asked == (by, why if one.letter == "cancel" else "") for by, why in orders
+            ):
                 self._broken("kin", f"{one.sender} sends {to} {one.id} by {asked}, and told it were {orders}")
 
     def _counts_on(self, above: Seen, session: str, seen: Seen) -> None:

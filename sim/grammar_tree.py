@@ -93,6 +93,10 @@ class TreeGrammar(Reading):
             fact["watchdog"]["generation"] == self.generation,
             "a watchdog has another generation than was taken",
         )
+        known = self.watchdogs.get(fact["watchdog"]["agent_id"])
+        if fact.get("sent") and known is not None:
+            lasts = fact["watchdog"]["interval_ms"]
+            check(lasts == known["interval_ms"], f"a watchdog goes on with {lasts} ms: {known}")
         self.watchdogs[fact["watchdog"]["agent_id"]] = fact["watchdog"]
         self.dogs[fact["watchdog"]["generation"]] = fact["watchdog"]
 
