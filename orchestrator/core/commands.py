@@ -609,6 +609,8 @@ class TimerFired:
     generation: int
     left: bool = False
     """For a look after cancelled agents: whether any below has not ended yet, by the registry."""
+    parent: SessionId | None = None
+    """For a watchdog on an agent that is below a child: the session that made it, by the registry."""
 
 
 @record

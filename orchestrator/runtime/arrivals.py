@@ -19,7 +19,7 @@ from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import START, Refused, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
-from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_TIMER
+from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_TIMER, watchdog_timer
 from orchestrator.core.decide.call import reply_of
 from orchestrator.core.decide.draft import Note
 from orchestrator.core.decide.task import located
@@ -28,6 +28,7 @@ from orchestrator.core.history import MAX_IMAGE_BYTES, Item, check_image_url
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import NO_HISTORY
 from orchestrator.core.state import State
+from orchestrator.core.tree import ROOT
 from orchestrator.instructions.skills import RecordedSkills, no_skill
 from orchestrator.protocol import ops
 from orchestrator.protocol.inputs import (
@@ -160,9 +161,9 @@ class Arrivals:
             self.inbox[place] = (instead(entry.submission), entry.place)
 
     async def _with_lookups(self, command: c.Command | Note, entry: SqEntry) -> c.Command | Note:
-        """Looks up the agents and requests below that a person's op may be meant for."""
-        if isinstance(command, c.TimerFired) and command.id in (REAP_TIMER, REAP_BELOW_TIMER):
-            return replace(command, left=await self._reap())
+        """Looks up the agents and requests below that a timer or a person's op may be meant for."""
+        if isinstance(command, c.TimerFired):
+            return await self._with_agents(command)
         state, writing = self._context.journal.state, self._context.writing
         if isinstance(command, c.Submitted) and isinstance(command.op, ConfigureSession):
             return await self._with_history(command)
@@ -177,6 +178,20 @@ class Arrivals:
                 return replace(command, agents=agents or ())
             case _:
                 return command
+
+    async def _with_agents(self, command: c.TimerFired) -> c.TimerFired:
+        """Looks up what the log does not tell of the agents that a timer is about."""
+        if command.id in (REAP_TIMER, REAP_BELOW_TIMER):
+            return replace(command, left=await self._reap())
+        context, state = self._context, self._context.journal.state
+        known = {ROOT, state.facts.agent_id, *state.tree.children}
+        below = [id for id in state.tree.watchdogs if id not in known and watchdog_timer(id) == command.id]
+        if not below:
+            return command
+        lookups = TreeLookups.of(context.ports, state.facts)
+        view = await context.writing.insist(lookups.registry)
+        agent = view.agents.get(below[0]) if view is not None else None
+        return command if agent is None else replace(command, parent=agent.record["parent_session_id"])
 
     async def _with_history(self, command: c.Submitted) -> c.Submitted:
         """Looks up the sender's history of prompts, for the answer that tells of it."""

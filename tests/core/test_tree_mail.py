@@ -315,6 +315,21 @@ def test_agent_that_keeps_its_limit_of_watchdogs_is_refused_another() -> None:
     assert list(tree.root.state.tree.watchdogs) == [1]
 
 
+def test_inbox_that_a_watchdog_fills_is_told_to_who_made_the_agent() -> None:
+    tree, (child,) = a_family()
+    grandchild = child.spawns()
+    tree.root.asks("w", "subagent_watchdog", c.SetWatchdog(tree.target(2), 30_000, "how far?"))
+    child.asks("own", "subagent_watchdog", c.SetWatchdog(tree.target(2), 30_000, "and now?"))
+    grandchild.asks("self", "subagent_watchdog", c.SetWatchdog(tree.target(2), 30_000, "go on"))
+    # The root's log does not know who made agent 2.
+    fired = c.TimerFired("watchdog:2", tree.root.timers["watchdog:2"].generation, parent=child.sid)
+    for seen in (tree.root.happens(fired), child.fires("watchdog:2"), grandchild.fires("watchdog:2")):
+        part = seen.decision.tree
+        assert part is not None
+        told = [event.targets for event in part.events if event.inbox == grandchild.sid]
+        assert told == [(child.sid, tree.root.sid)]
+
+
 def test_watchdog_of_an_agent_that_is_pruned_ends() -> None:
     tree, (child,) = a_family()
     tree.root.asks("w", "subagent_watchdog", c.SetWatchdog(tree.target(1), 30_000, "how far?"))

@@ -49,3 +49,20 @@ async def test_watchdog_barks_on_time_although_every_process_was_lost(trees: Tre
     assert "[a] report" in str(trees.models.seen_by("a")[-1].input[-1])
     await trees.bury()
     await trees.check()
+
+
+async def test_inbox_that_a_watchdog_far_above_fills_is_told_to_who_made_the_agent(
+    trees: TreeHarness,
+) -> None:
+    watch = asks("w", "watchdog", agent_id=2, interval_s=1, message="[b] report")
+    trees.models.will("root", [asks("a", "spawn", prompt="[a] begin")], [asks("r", "await")], [watch])
+    trees.models.will("a", [asks("b", "spawn", prompt="[b] begin")])
+    await trees.plant(autosubmit=False, watchdog_floor_s=1.0)
+    trees.start()
+    await trees.harness.until(trees.root, "task_complete")
+    child, grandchild = await trees.session_of(1), await trees.session_of(2)
+    while not (told := (await trees.harness.until(child, "agent_inbox"))[-1].msg)["pending_messages"]:
+        pass
+    assert told["session_id"] == grandchild
+    await trees.bury()
+    await trees.check()

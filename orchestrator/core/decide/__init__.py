@@ -318,7 +318,7 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
             command.id == parts.watchdog_timer(watchdog.agent_id)
             and command.generation == watchdog.generation
         ):
-            watchdog_fired(draft, watchdog)
+            watchdog_fired(draft, watchdog, command.parent)
             return
     if draft.state.task is not None:
         _timer_of_task(draft, draft.state.task, command)

@@ -234,9 +234,17 @@ def arm(draft: Draft, watchdog: Watchdog, sent: f.SentMessage | None = None) -> 
     draft.add(f.WatchdogSet(replace(watchdog, generation=generation), sent))
 
 
-def watchdog_fired(draft: Draft, watchdog: Watchdog) -> None:
-    """Sends the watchdog's message and sets its next time, in one decision."""
-    target = c.Target(watchdog.agent_id, watchdog.session, "", "")
+def watchdog_fired(draft: Draft, watchdog: Watchdog, parent: str | None) -> None:
+    """Sends the watchdog's message and sets its next time, in one decision.
+
+    `parent`: the session that made the agent, where the log of this one does not tell it.
+    """
+    facts = draft.state.facts
+    if watchdog.agent_id == facts.agent_id:
+        parent = facts.parent_session
+    elif watchdog.agent_id in draft.state.tree.children:
+        parent = facts.session_id
+    target = c.Target(watchdog.agent_id, watchdog.session, "", "", {"parent_session_id": parent})
     payload: views.Said = {"prompt": watchdog.message, "watchdog": True}
     post(draft, target, payload, f"watchdog:{draft.state.facts.agent_id}:{watchdog.generation}")
     sent = sent_message(
