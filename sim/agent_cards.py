@@ -1,19 +1,23 @@
 """Agents as others tell of them, in letters, lists, results and the registry: each by that agent's own log.
 
-Written from `docs/trees.md`: whoever describes an agent says of it what its log says just then.
+Written from `docs/trees.md`: whoever describes an agent says of it what its log says just then, and who
+passes an order on says who gave it.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import orjson
 
 from orchestrator.core.registry import Agent, RegistryView
 from sim.grammar_terms import REDACTED
 
 if TYPE_CHECKING:
     from sim.grammar import Grammar
+    from sim.queued import Waiting
 
 AT_WORK = ("queued", "running")
 STRANGER = ("session_id", "agent_id", "parent_agent_id", "origin", "label", "summary", "parent_session_id")
@@ -23,6 +27,12 @@ OF_CANCEL = (
     *("parent_session_id", "started_at_ms", "initial_message_count"),
 )
 """Names of an agent of which the output of its cancel tells."""
+CLOSED_ABOVE = "the session above was closed"
+"""The reason for which the agents of a root that is closed end."""
+STOPPED = "aborted"
+"""How the reasons begin for which helpers of calls end that were stopped."""
+PASSED_ON = frozenset({"cancel", "interrupt"})
+"""Letters that go on to the agents below."""
 Row = Mapping[str, Any]
 
 
@@ -143,3 +153,41 @@ def untrue_letter(mail: Row, log: Grammar, receiver: Grammar | None) -> str:
         case _:
             return ""
     return unlike({name: mail.get(name) for name in own}, own)
+
+
+# ── orders ────────────────────────────────────────────────────────────────────────────────────────
+
+
+class Order(NamedTuple):
+    """An end or a stop of agents that somebody has asked for."""
+
+    by: Any
+    """The person, as the door knew them; None if an agent did, or nobody known."""
+    reason: str
+
+
+def order_of(one: Waiting) -> Order | None:
+    """The order that an entry of a queue is, or passes on; None if it is none."""
+    if one.letter in PASSED_ON:
+        return Order(one.mail.get("by"), str(one.mail.get("reason") or "canceled"))
+    by = orjson.loads(one.by) if one.by else None
+    match one.op:
+        case "cancel_agent":
+            words = " ".join(one.said.get("reason", "").split())
+            return Order(by, words or f"cancelled by {by['who'] if by else one.client}")
+        case "interrupt" | "shutdown":
+            return Order(by, CLOSED_ABOVE)
+        case _:
+            return None
+
+
+def untrue_order(mail: Row, orders: Sequence[Order]) -> bool:
+    """Whether a letter that passes one of these orders on names somebody else, or another reason."""
+    by, reason = mail.get("by"), str(mail.get("reason", ""))
+    if mail["kind"] == "interrupt":
+        return by not in [order.by for order in orders]
+    if reason.startswith(STOPPED):
+        return False
+    givers = [order.by for order in orders if order.reason == reason]
+    # For a reason of its own an agent ends others by itself.
+    return by not in givers if givers else by is not None

@@ -14,7 +14,19 @@ import orjson
 from orchestrator.core.decide import agent
 from orchestrator.core.entries import DENDRO, EVENT_MSG, RESPONSE_ITEM, Entry
 from orchestrator.core.registry import RegistryView
-from sim.agent_cards import AT_WORK, OF_CANCEL, Rows, child_row, record, unlike, untrue_letter
+from sim.agent_cards import (
+    AT_WORK,
+    OF_CANCEL,
+    PASSED_ON,
+    Order,
+    Rows,
+    child_row,
+    order_of,
+    record,
+    unlike,
+    untrue_letter,
+    untrue_order,
+)
 from sim.grammar_terms import OUTPUTS, REDACTED
 from sim.queued import Waiting
 
@@ -25,17 +37,12 @@ if TYPE_CHECKING:
 BARK = "watchdog:"
 CANCELS = "subagent_cancel"
 OUTCOMES = {"completed": "completed", "failed": "failed"}
-ORDERS = frozenset({"cancel_agent", "interrupt", "shutdown", "message_agent"})
-"""Ops of people that lead to letters."""
 HIDDEN = frozenset({"agent_path", "reasoning_header"})
 """Names that lists tell of agents, and outputs of calls about one do not."""
-CLOSED_ABOVE = "the session above was closed"
-PASSED_ON = frozenset({"cancel", "interrupt"})
-"""Letters that go on to the agents below."""
 
 
 class AgentRules:
-    """The rules `counts_on` and `listed`, and a part of `awaited` and `kin`."""
+    """The rules `counts_on` and `listed`, and a part of `awaited`, `kin` and `registry`."""
 
     def __init__(self, watch: Watch) -> None:
         self._watch = watch
@@ -54,11 +61,12 @@ class AgentRules:
         self._rows = Rows()
         self._sent: list[tuple[str, Waiting]] = []
         """Letters that the commit that is read has sent, and to whom."""
-        self._ordered: dict[str, list[tuple[Any, str]]] = {}
-        """Senders of the orders that the step of a session has read, and the reasons that they gave."""
+        self._ordered: dict[str, list[Order]] = {}
+        """The orders that the last step of a session has read."""
         self._renamed: set[str] = set()
+        """Sessions that were given a name by the commit that is read."""
         self._in_pieces: set[str] = set()
-        """Sessions whose step tells some of many agents of their end: nobody knows then who asked for it."""
+        """Sessions that tell some of many agents of their end: their step has not read the order."""
         self._canceling: set[int] | None = None
         """Those that its calls say that they cancel; None without such a call."""
         self._inboxes: dict[str, tuple[str, ...]] = {}
@@ -173,12 +181,14 @@ class AgentRules:
     def _is_described(
         self, session: str, seen: Seen, id: int, told: Mapping[str, Any], names: Sequence[str] = ()
     ) -> None:
-        """Holds what is told of an agent with which something was done: of an own one by the own log."""
+        """What a call tells of the agent that it is about was so since it was asked for; of an own one by the
+        own log."""
         rows = self._rows.of(session, seen.tree, id)
         child = seen.grammar.children.get(id)
         if not (rows and id) or self._watch.reads_anew or self._watch.parted is not None:
             return
-        shown = {name: told[name] for name in told if name in (names or told) and name != "canceling"}
+        shown = {name: told.get(name) for name in names or told}
+        self._watch.reach.saw("described")
         wrong = ""
         for row in reversed(rows):
             known = {name: value for name, value in row.items() if name not in HIDDEN}
@@ -213,10 +223,12 @@ class AgentRules:
         marked, self._marked = self._marked, set()
         pruned, self._pruning = self._pruning, None
         deleted, self._deleted = self._deleted, set()
-        if pruned is not None and pruned != deleted and not self._watch.reads_anew:
-            self._broken(
-                "listed", f"{session} says that it prunes {sorted(pruned)}, and not {sorted(deleted)}"
-            )
+        if pruned is not None and not self._watch.reads_anew:
+            if pruned:
+                self._watch.reach.saw("taken_off")
+            if pruned != deleted:
+                wrong = f"says that it takes {sorted(pruned)} off the list, and takes off {sorted(deleted)}"
+                self._broken("listed", f"{session} {wrong}")
         # Where more are cancelled than a step tells, the word goes down from one to the next.
         if told is None or len(told) > agent.MOST_TOLD or self._watch.reads_anew:
             return
@@ -300,7 +312,8 @@ class AgentRules:
         if any(one.label for one in consumed):
             # What it sent before it was renamed says what it was called then.
             self._renamed.add(session)
-        self._ordered[session] = [_order(one) for one in consumed if _is_order(one)]
+        orders = map(order_of, consumed)
+        self._ordered[session] = [order for order in orders if order is not None]
         if self._watch.reads_anew:
             return
         tree = seen.state.tree
@@ -383,16 +396,12 @@ class AgentRules:
         if wrong := untrue_letter(one.mail, sender.grammar, receiver.grammar):
             self._broken("kin", f"{one.sender} sends {to} {one.id}: {wrong}")
         orders = self._ordered.get(one.sender, [])
-        if one.letter in PASSED_ON and orders and one.sender not in self._in_pieces:
-            asked = one.mail.get("by"), one.mail.get("reason", "")
-            # Helpers of calls that end are ended in the same step, for reasons of their own.
-            own = asked[1].startswith("aborted") or (
-                asked[0] is None and asked[1] not in [w for _, w in orders]
-            )
-            if not own and not any(
-                asked == (by, why if one.letter == "cancel" else "") for by, why in orders
-            ):
-                self._broken("kin", f"{one.sender} sends {to} {one.id} by {asked}, and told it were {orders}")
+        if one.letter not in PASSED_ON or not orders or one.sender in self._in_pieces:
+            return
+        if any(order.by for order in orders):
+            self._watch.reach.saw("passed_on")
+        if untrue_order(one.mail, orders):
+            self._broken("kin", f"{one.sender} sends {to} {one.id}: {one.mail}, and was told {orders}")
 
     def _counts_on(self, above: Seen, session: str, seen: Seen) -> None:
         """An agent knows which of its own are at work, when nothing is on its way to it or to them."""
@@ -409,20 +418,3 @@ class AgentRules:
             self._broken("counts_on", f"{session} is {tree.status}, and {known.status} to the one above it")
         if works and known.turn:
             self._watch.reach.saw("counts_on")
-
-
-def _is_order(one: Waiting) -> bool:
-    """Whether it is one of a person, or passes such a one on."""
-    return one.op in ORDERS or (one.kind == "mail" and one.letter in PASSED_ON)
-
-
-def _order(one: Waiting) -> tuple[Any, str]:
-    """Its giver, and the reason."""
-    if not one.op:
-        return one.mail.get("by"), str(one.mail.get("reason") or "canceled")
-    by = orjson.loads(one.by) if one.by else None
-    if one.op == "cancel_agent":
-        return by, " ".join(
-            one.said.get("reason", "").split()
-        ) or f"cancelled by {by['who'] if by else one.client}"
-    return by, CLOSED_ABOVE

@@ -87,7 +87,7 @@ class Commits:
             )
 
 
-def moment_ms(line: bytes) -> float:
+def moment_ms(line: bytes) -> int:
     """The time at which the step of an entry's line was decided, as Redis's clock counts."""
     return round((_moment_s(line[_STAMP]) + EPOCH_S) * 1000)
 

@@ -35,6 +35,8 @@ BARK = "watchdog:"
 """How the keys of a watchdog's letters begin; its generation follows the number of who set it."""
 REPEATED = ("wait:", BARK)
 """Timers that must not be left behind: an await's would wake somebody for nothing, a watchdog's for ever."""
+ROUNDED_MS = 2
+"""A step's moment and a timer's are rounded, each to a millisecond."""
 
 
 class Wanted(NamedTuple):
@@ -129,9 +131,10 @@ class Deadlines:
             self._broken("timers", f"{session}: {one.id} is due at {due_ms} instead of {one.at_ms}")
             return
         taken_ms = self._taken_ms.get((session, generation))
-        if one.after_ms is not None and taken_ms is not None and abs(due_ms - taken_ms - one.after_ms) > 2:
-            lasts_ms = due_ms - taken_ms
-            self._broken("timers", f"{session}: {one.id} is set for {lasts_ms:.0f} ms, not {one.after_ms}")
+        if one.after_ms is not None and taken_ms is not None:
+            self._reach.saw("intervals")
+            if abs((lasts_ms := due_ms - taken_ms) - one.after_ms) > ROUNDED_MS:
+                self._broken("timers", f"{session}: {one.id} is set for {lasts_ms} ms, not {one.after_ms}")
         self._armed[session, generation] = due_ms
 
     def _fired(self, entry: Waiting, one: Wanted) -> bool:

@@ -163,7 +163,8 @@ RULES = {
     "kin": Rule(
         (
             "A letter says what its sender's log says: a result is the end of the sender's task, a message "
-            "what the sender's model wrote, and a person's what was said. An agent stops, watches and ends "
+            "what the sender's model wrote, and a person's what was said; an order that is passed on names "
+            "who gave it, and why. An agent stops, watches and ends "
             "those alone that are below it, and begins under the settings of the turn that made it."
         ),
         Case("letters were put into a log", ("fact mail",)),
@@ -199,8 +200,9 @@ RULES = {
     ),
     "timers": Rule(
         (
-            "What waits for a deadline has its timer, under the generation that it was given, or the "
-            "fired timer in its queue; no await and no watchdog leaves one behind, and at rest none is set."
+            "What waits for a deadline has its timer, under the generation that it was given and for as long "
+            "as was asked, or the fired timer in its queue; no await and no watchdog leaves one "
+            "behind, and at rest none is set."
         ),
         Case("a timer was cleared, or set anew, before it had fired"),
     ),
@@ -215,7 +217,7 @@ RULES = {
     "registry": Rule(
         (
             "The registry of a tree (agents, their status, marks and inbox depths) is the fold of its "
-            "tree log, after every commit."
+            "tree log, after every commit; and what it says of an agent is what that one's log says."
         ),
         Case("a commit told something of its tree"),
     ),
@@ -279,7 +281,7 @@ RULES = {
     "forks": Rule(
         (
             "A fork names an entry of its parent's log by its chain value, and begins with what had been "
-            "said there."
+            "said there, under the instructions that hold there."
         ),
         Case("a session was forked", ("fact forked",)),
     ),
@@ -320,7 +322,7 @@ RULES = {
     "told": Rule(
         (
             "Every entry of the tree log is on the root's event queue by the commit that wrote it, and "
-            "what becomes of an agent on its parent's: once each, in order."
+            "what becomes of an agent and of its inbox on its parent's: once each, in order."
         ),
         Case("somebody beside the root was told"),
     ),
@@ -343,7 +345,8 @@ RULES = {
     "listed": Rule(
         (
             "A list of agents has each that was there when it was asked for and is there still, in the order"
-            " in which they were made; and a cancel names those that its step has marked."
+            " in which they were made; a cancel names those that its step has marked, and a prune those that"
+            " it has taken off. What a call tells of an agent was so since the model asked for it."
         ),
         Case("agents were listed"),
     ),
@@ -556,6 +559,12 @@ CASES = {
     "ending": Case("a task with more open calls than a commit closes ended in pieces", ("fact ending",)),
     "told_to_end": Case("more agents were cancelled than one commit tells", ("fact told_to_end",)),
     "helper_ended": Case("a helper's end was held against its own log"),
+    "described": Case("a call told of the agent that it was about"),
+    "passed_on": Case("an order of a person was passed on to an agent below"),
+    "inbox_above": Case("an agent below the root was told of the inbox of one that it has made"),
+    "intervals": Case("a deadline was held against the time that it was set for"),
+    "taken_off": Case("a prune named those that it has taken off the list"),
+    "heeded": Case("a conversation was inherited with instructions that hold in it"),
     "queue_full": Case("a queue took nothing more", ("reply submit FULL", "reply commit REFUSED queue_full")),
     "merged": Case("an agent's folder was merged into its parent's", ("fact workspace_merged",)),
     "unsaved": Case("a store was away, or a disk full, as a call ended", ("fact workspace_unsaved",)),

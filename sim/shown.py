@@ -44,6 +44,8 @@ class Shown:
         if message.get("type") == "agent_inbox":
             agent = view.agents.get(message["agent_id"])
             parent = agent.record["parent_session_id"] if agent is not None else tree
+            if parent != tree:
+                self._reach.saw("inbox_above")
             return list(dict.fromkeys((tree, parent)))
         if message.get("type") == "subagent_lifecycle" and message.get("event") not in _OF_THE_CALLER:
             agent = view.agents.get(message.get("agent_id", -1))

@@ -506,6 +506,8 @@ class Watch(Rest, Branches, TreeLogs):
             return
         if wrong := unlike(parent.at.get(fact["parent"]["seq"]), fact, content):
             self.broken("forks", f"{session}: {wrong}")
+        if fact.get("instructions"):
+            self.reach.saw("heeded")
         made = parent.grammar.children.get(self.sessions[session].state.facts.agent_id, {})
         told, begun = made.get("initial_messages"), len(orjson.loads(content))
         if made.get("session") == session and told != begun:
