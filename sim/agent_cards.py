@@ -131,7 +131,7 @@ class Rows:
 # ── letters ───────────────────────────────────────────────────────────────────────────────────────
 
 
-def untrue_letter(mail: Row, log: Grammar, receiver: Grammar | None) -> str:
+def untrue_letter(mail: Row, log: Grammar, receiver: Grammar) -> str:
     """The error in a letter that its sender's last step has sent; empty if it is as that one's log says."""
     if "from" in mail and (wrong := unlike(mail["from"], card(log))):
         return f"its sender is another one: {wrong}"
@@ -139,15 +139,18 @@ def untrue_letter(mail: Row, log: Grammar, receiver: Grammar | None) -> str:
     ends = {"status": agent["status"], "turn": agent["turns"], "evidence": agent.get("evidence", "proved")}
     match mail["kind"]:
         case "completion":
+            # The same step may have begun what it was asked to do next.
+            end = log.ends[agent["turns"]]
+            ends["status"] = end["status"]
             own = {**ends, "header": agent.get("header"), "born_in": log.facts.get("born_in") or ""}
             if isinstance(told := mail["completion"], Mapping) and "Canceled" in told:
-                last = log.ends[agent["turns"]]["message"] or agent.get("canceling")
-                own["reason"], mail = last, {**mail, "reason": told["Canceled"]["reason"]}
+                own["reason"] = end["message"] or agent.get("canceling")
+                mail = {**mail, "reason": told["Canceled"]["reason"]}
         case "ended":
             own = {**ends, "born_in": log.facts.get("born_in") or ""}
         case "status":
-            own = {"status": agent["status"]}
-        case "message" if receiver is not None and not (mail.get("person") or mail.get("watchdog")):
+            own = {"status": "running"}
+        case "message" if not (mail.get("person") or mail.get("watchdog")):
             child = log.children.get(receiver.facts["agent_id"])
             own = {"turn": child["turn"] if child is not None else None}
         case _:

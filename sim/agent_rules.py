@@ -66,7 +66,9 @@ class AgentRules:
         self._renamed: set[str] = set()
         """Sessions that were given a name by the commit that is read."""
         self._in_pieces: set[str] = set()
-        """Sessions that tell some of many agents of their end: their step has not read the order."""
+        """Sessions that the commit that is read has tell some of many agents of their end."""
+        self._put_off: dict[str, list[Order]] = {}
+        """The orders behind which each session has had many agents to tell of their end."""
         self._canceling: set[int] | None = None
         """Those that its calls say that they cancel; None without such a call."""
         self._inboxes: dict[str, tuple[str, ...]] = {}
@@ -82,6 +84,7 @@ class AgentRules:
         self._canceling = self._pruning = None
         self._rows.went_back()
         self._sent.clear()
+        self._put_off.clear()
 
     def _broken(self, rule: str, seen: str) -> None:
         self._watch.broken(rule, seen)
@@ -104,7 +107,7 @@ class AgentRules:
             self._rows.asks(session, seen.tree)
         elif entry.type == DENDRO and fact["kind"] == "mail":
             self._letter(session, seen, fact["mail"])
-        elif entry.type == DENDRO and fact["kind"] == "told_to_end":
+        elif entry.type == DENDRO and fact["kind"] in ("to_end", "told_to_end"):
             self._in_pieces.add(session)
         elif entry.type == EVENT_MSG and fact["type"] == "sub_agent_tool_call_end":
             self._helper_ended(session, seen, fact)
@@ -314,6 +317,8 @@ class AgentRules:
             self._renamed.add(session)
         orders = map(order_of, consumed)
         self._ordered[session] = [order for order in orders if order is not None]
+        if session in self._in_pieces:
+            self._put_off.setdefault(session, []).extend(self._ordered[session])
         if self._watch.reads_anew:
             return
         tree = seen.state.tree
@@ -395,11 +400,12 @@ class AgentRules:
             return
         if wrong := untrue_letter(one.mail, sender.grammar, receiver.grammar):
             self._broken("kin", f"{one.sender} sends {to} {one.id}: {wrong}")
-        orders = self._ordered.get(one.sender, [])
-        if one.letter not in PASSED_ON or not orders or one.sender in self._in_pieces:
+        known = self._put_off if one.sender in self._in_pieces else self._ordered
+        orders = known.get(one.sender, [])
+        if one.letter not in PASSED_ON or not orders:
             return
         if any(order.by for order in orders):
-            self._watch.reach.saw("passed_on")
+            self._watch.reach.saw("passed_on_late" if known is self._put_off else "passed_on")
         if untrue_order(one.mail, orders):
             self._broken("kin", f"{one.sender} sends {to} {one.id}: {one.mail}, and was told {orders}")
 

@@ -561,6 +561,7 @@ CASES = {
     "helper_ended": Case("a helper's end was held against its own log"),
     "described": Case("a call told of the agent that it was about"),
     "passed_on": Case("an order of a person was passed on to an agent below"),
+    "passed_on_late": Case("more agents were told of an order of a person than one commit tells"),
     "inbox_above": Case("an agent below the root was told of the inbox of one that it has made"),
     "intervals": Case("a deadline was held against the time that it was set for"),
     "taken_off": Case("a prune named those that it has taken off the list"),

@@ -19,6 +19,7 @@ from orchestrator.core.history import CALL_KINDS, INHERITED, Item, Log, message_
 from orchestrator.core.lines import NO_META, read_compacted, read_context, read_meta
 from orchestrator.core.modes import plans, proposal
 from orchestrator.core.secrets import SecretAnswer
+from orchestrator.core.sender import sender_wire
 from orchestrator.core.state import (
     ANSWERS_KEPT,
     MOST_EARLIER,
@@ -511,8 +512,8 @@ def evolve_tree(tree: TreeView, fact: f.AgentFact) -> TreeView:
             return _child_changed(tree, fact)
         case f.ChildrenChanged():
             return _children_changed(tree, fact)
-        case f.ToEnd(agent_ids, reason):
-            return replace(tree, to_end=agent_ids, end_reason=reason)
+        case f.ToEnd(agent_ids, reason, by):
+            return replace(tree, to_end=agent_ids, end_reason=reason, end_by=sender_wire(by))
         case f.ToldToEnd(count):
             return replace(tree, to_end=tree.to_end[count:])
         case f.MailReceived(mail):

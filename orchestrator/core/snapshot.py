@@ -45,7 +45,7 @@ from orchestrator.core.state import (
     write_extras,
 )
 from orchestrator.core.tokens import TokenInfo, Usage
-from orchestrator.core.tree import STORED_EMPTY, TreeView, decode_tree
+from orchestrator.core.tree import STORED_EMPTY, USUAL_TREE, TreeView, decode_tree
 from orchestrator.core.user_turns import UserTurn
 from orchestrator.core.workspace import NO_WORKSPACE, USUAL_COPIES, USUAL_WORKSPACE, Workspace
 from orchestrator.protocol.ids import CallId
@@ -149,7 +149,7 @@ def _stored_settings(settings: TurnSettings) -> TurnSettings:
 
 
 def _stored_tree(tree: TreeView) -> TreeView:
-    return _emptied(tree, STORED_EMPTY)
+    return _stated(_emptied(tree, STORED_EMPTY), USUAL_TREE)
 
 
 def _stored_workspace(known: Workspace) -> Workspace:

@@ -154,6 +154,8 @@ class TreeView:
     """Children that are to end and were not told yet: they are more than one commit tells."""
     end_reason: str | None = None
     """The reason why the children are to end."""
+    end_by: JsonMapping | None = None
+    """The person who asked for their end (`Sender`), as letters name them; None if nobody is known."""
     ended: bool = False
     """After a cancel: the agent has said that nothing of it, or below it, is left."""
     pruned: bool = False
@@ -201,6 +203,8 @@ class TreeChanges(TypedDict, total=False):
 
 STORED_EMPTY = ("status", "canceling", "end_reason", "paused")
 """Fields of the view whose None is an empty text in a snapshot."""
+USUAL_TREE: Mapping[str, object] = {"end_by": None}
+"""Fields that snapshots leave out where they are as usual: those of earlier versions have none."""
 
 
 def decode_tree(wire: Payload) -> TreeView:

@@ -10,11 +10,13 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core import snapshot
 from orchestrator.core.agent_views import MESSAGE_BYTES
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.agent import MOST_TOLD
 from orchestrator.core.ids import AgentId
 from orchestrator.core.outstanding import EndChildren
+from orchestrator.core.sender import Sender
 from orchestrator.core.settings import TreeRules
 from tests.core.driver import assistant, op
 from tests.core.tree_driver import Agent, TreeDriver, answers, session_id
@@ -120,6 +122,22 @@ def test_closing_root_that_is_lost_between_two_pieces_tells_every_child_once() -
     tree.settle()
     assert tree.root.state.closed
     assert {agent.status for agent in tree.registry().agents.values()} == {"canceled"}
+
+
+def test_each_of_very_many_children_is_told_who_closed_their_root() -> None:
+    tree, children = a_wide_tree()
+    tree.settle()
+    ann = Sender("ann@host", "", "admin", "terminal", "machine")
+    tree.root.submit(op("shutdown"), by=ann)
+    # One that takes nothing any more is passed over, and the others are told by another worker.
+    tree.root.happens(c.CommitRefused(c.EndChildren(), "archived_target", children[0].sid))
+    tree.root.state = snapshot.decode(snapshot.encode(tree.root.replayed()))
+    letters = []
+    while EndChildren() in tree.root.owes():
+        part = tree.root.happens(c.EndChildren()).decision.tree
+        assert part is not None
+        letters += [orjson.loads(letter.payload) for letter in part.outbox]
+    assert [letter["by"] for letter in letters] == [ann.wire()] * (WIDE - 1)
 
 
 def test_child_whose_queue_takes_nothing_any_more_does_not_keep_its_root_from_closing() -> None:

@@ -29,6 +29,7 @@ from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item
 from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.core.sender import sender_of
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State
 from orchestrator.core.tree import ACTIVE, AgentStatus, Child, TreeChanges, cancel_flag
@@ -342,12 +343,13 @@ def cancel_children(draft: Draft, reason: str) -> None:
     if len(ending) <= MOST_TOLD and not waiting:
         _tell(draft, ending, reason)
     elif ending:
-        draft.add(f.ToEnd((*tree.to_end, *ending), reason or None))
+        draft.add(f.ToEnd((*tree.to_end, *ending), reason or None, draft.sender))
 
 
 def tell_next(draft: Draft) -> None:
     """The next of the children that are to end, as many as a commit carries."""
     tree = draft.state.tree
+    draft.sender = sender_of(tree.end_by)
     draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
     _tell(draft, telling, tree.end_reason or "")
@@ -357,7 +359,7 @@ def pass_over(draft: Draft, session: str) -> None:
     """Skips a child whose queue is gone: no message reaches it, and nothing of it starts."""
     tree = draft.state.tree
     left = tuple(id for id in tree.to_end if tree.children[id].session != session)
-    draft.add(f.ToEnd(left, tree.end_reason))
+    draft.add(f.ToEnd(left, tree.end_reason, sender_of(tree.end_by)))
 
 
 def _may_be_told(child: Child) -> bool:

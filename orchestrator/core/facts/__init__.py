@@ -441,6 +441,8 @@ class ToEnd:
     of: ClassVar[Literal["agent"]] = "agent"
     agent_ids: tuple[AgentId, ...] = field(metadata=LIST)
     reason: str | None = field(metadata=EMPTY)
+    by: Sender | None = field(default=None, metadata=SENDER)
+    """The person who asked for it."""
 
 
 @record
