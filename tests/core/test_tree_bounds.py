@@ -12,6 +12,7 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core import snapshot
 from orchestrator.core.agent_views import MESSAGE_BYTES
+from orchestrator.core.commit_parts import REAP_TIMER
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.agent import MOST_TOLD
 from orchestrator.core.ids import AgentId
@@ -138,6 +139,22 @@ def test_each_of_very_many_children_is_told_who_closed_their_root() -> None:
         assert part is not None
         letters += [orjson.loads(letter.payload) for letter in part.outbox]
     assert [letter["by"] for letter in letters] == [ann.wire()] * (WIDE - 1)
+
+
+def test_root_whose_children_ended_before_they_were_told_waits_for_no_report() -> None:
+    tree, children = a_wide_tree()
+    tree.settle()
+    tree.root.shutdown()
+    tree.root.happens(c.EndChildren())
+    for child in children[MOST_TOLD:]:
+        child.happens(c.MailArrived("cancel", {"reason": "by another agent"}, f"c{child.id}", 1))
+    for agent in (*children, tree.root):
+        while tree.queues[agent.sid]:
+            tree.deliver(agent)
+    assert list(tree.root.timers) == [REAP_TIMER]
+    tree.root.happens(c.EndChildren())
+    assert tree.root.state.closed
+    assert tree.root.timers == {}
 
 
 def test_child_whose_queue_takes_nothing_any_more_does_not_keep_its_root_from_closing() -> None:

@@ -353,6 +353,7 @@ def tell_next(draft: Draft) -> None:
     draft.add(f.ToldToEnd(min(MOST_TOLD, len(tree.to_end))))
     telling = [id for id in tree.to_end[:MOST_TOLD] if _may_be_told(tree.children[id])]
     _tell(draft, telling, tree.end_reason or "")
+    _clear_reap(draft)
 
 
 def pass_over(draft: Draft, session: str) -> None:
@@ -360,6 +361,7 @@ def pass_over(draft: Draft, session: str) -> None:
     tree = draft.state.tree
     left = tuple(id for id in tree.to_end if tree.children[id].session != session)
     draft.add(f.ToEnd(left, tree.end_reason, sender_of(tree.end_by)))
+    _clear_reap(draft)
 
 
 def _may_be_told(child: Child) -> bool:
@@ -403,8 +405,13 @@ def heard_end(draft: Draft, agent_id: AgentId) -> None:
     """Notes that a child has ended as it was told to."""
     if draft.state.tree.children[agent_id].ending:
         draft.add(f.ChildChanged(agent_id, {"ending": False}))
-        if not draft.state.tree.ending_children:
-            draft.clear_timer(REAP_TIMER)
+        _clear_reap(draft)
+
+
+def _clear_reap(draft: Draft) -> None:
+    """Clears the timer of reports that are owed, if no child owes one."""
+    if not draft.state.tree.ending_children:
+        draft.clear_timer(REAP_TIMER)
 
 
 def flag_and_notify(
