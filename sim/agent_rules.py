@@ -184,8 +184,7 @@ class AgentRules:
     def _is_described(
         self, session: str, seen: Seen, id: int, told: Mapping[str, Any], names: Sequence[str] = ()
     ) -> None:
-        """What a call tells of the agent that it is about was so since it was asked for; of an own one by the
-        own log."""
+        """Holds what a call tells of the agent that it is about: it was so since the call was asked for."""
         rows = self._rows.of(session, seen.tree, id)
         child = seen.grammar.children.get(id)
         if not (rows and id) or self._watch.reads_anew or self._watch.parted is not None:

@@ -51,8 +51,6 @@ class Waiting:
     """The client of a submission; empty if it is none."""
     label: str
     """The name that a message gives; empty if it gives none."""
-    mail: Mapping[str, Any]
-    """A message as it was sent; empty if it is none."""
     by: bytes
     """The person who sent it, as the door knew them; empty if nobody did."""
 
@@ -112,6 +110,5 @@ def waiting(entry_id: bytes, fields: Mapping[bytes, bytes]) -> Waiting:
         said=said["op"] if said else {},
         client=entry.client if said else "",
         label=str(message.get("label") or "") if message.get("kind") == "message" else "",
-        mail=message,
         by=entry.by,
     )
