@@ -198,8 +198,14 @@ def require_limits(registry: Registry, add: Mapping[str, int]) -> None:
 
 
 async def require_prices(found: LogSource, registry: Registry, priced: Iterable[str]) -> None:
-    """Under a budget of cost a model without a price is refused: better now than in the midst of its work."""
-    sessions = [SessionId(registry.tree), *(agent.session for agent in registry.agents.values())]
+    """Under a budget of cost a model without a price is refused: better now than in the midst of its work.
+
+    `priced` are the models whose prices are known here. A session whose requests have cost something runs
+    where its model has one.
+    """
+    costs = {agent.session: agent.used.cost for agent in registry.agents.values()}
+    costs[SessionId(registry.tree)] = registry.budget["cost"].spent - sum(costs.values())
+    sessions = [session for session, cost in costs.items() if cost <= 0]
     heads = [await found.broker.logs.head(session) for session in sessions]
     metas = [head.summary for head in heads if head is not None and head.meta]
     models = {meta["model"] for meta in metas if meta.get("model")}

@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.broker.records import Account, Spend
 from orchestrator.config_keys import AgentSettings, limits_of, settings_of
 from orchestrator.core.ids import SessionId
 from orchestrator.core.registry import first_limits
@@ -21,7 +22,7 @@ ROOT = SessionId("0199a2b4-0000-7000-8000-000000000000")
 KINDS = ("tokens", "cost", "requests", "wall", "slots", "spawned")
 
 
-def tree(*models: str | None) -> tuple[Any, Any]:
+def tree(*models: str | None, costs: tuple[int, ...] = (0, 0, 0)) -> tuple[Any, Any]:
     """A deployment and the registry of a tree whose sessions have asked these models, the root's first."""
     sessions = [SessionId(f"{ROOT[:-1]}{number}") for number in range(len(models))]
     known = dict(zip(sessions, models, strict=True))
@@ -30,9 +31,16 @@ def tree(*models: str | None) -> tuple[Any, Any]:
         model = known[session]
         return None if model == "gone" else SimpleNamespace(meta=model or "", summary={"model": model})
 
-    agents = {number: SimpleNamespace(session=session) for number, session in enumerate(sessions) if number}
+    agents = {
+        number: SimpleNamespace(session=session, used=Spend(5, cost, 1))
+        for number, (session, cost) in enumerate(zip(sessions, costs, strict=True))
+        if number
+    }
     broker = SimpleNamespace(logs=SimpleNamespace(head=head))
-    return cast(Any, SimpleNamespace(broker=broker)), cast(Any, SimpleNamespace(tree=ROOT, agents=agents))
+    registry = SimpleNamespace(
+        tree=ROOT, agents=agents, budget={"cost": Account("cost", sum(costs), 0, None)}
+    )
+    return cast(Any, SimpleNamespace(broker=broker)), cast(Any, registry)
 
 
 async def test_budget_of_cost_needs_a_price_for_the_model_of_every_agent() -> None:
@@ -45,6 +53,21 @@ async def test_budget_of_cost_needs_a_price_for_the_model_of_every_agent() -> No
         with pytest.raises(ViewError) as refused:
             await require_prices(found, registry, ["priced"])
         assert [name for name in ("dear", "other", "priced") if f'"{name}"' in str(refused.value)] == missing
+
+
+@pytest.mark.parametrize("costs", list(product([0, 7], repeat=3)))
+async def test_budget_of_cost_needs_no_price_here_for_a_model_whose_requests_have_cost_something(
+    costs: tuple[int, ...],
+) -> None:
+    models = ("of the root", "of one agent", "of another")
+    found, registry = tree(*models, costs=costs)
+    missing = [model for model, cost in zip(models, costs, strict=True) if not cost]
+    if not missing:
+        await require_prices(found, registry, [])
+        return
+    with pytest.raises(ViewError) as refused:
+        await require_prices(found, registry, [])
+    assert [model for model in models if f'"{model}"' in str(refused.value)] == missing
 
 
 @pytest.mark.parametrize("kind", KINDS)
