@@ -20,8 +20,17 @@ from orchestrator.folders.copy import Copy
 from orchestrator.folders.delta import delta
 from orchestrator.folders.git_objects import Entry, Snapshot, object_id, tree_data
 from orchestrator.folders.merge import Side, Step, _Writer, take_back
-from orchestrator.folders.names import FILE, FOLDER, LINK, refused_link, refused_name
-from orchestrator.folders.outcomes import Bounds, Branch, FolderError, FolderSnapshot, Joined, Place, Taken
+from orchestrator.folders.names import FILE, FOLDER, LINK, MOST_PATH, refused_link, refused_name
+from orchestrator.folders.outcomes import (
+    Bounds,
+    Branch,
+    FolderError,
+    FolderSnapshot,
+    Joined,
+    Place,
+    Search,
+    Taken,
+)
 from orchestrator.folders.packs import REF_DELTA, PackWriter, entry_head
 from orchestrator.folders.stat_cache import Known
 from tests.folders.workshop import AT_MS, Bench, content_of, git
@@ -93,6 +102,29 @@ def test_name_with_a_slash_is_never_made(tmp_path: Path) -> None:
 def test_link_that_leads_out_is_never_made(tmp_path: Path, target: bytes) -> None:
     entries = [Entry(b"link", LINK, object_id("blob", target))]
     assert refused(tmp_path, *hostile(tmp_path, entries, [target])) == "refused"
+
+
+@pytest.mark.parametrize("target", [b"/etc/passwd", b"../outside", b"x/../../y"])
+def test_nothing_is_read_of_a_snapshot_with_a_link_that_leads_out(tmp_path: Path, target: bytes) -> None:
+    entries = [Entry(b"a", FILE, SHA), Entry(b"link", LINK, object_id("blob", target))]
+    pack, snapshot = hostile(tmp_path, entries, [target, BLOB])
+    copy = Copy(Place(tmp_path / "folder", tmp_path / "objects"), Bounds())
+    for read in (
+        lambda: copy.read_files(snapshot, ["a", "link"], 100, [pack]),
+        lambda: copy.find_files(snapshot, Search(("link",), "passwd", 4, 100, 100, 100), [pack]),
+    ):
+        with pytest.raises(FolderError) as error:
+            read()
+        assert error.value.kind == "refused"
+
+
+def test_file_whose_path_no_program_could_name_is_not_found(tmp_path: Path) -> None:
+    named = tree_data([Entry(b"F", FILE, SHA)])
+    long = [Entry(b"n" * length, FOLDER, object_id("tree", named)) for length in (100, MOST_PATH)]
+    pack, snapshot = hostile(tmp_path, long, [BLOB], [named])
+    copy = Copy(Place(tmp_path / "folder", tmp_path / "objects"), Bounds())
+    found = copy.find_files(snapshot, Search((".",), "F", 4, 100, 100, 100), [pack])
+    assert [len(file.path) for file in found.files] == [100 + len("./" + "/F")]
 
 
 def test_links_may_lead_about_inside() -> None:

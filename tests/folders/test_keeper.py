@@ -184,6 +184,31 @@ async def test_keeper_that_names_a_file_outside_of_its_spool_is_ended(bench: Ben
         await _dead(keeper)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        None, [], [[]], [[["a", "abc", ""]], []], [[["a", 1, ""]], []], [[["a", "eHh4eHg=", ""]], []],
+        [[["a", ""]], []], [[], [["a"]]],
+    ],
+)  # fmt: skip
+async def test_keeper_that_answers_with_other_contents_than_were_asked_for_is_ended(
+    tmp_path: Path, value: object
+) -> None:
+    async with kept(_place(tmp_path)) as keeper:
+        with pytest.raises(FolderError) as misled:
+            keeper._contents({"is": "contents", "value": value}, 4)
+        assert misled.value.kind == "lost"
+        await _dead(keeper)
+
+
+async def test_words_of_a_keeper_can_be_told_whatever_it_read(tmp_path: Path) -> None:
+    async with kept(_place(tmp_path)) as keeper:
+        answer = {"value": [[["a", None, "\udcff" + "x" * 1_000_000]], []]}
+        (file,) = keeper._contents(answer, 4).files
+    assert file.why.startswith("\\udcffx")
+    assert len(file.why) < 600
+
+
 async def test_stopped_keeper_dies_at_its_deadline_and_frees_the_copy(tmp_path: Path) -> None:
     keeper = await Keeper.start(_place(tmp_path), Bounds(), _in(2.0))
     os.kill(keeper.pid, signal.SIGSTOP)

@@ -401,11 +401,11 @@ async def test_images_in_a_portable_folder_are_read_at_once_from_what_was_record
     def images(*paths: str) -> ops.UserInput:
         return items(*({"type": "local_image", "path": path} for path in paths))
 
-    out = f"{top}/../other.png"
-    await harness.submit(session, images(f"{top}/a.png", out, f"{top}/c/../b/./b.png", f"{top}/a.png"))
+    out, beside = f"{top}/../other.png", f"{top}sitory/b.png"
+    await harness.submit(session, images(f"{top}/a.png", out, f"{top}/c/../b/./b.png", beside))
     assert await harness.run(session) is Ended.PARKED
     assert [asked for asked in folders.asked if asked.startswith("read")] == ["read a.png b/b.png"]
-    assert shelf.asked == [("image", out)]
+    assert shelf.asked == [("image", out), ("image", beside)]
     url = f"data:image/png;base64,{base64.b64encode(PIXEL).decode()}"
     sent = [
         part["image_url"]
@@ -413,7 +413,7 @@ async def test_images_in_a_portable_folder_are_read_at_once_from_what_was_record
         for part in item.get("content", ())
         if part["type"] == "input_image"
     ]
-    assert sent == [url, PICTURE, url, url]
+    assert sent == [url, PICTURE, url, PICTURE]
     for path, why in (("gone.png", "it is not there"), ("text.png", "it is no PNG, JPEG, GIF or WebP image")):
         await harness.submit(session, images(f"{top}/a.png", f"{top}/{path}"))
         assert await harness.run(session) is Ended.PARKED

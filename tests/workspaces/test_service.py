@@ -31,7 +31,7 @@ from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts.object_store import Objects
 from orchestrator.workspaces import service
 from orchestrator.workspaces.copies import Copy
-from orchestrator.workspaces.stored_packs import PackName, Packs
+from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
 from tests.folders.workshop import git
 from tests.instructions.test_skills import write
 from tests.workspaces.machines import ROOT, NewMachine, Session, tree_of
@@ -730,6 +730,32 @@ async def test_files_of_a_store_that_does_not_answer_in_time_are_an_error_in_wor
             await first.folders.read(session.state, ["a"], 100)
     monkeypatch.undo()
     assert set(await first.folders.read(session.state, ["a"], 100)) == {"a"}
+
+
+async def test_two_folders_are_read_from_the_store_at_once_and_others_wait(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = machine()
+    session = Session()
+    claim = await session.made(first)
+    await first.folders.release(SessionId(ROOT), claim)
+    begun, gate, most = 0, asyncio.Event(), 0
+
+    async def fetch(*_: object) -> None:
+        nonlocal begun, most
+        begun += 1
+        most = max(most, begun)
+        # By then each that does not wait has begun.
+        asyncio.get_running_loop().call_soon(gate.set)
+        await gate.wait()
+        begun -= 1
+        raise BrokenPack("lost")
+
+    monkeypatch.setattr(Packs, "fetch", fetch)
+    reads = (first.folders.read(session.state, ["a"], 100) for _ in range(4))
+    found = await asyncio.gather(*reads, return_exceptions=True)
+    assert [str(error) for error in found] == ["lost"] * 4
+    assert most == service.MOST_READING
 
 
 async def test_full_disk_leaves_the_folder_unsaved_and_lets_no_further_call_begin(
