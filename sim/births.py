@@ -191,14 +191,19 @@ class Founder(Person):
         return f.WorkspaceBegun(SnapshotId(taken.snapshot), (pack,))
 
 
-async def _packed(client: Any, birth: Birth, top: Path) -> f.WorkspaceBegun:
+async def _packed(client: Any, birth: Birth, top: Path, within: str) -> tuple[f.WorkspaceBegun, None]:
     packed: f.WorkspaceBegun = await client.packs(birth)
-    return packed
+    return packed, None
+
+
+async def _no_skills(*_: object) -> None:
+    """Offers none: simulated folders have none."""
 
 
 @contextmanager
 def packing() -> Iterator[None]:
     """While a simulation runs, first folders are packed by its clients and not by the product's keeper."""
     store = patch.object(portable, "pack_store", lambda client: client.pack_store())
-    with patch.object(portable, "_packed", _packed), store:
+    skills = patch.object(portable, "in_git_thread", _no_skills)
+    with patch.object(portable, "_packed", _packed), skills, store:
         yield

@@ -8,7 +8,7 @@ from workers import upkeep_packs
 
 _ANNOUNCES = """if first.top is not None:
             announced_ms = await commits.announce(SessionId(birth.facts.session_id))
-            folder"""
+            folder, found"""
 
 DEFECTS = (
     Mutant(
@@ -47,7 +47,7 @@ DEFECTS = (
             portable,
             "with_folder",
             _ANNOUNCES,
-            "if first.top is not None:\n            announced_ms = 1\n            folder",
+            "if first.top is not None:\n            announced_ms = 1\n            folder, found",
         ),
         "births",
     ),
@@ -69,9 +69,9 @@ DEFECTS = (
         text(
             portable,
             "with_folder",
-            f"{_ANNOUNCES} = await _packed(settings, birth, first.top)",
+            f"{_ANNOUNCES} = await _packed(settings, birth, first.top, first.within)",
             """if first.top is not None:
-            folder = await _packed(settings, birth, first.top)
+            folder, found = await _packed(settings, birth, first.top, first.within)
             announced_ms = await commits.announce(SessionId(birth.facts.session_id))""",
         ),
         "births",
