@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.config_keys import ModelPrice, ModelSettings
+from orchestrator.core.blobs import is_reference
 from orchestrator.core.commit_parts import BUDGET_TIMER
 from orchestrator.core.tokens import Usage
-from orchestrator.runtime.request_costs import Accounting, cost
+from orchestrator.runtime.request_costs import Accounting
 from sim.double import Double
-from sim.grammar_terms import OTHER_MODEL
+from sim.grammar_terms import OTHER_MODEL, PICTURE_BYTES
 from sim.reach import Reach
 
 if TYPE_CHECKING:
@@ -138,6 +139,9 @@ class Accounts:
         used, others = self._used(f"{session}:{fact['n']}", fact), self._by_model[tree]
         self._spent[tree] = _sum((self._spent.get(tree, NOTHING), used))
         others[model] = _sum((others.get(model, NOTHING), used))
+        told = (fact.get("price") or {}).get("cost_micro")
+        if fact.get("usage") and model in MODEL_SETTINGS.prices and told != used[1]:
+            self._broken("budget", f"{session}: {fact['usage']} cost {told}, and {used[1]} by the prices")
 
     def _used(self, request: str, fact: Mapping[str, Any]) -> Amount:
         if not fact.get("usage"):
@@ -149,7 +153,7 @@ class Accounts:
             self._reach.saw("budget")
             return self._amounts.get(request, NOTHING)
         usage = Usage.of(fact["usage"])
-        return usage.total_tokens, cost(PRICE, usage), 1
+        return usage.total_tokens, cost_of(usage), 1
 
     def raised(self, tree: str, args: Sequence[Any]) -> None:
         """A change of limits counts: once, whatever is sent again."""
@@ -255,7 +259,7 @@ class Accounts:
         self._adds_up(tree, money, members)
         self._adds_up_by_day(tree, money.spent)
         self._hour(tree, fields, money.spent[2])
-        self._within(tree, fields, money)
+        self._within(tree, fields, money, members)
         self._waiting(tree, fields, money, members)
 
     def _money(self, tree: str, fields: Mapping[bytes, bytes]) -> Money:
@@ -305,7 +309,9 @@ class Accounts:
             told = f"{money.spent} are spent, {money.used} by agents, {spent} by the logs"
             self._broken("budget", f"{tree}: {told}")
 
-    def _within(self, tree: str, fields: Mapping[bytes, bytes], money: Money) -> None:
+    def _within(
+        self, tree: str, fields: Mapping[bytes, bytes], money: Money, members: Mapping[str, Seen]
+    ) -> None:
         """New reservations fit the budget; a reservation that is alone may exceed what is left of it."""
         # After Redis went back, what is reserved then is nothing new.
         known = self._reserved.get(tree, money.reserved)
@@ -319,8 +325,30 @@ class Accounts:
                 if over:
                     told = f"{request} begins with {spent} {kind} spent and {held} held of {limit}"
                     self._broken("overshoot", f"{tree}: {told}")
+            self._is_enough(tree, request, amount, members)
             if self._wall_is_over(fields):
                 self._broken("overshoot", f"{tree}: {request} begins when the tree's time is over")
+
+    def _is_enough(self, tree: str, request: str, amount: Amount, members: Mapping[str, Seen]) -> None:
+        """A request reserves a full answer and its input, four bytes a token, at the prices of its model."""
+        session, _, _ = request.rpartition(":")
+        seen, answer = members.get(session), MODEL_SETTINGS.max_output_tokens
+        if seen is None or seen.state.task is None:
+            return
+        rules = seen.state.facts.tree_rules
+        if {"tokens", "cost"} & rules.budgets.keys():
+            pinned = seen.state.task.pinned
+            said = [*seen.grammar.conversation, *([pinned] if pinned else [])]
+            least, most = (
+                sum(count(item) for item in said) // 4 + answer for count in (texts_in, written_in)
+            )
+        else:
+            least, most = answer, seen.grammar.last_used + answer
+        tokens, price, _ = amount
+        if not least <= tokens <= most:
+            self._broken("overshoot", f"{tree}: {request} reserves {tokens} tokens, of {least} to {most}")
+        if price != cost_of(Usage(tokens - answer, 0, answer)):
+            self._broken("overshoot", f"{tree}: {request} reserves {price} for {tokens} tokens")
 
     def _wall_is_over(self, fields: Mapping[bytes, bytes]) -> bool:
         limit_ms = _limit(fields, b"limit:wall")
@@ -337,6 +365,9 @@ class Accounts:
             self._broken("room", f"{tree}: {by_reserved} wait for room, and nothing is reserved")
         for session, seen in members.items():
             listed = f"{session}:{BUDGET_TIMER}" in (*by_reserved, *by_spent)
+            spent = seen.state.tree.paused == "budget_spent" and f"{session}:{BUDGET_TIMER}" in by_spent
+            if spent and not any(name.startswith(b"said:") and name.endswith(b":100") for name in fields):
+                self._broken("warned", f"{session} is paused, and nobody was told that the budget is spent")
             if not seen.state.tree.paused or listed:
                 continue
             self._reach.saw("room")
@@ -349,6 +380,37 @@ class Accounts:
         fired = any(entry.kind == "timer" and entry.id == BUDGET_TIMER for entry in seen.queue)
         now_ms = (self._double.now_s() + self._double.put_back_s) * 1000
         return fired or (due_ms is not None and due_ms <= now_ms + 1)
+
+
+def texts_in(value: Any) -> int:
+    """The bytes of the texts that a request shows, at the least: a picture counts for nothing here."""
+    if isinstance(value, str):
+        return len(value)
+    if is_reference(value):
+        return int(value["bytes"])
+    if isinstance(value, Mapping):
+        return 0 if value.get("type") == "input_image" else sum(map(texts_in, value.values()))
+    return sum(map(texts_in, value)) if isinstance(value, Sequence) else 0
+
+
+def written_in(value: Any) -> int:
+    """The same at the most: all that is written, and for each picture what a provider makes of it."""
+    if is_reference(value):
+        return int(value["bytes"])
+    if isinstance(value, Mapping):
+        if value.get("type") == "input_image":
+            return PICTURE_BYTES + 100
+        return sum(len(name) + written_in(part) for name, part in value.items())
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return sum(map(written_in, value))
+    return len(str(value).encode())
+
+
+def cost_of(usage: Usage) -> int:
+    """Millionths of a dollar, rounded up: what was cached costs a tenth, and what was said eight times as
+    much as what was new."""
+    eighths = 10 * (usage.input_tokens - usage.cached_input_tokens) + usage.cached_input_tokens
+    return -(-(eighths + 80 * usage.output_tokens) // 8)
 
 
 def _counts(fields: Mapping[bytes, bytes], names: Sequence[bytes]) -> Amount:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from orchestrator.model.prompt import Prompt
+from sim.accounts import MODEL_SETTINGS, texts_in, written_in
+
 MINUTE_S = 60.0
 EARLY_S, MOST_EARLY = 0.2, 6
 """A lost answer makes a worker ask before the time; nothing makes it ask all the time."""
@@ -24,6 +27,8 @@ class Admissions:
         self.total = 0
         self._told: dict[str, tuple[float, int]] = {}
         """Until when each ticket is to wait, and how often it asked before that."""
+        self._let_through: dict[str, int] = {}
+        """The tokens for which each ticket was let through last."""
 
     def asked(self, args: Sequence[Any], wait_ms: int) -> None:
         """A call of `admit` took effect, and is to wait for so long; whoever has not heard it asks again."""
@@ -39,6 +44,7 @@ class Admissions:
         first, now_s = 3 + int(args[2]), self._now_s()
         tokens, requests_allowed, tokens_allowed = (int(arg) for arg in args[first + 1 : first + 4])
         self.total += 1
+        self._let_through[str(args[first])] = tokens
         self._times.append(now_s)
         self._tokens.append((now_s, tokens))
         if requests_allowed:
@@ -46,6 +52,15 @@ class Admissions:
         if tokens_allowed:
             # A request larger than a minute's worth goes when a whole minute is saved, and leaves a debt.
             self._in_time(self._tokens, tokens_allowed, "tokens", max(0, tokens - tokens_allowed))
+
+    def sends(self, prompt: Prompt) -> None:
+        """A request leaves that was let through with all that it says, and with a full answer."""
+        tokens = self._let_through.pop(prompt.session_id, None)
+        said, answer = (prompt.instructions, prompt.input, prompt.tools), MODEL_SETTINGS.max_output_tokens
+        least, most = (sum(map(count, said)) // 4 + answer for count in (texts_in, written_in))
+        if tokens is not None and not least <= tokens <= most:
+            told = f"{prompt.session_id} was let through with {tokens} tokens, of {least} to {most}"
+            self._broken("limits", told)
 
     def settled(self, args: Sequence[Any]) -> None:
         """A call of `settle` was answered OK."""
@@ -66,4 +81,5 @@ class Admissions:
         """Redis has forgotten some of what was let through."""
         self._times.clear()
         self._told.clear()
+        self._let_through.clear()
         self._tokens.clear()

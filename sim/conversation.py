@@ -11,6 +11,7 @@ import hashlib
 from collections import defaultdict, deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -25,9 +26,11 @@ from sim.grammar_terms import (
     BRIDGE,
     CALLS,
     OUTPUTS,
+    PICTURE_BYTES,
     Item,
     Wrong,
     check,
+    form_of,
     in_order,
     opens,
     tells_manners,
@@ -52,6 +55,8 @@ class Asked:
     """The attempt of a compaction that shows less than all."""
     plan: Mapping[str, Any] | None = None
     """The approved plan that it shows beside the conversation."""
+    form: Mapping[str, Any] | None = None
+    """The schema that its answer is to conform to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,8 @@ class Said:
     rate_limits: Mapping[str, Any] | None
 
 
+LEFT_OUT = {2: 0.5, 3: 0.75}
+"""The share of the oldest that the second and the third attempt to compact a conversation are not shown."""
 LOOKED_AT = 2
 """Of so many requests one is digested: that takes a while."""
 MOST_SHOWN = 8
@@ -105,7 +112,8 @@ class Conversations:
             if fact["kind"] == "request_begun":
                 shown = task["shown"] if task["request"] == "turn" else None
                 said = tuple(grammar.conversation)
-                asked = Asked(task["request"], task["settings"], said, task["rescue"], shown)
+                form = form_of(task["id"]) if task["request"] == "turn" else None
+                asked = Asked(task["request"], task["settings"], said, task["rescue"], shown, form)
                 self._begun[session].append(asked)
             elif fact["kind"] == "request_ended" and fact["outcome"] == "completed":
                 self._answered(fact, task, grammar)
@@ -164,6 +172,8 @@ class Conversations:
             return "a turn is asked for without tools"
         if wrong := self._stays(prompt):
             return wrong
+        if prompt.output_schema != asked.form:
+            return f"an answer is to have the form {prompt.output_schema}, and not {asked.form}"
         if asked.plan is not None and (wrong := _shows_plan(asked.plan, items)):
             return wrong
         try:
@@ -171,6 +181,8 @@ class Conversations:
         except _Gone:
             return ""
         if asked.rescue > 1:
+            if wrong := _left_out(wanted, len(items), LEFT_OUT[asked.rescue]):
+                return wrong
             wanted = _newest(wanted, len(items))
             if items and items[0].get("type") in OUTPUTS:
                 return "a conversation that was cut down begins with an output"
@@ -188,7 +200,7 @@ class Conversations:
         known = self._beside.setdefault(prompt.session_id, prompt.instructions)
         if known != prompt.instructions:
             return f"the instructions are {prompt.instructions[:80]!r} now, and were {known[:80]!r}"
-        return "" if prompt.output_schema is None else "nobody has asked for an answer in a form"
+        return ""
 
     def _same_item(self, logged: Item, sent: Item) -> bool:
         """Whether an item of the log is what was sent; most are equal and hold no reference."""
@@ -277,6 +289,25 @@ def _newest(items: Sequence[Item], count: int) -> list[Item]:
     kept = list(items[len(items) - count :]) if count else []
     said = [item for item in items if item.get("role") == "user"][-1:]
     return kept if any(item is last for item in kept for last in said) or not kept else [*said, *kept[1:]]
+
+
+def _left_out(items: Sequence[Item], count: int, share: float) -> str:
+    """The error of a compaction that is shown the newest `count` items, and was to lack a share of all."""
+    sizes = list(map(_size, items))
+    gone, most = sum(sizes[: len(items) - count]), max(sizes, default=0)
+    pairs = max((_size(one) + _size(two) for one, two in pairwise(items)), default=most)
+    many, few = gone > share * sum(sizes) + pairs, gone < share * sum(sizes) - most
+    wrong = (few or many) and count > 1
+    return f"{gone} of {sum(sizes)} bytes are left out, and {share} was to be" if wrong else ""
+
+
+def _size(value: Any) -> int:
+    """The bytes of its texts; a picture counts as so many, whatever its size."""
+    if isinstance(value, str):
+        return PICTURE_BYTES if value.startswith("data:image/") else len(value)
+    if isinstance(value, Mapping):
+        return int(value["bytes"]) if is_reference(value) else sum(map(_size, value.values()))
+    return sum(map(_size, value)) if isinstance(value, list | tuple) else 1
 
 
 class _Gone(Exception):

@@ -20,6 +20,7 @@ from sim.grammar_beside import BesideGrammar, settings_beside
 from sim.grammar_folders import FolderGrammar
 from sim.grammar_givers import GiverGrammar
 from sim.grammar_processes import ProcessGrammar
+from sim.grammar_requests import RequestGrammar
 from sim.grammar_terms import (
     ADDED,
     AFTER_RUNNING,
@@ -35,6 +36,7 @@ from sim.grammar_terms import (
     Wrong,
     check,
     is_marker,
+    mode_of,
     named,
     only_plans,
     opens,
@@ -44,7 +46,7 @@ from sim.grammar_terms import (
 from sim.grammar_told import ToldGrammar
 
 
-class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGrammar):
+class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGrammar):
     """A session's log, held against the order of its tasks and requests."""
 
     def __init__(self) -> None:
@@ -81,6 +83,9 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
             self.names_its_processes("".join(text_of(self.was(item)) for item in self.conversation))
         self._before_last, self._last = self._last, entry
         self.read_so_far += 1
+
+    def something_was_said(self) -> bool:
+        return not all(opens(item) or tells_manners(item) for item in map(self.was, self.conversation))
 
     # ── tasks ─────────────────────────────────────────────────────────────────────────────────
 
@@ -119,6 +124,7 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         check(message["waiting"] == len(self.queue), f"{message['waiting']} are told to wait of {self.queue}")
 
     def _fact_named(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        self.name = fact["name"]
         told = {"type": "thread_name_updated", "thread_name": fact["name"]}
         self._due.append(("its new name", lambda e: told.items() <= dict(e.payload).items()))
 
@@ -140,8 +146,10 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         check(dict(fact["settings"]) == own, f"a task has the settings {dict(fact['settings'])}")
         self.closed = False
         window = fact["settings"].get("window") or WINDOWS.get(fact["settings"]["model"])
+        own_mode = mode_of(fact["settings"])
         self.task = {
             "id": fact["id"],
+            "by": fact.get("by"),
             "kind": fact["task"],
             "settings": fact["settings"],
             "opening": fact.get("opening", ()),
@@ -166,6 +174,9 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
             "window": window,
             "rescue": 0,
             "rescued": False,
+            "reaches": {},
+            "planned": None,
+            "begun_at": len(self.conversation),
         }
         if self.task["shown"] is not None:
             self.pinned = None
@@ -178,6 +189,7 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
                 entry.id == fact["id"]
                 and message.get("type") == "task_started"
                 and message["model_context_window"] == window
+                and message["collaboration_mode_kind"] in (own_mode, "default" if own_mode == "code" else "")
             )
 
         self._due.append(("the task's beginning", started))
@@ -266,9 +278,21 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         item, told = self.was(item), self.was(message)["message"]
         same = item.get("role") == "user" and (not isinstance(told, str) or text_of(item) == told)
         check(same, f"{message['message']!r} is shown as said behind {named(said)}")
+        wanted, shown = self._speaker(said, message), (message.get("who"), message.get("from_session"))
+        check(shown == wanted, f"{message['message']!r} of {wanted} is shown as words of {shown}")
         # Words that were brought to a turn are told under its id, which may be that of an input that waits.
         words = None if said.type == DENDRO else self.edited.pop(entry.id, None)
         check(words in (None, message["message"]), f"{entry.id} says {message['message']!r}, not {words!r}")
+
+    def _speaker(self, said: Entry, message: Mapping[str, Any]) -> tuple[str | None, str | None]:
+        """The person, or the agent's session, whose words these are."""
+        for mail in (self.mails[key] for key in self.inbox):
+            content = mail["content"]
+            if said.type != DENDRO and content.get("prompt") == message["message"]:
+                person = content.get("person") or None
+                return person, None if person else mail["sender"]["session_id"]
+        by = (said.payload if said.type == DENDRO else self._task).get("by") or {}
+        return by.get("who") or None, None
 
     # ── requests ──────────────────────────────────────────────────────────────────────────────
 
@@ -287,7 +311,10 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         self.knows_where_it_is()
         check(fact["n"] == self.requests + 1, f"request {fact['n']} follows {self.requests}")
         check(fact["epoch"] == epoch, f"a request of epoch {fact['epoch']} begins in {epoch}")
-        wanted = "compact" if task["kind"] == "compact" or task["rescue"] else "turn"
+        compacted = self.compacted if self.aside is None else self.aside_compacted
+        is_full = self.compacts_at is not None and self.last_used >= self.compacts_at
+        is_due = task["rescue"] or (is_full and not compacted)
+        wanted = "compact" if task["kind"] == "compact" or is_due else "turn"
         check(fact["purpose"] == wanted, f"a {task['kind']} task asks for {fact['purpose']}")
         check(task["counted"], "the response before was not counted")
         check(
@@ -297,6 +324,7 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         task |= {
             "request": fact["purpose"],
             "purpose": fact["purpose"],
+            "epoch": epoch,
             "calls": {},
             "ended": "",
             "response": "",
@@ -322,11 +350,17 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
         check(not task["pending"], "an item was announced and never came")
         outcome = task["ended"] = fact["outcome"]
         purpose, task["request"] = task["request"], None
+        self.ends_as_told(fact, epoch)
         self.used += (fact.get("usage") or {}).get("total_tokens") or 0
         if outcome == "completed":
             task |= {"retries": 0, "http": 0, "response": fact["response_id"], "goes_on": False}
             if fact.get("usage"):
                 self._uncounted.append(fact["usage"])
+                self.last_used = fact["usage"]["total_tokens"]
+            if purpose == "turn" and self.aside is None:
+                self.compacted = False
+            elif purpose == "turn":
+                self.aside_compacted = False
             task["counted"] = bool(task["stopping"])
             if purpose == "compact":
                 task["counted"] = True
@@ -418,6 +452,8 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
             check(self.aside is None, "a turn beside the conversation is one to go back to")
             self.bookmarks.append((response, len(self.conversation)))
         if not task["counted"]:
+            ended_by = task["response"] if task["kind"] == "user" else ""
+            check(response == ended_by, f"a turn that {ended_by!r} ended is told as {response!r}")
             check(
                 not any(call["phase"] != "done" for call in task["calls"].values()), "counted with open calls"
             )
@@ -432,6 +468,7 @@ class Grammar(BesideGrammar, ToldGrammar, GiverGrammar, ProcessGrammar, FolderGr
 
     def agrees(self, state: State) -> None:
         """Compares what was read here with the product's state of the same log."""
+        self.people_are_warned()
         own, found = self._own(), told(state)
         if self.task is not None and state.task is not None:
             own |= _own_of_task(self.task)

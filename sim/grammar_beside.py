@@ -14,11 +14,24 @@ import orjson
 
 from orchestrator.core.entries import EVENT_MSG, Entry
 from sim.grammar_calls import CallGrammar
-from sim.grammar_terms import CONTEXT, MANNERS, OTHER_MODEL, REVIEWED, Item, check, text_of
+from sim.grammar_terms import (
+    CONTEXT,
+    MANNERS,
+    MODES,
+    OTHER_MODEL,
+    PERSONALITIES,
+    REVIEWED,
+    Item,
+    check,
+    mode_of,
+    tells_manners,
+    text_of,
+)
 
 BESIDE = ("review", "plan")
 """Kinds of such tasks."""
-TOLD = re.compile("<(cwd|approval_policy|sandbox_mode)>(.*?)</")
+TOLD = re.compile("<(cwd|approval_policy|sandbox_mode|network_access)>(.*?)</")
+ROOTS = re.compile("<root>(.*?)</root>")
 PLANNED = "The user ran a planning session for:"
 
 
@@ -48,14 +61,16 @@ class BesideGrammar(CallGrammar):
         if fact["task"] not in BESIDE:
             check("opening" not in fact, "a task of the conversation begins with items of its own")
             return
-        self.aside = self.conversation, self.kept
-        if fact["task"] == "plan":
+        plans = fact["task"] == "plan"
+        self.aside = self.conversation, self.kept, self.last_used
+        self.aside_compacted = plans and self.compacted
+        if plans:
             self.conversation = [*self.conversation, *fact["opening"]]
             *told, brief, goal = fact["opening"]
             check(brief["role"] == "developer" and goal["role"] == "user", "a plan has no goal")
             check(all(text_of(item).startswith(CONTEXT[0]) for item in told), "a plan begins with more")
             return
-        self.conversation, self.kept = list(fact["opening"]), []
+        self.conversation, self.kept, self.last_used = list(fact["opening"]), [], 0
         environment, brief, asked = self.conversation
         told = text_of(environment)
         check("read-only" in told and "never" in told, f"a reviewer is told {told!r}")
@@ -65,14 +80,46 @@ class BesideGrammar(CallGrammar):
         """The model is told under what it works, as far as this log says what it was told."""
         if task["kind"] == "compact":
             return
-        told: dict[str, str] = {}
+        told: dict[str, Any] = {}
         for item in self.conversation:
             if item.get("role") == "user" and text_of(item).startswith(CONTEXT[0]):
                 told |= dict(TOLD.findall(text_of(item)))
-        settings = task["settings"]
-        now = {**settings, "sandbox_mode": settings["sandbox_policy"]["mode"]}
+                if "<sandbox_mode>" in text_of(item):
+                    told["roots"] = ROOTS.findall(text_of(item))
+        settings, policy = task["settings"], task["settings"]["sandbox_policy"]
+        opens_network = policy["mode"] == "danger-full-access" or policy.get("network_access")
+        now = {
+            **settings,
+            "sandbox_mode": policy["mode"],
+            "network_access": "enabled" if opens_network else "restricted",
+            "roots": list(policy.get("writable_roots") or ()),
+        }
         wrong = {name: told[name] for name in told if told[name] != now[name]}
         check(not wrong, f"a model is told {wrong}, and works under {now}")
+        if task["kind"] == "user":
+            self._knows_its_manners(settings)
+
+    def _knows_its_manners(self, settings: Mapping[str, Any]) -> None:
+        """The model was told last of the mode and the personality that hold, if it has to be told at all."""
+        told: dict[str, str | None] = dict.fromkeys(MANNERS, "")
+        for item in map(self.was, self.conversation):
+            if item.get("type") == "inherited":
+                # Whatever was told there is not read.
+                told = dict.fromkeys(MANNERS)
+            elif tells_manners(item):
+                told[text_of(item)[1:].partition(">")[0]] = text_of(item)
+        mode, personality = mode_of(settings), settings.get("personality") or "none"
+        own = str(
+            ((settings.get("collaboration_mode") or {}).get("settings") or {}).get("developer_instructions")
+        )
+        mode_words = own if own.strip() not in ("", "None") else MODES[mode]
+        untold = {MANNERS[0]: personality == "none", MANNERS[1]: mode_words == MODES["code"]}
+        for name, words in ((MANNERS[0], PERSONALITIES[personality]), (MANNERS[1], mode_words)):
+            said = told[name]
+            check(
+                said is None or (words in said if said else untold[name]),
+                f"a model is told {said!r}, and works under {settings}",
+            )
 
     def _takes_plan(self, fact: Mapping[str, Any]) -> None:
         """Takes the task that an approved plan is shown to: the next one of a person."""
@@ -140,7 +187,7 @@ class BesideGrammar(CallGrammar):
         task = self._task
         if self.aside is None:
             return
-        self.conversation, self.kept = self.aside
+        self.conversation, self.kept, self.last_used = self.aside
         self.aside = None
         if task["kind"] == "plan":
             self._ends_plan(task)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import orjson
@@ -37,6 +38,9 @@ from sim.policy import Verdict, asks_for_more, is_tool, verdict
 
 PICTURE = f"data:image/png;base64,{PNG}"
 Texts = tuple[str, ...]
+ANSWERED = ["assistant", "user"]
+MOST_PICTURES = 16
+"""Of the running task, which a compaction keeps."""
 
 
 class CallGrammar(Reading):
@@ -45,6 +49,8 @@ class CallGrammar(Reading):
     def _item(self, item: Item) -> None:
         self.conversation.append(item)
         self._takes_left(item)
+        if item.get("role") == "user" and text_of(item).startswith(f"{CONTEXT[1]}\n\nheed "):
+            check(False, f"instructions that replace others are told as {text_of(item)!r}")
         kind, task = item.get("type"), self.task
         if kind in CALLS:
             self.asked[item["call_id"]] = item
@@ -143,10 +149,20 @@ class CallGrammar(Reading):
                 # Told once, settled once: a second answer finds no call that asks.
                 check(fact["call_id"] in self._task["answers"], f"{fact['call_id']} is settled by nobody")
                 self._ended_at_client(fact["call_id"], call)
+                if call["kind"] == "plan" and self._task["answers"][fact["call_id"]] == "approved":
+                    plan, shown = call["spec"]["proposal"]["plan"]["plan"], self._task["planned"]
+                    check(shown == plan, f"the approved plan {plan} is shown as {shown}")
             if before == "running" and call["kind"] in AFTER_RUNNING and not call.get("kept"):
                 wanted = AFTER_RUNNING[call["kind"]], fact["call_id"]
                 shown = self._shown_end.get("type"), self._shown_end.get("call_id")
                 check(shown == wanted, f"{wanted} is not shown")
+
+    def _event_exec_approval_request(self, message: Mapping[str, Any], entry: Entry) -> None:
+        if message.get("session_id") in (None, self.facts["session_id"]):
+            self._task["reaches"][message["call_id"]] = message["reach"]
+
+    def _event_plan_update(self, message: Mapping[str, Any], entry: Entry) -> None:
+        self._task["planned"] = message["plan"]
 
     def _event_dynamic_tool_call_request(self, message: Mapping[str, Any], entry: Entry) -> None:
         asked = self.asked[message["callId"]]
@@ -176,6 +192,12 @@ class CallGrammar(Reading):
         if self._shown_end.get("call_id") == fact["call_id"]:
             self._shown_end = {}
         begin, spec = self._last, fact.get("spec", {})
+        if kind == "exec" and begin is not None:
+            own = "user_shell" if self.asked[fact["call_id"]].get("name") == "user_shell" else None
+            lasting = spec.get("lasting")
+            named = ("unified_exec_startup", str(lasting["number"])) if lasting else (own, None)
+            shown = begin.payload.get("source"), begin.payload.get("process_id")
+            check(shown == named, f"{fact['call_id']} begins as {shown}, and is {named}")
         if kind not in BEFORE_RUNNING or begin is None:
             return
         wanted = BEFORE_RUNNING[kind], fact["call_id"]
@@ -201,6 +223,13 @@ class CallGrammar(Reading):
             yes = answer is not None and answer.startswith("approved")
             check(phase != "running" or yes, f"{fact['call_id']} runs, and the answer was {answer}")
             check(phase != "done" or (answer and not yes), f"{fact['call_id']} does not run: {answer}")
+            reach = task["reaches"].get(fact["call_id"])
+            if phase == "running" and reach is not None:
+                confined = spec.get("sandboxed", False)
+                told = reach["sandboxed"], "OUTSIDE THE SANDBOX" not in reach["text"]
+                check(
+                    told == (confined, confined), f"{fact['call_id']} was asked about as {reach}: {confined}"
+                )
         elif before == "running" and phase == "awaiting_approval":
             check(asks_for_more(settings["approval_policy"]), f"{fact['call_id']} is asked about again")
         elif before == "proposed" and "keys" in spec:
@@ -283,10 +312,13 @@ class CallGrammar(Reading):
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
         if self.aside is not None:
+            self.aside_compacted = True
             self._compacted_beside(items, kept, payload["message"])
             return
+        self.compacted = True
         opened = self._opens_with(items)
         check(all(map(is_pictures, items[opened:-1])), "a compaction keeps more than it may")
+        self._keeps_pictures(items[opened:-1])
         whole = self.was(payload)
         told, bridge = list(whole["kept_user_texts"] or ()), text_of(whole["replacement_history"][-1])
         check(whole["message"] in bridge, "a compaction loses its summary")
@@ -296,9 +328,21 @@ class CallGrammar(Reading):
             check(in_order(bridge, told), "a compaction does not tell what people said, or in another order")
         self.kept, self.kept_before, self.conversation = kept, told, items
         self.pinned_at = 0
-        self._task["rescue"] = 0
+        self._task.update(rescue=0, begun_at=0)
         self.earlier += [mark for mark, _ in self.bookmarks] if payload.get("turns_kept") else []
         self.bookmarks.clear()
+
+    def _keeps_pictures(self, kept: Sequence[Item]) -> None:
+        """The newest pictures of the running task stay: those behind the last answer that a person heard."""
+        task = self._task
+        said = self.conversation[task["begun_at"] :]
+        heard = [n for n, two in enumerate(pairwise(said), 1) if [one.get("role") for one in two] == ANSWERED]
+        shown = [_pictures(item) for item in said[max(heard, default=0) :] if item.get("role") == "user"]
+        newest = [picture for pictures in shown for picture in pictures][-MOST_PICTURES:]
+        told = [picture for item in kept for picture in _pictures(item)]
+        if newest and task["kind"] == "user":
+            check(told[-len(newest) :] == newest, f"a compaction keeps {len(told)} pictures of {len(newest)}")
+        check(task["kind"] == "user" or not told, f"a compaction between tasks keeps {len(told)} pictures")
 
     def _kept_before(self) -> Iterator[Texts]:
         """The words that compactions have kept, as they are or as they were before a redaction."""
@@ -387,6 +431,7 @@ class CallGrammar(Reading):
         mark = fact["response_id"]
         check(mark in self.earlier, f"{mark} is put back, and no compaction summed it up")
         check(all(mark != known for known, _ in self.bookmarks), f"{mark} is put back, and was there")
+        self.compacted = False
         self.earlier = self.earlier[: self.earlier.index(mark) + 1]
         self.conversation, self.kept = [self._inherits(fact)], []
         self.bookmarks.clear()
@@ -398,6 +443,10 @@ class CallGrammar(Reading):
         item = _inherited(fact)
         self.hides(item, _inherited(self.was(fact)))
         return item
+
+
+def _pictures(item: Item) -> list[Any]:
+    return [part["image_url"] for part in item.get("content") or () if part.get("type") == "input_image"]
 
 
 def _are(items: Sequence[Item], wanted: Sequence[Item]) -> bool:

@@ -108,6 +108,14 @@ class GiverGrammar(TreeGrammar):
     def _event_session_configured(self, message: Mapping[str, Any], entry: Entry) -> None:
         """A client configured the session, and what it replaced has ended: the next input is of anybody."""
         self._changed_by = None
+        wanted = {
+            "session_id": self.facts["session_id"],
+            "model": self.settings["model"],
+            "reasoning_effort": self.settings["effort"],
+            "thread_name": self.name or None,
+        }
+        told = {name: message.get(name) for name in wanted}
+        check(told == wanted, f"a client is told {told}, and {wanted} holds")
 
 
 def _digest(content: str | Mapping[str, Any]) -> str:

@@ -78,6 +78,7 @@ class ProcessGrammar(Reading):
         check(told == wanted, f"the end of process {fact['number']} is told as {told}")
         if process["epoch"] != epoch:
             self.gone.add(process["call_id"])
+            self.doubted.append(f"process {fact['number']}")
         if fact.get("exit_code") is not None:
             self.unread[fact["number"]] = fact.get("unread", "")
             self.unread = dict([*self.unread.items()][-MOST:])

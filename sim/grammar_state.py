@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.entries import Entry
+from orchestrator.model.provider_errors import ModelError
 from sim.grammar_terms import Item, check
 from sim.ledger import Reading as ScriptReading
 
@@ -45,6 +46,8 @@ class Reading:
         self._ended: dict[str, Any] = {}
         self.generation = 0
         self.requests = 0
+        self.name = ""
+        """The session's name for people."""
         self.closing = ""
         self.closed = False
         self.totals: dict[str, int] | None = None
@@ -53,8 +56,15 @@ class Reading:
         self._uncounted: list[Mapping[str, Any]] = []
         self.task: dict[str, Any] | None = None
         self.bookmarks: list[tuple[str, int]] = []
-        self.aside: tuple[list[Item], list[str]] | None = None
-        """The session's conversation, while a task has one of its own, and what compactions kept of it."""
+        self.compacts_at: int | None = None
+        """The tokens of a response from which on the conversation is compacted by itself."""
+        self.last_used = 0
+        """The tokens of the last response in this conversation."""
+        self.compacted = self.aside_compacted = False
+        """Whether nothing was said since the conversation was compacted; the same of one beside it."""
+        self.aside: tuple[list[Item], list[str], int] | None = None
+        """The session's conversation, while a task has one of its own, what compactions kept of it, and the
+        tokens of its last response."""
         self.left = ""
         """Words that a task beside the conversation leaves to it, until they stand there."""
         self.left_plan = ""
@@ -70,6 +80,8 @@ class Reading:
         self.kept: list[str] = []
         self.kept_before: list[str] = []
         """The same as they were written, where the compaction was redacted."""
+        self.doubted: list[str] = []
+        """Calls in doubt, and processes that are gone, of which people are to be warned by the same step."""
         self.taken_back: int | None = 0
         """The words of people that went when the conversation was cut back last; None: nobody knows."""
         self.added = 0
@@ -83,6 +95,8 @@ class Reading:
         self._due: list[tuple[str, Callable[[Entry], bool]]] = []
         """Names and tests of the entries that must come next."""
         self.read_so_far = 0
+        self.errors: Mapping[int, Sequence[ModelError]] = {}
+        """The errors by which its provider ended requests of these numbers, of any branch."""
         self.readings: Mapping[str, Sequence[ScriptReading]] = {}
         """The findings that workers were to make of the scripts of each call."""
 

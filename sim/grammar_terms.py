@@ -19,10 +19,14 @@ MARKS = frozenset({ADDED, "beside"})
 REVIEWED = "<code_review>"
 PNG = "iVBORw0KGgoA"
 """The beginning of a PNG in base64, without which no picture is taken."""
+PICTURE_BYTES = 6_000
+"""The bytes that a picture counts as, whatever its size."""
 BRINGS, BROUGHT = "+summary-", "concise"
 """The mark in the id of input that sets the summary of its turn, and the summary."""
 BOTH = "~both"
 """The end of an id under which two clients of one person hand in an input each."""
+FORM = "~form"
+"""The end of the id of input whose answer is to have a form."""
 MEANT = "@"
 """In the id of a submission: behind it stands the turn that it is for, and no other."""
 BRIDGE = "This conversation was compacted."
@@ -85,6 +89,28 @@ def tags_in_force(settings: Mapping[str, Any]) -> list[str]:
     kind = (settings.get("collaboration_mode") or {}).get("mode", "code")
     tags = ["<collaboration_mode>"] if kind not in ("code", "default") else []
     return [*tags, "<personality>"] if settings.get("personality", "none") != "none" else tags
+
+
+MODES = {
+    "plan": "You are in plan mode.",
+    "code": "You are in code mode:",
+    "pair_programming": "You are in pair programming mode:",
+    "execute": "You are in execute mode:",
+    "custom": "You are in a mode of the user's own.",
+}
+PERSONALITIES = {"friendly": "Be friendly:", "pragmatic": "Be pragmatic:", "none": "is taken back:"}
+"""Words by which a model knows its mode, and its personality."""
+
+
+def form_of(id: str) -> dict[str, Any] | None:
+    """The schema of the answers to an input of this id."""
+    return {"type": "object", "title": id} if id.endswith(FORM) else None
+
+
+def mode_of(settings: Mapping[str, Any]) -> str:
+    """The mode of a task of these settings; a newer name of `code` is `default`."""
+    kind = str((settings.get("collaboration_mode") or {}).get("mode", "code"))
+    return "code" if kind == "default" else kind
 
 
 def split(text: str) -> tuple[str, str | None]:

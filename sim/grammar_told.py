@@ -87,6 +87,14 @@ class ToldGrammar(CallGrammar):
                 told == summary or summary.endswith("…"), f"an agent is given {told!r}, and told {summary!r}"
             )
 
+    def _event_warning(self, message: Mapping[str, Any], entry: Entry) -> None:
+        told = message["message"]
+        self.doubted = [name for name in self.doubted if f"{name} " not in told]
+
+    def people_are_warned(self) -> None:
+        """People were told of all that a step found in doubt."""
+        check(not self.doubted, f"nobody was warned that {self.doubted} are in doubt, or gone")
+
     # ── letters ───────────────────────────────────────────────────────────────────────────────
 
     def _taken(self, keys: Sequence[str]) -> None:
@@ -200,6 +208,7 @@ class ToldGrammar(CallGrammar):
         elif isinstance(output, str) and output.startswith("in doubt"):
             began = call.get("epoch", 0)
             check(0 < began < epoch, f"{item['call_id']} of epoch {began} is in doubt under {epoch}")
+            self.doubted.append(item["call_id"])
         elif call["kind"] in ("question", "user_input") and str(output).startswith('{"answers"'):
             _are_answers(call, orjson.loads(str(output))["answers"])
         elif call["kind"] == "client_tool" and not isinstance(output, str):

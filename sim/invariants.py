@@ -149,14 +149,17 @@ RULES = {
     "grammar": Rule(
         (
             "A log that is read by a second reader, who shares nothing with the fold, has everything in its "
-            "order, with the numbers that follow from it, and comes to the state of the fold."
+            "order, with the numbers that follow from it, and comes to the state of the fold. The model is "
+            "told the mode, the personality and the policies that are in force; people are warned of all "
+            "that is in doubt, and told whose words they read. A request that was not answered ends as its "
+            "provider said, and is sent again as often and as late as it may be."
         ),
         Case("a task was stopped while a request or a call of it was in flight", ("fact stopping",)),
     ),
     "conversation": Rule(
         (
-            "The model is asked what some log has begun to ask, item by item and as a whole; and what it "
-            "said to the end is in the log as it said it."
+            "The model is asked what some log has begun to ask, item by item and as a whole, in the form "
+            "that its task is to have; and what it said to the end is in the log as it said it."
         ),
         Case("a request was begun", ("fact request_begun",)),
     ),
@@ -259,7 +262,8 @@ RULES = {
     "warned": Rule(
         (
             "Who gives a claim back has told people of every budget that its commits before were told to be"
-            " nearly used up, under the limit that it had then. A warning names the agent that met the limit."
+            " nearly used up, under the limit that it had then. A warning names the agent that met the limit,"
+            " and nobody pauses for a budget that was spent untold."
         ),
         Case("a claim was given back behind a commit that was told so"),
     ),
@@ -268,7 +272,10 @@ RULES = {
         Case("a request ended, and the hour had some already"),
     ),
     "overshoot": Rule(
-        "No request begins when a budget is spent, or when it does not fit beside what others reserved.",
+        (
+            "No request begins when a budget is spent, or when it does not fit beside what others reserved; "
+            "each reserves its input and a full answer."
+        ),
         Case(
             "a request was refused by a budget",
             ("reply commit REFUSED budget_spent", "reply commit REFUSED budget_reserved"),
@@ -296,7 +303,8 @@ RULES = {
     "limits": Rule(
         (
             "A provider is sent what was let through, and in no time more requests or tokens than its "
-            "limits allow in that time and a minute."
+            "limits allow in that time and a minute; each request is let through with the tokens of all that "
+            "it says and of a full answer."
         ),
         Case("a request had to wait for its provider's limit", ("reply admit WAIT",)),
     ),
@@ -489,7 +497,9 @@ RULES = {
             " again, and one that fits no question decides nothing; one that was sent on decides at its"
             " agent, or the root is told, unless it says what was decided last; a decision is told at the"
             " root, but for one of a root without agents; what interrupts stops what runs, and reaches all"
-            " agents below where it is for a tree, and settings that an input brings are set."
+            " agents below where it is for a tree, and settings that an input brings are set. An error has"
+            " a reason for programs where its turn is why, and no other one has; a message is shown under the"
+            " name that its client gave it."
         ),
         Case("an answer to a request was taken from a queue"),
     ),
@@ -538,6 +548,8 @@ RULES = {
 SENTENCES = {name: rule.sentence for name, rule in RULES.items()}
 
 CASES = {
+    "reasons": Case("an error said that its turn was why a submission did nothing"),
+    "broken_off": Case("a provider ended a request by an error"),
     "takeover_told": Case("a tree's log told of a takeover"),
     "recounted": Case("the agents of a tree were counted anew"),
     "follows_anew": Case("a follower of the fleet read everything anew"),

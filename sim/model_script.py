@@ -171,6 +171,8 @@ class Odds:
     """Whether calls are counted session by session, so that several sessions have calls of the same ids."""
 
 
+Breaking = Callable[[str, int, ModelError], None]
+"""Told of an error that ended a request, by its session and its number."""
 Saying = Callable[
     [str, Sequence[ModelEvent], Mapping[str, int] | None, Mapping[str, Any] | None],
     None,
@@ -194,6 +196,7 @@ class ModelScript:
         self.heard: Callable[[Prompt], None] = lambda prompt: None
         """Told of each request, and of what is said to it."""
         self.said: Saying = lambda response, events, usage, rate_limits: None
+        self.broke: Breaking = lambda session, n, error: None
         self.row: Callable[[str], str] = lambda session: ""
         """The row in which what is of a session is numbered: one for all, or each its own."""
         self._counted: Counter[tuple[str, str]] = Counter()
@@ -503,7 +506,11 @@ class SimModels:
         model.heard(prompt)
         model.trace.note(self._machine, "asks", f"items={len(prompt.input)}")
         await asyncio.sleep(model.rng.uniform(0.01, 0.5))
-        fault = self._fault(_quoted(prompt.input))
+        try:
+            fault = self._fault(_quoted(prompt.input))
+        except ModelError as error:
+            model.broke(sent.session, sent.n, error)
+            raise
         events = model.turn(prompt)
         cut = model.rng.randrange(len(events) + 1) if fault == "cut" else len(events)
         limits = _rate_limits(model.number("request", prompt.session_id)[0])
@@ -516,7 +523,9 @@ class SimModels:
             yield event
         if fault == "cut":
             model.trace.note(self._machine, "cut")
-            raise self._cut(cut)
+            broken = self._cut(cut)
+            model.broke(sent.session, sent.n, broken)
+            raise broken
         model.trace.note(self._machine, "answers", len(events))
         # Each complete response has an id of its own.
         response, usage = f"r{model.next('response', prompt.session_id)[1]}", self._usage()

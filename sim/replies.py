@@ -58,6 +58,10 @@ class _Before:
     task: str = ""
     settings: Mapping[str, Any] | None = None
     agents: bool = False
+    running: str = ""
+    """The task that holds the session, also one that stops."""
+    stopping: bool = False
+    kind: str = ""
 
 
 class Replies:
@@ -68,6 +72,8 @@ class Replies:
         self._before: dict[str, _Before] = {}
         self._decided_s: dict[tuple[str, str, str], float] = {}
         """When each call was decided, by session, call and turn."""
+        self._named: dict[tuple[str, str], str] = {}
+        """Names that clients gave to messages, by session and submission, until these are shown."""
         self._passed_on: list[tuple[str, str]] = []
         """Agents that are to be told of an interrupt by the step that is read, and its id."""
         self._to_tell: list[tuple[str, int, str, str]] = []
@@ -79,6 +85,7 @@ class Replies:
         """Forgets how sessions stood: their logs are read anew."""
         self._before.clear()
         self._decided_s.clear()
+        self._named.clear()
 
     def stepped(self, session: str, seen: Seen, consumed: Sequence[Waiting]) -> None:
         """Called behind each step of a session, with what it took from the queue."""
@@ -94,10 +101,17 @@ class Replies:
             entries = seen.entries[before.seq :]
             for one in consumed:
                 self._comes_of(session, seen, before, one, entries)
+                if one.op in ("user_input", "interrupt"):
+                    self._reason(session, before, one, entries)
+                if one.said.get("client_user_message_id"):
+                    self._named[session, one.id] = one.said["client_user_message_id"]
+        if before is not None:
+            self._shows_names(session, seen.entries[before.seq :])
         task = seen.grammar.task
-        running = task["id"] if task is not None and not task["stopping"] else ""
+        now = ("", False, "") if task is None else (task["id"], bool(task["stopping"]), task["kind"])
+        running = "" if now[1] else now[0]
         agents = bool(seen.state.tree.children)
-        self._before[session] = _Before(seen.seq, running, dict(seen.grammar.settings), agents)
+        self._before[session] = _Before(seen.seq, running, dict(seen.grammar.settings), agents, *now)
 
     def _is_to_be_told(self, seen: Seen, before: _Before, fact: Mapping[str, Any]) -> None:
         """An abort is told with the end of the turn; a root without agents may have one client, who knows."""
@@ -160,6 +174,57 @@ class Replies:
             if id not in self._watch.surfaced.errors(tree):
                 self._broken(tree, f"{receiver} decides nothing by {id}, and the root is not told")
 
+    def _reason(
+        self,
+        session: str,
+        before: _Before,
+        one: Waiting,
+        entries: Sequence[Entry],
+    ) -> None:
+        """An error has a reason for programs where the turn is why, and no other one has."""
+        told = (entry for entry in entries if entry.type == EVENT_MSG and entry.id == one.id)
+        for error in (entry for entry in told if entry.payload["type"] == "error"):
+            meant, reason = one.said.get("expected_turn_id"), error.payload.get("reason")
+            running, stopping, kind = before.running, before.stopping, before.kind
+            for entry in entries:
+                if entry is error:
+                    break
+                if entry.type == DENDRO and entry.payload["kind"] == "task":
+                    running, stopping, kind = entry.payload["id"], False, entry.payload["task"]
+                elif entry.type == DENDRO and entry.payload["kind"] == "task_ended":
+                    running = ""
+                elif entry.type == DENDRO and entry.payload["kind"] == "stopping":
+                    stopping = True
+            if meant is None or (not reason and running == meant and kind == "user"):
+                wanted = None
+            elif not running or (stopping and one.op == "user_input"):
+                wanted = "no_active_turn"
+            else:
+                wanted = "other_turn" if running != meant else "turn_not_steerable"
+            if error.id == running and wanted is None:
+                # Its task has failed, under the same id.
+                continue
+            if reason != wanted:
+                self._broken(
+                    session, f"{one.id} is answered by {dict(error.payload)}, while {running!r} runs"
+                )
+            if reason:
+                self._watch.reach.saw("reasons")
+
+    def _shows_names(self, session: str, entries: Sequence[Entry]) -> None:
+        """A person's message bears the name that its client has given it."""
+        id = ""
+        for entry in entries:
+            if entry.type == DENDRO and entry.payload["kind"] in ("task", "steered"):
+                id = entry.payload["id"]
+            elif entry.type == EVENT_MSG and entry.payload["type"] == "user_message" and id:
+                name, shown = self._named.pop((session, id), None), entry.payload.get("client_id")
+                if name is not None and shown != name:
+                    self._broken(
+                        session, f"{id} was called {name!r} by its client, and is shown as {shown!r}"
+                    )
+                id = ""
+
     def _runs(self, seen: Seen) -> str:
         task = seen.grammar.task
         return task["id"] if task is not None and not (task["stopping"] or task["ended"] == "failing") else ""
@@ -181,6 +246,9 @@ class Replies:
         ]
         if unfit and all(unfit):
             self._broken(session, f"{one.op} {one.id} decides about {about}, and {unfit[0]}")
+        clear = one.op == "user_input_answer" and one.kind == "submission" and decides
+        if clear and "token" in one.said["response"]["answers"] and not _warns(told):
+            self._broken(session, f"{one.id} was handed in in clear, and nobody is warned")
         if errors:
             self._late(session, seen, errors[0])
         elif not own:
@@ -269,6 +337,12 @@ class Replies:
 
     def _broken(self, session: str, seen: str) -> None:
         self._watch.broken("replied", f"{session}: {seen}")
+
+
+def _warns(told: Sequence[Entry]) -> bool:
+    return any(
+        entry.payload["type"] == "warning" and "in clear" in entry.payload["message"] for entry in told
+    )
 
 
 def _unfit(one: Waiting, names: Sequence[str]) -> str:

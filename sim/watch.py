@@ -22,6 +22,7 @@ from orchestrator.core.entries import COMPACTED, DENDRO, EVENT_MSG, RESPONSE_ITE
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import CALL_KINDS, OUTPUT_KINDS
 from orchestrator.model.prompt import Prompt
+from orchestrator.model.provider_errors import ModelError
 from sim.accounts import Accounts
 from sim.admissions import Admissions
 from sim.agent_rules import AgentRules
@@ -92,6 +93,10 @@ class Watch(Rest, Branches, TreeLogs):
         self.sessions: dict[str, Seen] = {}
         self.taken: defaultdict[str, list[float]] = defaultdict(list)
         """When each submission was put into a queue, by its id."""
+        self._errors: defaultdict[str, dict[int, list[ModelError]]] = defaultdict(dict)
+        """By session: the errors that ended a request of this number, of any branch."""
+        self.compacts_at: int | None = None
+        """The tokens of a response from which on every worker compacts by itself."""
         self._cut_back: set[str] = set()
         """Sessions of which nothing was written since Redis went back."""
         self.members: defaultdict[str, dict[str, Seen]] = defaultdict(dict)
@@ -317,6 +322,8 @@ class Watch(Rest, Branches, TreeLogs):
         if session not in self.sessions:
             made = self.sessions[session] = Seen(data[b"pool"].decode(), data[b"tree"].decode())
             made.grammar.readings = self._readings
+            made.grammar.errors = self._errors[session]
+            made.grammar.compacts_at = self.compacts_at
             self.members[made.tree][session] = made
         seen = self.sessions[session]
         newborn = not seen.seq
@@ -427,6 +434,11 @@ class Watch(Rest, Branches, TreeLogs):
         except Wrong as error:
             self.broken("kin", str(error))
 
+    def broke(self, session: str, n: int, error: ModelError) -> None:
+        """A provider ended a request by an error."""
+        self.reach.saw("broken_off")
+        self._errors[session].setdefault(n, []).append(error)
+
     def asked(self, prompt: Prompt) -> None:
         """The model is asked something."""
         self.conversations.shown(prompt)
@@ -434,6 +446,7 @@ class Watch(Rest, Branches, TreeLogs):
         if self.late_s > self._loop.time() or (self.was_parted and self.requests.untrusted):
             # Maybe by what a primary was told that was left: no log here has begun it.
             return
+        self.admissions.sends(prompt)
         try:
             self.conversations.asked(self.secrets.logged(prompt))
         except Wrong as error:
