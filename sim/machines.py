@@ -85,6 +85,8 @@ class Site:
     """Whether workers do jobs of their pools."""
     signs: bool
     """Whether workers take signed approvals alone."""
+    compacts_at: int | None
+    """The tokens of a response from which on workers compact by themselves; None: nearly a whole window."""
     spans: Spans | None
     """Hears of the spans of all workers, where they tell any."""
     drawn: type[Random] = Random
@@ -348,6 +350,7 @@ class Machine(Process):
             observer=site.spans.of_worker(name, self.clock) if site.spans is not None else None,
         )
         rules = OWN_MODELS if site.knobs.own_models else RULES
+        rules = replace(rules, auto_compact_limit=site.compacts_at) if site.compacts_at else rules
         runner = RunnerConfig(
             rules=replace(rules, signed_answers="required") if site.signs else rules,
             chain_key=site.knobs.chain_key,

@@ -49,7 +49,7 @@ from orchestrator.views.event import Event
 from orchestrator.wiring.open_deployment import SealedLogs
 from sim.answering import Answering
 from sim.double import EPOCH_S
-from sim.grammar_terms import BOTH, BRINGS, BROUGHT, MEANT, PNG
+from sim.grammar_terms import BOTH, BRINGS, BROUGHT, FORM, MEANT, PNG, form_of
 from sim.lookups import a_lookup
 from sim.loop import Lane
 from sim.machines import POOL, Clock, Site, storage_on
@@ -131,6 +131,13 @@ class Person(Answering):
         """Whether this person looks things up by both of them."""
         self.fickle = False
         """Whether this person's turns are under other policies than the turns before."""
+        self.shows = SHOWS
+        """How likely a picture comes with what this person says."""
+        self.moody = False
+        """Whether this person chooses modes and personalities between turns, too."""
+        self.wants_forms = False
+        """Whether this person asks for answers in a form, now and then."""
+        self._moods = Random(f"{name}:moods:{rng.getstate()[1][:4]}")
         self.apart_s = 0.0
         """The time that passes before this person submits anything."""
         self.usual: dict[str, Any] = {}
@@ -244,7 +251,13 @@ class Person(Answering):
         if self.delivers and self._whims.random() < 0.5:
             return await self._says_where(session)
         said = words(f"words {self.name}.{self._numbered}")
-        if self._whims.random() >= SHOWS:
+        if self.wants_forms and not id and self._moods.random() < 0.3:
+            self._numbered += 1
+            id = f"{self.name}.{self._numbered}{FORM}"
+            return await self.submits(
+                session, said.model_copy(update={"final_output_json_schema": form_of(id)}), id
+            )
+        if self._whims.random() >= self.shows:
             return await self.submits(session, said, id)
         place, size = self._whims.getrandbits(32), self._whims.choice((12, 6_000))
         picture = f"data:image/png;base64,{PNG}{place:08x}{'A' * size}"
@@ -295,6 +308,8 @@ class Person(Answering):
             await self.submits(session, ops.SetThreadName(name=name))
         if self._whims.random() < LOOKS:
             await self.submits(session, a_lookup(self._whims, f"typed {self.name}.{self._numbered}"))
+        if self.moody and self._moods.random() < 0.4:
+            await self.submits(session, ops.OverrideTurnContext(**self._manners(self._moods, 0.6)))
         if self.looks_twice and self._whims.random() < 0.3:
             await self._looks_twice(session)
         match self._rng.choices(list(self.habits), list(self.habits.values()))[0]:
@@ -410,16 +425,27 @@ class Person(Answering):
         cwd = "." if self._numbered % 2 else "/sim"
         given: dict[str, Any] = {"cwd": cwd, "model": "gpt-5", "summary": "auto", "items": said}
         given |= {"approval_policy": policy, "sandbox_policy": {"mode": mode}}
+        if self.fickle and mode == "workspace-write":
+            roots = self._moods.choice(((), (), ("/srv/a",), ("/srv/b", "/srv/a")))
+            given["sandbox_policy"] |= {
+                "network_access": self._moods.random() < 0.3,
+                "writable_roots": roots,
+            }
         return ops.UserTurn(**given, **self._manners(), last_response_id=cast(Any, back_to))
 
-    def _manners(self) -> dict[str, Any]:
+    def _manners(self, whims: Random | None = None, often: float = MANNERS) -> dict[str, Any]:
         """A personality and a mode, each of them now and then."""
         chosen: dict[str, Any] = {}
-        if self._whims.random() < MANNERS:
-            chosen["personality"] = self._whims.choice(("none", "friendly", "pragmatic"))
-        if self._whims.random() < MANNERS:
-            kind = self._whims.choice(("plan", "plan", "code", "pair_programming", "execute", "default"))
+        drawn = whims or self._whims
+        if drawn.random() < often:
+            chosen["personality"] = drawn.choice(("none", "friendly", "pragmatic"))
+        if drawn.random() < often:
+            kind = drawn.choice(("plan", "plan", "code", "pair_programming", "execute", "default"))
             chosen["collaboration_mode"] = {"mode": kind, "settings": {"model": "gpt-5"}}
+            if whims is not None and whims.random() < 0.5:
+                # Words of the person's own stand in the place of the mode's.
+                own = f"Work as {self.name} says, in the way {whims.randrange(3)}."
+                chosen["collaboration_mode"]["settings"]["developer_instructions"] = own
         return chosen
 
     async def goes_back(self, session: str) -> None:

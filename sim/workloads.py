@@ -267,6 +267,8 @@ async def tree(fixture: Fixture) -> None:
     # A person who only ever interrupts a tree never sees it grow.
     steer = rng.choice(("replace", "steer", "steer"))
     session = await new_session(fixture, person, policy, agents=True, tree_rules=rules, on_user_input=steer)
+    # Drawn beside the others: what else happens is as it is without.
+    person.moody = Random(f"moody:{rng.getstate()[1][:4]}").random() < 0.7
     await used(fixture, person, session, rng.choice((1, 3, 5)))
     if rng.random() < 0.2:
         await asyncio.wait([person.does(person.shuts(session), "shuts")])
@@ -364,6 +366,10 @@ async def compactions(fixture: Fixture) -> None:
     person = fixture.person()
     person.habits |= {"compact": 8, "interrupt": 2}
     steer = fixture.rng.choice(("replace", "steer"))
+    if fixture.site.compacts_at:
+        # Tasks that are long enough to be compacted by themselves, and have pictures then.
+        person.habits |= {"compact": 2, "say": 20}
+        person.shows, fixture.site.model.odds.calls, steer = 0.4, 0.9, "steer"
     await used(fixture, person, await new_session(fixture, person, "never", on_user_input=steer), 6)
 
 
@@ -372,6 +378,7 @@ async def turns(fixture: Fixture) -> None:
     rng, person = fixture.rng, fixture.person()
     person.habits |= {"compact": 8, "back": 12, "interrupt": 2, "take_back": 8}
     person.looks_back = 8
+    person.wants_forms = Random(f"forms:{rng.getstate()[1][:4]}").random() < 0.5
     fixture.site.model.odds.large = 0.3
     steer = rng.choice(("replace", "steer"))
     session = await new_session(fixture, person, "never", on_user_input=steer)

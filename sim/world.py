@@ -94,6 +94,9 @@ ALONE = frozenset(("limits", "budgets", "archives", "outages", "letters", "jobs"
 
 SEALED: Mapping[str, float] = {"contents": 0.7, "folders": 0.5}
 """Workloads with keys of packs, and the share of their seeds that have some."""
+SMALL_WINDOWS: Mapping[str, float] = {"compactions": 0.6}
+"""Workloads whose conversations are compacted by themselves, and the share of their seeds."""
+COMPACTS_AT = 100
 VIEWED, VIEWED_OFTEN = 8, 3
 """Every so many-th seed compares what people are shown with what logs say."""
 TURNED = frozenset(("turns", "queues", "doors", "crowds", "asks", "reviews", "reruns", "heirs"))
@@ -138,7 +141,7 @@ class World:
             self.loop, double, Keys(config.prefix, config.shards), ledger, objects, self.knobs.secret
         )
         model = ModelScript(self.loop, Random(master.getrandbits(64)), self.trace, self._model_complains)
-        model.heard, model.said = watch.asked, watch.conversations.said
+        model.heard, model.said, model.broke = watch.asked, watch.conversations.said, watch.broke
         self.workload = self.workloads[workload or chosen(seed, master)]
         config = replace(config, **self.workload.broker)
         fails_over = Random(f"dendro:{seed}:fails over").random() < self.workload.replicas
@@ -159,6 +162,8 @@ class World:
         if drawn.random() < SEALED.get(self.workload.name, 0.0):
             folders.keys = SimKeys(folders.root, drawn)
         watch.folders = FolderRules(watch, ledger, folders, Placement(watch, double, watch.keys, folders))
+        if Random(f"dendro:{seed}:compacts").random() < SMALL_WINDOWS.get(self.workload.name, 0.0):
+            watch.compacts_at = COMPACTS_AT
         self.site = Site(
             self.loop,
             network,
@@ -173,6 +178,7 @@ class World:
             folders,
             self.workload.benches,
             self.workload.signs,
+            watch.compacts_at,
             Spans(watch, self.viewed.logs) if self.workload.traces else None,
             self.drawn,
             Random(f"dendro:{seed}:clustered").random() < CLUSTERED
