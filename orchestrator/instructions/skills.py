@@ -421,6 +421,10 @@ class Guide:
         offer = self.skills.offer(str(cwd), top=top) if skills else None
         return Instructions(_joined([self.docs.of_person(), docs, offer]), tuple(warnings))
 
+    def own(self) -> str | None:
+        """The instructions of the person and of the machine, of no folder."""
+        return _joined([self.docs.of_person(), self.skills.offer("")])
+
     def further(self, cwd: str, known: Sequence[str]) -> Instructions:
         """The instructions of a folder that a session comes to, without those of the `known` folders."""
         warnings: list[str] = []

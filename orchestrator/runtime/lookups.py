@@ -6,6 +6,7 @@ error for its client, and never one for the session.
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,12 +140,13 @@ def _models(known: ModelSettings, session: TurnSettings) -> tuple[ListedModel, .
 
 async def _skills(ports: Ports, state: State, op: ops.ListSkills) -> Answer:
     cwd, entries, listed = state.settings.cwd, [], 0
-    for asked in op.cwds or (cwd,):
-        entry = await _skills_of(ports, state, str(Path(cwd, asked)), anew=op.force_reload)
-        listed += len(entry.skills) + len(entry.errors)
-        if listed > MOST_LISTED:
-            raise ValueError(f"the folders have more than {MOST_LISTED:,} skills together; name fewer")
-        entries.append(entry.model_copy(update={"cwd": asked}))
+    async with asyncio.timeout(PATIENCE_S):
+        for asked in op.cwds or (cwd,):
+            entry = await _skills_of(ports, state, str(Path(cwd, asked)), anew=op.force_reload)
+            listed += len(entry.skills) + len(entry.errors)
+            if listed > MOST_LISTED:
+                raise ValueError(f"the folders have more than {MOST_LISTED:,} skills together; name fewer")
+            entries.append(entry.model_copy(update={"cwd": asked}))
     return ev.ListSkillsResponse(skills=tuple(entries))
 
 

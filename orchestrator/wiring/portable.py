@@ -274,7 +274,7 @@ def _looked_at(settings: Settings, top: Path | None, within: str) -> Workspace:
     if top is not None:
         # Its skills are told by the paths that they will have in the session's own folder.
         return look_at(top / within, guide(settings), skills=False)
-    return Workspace(instructions=guide(settings).docs.of_person())
+    return Workspace(instructions=guide(settings).own())
 
 
 async def _state_of(found: LogSource, session: str, at: int | None) -> tuple[State, str]:

@@ -18,7 +18,7 @@ import re
 import signal
 import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import IO, TypeVar
 from urllib.parse import unquote, urlsplit, urlunsplit
@@ -473,7 +473,8 @@ class MachineFolders:
         if not folders:
             return None
         paths = [f"{name}/{file}" if name else file for name in folders for file in docs.names]
-        async with self._recorded(state) as recorded:
+        # One step of a session asks; what people ask for at once does not hold it up.
+        async with self._recorded(state, nullcontext()) as recorded:
             files = await recorded.read(paths, INSTRUCTIONS_BYTES) if docs.most_bytes else ()
             found = await recorded.skills(state, folders)
         contents = {file.path: file.content for file in files if file.content is not None}
@@ -481,7 +482,7 @@ class MachineFolders:
         return "\n\n".join(part for part in parts if part) or None
 
     async def read(self, state: State, paths: Sequence[str], most: int) -> Mapping[str, bytes | str]:
-        async with self._recorded(state) as recorded:
+        async with self._recorded(state, self._reading) as recorded:
             files = await recorded.read(paths, most)
         return {file.path: file.why if file.content is None else file.content for file in files}
 
@@ -489,14 +490,16 @@ class MachineFolders:
         inner = state.facts.within(folder)
         if inner is None:
             return RecordedSkills()
-        async with self._recorded(state) as recorded:
+        async with self._recorded(state, self._reading) as recorded:
             return await recorded.skills(state, folders_around(inner))
 
     @asynccontextmanager
-    async def _recorded(self, state: State) -> AsyncIterator[_Recorded]:
+    async def _recorded(
+        self, state: State, turn: AbstractAsyncContextManager[object]
+    ) -> AsyncIterator[_Recorded]:
         """The session's folder as it was recorded last; everything raises `OSError`, with words for people.
 
-        Read by the keeper of the session's copy, if there is one; else from the store's packs.
+        Read by the keeper of the session's copy, if there is one; else in its `turn` from the store's packs.
         """
         portable = state.facts.portable
         assert portable is not None
@@ -507,7 +510,7 @@ class MachineFolders:
                 if (held := self._here(state)) is not None:
                     yield held
                 else:
-                    async with self._reading, _from_store(state, self._packs) as recorded:
+                    async with turn, _from_store(state, self._packs) as recorded:
                         yield recorded
         except TimeoutError:
             raise OSError(LATE) from None
@@ -546,10 +549,10 @@ async def _ended(keeper: Keeper) -> None:
 # Files of a portable folder, read from a snapshot: the folder itself may not be here.
 
 
-READ_S = 10.0
-"""The time for it: a step of the session waits."""
+READ_S = 9.0
+"""The time for it: a step of the session waits, or a look-up, which has ten seconds."""
 MOST_READING = 2
-"""Folders that are read from the store at once: their packs come to this machine, and may be large."""
+"""Folders that people have read from the store at once: their packs come here, and may be large."""
 INSTRUCTIONS_BYTES = 1 << 20
 """Bytes of a file of instructions; a larger one is passed over."""
 EMPTY = "the session's folder is empty so far: nothing was recorded in it yet"

@@ -473,6 +473,19 @@ async def test_skills_of_a_folder_that_cannot_be_read_are_an_error_beside_those_
     assert shelf.asked == [("skills", "", False)]
 
 
+async def test_skills_of_many_folders_have_the_time_of_one_look_up(
+    harness: Harness, shelf: Shelf, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf.gate = Gate()
+    monkeypatch.setattr(lookups, "PATIENCE_S", 0.01)
+    session = await harness.session()
+    await harness.submit(session, ops.ListSkills(cwds=("/a", "/b")), "l1")
+    assert await harness.run(session) is Ended.PARKED
+    (told,) = await answers(harness, session, "error")
+    assert "the files did not answer within 0.01 s" in told["message"]
+    assert shelf.asked == [("skills", "/a", False)]
+
+
 async def test_worker_that_makes_no_folders_says_so_of_an_image_in_one(
     harness: Harness, shelf: Shelf
 ) -> None:

@@ -90,6 +90,31 @@ def test_person_hands_in_images_and_skills_of_a_folder_that_no_worker_has_made(t
     assert "Do it." in str(asked)
 
 
+@pytest.mark.sandbox
+@pytest.mark.skipif(probe().bubblewrap is None, reason="bubblewrap does not work here")
+@pytest.mark.always
+def test_person_is_told_that_a_repository_nobody_has_cloned_has_no_files_yet(tmp_path: Path) -> None:
+    (tmp_path / "redis").mkdir()
+    repository = ("--portable", "--from", "https://git.invalid/app.git")
+    with start_redis(tmp_path / "redis") as server:
+        person = Machine.at(tmp_path, server.url)
+        mine = write(tmp_path / ".agents/skills", "mine", "As I do.")
+        with person.model(says("hello")) as user, proto(user, *NEVER, front=repository) as client:
+            session = client.until("session_configured")["msg"]["session_id"]
+            (entry,) = answer(client, "l1", "list_skills_response", type="list_skills")["skills"]
+            client.send("bad", type="user_input", items=[{"type": "local_image", "path": "a.png"}])
+            client.send("u1", type="user_input", items=[{"type": "text", "text": "go"}])
+            client.until("task_complete")
+            (asked,) = requests(user)
+    top = f"{tmp_path}/home/workspaces/{session}/app"
+    assert [skill["path"] for skill in entry["skills"]] == [str(mine)]
+    assert [error["path"] for error in entry["errors"]] == [top]
+    (error,) = client.all("error")
+    for text in (entry["errors"][0]["message"], error["msg"]["message"]):
+        assert "the session's folder has no content yet: a worker clones its repository when" in text
+    assert f"- mine: As I do. (file: {mine})" in str(asked)
+
+
 def test_person_who_asks_for_what_does_not_go_together_is_told_so(tmp_path: Path) -> None:
     person = Machine.at(tmp_path)
     for words, why in (

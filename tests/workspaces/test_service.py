@@ -732,11 +732,11 @@ async def test_files_of_a_store_that_does_not_answer_in_time_are_an_error_in_wor
     assert set(await first.folders.read(session.state, ["a"], 100)) == {"a"}
 
 
-async def test_two_folders_are_read_from_the_store_at_once_and_others_wait(
+async def test_two_folders_are_read_for_people_from_the_store_at_once_and_others_wait(
     machine: NewMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = machine()
-    session = Session()
+    session = Session(first.root)
     claim = await session.made(first)
     await first.folders.release(SessionId(ROOT), claim)
     begun, gate, most = 0, asyncio.Event(), 0
@@ -756,6 +756,12 @@ async def test_two_folders_are_read_from_the_store_at_once_and_others_wait(
     found = await asyncio.gather(*reads, return_exceptions=True)
     assert [str(error) for error in found] == ["lost"] * 4
     assert most == service.MOST_READING
+    # What an agent is told waits for none of them.
+    most, gate = 0, asyncio.Event()
+    new = replace(session.state, extras=SessionExtras(told_folders=("/elsewhere",)))
+    told = (first.folders.instructions(new, f"{first.root}/{ROOT}/work") for _ in range(4))
+    await asyncio.gather(*told, return_exceptions=True)
+    assert most == 4
 
 
 async def test_full_disk_leaves_the_folder_unsaved_and_lets_no_further_call_begin(
