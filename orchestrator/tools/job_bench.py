@@ -417,7 +417,7 @@ def permitted(asked: Mapping[str, Any] | None, own: SandboxPolicy, cwd: Path) ->
     """The policy for a job; raises `JobRefused` where it asks for more than the worker gives."""
     most = own.mode if own.chosen else UNCHOSEN
     if asked is None:
-        return {**own.wire(), "mode": most}
+        return {**own.wire(), "mode": most, **_kept_read_only(most, own)}
     # A sandbox outside of Dendro is where its session is, and that is not here.
     mode = asked["mode"] if asked["mode"] in SANDBOX_MODES else SANDBOX_MODES[0]
     if SANDBOX_MODES.index(mode) > SANDBOX_MODES.index(most):
@@ -433,7 +433,13 @@ def permitted(asked: Mapping[str, Any] | None, own: SandboxPolicy, cwd: Path) ->
             raise JobRefused(
                 f"it asks to write below {root}, which this worker does not give: set {key} there"
             )
-    return {**asked, "mode": mode}
+    return {**asked, "mode": mode, **_kept_read_only(mode, own)}
+
+
+def _kept_read_only(mode: str, own: SandboxPolicy) -> dict[str, bool]:
+    """The temporary folders that no job writes, whatever it asks for: clients name them in every policy."""
+    named = {"exclude_tmpdir_env_var": own.exclude_tmpdir_env_var, "exclude_slash_tmp": own.exclude_slash_tmp}
+    return {flag: True for flag, kept in named.items() if kept and mode == UNCHOSEN}
 
 
 def _lies_in(path: Path, roots: tuple[Path, ...]) -> bool:

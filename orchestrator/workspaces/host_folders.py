@@ -309,12 +309,12 @@ def host_folder(
         raise UnfitFolder(f"there is no folder {folder} on this machine")
     root = settings.root
     assert root is not None, "filled in with the settings"
-    for kept in (home.resolve() if home is not None else root.resolve(), root.resolve()):
-        if kept.is_relative_to(real) or real.is_relative_to(kept):
-            raise UnfitFolder(
-                f"{real} and Dendro's own folder {kept} contain each other; name a folder of work"
-            )
     top = _top_of(real)
+    for kept in (home.resolve() if home is not None else root.resolve(), root.resolve()):
+        if kept.is_relative_to(top) or top.is_relative_to(kept):
+            raise UnfitFolder(
+                f"{top} and Dendro's own folder {kept} contain each other; name a folder of work"
+            )
     if settings.key_file is not None and settings.key_file.resolve().is_relative_to(top):
         raise UnfitFolder(
             f"{settings.key_file} (`workspace.key_file`) lies in {top}, and would be stored with it; keep it "

@@ -113,9 +113,12 @@ async def test_each_client_of_a_thread_that_somebody_deletes_is_told_once(
 
 @pytest.mark.parametrize("method", ["turn/start", "thread/resume"])
 @pytest.mark.parametrize(("before", "reviewer"), list(product([True, False], ["user", "auto_review"])))
+@pytest.mark.parametrize("between", ["heard", "left", "unheard"])
 async def test_reviewer_that_a_client_names_is_that_of_the_agents_that_came_with_the_thread_and_of_no_others(
-    no_json: None, method: str, before: bool, reviewer: str, monkeypatch: pytest.MonkeyPatch
+    no_json: None, method: str, between: str, before: bool, reviewer: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """Also where the agent between the thread and another agent is at rest, or was left by the client."""
+
     async def nothing(*_: Any) -> None:
         return None
 
@@ -133,9 +136,15 @@ async def test_reviewer_that_a_client_names_is_that_of_the_agents_that_came_with
     cast(Any, door.client).head = head
     own = SessionId("0199a2b4-0000-7000-8000-00000000000a")
     maker.sent.hears(ROOT, OTHER, own, asks=before)
+    door.subscriptions[own].asks = not before
     for agent, above in ((AGENT, ROOT), (BELOW, AGENT)):
+        if (agent, between) == (AGENT, "unheard"):
+            continue
         spawned = SimpleNamespace(parent=above)
         door.adopt(live(agent), cast(Any, SimpleNamespace(id=agent, spawned=spawned, root=ROOT)))
+    assert door.subscriptions[BELOW].asks is before
+    if between == "left":
+        door.part_with(AGENT)
     if method == "turn/start":
         words = {"threadId": ROOT, "input": [{"type": "text", "text": "go"}], "clientUserMessageId": "m"}
         for named in (None, reviewer):
@@ -145,7 +154,8 @@ async def test_reviewer_that_a_client_names_is_that_of_the_agents_that_came_with
         await maker.answer(method, approvalsReviewer=reviewer)
     asks = reviewer == "user"
     heard = {session: one.asks for session, one in door.subscriptions.items()}
-    assert heard == {ROOT: asks, AGENT: asks, BELOW: asks, OTHER: before, own: before}
+    of_agents = {BELOW: asks} if between != "heard" else {AGENT: asks, BELOW: asks}
+    assert heard == {ROOT: asks, **of_agents, OTHER: before, own: not before}
 
 
 # ── words without a worker ────────────────────────────────────────────────────────────────────────

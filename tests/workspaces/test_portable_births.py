@@ -248,6 +248,35 @@ async def test_store_that_is_away_is_named_before_there_is_a_session(settings: N
         await born(found, WorkspaceSource(folder=str(tmp_path / "work")))
 
 
+@pytest.mark.parametrize("named", ["the top", "work", "work/deep"])
+@pytest.mark.parametrize(
+    ("overrides", "why"),
+    [
+        ((), "contain each other"),
+        (("workspace.root='{top}/kept'",), "contain each other"),
+        (("workspace.root='{top}/work/kept'",), "contain each other"),
+        (("workspace.key_file='{top}/kept'",), "would be stored with it"),
+        (("upkeep.archive_url='file://{top}/kept'",), "would read the logs of all sessions"),
+    ],
+)
+async def test_repository_that_holds_what_is_dendros_is_not_copied_with_it_wherever_in_it_one_works(
+    tmp_path: Path, overrides: tuple[str, ...], why: str, named: str
+) -> None:
+    """The repository around a working folder is copied whole."""
+    top = tmp_path / "repository"
+    (top / "work/deep").mkdir(parents=True)
+    subprocess.run(["git", "init", "-q", top], check=True)
+    environ = {"HOME": str(tmp_path), "PATH": os.environ["PATH"]}
+    environ["DENDRO_HOME"] = str(tmp_path / "home" if overrides else top / "home")
+    (top / "kept").mkdir()
+    (top / "home").mkdir()
+    given = tuple(override.format(top=top) for override in overrides)
+    found = load_settings(SettingsSources(tmp_path, environ, overrides=given))
+    folder = top if named == "the top" else top / named
+    with pytest.raises(NoWorkspace, match=why):
+        await born(found, WorkspaceSource(folder=str(folder)))
+
+
 async def test_folder_that_holds_the_keys_is_not_packed_with_them(settings: New, tmp_path: Path) -> None:
     keys = tmp_path / "work/within/pack.keys"
     keys.parent.mkdir(parents=True)

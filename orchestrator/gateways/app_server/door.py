@@ -217,6 +217,9 @@ class Door:
             return False
         # What waits behind the response would be told to who has left.
         self.drop_held((session,))
+        for heard in self.subscriptions.values():
+            if heard.came_with == session:
+                heard.came_with = found.came_with
         self.threads.leave(session, self)
         self.asks.left(session)
         return True
@@ -317,6 +320,8 @@ class Door:
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Tells the client of an agent's thread, which it hears from now on, and what it asks already."""
         above = SessionId(thread.spawned.parent if thread.spawned else thread.root)
+        # An agent above that is at rest, or was left, need not be heard: then the root is asked.
+        above = above if above in self.subscriptions else SessionId(thread.root)
         parent = self.subscriptions.get(above)
         asks = parent.asks if parent is not None else all(each.asks for each in self.subscriptions.values())
         self.subscriptions[live.session] = Subscription(live, asks, above)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import base64
+import itertools
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -48,6 +50,34 @@ def test_job_that_asks_for_more_than_the_worker_gives_is_refused_with_the_settin
         permitted(asked, own(), WORK)
     free = own(mode="danger-full-access", network_access=True, writable_roots=(Path("/"),))
     assert permitted(asked, free, WORK) == asked
+
+
+FLAGS = ("exclude_tmpdir_env_var", "exclude_slash_tmp")
+ASKED: list[Mapping[str, Any] | None] = [
+    None,
+    {"mode": "read-only"},
+    {"mode": "workspace-write"},
+    {"mode": "workspace-write", FLAGS[0]: False, FLAGS[1]: False},
+    {"mode": "workspace-write", FLAGS[0]: True, FLAGS[1]: False},
+    {"mode": "workspace-write", FLAGS[1]: True},
+]
+
+
+@pytest.mark.parametrize("asked", ASKED)
+@pytest.mark.parametrize("chosen", [True, False])
+@pytest.mark.parametrize("mode", ["read-only", "workspace-write", "danger-full-access"])
+def test_job_writes_no_temporary_folder_that_the_worker_keeps_read_only(
+    mode: str, asked: Mapping[str, Any] | None, *, chosen: bool
+) -> None:
+    for kept in itertools.product((False, True), repeat=2):
+        flags = dict(zip(FLAGS, kept, strict=True))
+        given = own(mode=mode, chosen=chosen, **flags)
+        if mode == "read-only" and chosen and (asked or {}).get("mode") == "workspace-write":
+            continue
+        found = permitted(asked, given, WORK)
+        bound = mode != "danger-full-access" or not chosen
+        for flag in FLAGS if found["mode"] == "workspace-write" else ():
+            assert bool(found.get(flag)) is ((bound and flags[flag]) or bool((asked or {}).get(flag)))
 
 
 def test_job_may_ask_for_less_and_an_outer_sandbox_is_none_here() -> None:
