@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from random import Random
 from typing import Any
 
 import orjson
@@ -162,6 +163,9 @@ class LineClient(DoorClient):
     habits: tuple[str, ...] = ("say", "say", "say", "stop", "loosen", "else")
     called = ""
     """Its name for itself, where that is not its own alone."""
+    misspeaks: Random | None = None
+    """Drawn from where it says what is refused at once while it reads nothing; None: it never does."""
+    _misspoken = 0
     _session = ""
     _last: bytes = b""
     _last_id = ""
@@ -172,6 +176,24 @@ class LineClient(DoorClient):
     @property
     def is_done(self) -> bool:
         return self._is_over or (self.acts <= 0 and self.here)
+
+    async def _dawdles(self, seconds: int) -> None:
+        for second in range(seconds):
+            if self.slow and self.misspeaks is not None and (not second or self.misspeaks.random() < 0.3):
+                # The error waits behind what is written to the client, and is read behind all of that.
+                await asyncio.sleep(self.misspeaks.random())
+                self._says_nonsense()
+            await super()._dawdles(1)
+
+    def _says_nonsense(self) -> None:
+        if self._wire is None or self._ears is None or not self._ears.living:
+            return
+        self._misspoken += 1
+        id = f"{self.name}.no{self._misspoken}"
+        self._line_ears.mine.add(id)
+        self._doors.saw("refused_line")
+        self._note("says nonsense", id)
+        self._wire.write(orjson.dumps({"id": id, "op": {"type": "nonsense"}}) + b"\n")
 
     def _opens(self, gateway: SimGateway) -> SimWire:
         self._at = gateway

@@ -53,8 +53,8 @@ REDACTION_RULES = {
     "words_gone": Rule(
         (
             "When a redaction is done, its words are nowhere in Redis, in the archive or in a request to the "
-            "model, but where it said that they stay or where they were written meanwhile; a follower that "
-            "comes is not told them."
+            "model, but where it said that they stay or where they were written meanwhile; of prompts, those "
+            "of all who gave something in its logs are gone. A follower that comes is not told them."
         ),
         Case("words were looked for that were redacted"),
     ),
@@ -66,6 +66,7 @@ REDACTION_CASES = {
     "redacted_prompts": Case("a prompt was forgotten that had redacted words", ("reply forget_prompts OK",)),
     "redacted_sealed": Case("an entry was redacted that was in the archive"),
     "redacted_heard": Case("a follower was told what stands instead of redacted words"),
+    "redacted_writers": Case("words were looked for in the prompts of several who had written"),
     "redaction_owed": Case("a tree stayed as it alone says what a redaction owes to a fork"),
     "redaction_lost": Case("Redis went back behind a redaction"),
 }
@@ -308,13 +309,30 @@ class Redactions:
             trees = {
                 place.removeprefix("tree:").partition(":")[0] for place in excused if place[:5] == "tree:"
             }
+            givers = self._givers(gone)
             for place in self._holding(gone.words, gone.done_s):
-                if ":history:" in place and self._prompted_since(gone):
+                if ":history:" in place and (self._prompted_since(gone) or place not in givers):
                     continue
                 if not _is_excused(place, sessions, trees, self._watch):
                     self._watch.broken(
                         "words_gone", f"{gone.words!r:.80} stand at {place}, excused {excused}"
                     )
+
+    def _givers(self, gone: Gone) -> set[str]:
+        """The histories of all who gave something in the logs that were looked through.
+
+        A message to an agent stands in its log with who wrote it, as a task does, words, and an answer.
+        """
+        givers = {
+            str(by["who"])
+            for session, end in gone.ends.items()
+            if (seen := self._watch.sessions.get(session)) is not None
+            for entry in seen.entries[:end]
+            for by in _signed_by(entry.payload)
+        }
+        if len(givers) > 1:
+            self._watch.reach.saw("redacted_writers")
+        return {key for who in givers for key in self._watch.keys.history(who)}
 
     def prompted(self, args: Sequence[Any]) -> None:
         """A script adds a prompt to a history."""
@@ -335,6 +353,16 @@ class Redactions:
         for name in self._objects.all_names():
             if self._objects.put_s[name] <= done_s and has(self._objects.get(name) or b"", words):
                 yield name
+
+
+def _signed_by(value: Any) -> Iterator[Mapping[str, Any]]:
+    """The people that an entry names, wherever in it."""
+    if isinstance(value, Mapping):
+        if isinstance(by := value.get("by"), Mapping) and by.get("who"):
+            yield by
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from _signed_by(inner)
 
 
 def _taken_for(why: str, seen: Seen) -> bool:

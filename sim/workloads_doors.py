@@ -105,6 +105,8 @@ def _clients(fixture: Fixture, doors: Doors, street: Street) -> list[DoorClient]
             one_place = principal.name not in (other.principal.name for other in clients)
             if isinstance(client, LineClient) and one_place and not fixture.site.network.instant:
                 client.called = "lines"
+            if isinstance(client, LineClient) and not fixture.site.network.instant:
+                client.misspeaks = Random(f"misspeaks:{name}:{mind.getstate()[1][:4]}")
             client.gateways, client.shared = street.living, shared[space]
             client.foreign = shared[NAMESPACES[not NAMESPACES.index(space)]] if len(spaces) > 1 else []
             clients.append(client)
@@ -220,6 +222,8 @@ def _guest(
     client.slow = mind.random() < 0.4
     if isinstance(client, LineClient):
         client.called, client.habits = "lines", ("say", "say", "write", "write", "stop", "else")
+        if not fixture.site.network.instant:
+            client.misspeaks = Random(f"misspeaks:{name}:{mind.getstate()[1][:4]}")
     elif isinstance(client, FirstVersion):
         client.habits = ("say", "resume", "resume", "stop")
     else:

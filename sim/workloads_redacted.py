@@ -34,6 +34,8 @@ WHY = "a customer's number"
 UPKEEP_S = 75.0
 """Upkeep looks each minute for what a redaction has left."""
 TRIES = 12
+WRITES_BESIDE = 0.4
+"""How often somebody else writes to an agent who has the words among their prompts."""
 FORKED = 0.6
 """How often a session is forked between its words and their redaction."""
 
@@ -74,6 +76,9 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
     """Says what is to be redacted, and redacts it; goes on with the session."""
     rng = fixture.rng
     apart = Random(f"forks:{rng.getstate()[1][:4]}")
+    # Drawn from beside the others, and not in calm runs: kept stories stay as they are.
+    calm = fixture.site.network.instant
+    beside = None if calm else Random(f"beside:{rng.getstate()[1][:4]}")
     for _ in range(rng.choice((1, 2, 3))):
         secret = f"ACME-{rng.getrandbits(48):012x}"
         text = f"the number is {secret}"
@@ -81,6 +86,8 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
             text += ", and more of the page" * 300
         await person.submits(session, words(text))
         await person.works(session, rng.choice((0, 1, 2)))
+        if beside is not None and beside.random() < WRITES_BESIDE:
+            await _writes_beside(fixture, session, text, beside)
         if rng.random() < 0.4:
             await person.submits(session, ops.AddToHistory(text=text))
         if rng.random() < 0.3:
@@ -109,6 +116,18 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
                 break
             await asyncio.sleep(rng.uniform(2.0, 15.0))
         await person.works(session, rng.choice((0, 1)))
+
+
+async def _writes_beside(fixture: Fixture, session: str, text: str, rng: Random) -> None:
+    """Somebody else has the words among their prompts, of a session of their own, and writes to an agent."""
+    agents = fixture.site.watch.members.get(session, {}).values()
+    numbers = sorted(its.state.facts.agent_id for its in agents if its.state.facts.agent_id)
+    if not numbers:
+        return
+    other = Person(fixture.site, f"w{rng.getrandbits(32):08x}", rng, fixture.diary)
+    own = await other.creates("never")
+    await other.submits(own, ops.AddToHistory(text=text))
+    await other.submits(session, ops.MessageAgent(agent_id=rng.choice(numbers), text="look at this page"))
 
 
 async def _removes(fixture: Fixture, session: str) -> bool:
