@@ -20,6 +20,7 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.sender import Via
 from orchestrator.core.settings import TurnSettings
+from orchestrator.gateways.app_server import live_threads
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.door_ports import Born, NewThread, Ports
 from orchestrator.gateways.app_server.messages import Code
@@ -64,7 +65,7 @@ def ports_of(harness: Harness, **changes: Any) -> Ports:
 
     async def create(client: Client, principal: Principal, wish: NewThread) -> Born:
         policy = str(wish.settings.get("approval_policy", "never"))
-        session = await harness.session(policy, client=client)
+        session = await harness.session(policy, client=client, ephemeral=wish.ephemeral)
         head = await harness.broker.logs.head(session)
         assert head is not None
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
@@ -482,6 +483,57 @@ async def test_an_ephemeral_thread_is_deleted_when_nobody_hears_it(harness: Harn
     await peer.call("thread/unsubscribe", {"threadId": thread})
     assert await peer.until("thread/closed") == {"threadId": thread}
     assert await harness.broker.logs.head(SessionId(thread)) is None
+
+
+@pytest.mark.parametrize("last", ["maker", "other"])
+async def test_an_ephemeral_thread_is_deleted_when_no_gateway_hears_it_any_more(
+    harness: Harness, last: str
+) -> None:
+    async with (
+        served(ports_of(harness, server_id="a"), notifications) as first,
+        served(ports_of(harness, server_id="b"), notifications) as second,
+        connected(first) as maker,
+        connected(second) as other,
+    ):
+        await maker.greet()
+        await other.greet()
+        thread = await begun(maker, ephemeral=True)
+        session = SessionId(thread)
+        await until_marked(harness, session, "a")
+        await heard_by(other, thread)
+        await until_marked(harness, session, "b")
+        stays, leaves = (maker, other) if last == "maker" else (other, maker)
+        gone = {"maker": "b", "other": "a"}[last]
+        assert await leaves.call("thread/unsubscribe", {"threadId": thread})
+        await until_marked(harness, session, gone, there=False)
+        assert await harness.broker.logs.head(session) is not None
+        await stays.call("thread/unsubscribe", {"threadId": thread})
+        assert await stays.until("thread/closed") == {"threadId": thread}
+        assert await harness.broker.logs.head(session) is None
+
+
+async def until_marked(harness: Harness, session: SessionId, server: str, *, there: bool = True) -> None:
+    """Waits until a gateway says, or says no more, that it hears a session."""
+
+    async with asyncio.timeout(20):
+        while True:
+            (note,) = await harness.broker.requests.notes(live_threads.HEARD, [session])
+            if (server in orjson.loads(note or b"{}")) is there:
+                break
+
+
+async def test_gateway_that_died_keeps_no_ephemeral_thread(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(live_threads, "HEARD_MS", 1)
+    async with served(ports_of(harness, server_id="a"), notifications) as server, connected(server) as peer:
+        await peer.greet()
+        thread = await begun(peer, ephemeral=True)
+        await until_marked(harness, SessionId(thread), "a")
+        await live_threads.marked(ports_of(harness, server_id="dead"), SessionId(thread), hears=True)
+        await peer.call("thread/unsubscribe", {"threadId": thread})
+        assert await peer.until("thread/closed") == {"threadId": thread}
+        assert await harness.broker.logs.head(SessionId(thread)) is None
 
 
 async def test_a_client_that_leaves_ends_nothing(harness: Harness, server: AppServer, peer: Peer) -> None:

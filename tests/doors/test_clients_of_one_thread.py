@@ -50,7 +50,11 @@ async def test_ephemeral_thread_is_deleted_when_its_last_client_leaves_whichever
         deleted.append((client, session))
         return not kept
 
+    async def unmarked(ports: Any, session: SessionId) -> dict[str, int]:
+        return {}
+
     monkeypatch.setattr(live_module, "delete", delete)
+    monkeypatch.setattr(live_module, "unmarked", unmarked)
     ports = cast(Any, SimpleNamespace(found=None))
     threads = LiveThreads(ports, lambda session, change, turn: ())
     heard = LiveThread(ports, lambda session, change, turn: (), MAKER, ROOT, threads._born)

@@ -30,6 +30,7 @@ class Threads:
     def __init__(self) -> None:
         self.left: list[SessionId] = []
         self.work: list[Any] = []
+        self.kept: list[SessionId] = []
 
     async def hear(self, session: SessionId, *given: Any, **named: Any) -> Any:
         return live(session)
@@ -39,6 +40,9 @@ class Threads:
 
     def begin(self, work: Any) -> None:
         self.work.append(work)
+
+    def keep(self, live: Any) -> None:
+        self.kept.append(live.session)
 
 
 def live(session: SessionId) -> Any:

@@ -94,6 +94,7 @@ async def test_ephemeral_thread_ends_with_its_last_client_however_it_was_made(
     heard = await maker.answer(method, ephemeral=ephemeral)
     assert maker.wishes[0].ephemeral is bool(ephemeral)
     assert maker.sent.door.subscriptions[heard].live.ephemeral is bool(ephemeral)
+    assert maker.sent.threads.kept == [heard] * bool(ephemeral)
 
 
 @pytest.mark.parametrize("method", ["thread/start", "thread/fork"])

@@ -50,7 +50,7 @@ class Story:
         self.seq += 1
         return SimpleNamespace(
             session=session, agent_id=ROOT, tree=session, status="idle", seq=self.seq, eq_n=self.seq - 4,
-            head=b"\0" * 32,
+            head=b"\0" * 32, labels=Labels(),
         )  # fmt: skip
 
     async def follow(

@@ -79,6 +79,7 @@ class Harness:
         path: Path | None = None,
         shard: int = 1,
         client: Client | None = None,
+        ephemeral: bool = False,
         **facts: Any,
     ) -> SessionId:
         """A new session of the harness's pool."""
@@ -87,7 +88,8 @@ class Harness:
             session, TreeId(session), AgentId(0), POOL, rollout_path=str(path) if path else None, **facts
         )
         settings = TurnSettings("/tmp", policy, {"mode": "danger-full-access"}, "gpt-5")
-        return await (client or self.client).create(Birth(given, settings, "0", int(time.time() * 1000)))
+        born = Birth(given, settings, "0", int(time.time() * 1000))
+        return await (client or self.client).create(born, ephemeral=ephemeral)
 
     async def submit(self, session: SessionId, op: Any, id: str | None = None) -> str:
         """Submits an op; answers its id."""

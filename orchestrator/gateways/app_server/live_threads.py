@@ -8,9 +8,12 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
+import orjson
+
 from orchestrator.broker.errors import BrokerError, SessionHeld, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor, hash8_of
 from orchestrator.broker.notices import until
+from orchestrator.broker.open_requests import TooManyNotes
 from orchestrator.broker.records import AT_REST, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.commit_parts import WITHDRAWN
@@ -102,6 +105,8 @@ class LiveThread:
         self.listeners: list[Listener] = []
         self.ephemeral = False
         """Whether the session is deleted when nobody hears it any more, whoever made it."""
+        self.marking: asyncio.Task[None] | None = None
+        """Says to other gateways that an ephemeral session is heard here."""
         self.seq = 0
         """The place in the log up to which listeners have been told; that of before, while a gap is told."""
         self._whole = asyncio.Event()
@@ -329,8 +334,11 @@ class LiveThreads:
                     live = self._made(session, client, head)
                     if head is not None:
                         await live.read(head)
+                        live.ephemeral = await self._is_ephemeral(head)
                     self._live[session] = live
                     live.follow(newborn=newborn)
+                    if live.ephemeral:
+                        self.keep(live)
                 if listener in live.listeners:
                     return live
                 if live.is_whole:
@@ -408,11 +416,41 @@ class LiveThreads:
                 live.follow()
             return None
 
-    def begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def begin(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         """Does some work beside all connections, which does not end with one."""
         task = asyncio.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
+        return task
+
+    def keep(self, live: LiveThread) -> None:
+        """Says to other gateways, as long as somebody hears an ephemeral session here, that it is heard."""
+        live.marking = self.begin(self._marks(live.session))
+
+    async def _marks(self, session: SessionId) -> None:
+        while True:
+            try:
+                await marked(self._ports, session, hears=True)
+            except Unavailable:
+                await asyncio.sleep(RETRY_S)
+                continue
+            except BrokerError as error:
+                log.info("session %s: nothing says that it is heard here: %s", session, error)
+                return
+            await asyncio.sleep(MARK_S)
+
+    async def _is_ephemeral(self, head: SessionHead) -> bool:
+        """Whether it ends when nobody hears it, as far as the gateway of its maker says who does."""
+        if head.agent_id != ROOT or not head.labels.ephemeral:
+            return False
+        (note,) = await self._ports.found.broker.requests.notes(HEARD, [head.session])
+        if not note:
+            return False
+        try:
+            await marked(self._ports, head.session, hears=True)
+        except TooManyNotes:
+            return False
+        return True
 
     def _done(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
@@ -433,9 +471,29 @@ class LiveThreads:
             self.begin(self._delete(live, listener))
 
     async def _delete(self, live: LiveThread, last: Listener) -> None:
-        """Deletes a session as the client that made it would, and tells who left it last."""
+        """Deletes a session as the client that made it would, and tells who left it last.
+
+        Unless it is heard through another gateway: that one deletes it then.
+        """
+        if live.marking is not None:
+            live.marking.cancel()
+        if await self._is_heard(live.session):
+            return
         if await delete(self._ports.found, live.client, live.session):
             last.lose(live.session)
+
+    async def _is_heard(self, session: SessionId) -> bool:
+        try:
+            others = await unmarked(self._ports, session)
+            if others:
+                # One that died deletes nothing, and says nothing any more.
+                left_ms = max(others.values()) - self._ports.found.broker.now_ms()
+                await asyncio.sleep(max(0, left_ms) / 1000)
+                others = await unmarked(self._ports, session)
+        except BrokerError:
+            # It is gone, or has so many notes that nobody could say that it is heard.
+            others = {}
+        return bool(others) or session in self._live
 
     def of(self, session: SessionId) -> LiveThread | None:
         """The session as it is followed here."""
@@ -453,9 +511,46 @@ class LiveThreads:
 
 # ── ephemeral ─────────────────────────────────────────────────────────────────────────────────────
 # Sessions for one question: they are in no list, and are deleted when nobody hears them any more.
+#
+# Each gateway knows its own clients, and says in a note about the session that it is heard there, again and
+# again: the mark of one that died ends by itself.
 
 
 PATIENCE_S = 5.0
+HEARD = "heard"
+"""The note's name: until when which gateways hear the session, by their ids, in Redis's time."""
+HEARD_MS = 90_000
+MARK_S = 30.0
+MOST_MARKS = 64
+
+
+async def marked(ports: Ports, session: SessionId, *, hears: bool) -> dict[str, int]:
+    """Says whether this gateway hears a session; the marks of the others. Raises as `Notes.note`."""
+    broker = ports.found.broker
+    (note,) = await broker.requests.notes(HEARD, [session])
+    while True:
+        now = broker.now_ms()
+        others = {name: ms for name, ms in _of_note(note).items() if name != ports.server_id and ms > now}
+        others = dict(sorted(others.items(), key=lambda mark: mark[1])[-MOST_MARKS:])
+        wanted = orjson.dumps({**others, **({ports.server_id: now + HEARD_MS} if hears else {})})
+        stands = await broker.requests.note(session, HEARD, wanted, note)
+        if stands == wanted:
+            return others
+        note = stands
+
+
+def _of_note(note: bytes) -> dict[str, int]:
+    marks: dict[str, int] = orjson.loads(note) if note else {}
+    return marks
+
+
+async def unmarked(ports: Ports, session: SessionId) -> dict[str, int]:
+    """Says that this gateway hears a session no more, until Redis answers; the marks of the others."""
+    while True:
+        try:
+            return await marked(ports, session, hears=False)
+        except Unavailable:
+            await asyncio.sleep(RETRY_S)
 
 
 async def delete(found: LogSource, client: Client, session: SessionId) -> bool:

@@ -170,6 +170,8 @@ async def _hear_new(door: Door, born: Born, params: ThreadStartParams, wish: New
     subscription = await door.subscribe(born.head.session, newborn=True)
     subscription.asks = asks_of(door, params.approvals_reviewer)
     subscription.live.ephemeral = wish.ephemeral
+    if wish.ephemeral:
+        door.threads.keep(subscription.live)
 
 
 def _tell_warnings(door: Door, born: Born, wish: NewThread) -> None:
