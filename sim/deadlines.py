@@ -68,7 +68,9 @@ def wanted(state: State) -> Iterator[Wanted]:
     for call in task.requests:
         timer = timer_of(call.work)
         # People may be waited for without an end, a client that brings a tool never.
-        if timer or isinstance(call.work, ClientToolWork):
+        if isinstance(work := call.work, ClientToolWork):
+            yield Wanted(approval_timer(call.call_id), timer, after_ms=work.limit_ms)
+        elif timer:
             yield Wanted(approval_timer(call.call_id), timer, after_ms=state.facts.approval_timeout_ms)
     for asked in task.open_elicitations:
         if asked.timer:
