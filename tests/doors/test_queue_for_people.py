@@ -77,6 +77,7 @@ class Client:
     def __init__(self, refuses: dict[SessionId, Exception]) -> None:
         self.refuses = refuses
         self.taken: list[SessionId] = []
+        self.waited_for: list[SessionId] = []
 
     async def submit(self, session: SessionId, submission: Any) -> None:
         if session in self.refuses:
@@ -84,6 +85,7 @@ class Client:
         self.taken.append(session)
 
     async def until(self, sessions: Any, look: Any, patience_s: float) -> bool:
+        self.waited_for = list(sessions)
         return bool(await look())
 
 
@@ -117,6 +119,7 @@ async def test_answer_that_its_session_has_no_room_for_is_told_as_not_taken_besi
         return
     told = await handing
     assert client.taken == [one for one, fail in zip(SESSIONS, fails, strict=False) if not fail]
+    assert client.waited_for == list(SESSIONS[:3]), "the news of one are not those of another"
     assert [(one.decision, one.who, one.ours) for one in told] == [
         (NOT_TAKEN, str(error), False) if fail else ("approved", "ann", True)
         for error, fail in zip(errors, fails, strict=True)
