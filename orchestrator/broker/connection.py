@@ -371,9 +371,13 @@ T = TypeVar("T")
 class RetryingConnection(Connection):
     """A connection that raises `Unavailable` only after `patience_s` without an answer."""
 
-    def __init__(self, inner: Connection, patience_s: float) -> None:
+    def __init__(
+        self, inner: Connection, patience_s: float, look: Callable[[], Awaitable[str]] | None = None
+    ) -> None:
+        """`look`, if given, says why a server that has not answered yet never will; "" if it may."""
         self._inner = inner
         self._patience_s = patience_s
+        self._look = look
         self.clustered = inner.clustered
 
     async def run(self, call: ScriptCall) -> list[Any]:
@@ -406,8 +410,13 @@ class RetryingConnection(Connection):
         deadline, delay = time.monotonic() + self._patience_s, AGAIN_S
         while True:
             try:
-                return await send()
+                answer = await send()
+                self._look = None
+                return answer
             except Unavailable as error:
+                look, self._look = self._look, None
+                if look is not None and (why := await look()):
+                    raise Misconfigured(why) from error
                 if time.monotonic() + delay > deadline:
                     waited = f"waited {self._patience_s:.0f} s for it"
                     remedy = "start the server, or correct redis.url (DENDRO_REDIS_URL)"

@@ -586,6 +586,40 @@ class Tls:
         return context
 
 
+_OTHER = {"redis": "rediss", "rediss": "redis"}
+
+
+async def other_scheme(url: str, patience_s: float) -> str:
+    """The words about a server that speaks TLS where its URL does not say so, or the reverse; "" if unknown.
+
+    By what either of them does with the other's first bytes it cannot be told from one that starts or leaves,
+    so it is asked in the other way: by a handshake, or by a PING that names nobody.
+    """
+    parts = urlsplit(url)
+    if parts.scheme not in _OTHER:
+        return ""
+    context = None
+    if parts.scheme == "redis":
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    place = f"{parts.hostname or 'localhost'}:{parts.port or 6379}"
+    try:
+        async with asyncio.timeout(patience_s):
+            opening = asyncio.open_connection(parts.hostname or "localhost", parts.port or 6379, ssl=context)
+            reader, writer = await opening
+            try:
+                if context is None:
+                    writer.write(b"PING\r\n")
+                    if await reader.read(1) not in (b"+", b"-"):
+                        return ""
+            finally:
+                writer.transport.abort()
+    except (OSError, TimeoutError):
+        return ""
+    speaks = "TLS, and redis.url says redis://" if context else "no TLS, and redis.url says rediss://"
+    return f"the server at {place} speaks {speaks}: write {_OTHER[parts.scheme]}:// (DENDRO_REDIS_URL)"
+
+
 # ── sentinels ─────────────────────────────────────────────────────────────────────────────────────
 # Finding the primary behind Sentinels: what a `redis+sentinel://` URL says, and whom to ask.
 #

@@ -9,6 +9,7 @@ import socket
 import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -20,6 +21,7 @@ from orchestrator.broker.connection import Outage, RetryingConnection, connect
 from orchestrator.broker.embedded import EmbeddedConfig, EmbeddedRedis
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.rights import COMMANDS, READS, require_rights
+from orchestrator.broker.sockets import other_scheme
 from orchestrator.config_keys import ProviderSettings
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.frozen import record
@@ -136,7 +138,8 @@ async def deployment(
     """
     connection, config = connect(settings.redis.at(url), client_name(kind)), broker_config(settings)
     connection.outage = outage
-    retrying = RetryingConnection(connection, patience_s or OPENING_S)
+    look = partial(other_scheme, url, settings.redis.connect_timeout_s)
+    retrying = RetryingConnection(connection, patience_s or OPENING_S, look)
     if patience_s:
         connection = retrying
     broker = Broker(connection, config, time.monotonic)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import aclosing
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.connection import connect
+from orchestrator.broker.connection import RetryingConnection, connect
 from orchestrator.broker.errors import BrokerError, Misconfigured
 from orchestrator.broker.records import BrokerConfig
-from orchestrator.broker.sockets import Tls
+from orchestrator.broker.sockets import Tls, other_scheme
 from orchestrator.config_keys import RedisSettings
 from tests.broker.actors import working
 from tests.certs import make_authority, make_certificate
@@ -42,6 +45,14 @@ def port(certs: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]
         "tls-auth-clients": "yes",
     }
     with start_redis(tmp_path_factory.mktemp("server"), config=config):
+        yield port
+
+
+@pytest.fixture(scope="module")
+def plain_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """Where a server listens that speaks no TLS."""
+    (port,) = free_ports(1)
+    with start_redis(tmp_path_factory.mktemp("plain"), config={"port": str(port)}):
         yield port
 
 
@@ -83,6 +94,45 @@ async def test_a_name_may_differ_for_who_says_so(certs: Path, port: int) -> None
     for said in ("ssl_check_hostname=false", "ssl_cert_reqs=none"):
         async with aclosing(connect(RedisSettings(url=f"{url}&{said}"))) as connection:
             assert await connection.command("PING")
+
+
+@pytest.mark.realredis
+@pytest.mark.parametrize(
+    ("scheme", "says"),
+    [("redis", "speaks TLS.*write rediss://"), ("rediss", "speaks no TLS.*write redis://")],
+)
+async def test_server_that_speaks_otherwise_than_its_url_is_told_before_it_is_asked_again(
+    port: int, plain_port: int, scheme: str, says: str
+) -> None:
+    url = f"{scheme}://ann:hidden@127.0.0.1:{port if scheme == 'redis' else plain_port}/0"
+    settings, look = RedisSettings(url=url, connect_timeout_s=0.3), partial(other_scheme, url, 5.0)
+    async with aclosing(RetryingConnection(connect(settings), 3_600.0, look)) as connection:
+        with pytest.raises(Misconfigured, match=says) as told:
+            await connection.command("PING")
+    assert "hidden" not in str(told.value)
+
+
+async def _closes(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def _is_no_redis(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+    writer.close()
+
+
+async def _is_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    await reader.read()
+    writer.close()
+
+
+@pytest.mark.parametrize("server", [_closes, _is_no_redis, _is_silent])
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "redis+sentinel"])
+async def test_server_of_which_nobody_can_say_how_it_speaks_is_asked_again(server: Any, scheme: str) -> None:
+    async with await asyncio.start_server(server, "127.0.0.1", 0) as listening:
+        port = listening.sockets[0].getsockname()[1]
+        assert await other_scheme(f"{scheme}://127.0.0.1:{port}/0", 0.2) == ""
+    assert await other_scheme(f"{scheme}://127.0.0.1:{port}/0", 5.0) == "", "nobody listens"
 
 
 @pytest.mark.parametrize(
