@@ -124,10 +124,11 @@ async def _writes_beside(fixture: Fixture, session: str, text: str, rng: Random)
     numbers = sorted(its.state.facts.agent_id for its in agents if its.state.facts.agent_id)
     if not numbers:
         return
-    other = Person(fixture.site, f"w{rng.getrandbits(32):08x}", rng, fixture.diary)
+    name = f"w{rng.getrandbits(32):08x}"
+    other = Person(fixture.site, name, rng, fixture.diary)
     own = await other.creates("never")
     await other.submits(own, ops.AddToHistory(text=text))
-    await other.submits(session, ops.MessageAgent(agent_id=rng.choice(numbers), text="look at this page"))
+    await other.submits(session, ops.MessageAgent(agent_id=rng.choice(numbers), text=f"look, {name}"))
 
 
 async def _removes(fixture: Fixture, session: str) -> bool:

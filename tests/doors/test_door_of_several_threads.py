@@ -21,6 +21,7 @@ from tests.requests.test_answers import ASKS
 ROOT = SessionId("0199a2b4-0000-7000-8000-000000000001")
 OTHER = SessionId("0199a2b4-0000-7000-8000-000000000002")
 AGENT = SessionId("0199a2b4-0000-7000-8000-000000000003")
+OWN = SessionId("0199a2b4-0000-7000-8000-00000000000a")
 BELOW = SessionId("0199a2b4-0000-7000-8000-000000000004")
 
 
@@ -102,9 +103,12 @@ def no_json(monkeypatch: pytest.MonkeyPatch) -> None:
         ({ROOT: False, OTHER: True}, ROOT, False),
         ({ROOT: True, AGENT: False}, AGENT, False),
         ({ROOT: False, AGENT: True}, AGENT, True),
-        # Of a parent that it does not hear it cannot know: nobody is asked who asked not to be.
-        ({ROOT: True, OTHER: False}, AGENT, False),
-        ({ROOT: True, OTHER: True}, AGENT, True),
+        # A parent that it does not hear is at rest, or was left: the root has its reviewer.
+        ({ROOT: True, OTHER: False}, AGENT, True),
+        ({ROOT: False, OTHER: True}, AGENT, False),
+        # Of neither it can know: nobody is asked who asked not to be.
+        ({OTHER: True, OWN: False}, AGENT, False),
+        ({OTHER: True, OWN: True}, AGENT, True),
     ],
 )
 def test_agent_is_asked_about_where_its_parent_is(
