@@ -316,6 +316,9 @@ class SimSupervisor:
                 self._register = self._ledger.register()
                 if self._forbidden:
                     self._register.forbid()
+                # A fault may have it outlive a worker that held claims before.
+                for before in self.held.values():
+                    self._register.hold(before)
             self._register.hold(claim)
             self.left()
 
