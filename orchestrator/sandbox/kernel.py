@@ -168,3 +168,10 @@ def share_heaps(most: int) -> None:
     mallopt = getattr(_libc, "mallopt", None)
     if mallopt is not None:
         mallopt(ctypes.c_int(M_ARENA_MAX), ctypes.c_int(most))
+
+
+def trim_heaps() -> None:
+    """Has the C library give freed pages back, in the middle of its heaps, too; musl does so by itself."""
+    trim = getattr(_libc, "malloc_trim", None)
+    if trim is not None:
+        trim(ctypes.c_size_t(0))

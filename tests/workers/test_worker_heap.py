@@ -61,3 +61,27 @@ met.wait()
 def test_threads_of_a_process_share_two_heaps() -> None:
     done = subprocess.run([sys.executable, "-c", _THREADS], capture_output=True, text=True, check=True)
     assert done.stdout.count("<heap nr=") == 2
+
+
+_FREED = """
+import gc
+from pathlib import Path
+from orchestrator.wiring.gateway import settle_heap
+
+def resident():
+    return int(Path("/proc/self/statm").read_text().split()[1]) >> 8
+
+settle_heap()
+blocks = [b"x" * 100_000 for _ in range(600)]
+last = blocks.pop()
+full = resident()
+blocks.clear()
+gc.collect()
+print(full - resident(), len(last))
+"""
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the GNU C library keeps what is freed")
+def test_what_is_freed_below_a_block_that_stays_is_given_back() -> None:
+    done = subprocess.run([sys.executable, "-c", _FREED], capture_output=True, text=True, check=True)
+    assert int(done.stdout.split()[0]) > 40, "MiB of 57"
