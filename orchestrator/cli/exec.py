@@ -252,16 +252,17 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
 
     async with opened(settings, insists=True) as found:
         client = found.client()
-        op: UserInput | UserTurn = _input(order)
         if order.thread is None:
             session = await new_session(settings, client, order.originator, source="exec")
+            op: UserInput | UserTurn = await _input(client, session, order)
             cursor, used = BEGINNING, None
         else:
             head = await _to_resume(found, order.thread)
             if worker is not None:
                 _check_pool(settings, head)
                 worker.start()
-            op, used = await resumed_turn(found, settings, head, _input(order))
+            said = await _input(client, head.session, order)
+            op, used = await resumed_turn(found, settings, head, said)
             session, cursor = head.session, EqCursor.at(head)
         run = Run(client, session, write_json, print_on_stderr, settings.exec.approvals == "queue")
         turn = OneTurn(run, ExecWriter(used))
@@ -308,13 +309,13 @@ def _without_effect(settings: Settings) -> tuple[str, ...]:
     return told
 
 
-def _input(order: Order) -> UserInput:
-    from orchestrator.protocol.inputs import InputItem, LocalImageInput, TextInput
+async def _input(client: Client, session: SessionId, order: Order) -> UserInput:
+    from orchestrator.protocol.inputs import TextInput
     from orchestrator.protocol.ops import UserInput
+    from orchestrator.terminal.origin import image_items
 
-    items: list[InputItem] = [TextInput(text=order.prompt)]
-    items += [LocalImageInput(path=str(image)) for image in order.images]
-    return UserInput(items=tuple(items), final_output_json_schema=order.schema)
+    images = await image_items(client, session, order.images)
+    return UserInput(items=(TextInput(text=order.prompt), *images), final_output_json_schema=order.schema)
 
 
 async def _to_resume(found: Opened, thread: str) -> SessionHead:

@@ -375,9 +375,9 @@ def _override(wish: Wish) -> OverrideTurnContext | None:
 async def _speak(found: Opened, talk: Conversation, wish: Wish) -> None:
     """Hands in what the command line says; the conversation follows the task that it becomes."""
     from orchestrator.protocol import ops
-    from orchestrator.protocol.inputs import InputItem, LocalImageInput, TextInput
+    from orchestrator.protocol.inputs import TextInput
     from orchestrator.protocol.plans import PlanRequest
-    from orchestrator.terminal.origin import changed_from_here
+    from orchestrator.terminal.origin import changed_from_here, image_items
 
     override = await changed_from_here(found, talk.seat.session, _override(wish), wish.mode)
     if override is not None:
@@ -388,9 +388,8 @@ async def _speak(found: Opened, talk: Conversation, wish: Wish) -> None:
     if wish.plan:
         talk.task_id = await talk.submit(ops.Plan(plan_request=PlanRequest(goal=wish.prompt or "")))
         return
-    items: list[InputItem] = [TextInput(text=wish.prompt or "")]
-    items += [LocalImageInput(path=str(image.resolve())) for image in wish.images]
-    talk.task_id = await talk.submit(ops.UserInput(items=tuple(items)))
+    images = await image_items(talk.seat.client, talk.seat.session, wish.images)
+    talk.task_id = await talk.submit(ops.UserInput(items=(TextInput(text=wish.prompt or ""), *images)))
 
 
 # ── review ────────────────────────────────────────────────────────────────────────────────────────

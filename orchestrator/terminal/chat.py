@@ -39,7 +39,7 @@ from orchestrator.private_files import make_folder, open_file, write_file
 from orchestrator.protocol import events as e
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.inputs import LocalImageInput, TextInput
+from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.submission import Submission
@@ -48,7 +48,7 @@ from orchestrator.settings import Settings
 from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.live import LiveView, reminder
 from orchestrator.terminal.notifications import Calling, notifications
-from orchestrator.terminal.origin import Origin, changed_from_here, forked, typed_request
+from orchestrator.terminal.origin import Origin, changed_from_here, forked, image_items, typed_request
 from orchestrator.terminal.streams import STDOUT
 from orchestrator.terminal.text import one_line
 from orchestrator.terminal.watched_turn import (
@@ -218,7 +218,7 @@ class Chat(Conversation):
 
     async def start(self, text: str) -> None:
         """Begins a task; the first one has the images of the command line."""
-        images = [LocalImageInput(path=str(image.resolve())) for image in self.images]
+        images = await image_items(self.seat.client, self.seat.session, self.images)
         self.images = ()
         await self._begin_with(ops.UserInput(items=(TextInput(text=text), *images)))
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.frozen import record
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
     from orchestrator.core.ids import SessionId
     from orchestrator.gateways.client import Client
+    from orchestrator.protocol.inputs import InputItem
     from orchestrator.protocol.ops import OverrideTurnContext
     from orchestrator.protocol.review import ReviewRequest
     from orchestrator.protocol.scalars import ModeKind
@@ -77,6 +79,30 @@ async def changed_from_here(
     named = {"model": changed.model or now.model, "reasoning_effort": now.effort}
     chosen = CollaborationMode.model_validate({"mode": mode, "settings": named})
     return changed.model_copy(update={"collaboration_mode": chosen})
+
+
+async def image_items(client: Client, session: SessionId, images: Sequence[Path]) -> list[InputItem]:
+    """Files of the command line as items of input.
+
+    A worker of a portable session may be on another machine, so it is sent what the files hold; any other has
+    the session's folder, and is sent paths. Raises `Fault` for a file that no model can be shown.
+    """
+    import asyncio
+
+    from orchestrator.protocol.inputs import ImageInput, LocalImageInput
+    from orchestrator.tools.images import fitting_data_url
+
+    head = await client.head(session) if images else None
+    items: list[InputItem] = []
+    for image in images:
+        if head is None or not head.portable:
+            items.append(LocalImageInput(path=str(image.resolve())))
+            continue
+        try:
+            items.append(ImageInput(image_url=await asyncio.to_thread(fitting_data_url, image)))
+        except (OSError, ValueError) as error:
+            raise Fault(f"{image} is not shown, and session {session} was asked nothing: {error}") from error
+    return items
 
 
 # ── review words ──────────────────────────────────────────────────────────────────────────────────

@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.broker.follow import BEGINNING
+from orchestrator.core.history import MAX_IMAGE_BYTES
 from orchestrator.core.ids import AgentId, SessionId
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
@@ -18,13 +19,14 @@ from orchestrator.requests import request_of
 from orchestrator.terminal import attachment
 from orchestrator.terminal.attachment import COMMANDS_AT_ROOT, Attachment
 from orchestrator.terminal.chat import WOULD_STOP, Chat, Editor
-from orchestrator.terminal.faults import ExitCode
+from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.live import LiveView
 from orchestrator.terminal.streams import Left
 from orchestrator.terminal.watched_turn import Seat
 from orchestrator.views.approvals import Asked
 from orchestrator.views.event import Event
 from orchestrator.views.find import Addressed
+from tests.tools.test_images import encoded, png
 from tests.views.test_threads import CHILD, ROOT, head
 
 TAKEN = {"items", "agent_id", "text", "interrupt", "name", "review_request", "plan_request", "command"}
@@ -91,8 +93,8 @@ def happens(type: str, id: str, **fields: Any) -> Event:
 class Person:
     """A person in a conversation with a session at rest."""
 
-    def __init__(self, *images: Path) -> None:
-        self.client, self.view = Sent(holder="w1"), Notes()
+    def __init__(self, *images: Path, **facts: Any) -> None:
+        self.client, self.view = Sent(holder="w1", **facts), Notes()
         seat = Seat(cast(Any, self.client), ROOT, self.view, interactive=True)
         self.chat = Chat(seat, None, editor=Line(), images=images, goes_on=_heir)
 
@@ -271,6 +273,30 @@ async def test_images_of_the_command_line_go_with_the_first_message_and_with_no_
         ["text", "local_image", "local_image"],
         ["text"],
     ]
+
+
+async def test_images_of_the_command_line_are_sent_as_content_where_the_folder_is_portable(
+    tmp_path: Path,
+) -> None:
+    image = tmp_path / "a.png"
+    image.write_bytes(png(3, 2))
+    person = Person(image, image, portable=True)
+    await person.types("look")
+    [[_, *sent]] = [op["items"] for op in person.taken()]
+    assert sent == [{"type": "image", "image_url": encoded(png(3, 2))}] * 2
+
+
+@pytest.mark.parametrize("content", [None, b"text", png(1, 1, MAX_IMAGE_BYTES)])
+async def test_image_that_cannot_be_sent_as_content_is_named_and_nothing_is_asked(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    image = tmp_path / "a.png"
+    if content is not None:
+        image.write_bytes(content)
+    person = Person(image, portable=True)
+    with pytest.raises(Fault, match=rf"{image} is not shown, and session {ROOT} was asked nothing"):
+        await person.types("look")
+    assert person.taken() == []
 
 
 @pytest.mark.parametrize("state", [_rests, _runs])
