@@ -37,6 +37,8 @@ ISSUER = rf"^(https://[^\s?#]*|{LOOPBACK_URL})$"
 OPENAI = "https://api.openai.com/v1"
 """A server that answers nobody without a key."""
 NAME_CHARS = 1_000
+MOST_OF_A_TREE = 1e15
+"""Agents, tokens, requests or millionths of a dollar: below 2^52, to which Redis's scripts add exactly."""
 _MARK = "setting"
 
 FolderRule = Literal["free", "trusted", "down", "up"] | tuple[object, ...]
@@ -407,7 +409,7 @@ class AgentSettings(Table):
     """Agents of one tree that may be at work at once. A model that makes more is refused until one is
     done; 64 is plenty for one machine, a fleet may take more."""
 
-    spawned: int = setting(200, "agents.max_spawned", folder="down", at_least=1, at_most=1e15)
+    spawned: int = setting(200, "agents.max_spawned", folder="down", at_least=1, at_most=MOST_OF_A_TREE)
     """Agents that one tree may make in all, finished ones counted: what ends a tree that breeds."""
 
     depth: int = setting(4, "agents.max_depth", folder="down", at_least=1, at_most=32)
@@ -428,17 +430,29 @@ class AgentSettings(Table):
     """Watchdogs that one agent may keep."""
 
     budget_tokens: int | None = setting(
-        None, "agents.budget_tokens", folder="down", at_least=1, at_most=1e15, shown_default="no limit"
+        None,
+        "agents.budget_tokens",
+        folder="down",
+        at_least=1,
+        at_most=MOST_OF_A_TREE,
+        shown_default="no limit",
     )
     """Tokens that one tree may use, the root's too. Reserved before each request and settled after it: the
     overshoot is what is in flight. At the end of a budget the tree pauses, and goes on when more is added."""
 
     budget_cost: float | None = setting(
-        None, "agents.budget_cost", folder="down", at_least=0, at_most=1e9, shown_default="no limit"
+        None,
+        "agents.budget_cost",
+        folder="down",
+        at_least=0,
+        at_most=MOST_OF_A_TREE / 1e6,
+        shown_default="no limit",
     )
     """Dollars, by `model_prices`. A model without a price is refused then."""
 
-    budget_requests: int = setting(10_000, "agents.budget_requests", folder="down", at_least=1, at_most=1e15)
+    budget_requests: int = setting(
+        10_000, "agents.budget_requests", folder="down", at_least=1, at_most=MOST_OF_A_TREE
+    )
     """Model requests of one tree. A night of eight agents that each ask every 23 s comes to 10,000; so does a
     model that only repeats itself, and it is paused then instead of being paid for for ever. At 80 % people
     are warned; `dendro budget ID --add requests=N` lets a tree go on."""

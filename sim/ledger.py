@@ -312,14 +312,15 @@ class SimSupervisor:
         """Writes a claim where it can be read when the worker is dead."""
         self.held[claim.claim_id] = claim
         if self.outlives:
+            new = [claim]
             if self._register is None:
                 self._register = self._ledger.register()
                 if self._forbidden:
                     self._register.forbid()
                 # A fault may have it outlive a worker that held claims before.
-                for before in self.held.values():
-                    self._register.hold(before)
-            self._register.hold(claim)
+                new = list(self.held.values())
+            for one in new:
+                self._register.hold(one)
             self.left()
 
     def let_go(self, claim: Claim) -> None:

@@ -55,13 +55,17 @@ class _Before:
     """A session as it stood behind its last step."""
 
     seq: int
-    task: str = ""
     settings: Mapping[str, Any] | None = None
     agents: bool = False
     running: str = ""
     """The task that holds the session, also one that stops."""
     stopping: bool = False
     kind: str = ""
+
+    @property
+    def task(self) -> str:
+        """The task that holds the session and goes on."""
+        return "" if self.stopping else self.running
 
 
 class Replies:
@@ -109,9 +113,8 @@ class Replies:
             self._shows_names(session, seen.entries[before.seq :])
         task = seen.grammar.task
         now = ("", False, "") if task is None else (task["id"], bool(task["stopping"]), task["kind"])
-        running = "" if now[1] else now[0]
         agents = bool(seen.state.tree.children)
-        self._before[session] = _Before(seen.seq, running, dict(seen.grammar.settings), agents, *now)
+        self._before[session] = _Before(seen.seq, dict(seen.grammar.settings), agents, *now)
 
     def _is_to_be_told(self, seen: Seen, before: _Before, fact: Mapping[str, Any]) -> None:
         """An abort is told with the end of the turn; a root without agents may have one client, who knows."""
