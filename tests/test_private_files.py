@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ast
+import grp
 import os
+import pwd
 import re
 import stat
 from collections import Counter
@@ -11,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -26,7 +29,7 @@ from orchestrator.private_files import (
     write_file,
 )
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
-from orchestrator.settings.private_home import open_folders, require_private
+from orchestrator.settings.private_home import COPIES, SHOWN, open_folders, require_private
 
 ROOT = Path(__file__).parents[1]
 NOBODY = 65534
@@ -263,6 +266,136 @@ def test_folder_that_ones_own_group_alone_writes_to_is_nobody_elses(tmp_path: Pa
     os.chown(around, 0, NOBODY)
     around.chmod(0o775)
     assert len(require_private(settings_of(home))) == 1
+
+
+OF_THE_HOME = ("archive", "procfile", "prompts", "redis", "rules", "sessions", "skills")
+
+
+def test_each_folder_of_an_open_home_is_closed_to_its_last_file_but_for_copies(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    with umask(0o022):
+        for name in (*OF_THE_HOME, COPIES):
+            (home / name / "deep").mkdir(parents=True)
+            for file in (home / name / "first", home / name / "deep" / "second"):
+                file.write_text("")
+        for name in ("dendro.toml", "trusted.json"):
+            (home / name).write_text("")
+    (home / "trusted.json").chmod(0o750)
+    require_private(settings_of(home))
+    left = [path for path in home.rglob("*") if mode(path) & 0o077]
+    assert {*left} == {home / COPIES, *(home / COPIES).rglob("*")}
+    assert mode(home / "trusted.json") == 0o700, "rights of its owner stay"
+
+
+def test_home_and_archive_that_are_open_are_closed_and_each_is_told_of(tmp_path: Path) -> None:
+    home, archive = _old_home(tmp_path), tmp_path / "archive"
+    archive.mkdir()
+    for folder, bits in ((home, 0o755), (archive, 0o757)):
+        folder.chmod(bits)
+    settings = settings_of(home, DENDRO_UPKEEP_ARCHIVE_URL=archive.as_uri())
+    of_home, of_archive = require_private(settings)
+    assert f"{home} could be read by other users" in of_home
+    assert f"{archive} could be read and changed by other users" in of_archive
+    assert (mode(home), mode(archive), require_private(settings)) == (0o700, 0o700, [])
+
+
+@as_root
+def test_archive_of_another_user_is_told_of_and_stays_as_it_is(tmp_path: Path) -> None:
+    archive = tmp_path / "archive"
+    archive.mkdir()
+    archive.chmod(0o755)
+    os.chown(archive, NOBODY, NOBODY)
+    settings = settings_of(tmp_path / "home", DENDRO_UPKEEP_ARCHIVE_URL=archive.as_uri())
+    [folder] = open_folders(settings)
+    assert "belongs to another user" in folder.why
+    assert (folder.path, folder.closable, folder.refused) == (archive, False, False)
+    assert require_private(settings) == []
+    assert mode(archive) == 0o755
+
+
+@as_root
+@pytest.mark.parametrize("count", [1, SHOWN, SHOWN + 1])
+@pytest.mark.parametrize("where", ["", "rules", "a/b", f"a/{COPIES}"])
+def test_each_thing_of_others_in_a_home_that_they_can_write_to_is_named(
+    tmp_path: Path, count: int, where: str
+) -> None:
+    home = _old_home(tmp_path)
+    home.chmod(0o777)
+    (home / COPIES / "session").mkdir(parents=True)
+    os.chown(home / COPIES / "session", NOBODY, NOBODY)  # a command's own
+    folder = home / where
+    folder.mkdir(parents=True, exist_ok=True)
+    theirs = [folder / f"theirs-{number}" for number in range(count)]
+    for number, path in enumerate(theirs):
+        path.symlink_to("/tmp") if number == 1 else path.write_text("")
+        os.lchown(path, NOBODY, NOBODY)
+    with pytest.raises(SettingsError) as refused:
+        require_private(settings_of(home))
+    assert str(refused.value).count("theirs-") == min(count, SHOWN)
+    assert ("and more" in str(refused.value)) is (count > SHOWN)
+    assert mode(home) == 0o777, "nothing is closed before a person has looked at it"
+    for path in theirs:
+        os.lchown(path, 0, 0)
+    assert len(require_private(settings_of(home))) == 1
+
+
+@as_root
+def test_link_of_another_user_is_refused_wherever_it_stands_on_the_way(tmp_path: Path) -> None:
+    around, home = _home_below(tmp_path)
+    (tmp_path / "own").symlink_to("theirs")  # from where it lies
+    (tmp_path / "theirs").symlink_to(Path("..") / tmp_path.name / "around")
+    assert require_private(settings_of(tmp_path / "own" / "home")) == []
+    os.lchown(tmp_path / "theirs", NOBODY, NOBODY)
+    around.chmod(0o777)
+    tmp_path.chmod(0o777)  # a fault before the link, and one behind it
+    with pytest.raises(SettingsError, match="theirs is on the way to"):
+        require_private(settings_of(tmp_path / "own" / "home"))
+    tmp_path.chmod(0o700)
+    lines = require_private(settings_of(home))
+    assert [f"{around} can be written to" in line for line in lines] == [True], "another way has no such link"
+
+
+@as_root
+def test_sticky_bit_keeps_no_entry_of_another_user(tmp_path: Path) -> None:
+    around, home = _home_below(tmp_path)
+    inner = around / "theirs"
+    inner.mkdir()
+    home.rename(inner / "home")
+    around.chmod(0o1777)
+    assert require_private(settings_of(inner / "home")) == []
+    os.chown(inner, NOBODY, NOBODY)
+    [line] = require_private(settings_of(inner / "home"))
+    assert f"{around} can be written to by other users" in line
+
+
+@pytest.mark.parametrize(
+    ("name", "members", "alone"),
+    [("me", [], True), ("me", ["me"], True), ("me", ["me", "other"], False), ("staff", [], False)],
+)
+def test_group_is_ones_own_if_it_has_ones_name_and_nobody_else(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, members: list[str], alone: bool
+) -> None:
+    around, home = _home_below(tmp_path)
+    around.chmod(0o775)
+    gid = around.stat().st_gid
+    user = SimpleNamespace(pw_name="me", pw_gid=gid, pw_dir="/root")
+    monkeypatch.setattr(pwd, "getpwuid", lambda uid: user)
+    monkeypatch.setattr(grp, "getgrgid", lambda gid: SimpleNamespace(gr_name=name, gr_mem=members))
+    assert (require_private(settings_of(home)) == []) is alone
+    user.pw_gid = gid + 1
+    assert len(require_private(settings_of(home))) == 1, "a group that is not the one of this user"
+
+
+@pytest.mark.parametrize("named", ["user's home", "temporary", "system"])
+def test_link_to_a_folder_that_others_need_is_refused_as_a_home(tmp_path: Path, named: str) -> None:
+    needed, home = tmp_path / "needed", tmp_path / "home"
+    needed.mkdir(0o700)
+    home.symlink_to("/var/lib" if named == "system" else needed)
+    environ = {"DENDRO_HOME": str(home), "HOME": str(needed if named == "user's home" else tmp_path)}
+    if named == "temporary":
+        environ["TMPDIR"] = str(needed)
+    with pytest.raises(SettingsError, match="others use, too"):
+        require_private(load_settings(SettingsSources(tmp_path, environ)))
 
 
 def test_home_that_is_still_to_be_made_is_no_fault(tmp_path: Path) -> None:
