@@ -28,6 +28,8 @@ from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.sandbox.trusted_files import (
     find_named_program,
     find_program,
+    named_folders,
+    own_link,
     program_environment,
     read_regular,
 )
@@ -249,6 +251,147 @@ def test_program_of_a_person_is_not_taken_from_a_project(
     path = f"bin:{project}/bin:{tmp_path}/venv/bin:{workspace}/bin:{tools}"
     assert find_named_program("npx", path, (workspace,)) == str(tools / "npx")
     assert find_named_program(str(project / "bin/npx"), path) == str(project / "bin/npx")
+
+
+def _project(at: Path, mark: str = ".git") -> Path:
+    (at / "tools").mkdir(parents=True)
+    (at / mark).touch()
+    return at / "tools"
+
+
+def _link(at: Path, to: Path) -> Path:
+    at.symlink_to(to)
+    return at
+
+
+def _tools(at: Path) -> Path:
+    at.mkdir(parents=True)
+    return at
+
+
+WORK: dict[str, Callable[[Path], Path]] = {
+    "of a repository": lambda at: _project(at / "p"),
+    "of a repository around": lambda at: _tools(_project(at / "p") / "a/b"),
+    "that a link in a repository leads to": lambda at: _link(_project(at / "p") / "l", _tools(at / "out")),
+    "a link into a repository": lambda at: _link(at / "l", _project(at / "p")),
+    "beside an environment's mark": lambda at: _project(at / "p", "pyvenv.cfg"),
+    "deep in an environment": lambda at: _tools(_project(at / "p", "pyvenv.cfg") / "a/b"),
+    "of an environment that is hidden": lambda at: _project(at / "home/.v", "pyvenv.cfg"),
+    "a link to an environment": lambda at: _link(at / "l", _project(at / ".v", "pyvenv.cfg")),
+    "of modules": lambda at: _tools(at / "home/node_modules/.bin"),
+    "the first that is worked in": lambda at: _tools(at / "first"),
+    "below the second": lambda at: _tools(at / "second/bin"),
+    "a link into the second": lambda at: _link(at / "l", _tools(at / "second/bin")),
+    "below the second as it is named by a link": lambda at: _link(
+        at / "second", _tools(at / "real")
+    ).resolve(),
+    "the current one": lambda at: _tools(at / "here/bin"),
+    "a temporary one": lambda at: _tools(at / "temp/bin"),
+}
+"""Folders of programs that whoever works in a project can write."""
+
+OWN: dict[str, Callable[[Path], Path]] = {
+    "of the home": lambda at: _tools(at / "home/bin"),
+    "of a home that is a repository": lambda at: _project(at / "home"),
+    "of a manager of versions that is a repository": lambda at: _project(at / "home/.nvm"),
+    "beside a project": lambda at: _tools(_project(at / "p").parent.with_name("other")),
+    "with the beginning of a name that is worked in": lambda at: _tools(at / "first-of-all"),
+}
+"""Folders of programs that are the person's."""
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder in which nothing is a project's or temporary yet."""
+    monkeypatch.setattr("orchestrator.sandbox.trusted_files._TEMPORARY", ())
+    for name in ("TMPDIR", "TMP", "TEMP", "DENDRO_PROGRAMS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    return tmp_path
+
+
+@pytest.mark.parametrize("kind", WORK)
+@pytest.mark.parametrize("variable", ["TMPDIR", "TMP", "TEMP"])
+def test_folder_of_work_on_a_persons_path_holds_no_program(
+    machine: Path, kind: str, variable: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(variable, str(machine / "temp"))
+    folder = WORK[kind](machine)
+    work = (machine / "first", machine / "second")
+    own = _tools(machine / "home/own")
+    said = f"{folder}::bin:{own}:/usr/bin"
+    assert named_folders(said, work) == [str(own), "/usr/bin"]
+    monkeypatch.setenv("DENDRO_PROGRAMS", f"relative:{folder}")
+    assert named_folders(said, work) == [str(folder), str(own), "/usr/bin"], "a person has vouched for it"
+
+
+@pytest.mark.parametrize("kind", OWN)
+def test_folder_of_a_person_on_their_path_holds_programs(machine: Path, kind: str) -> None:
+    folder = OWN[kind](machine)
+    assert named_folders(str(folder), (machine / "first", machine / "second")) == [str(folder)]
+
+
+def _beside(folder: Path, change: Callable[[Path], object]) -> None:
+    """Changes a folder of root's, in which there is a program, as root."""
+    os.seteuid(0)
+    try:
+        change(folder)
+    finally:
+        os.seteuid(NOBODY)
+
+
+def _moved(folder: Path, to: str) -> Path:
+    """The program behind a link to it."""
+    there = folder / to
+    there.parent.mkdir(exist_ok=True)
+    (folder / "git").rename(there)
+    (folder / "git").symlink_to(to)
+    return there
+
+
+CHANGEABLE: dict[str, Callable[[Path], object]] = {
+    "a file of this user's": lambda at: os.chown(at / "git", NOBODY, 0),
+    "a file that all write": lambda at: (at / "git").chmod(0o757),
+    "a folder that all write": lambda at: at.chmod(0o757),
+    "a link to a file of this user's": lambda at: os.chown(_moved(at, "there"), NOBODY, 0),
+    "a link into a folder of this user's": lambda at: os.chown(_moved(at, "in/there").parent, NOBODY, 0),
+    "a link of a link": lambda at: (
+        os.chown(_moved(at, "in/there").rename(at / "in/x"), NOBODY, 0)
+        or (at / "in/there").symlink_to("../in/x")
+    ),
+}
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs a second user")
+@pytest.mark.parametrize("kind", ["nothing", "a link of root's", *CHANGEABLE])
+def test_program_that_can_be_changed_at_any_step_of_its_way_is_not_started_by_the_product(
+    kind: str, shared: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir("/")
+    _beside(shared, planted)
+    _beside(shared, CHANGEABLE.get(kind, lambda at: kind == "nothing" or _moved(at, "in/there")))
+    found = find_program("git", str(shared))
+    assert found == (None if kind in CHANGEABLE else str(shared / "git"))
+
+
+def test_first_link_of_ones_own_on_the_way_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link of the machine's may lead to it, and its target may be named from where it lies."""
+    for folder in ("system", "own", "end/deep"):
+        (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / "system/first").symlink_to("../own")
+    (tmp_path / "own/second").symlink_to(tmp_path / "end/./deep/..")
+    writes = {str(tmp_path / "own"), str(tmp_path / "end")}
+    monkeypatch.setattr("orchestrator.sandbox.trusted_files._may_write", lambda path: path in writes)
+    assert own_link(tmp_path / "system/first/second/deep") == tmp_path / "own/second"
+    assert own_link(tmp_path / "system/first/absent") is None
+    assert own_link(tmp_path / "end/deep") is None
+    writes.add(str(tmp_path / "system"))
+    assert own_link(tmp_path / "system/first/second") == tmp_path / "system/first"
+    writes.clear()
+    (tmp_path / "own/round").symlink_to("round")
+    assert own_link(tmp_path / "own/round") == tmp_path / "own/round", "it never ends"
 
 
 def test_product_starts_nothing_that_a_repository_names(workspace: Path, tmp_path: Path) -> None:
