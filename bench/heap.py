@@ -15,6 +15,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 import orjson
@@ -73,7 +74,10 @@ def _tells(folder: Path) -> None:
 
 
 def _types() -> dict[str, int]:
+    # In one call of C, in which no other thread runs: one may be at the making of a tuple, and a tuple that a
+    # list of all objects holds as well cannot grow (`SystemError: bad argument to internal function`).
+    kinds = list(map(type, chain.from_iterable(map(gc.get_objects, (None,)))))
     found = Counter[str]()
-    for kind, count in Counter(map(type, gc.get_objects())).items():
+    for kind, count in Counter(kinds).items():
         found[f"{kind.__module__}.{kind.__qualname__}"] += count
     return dict(found.most_common(TYPES))

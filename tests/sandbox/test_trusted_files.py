@@ -351,16 +351,21 @@ def _moved(folder: Path, to: str) -> Path:
     return there
 
 
+def _twice_moved(folder: Path) -> Path:
+    """The program behind a link to a link to it."""
+    there = _moved(folder, "in/there")
+    there.rename(folder / "end")
+    there.symlink_to("../end")
+    return there
+
+
 CHANGEABLE: dict[str, Callable[[Path], object]] = {
     "a file of this user's": lambda at: os.chown(at / "git", NOBODY, 0),
     "a file that all write": lambda at: (at / "git").chmod(0o757),
     "a folder that all write": lambda at: at.chmod(0o757),
     "a link to a file of this user's": lambda at: os.chown(_moved(at, "there"), NOBODY, 0),
     "a link into a folder of this user's": lambda at: os.chown(_moved(at, "in/there").parent, NOBODY, 0),
-    "a link of a link": lambda at: (
-        os.chown(_moved(at, "in/there").rename(at / "in/x"), NOBODY, 0)
-        or (at / "in/there").symlink_to("../in/x")
-    ),
+    "a link of a link": lambda at: os.chown(_twice_moved(at).parent, NOBODY, 0),
 }
 
 
