@@ -19,6 +19,9 @@ PARENT = {"PATH": "/bin", "HOME": "/h", "EDITOR": "vi", "OPENAI_API_KEY": "k", "
         ("OPENAI_API_KEY", "x"),
         ("gh_token", "x"),
         ("MySecretThing", "x"),
+        ("PASSWD_FILE", "x"),
+        ("CLOUD_CREDS", "x"),
+        ("SESSION_COOKIE", "x"),
         ("PGPASSWORD", "x"),
         ("AWS_CREDENTIALS_FILE", "x"),
         ("DENDRO_REDIS_URL", "redis://localhost"),
@@ -63,18 +66,23 @@ def test_core_inherits_the_shell_s_variables_and_none_nothing() -> None:
         "HOME": "/h",
     }
     assert command_environment(PARENT, EnvironmentPolicy(inherit="none"), FREE) == {}
+    core = ["PATH", "SHELL", "TMPDIR", "TEMP", "TMP", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "LOGNAME", "USER"]
+    shell = dict.fromkeys(core, "/x")
+    assert command_environment(shell | PARENT, EnvironmentPolicy(inherit="core"), FREE).keys() == {*core}
+
+
+AGENTS = "SSH_AUTH_SOCK SSH_AGENT_PID SSH_ASKPASS GPG_AGENT_INFO GIT_ASKPASS SUDO_ASKPASS"
+DESKTOPS = (
+    "DBUS_SESSION_BUS_ADDRESS XDG_RUNTIME_DIR DISPLAY WAYLAND_DISPLAY XAUTHORITY SWAYSOCK I3SOCK HYPRLAND_CMD"
+)
+TERMINALS = "TMUX TMUX_PANE STY ZELLIJ_PANE_ID KITTY_LISTEN_ON WEZTERM_UNIX_SOCKET ALACRITTY_SOCKET"
+CONTAINERS = "DOCKER_HOST DOCKER_CONTEXT CONTAINER_HOST CONTAINERD_ADDRESS PODMAN_USERNS LIBVIRT_DEFAULT_URI"
+EDITORS = "VSCODE_IPC_HOOK NVIM NVIM_LISTEN_ADDRESS EMACS_SOCKET_NAME EMACS_SERVER_FILE"
+SERVICES = "NOTIFY_SOCKET LISTEN_FDS LISTEN_PID LISTEN_FDNAMES PULSE_SERVER PIPEWIRE_REMOTE"
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        "SSH_AUTH_SOCK",
-        "DBUS_SESSION_BUS_ADDRESS",
-        "TMUX",
-        "DOCKER_HOST",
-        "XDG_RUNTIME_DIR",
-        "VSCODE_IPC_HOOK",
-    ],
+    "name", " ".join((AGENTS, DESKTOPS, TERMINALS, CONTAINERS, EDITORS, SERVICES)).split()
 )
 def test_a_confined_command_inherits_no_way_to_programs_that_act_for_the_person(name: str) -> None:
     assert name not in command_environment({name: "/x"}, EnvironmentPolicy(), CONFINED)
