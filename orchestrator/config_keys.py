@@ -853,8 +853,8 @@ class WorkerSettings(Table):
     nothing of it runs, and do not wait for the lease. Takes a small process beside each worker (40 MB)."""
 
     stall_s: float = setting(2.0, "worker.stall_s", at_least=0.1)
-    """Seconds without a tick of the event loop after which renewals stop: a worker that cannot act must not
-    keep others from acting."""
+    """Seconds without a tick of the event loop and without a commit after which renewals stop: a worker that
+    cannot act must not keep others from acting."""
 
     drain_grace_s: float = setting(10.0, "worker.drain_grace_s", at_least=0)
     """Seconds that a running command gets on SIGTERM before it is killed and recorded as killed."""

@@ -16,7 +16,7 @@ failure, and what saves us:
     the process dies        the supervisor's pipe closes: commands die at once, and behind the proof of that
                             the claim is given back (`burial`); without that the lease runs out in 6 s
     the process is stopped  the supervisor's deadlines pass (CLOCK_BOOTTIME), commands die within 4 s
-    the loop is stuck       this thread sees no tick for 2 s and stops renewing
+    the loop is stuck       this thread sees no tick for 2 s, nor a commit, and stops renewing
     Redis is away           renewals fail, trust ends, work stops; commits go on being sent again
                             only while somebody may still believe them (`Writing.give_up`)
     the primary is cut off  it goes on renewing while a replica of it is promoted: under `effects = wait` a
@@ -170,7 +170,7 @@ class Leases:
         self._answered = True
         silence_s = self._clock() - self._ticked_at
         if silence_s > self._settings.stall_s:
-            log.error("the event loop has not ticked for %.1f s: not renewing", silence_s)
+            log.error("the event loop has done nothing for %.1f s: not renewing", silence_s)
             return []
         with self._lock:
             held = list(self._claims.values())

@@ -325,8 +325,7 @@ class Runner:
         self._fault_reported = self._fault_reported and not step.export
         self._warn(answer)
         self._copies.committed(step)
-        if step.budget is not None and step.budget.settlements:
-            self._config.settled(self.claim.pool, step.budget.settlements)
+        self._config.committed(self.claim.pool, step.budget.settlements if step.budget is not None else ())
         self._journal.position = step.position
         self._side_work.folder.recorded()
         self._arrivals.tip_is(answer.sq_tip)

@@ -59,8 +59,8 @@ class RunnerConfig:
     """Seconds for which a claim is kept for a store that does not take a portable folder."""
     adopt: Callable[[Sequence[SessionId]], None] = lambda sessions: None
     """Asks the worker to end cancelled sessions that are due in pools which no worker may serve."""
-    settled: Callable[[str, Sequence[Settlement]], None] = lambda pool, settlements: None
-    """Hears of the model requests of a pool's session that a commit has settled."""
+    committed: Callable[[str, Sequence[Settlement]], None] = lambda pool, settlements: None
+    """Hears of each commit of a pool's session, with the model requests that it has settled."""
     files: RestedFiles | None = None
     """Writes the rollouts' files of sessions that rest, later; None: a runner writes its own at once."""
     successors: Successors | None = None

@@ -85,7 +85,7 @@ class Worker:
             config.runner,
             others_wait=lambda: self._backlog,
             adopt=self.adopt,
-            settled=self._paces.settled,
+            committed=self._committed,
             files=self._files,
             successors=self,
         )
@@ -330,6 +330,12 @@ class Worker:
             if self._ports.observer is not None:
                 self._ports.observer.ended(runner.claim, ended, runner.status)
             self._poll_due.set()
+
+    def _committed(self, pool: str, settlements: Sequence[Settlement]) -> None:
+        # With hundreds of sessions that are answered at once, the loop gets round to its tick within seconds.
+        self._renewal.tick()
+        if settlements:
+            self._paces.settled(pool, settlements)
 
     # ── chores ────────────────────────────────────────────────────────────────────────────────
 

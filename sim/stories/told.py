@@ -45,7 +45,7 @@ KERNEL = frozenset({"begins", "finished", "killed", "hears"})
 PERSON = frozenset({"creates", "submits", "refused", "forks", "forks not", "adds", "attaches", "throws in"})
 UPKEEP = frozenset({"job", "did", "failed"})
 FAULTS = frozenset({*AT_MOMENTS, "kills"})
-_OF_TIME = ("has not ticked", "no answer from Redis", "the connection was lost")
+_OF_TIME = ("has done nothing for", "no answer from Redis", "the connection was lost")
 """Of warnings: how many processes met one fault, and which first."""
 DELTAS = frozenset(
     {"agent_message_delta", "agent_message_content_delta", "exec_command_output_delta", "plan_delta"}

@@ -97,6 +97,19 @@ async def test_a_worker_that_slept_until_its_claim_was_answered_begins_nothing(h
     assert head.holder == "w1"
 
 
+async def test_each_commit_shows_that_a_worker_is_alive_however_late_its_ticks_are(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_module, "TICK_S", 3600.0)
+    session, worker, ticks = await harness.session(), harness.worker(), list[int]()
+    monkeypatch.setattr(worker._renewal, "tick", lambda: ticks.append(harness.connection.sent["commit"]))
+    async with asyncio.timeout(30), at_work(worker):
+        await harness.say(session)
+        await harness.until(session, "task_complete")
+        await worker._emptied()
+        assert [sent for sent in ticks if sent] == list(range(1, harness.connection.sent["commit"] + 1))
+
+
 async def test_a_worker_whose_heartbeat_breaks_leaves_and_says_why(
     harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
