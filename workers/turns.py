@@ -18,6 +18,7 @@ import uvloop
 
 from orchestrator.runtime import log
 from orchestrator.runtime.worker import Worker
+from orchestrator.sandbox.kernel import share_heap
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import redis_url
 from orchestrator.wiring.gateway import settle_heap
@@ -32,6 +33,7 @@ def run_turns(
     `parent_pipe` is a descriptor whose end means that the process that wanted this worker
     is gone: the worker drains then. `ready` is called when it begins to claim.
     """
+    share_heap()
     logging.basicConfig(stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s")
     with redis_url(settings, log.warning) as url:
         uvloop.run(_run(settings, url, parent_pipe, ready))

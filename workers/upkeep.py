@@ -47,6 +47,7 @@ from orchestrator.rollouts.redaction import finish_redactions
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.runtime.loader import BrokenLog, restore_session
 from orchestrator.runtime.unserved_cancels import GRACE_MS, trees_with_cancels
+from orchestrator.sandbox.kernel import share_heap
 from orchestrator.settings import Settings
 from orchestrator.wiring.deployment import chain_key, client_name, deployment, redis_url, worker_name
 from orchestrator.wiring.embedded_worker import reaping
@@ -361,6 +362,7 @@ async def _close(worker: arq.Worker, queue: ArqRedis) -> None:
 
 def run_upkeep(settings: Settings, ready: Callable[[], None] | None = None) -> int:
     """Runs upkeep until SIGTERM or SIGINT; answers the exit code. `ready` is called when it serves."""
+    share_heap()
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s"
     )

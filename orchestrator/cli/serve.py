@@ -86,7 +86,9 @@ async def _serve_sockets(
 ) -> None:
     """Until SIGINT or SIGTERM, or the end of the worker beside it."""
     from orchestrator.cli.invocation import opened
+    from orchestrator.sandbox.kernel import share_heap
 
+    share_heap()
     async with opened(settings, insists=True, kind="gateway") as found:
         serving = _until_told(found, sources, addresses, opens=opens)
         if worker is not None:
@@ -265,8 +267,11 @@ async def _serve_app(
 
     from orchestrator.cli.invocation import opened
     from orchestrator.gateways.app_server.client_connection import AppServer
+    from orchestrator.sandbox.kernel import share_heap
     from orchestrator.wiring.new_threads import door_ports
 
+    if address.scheme != "stdio":
+        share_heap()
     async with opened(settings, insists=True, kind="gateway") as found:
         server = AppServer(door_ports(found, sources))
         serving = (

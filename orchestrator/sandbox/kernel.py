@@ -163,15 +163,19 @@ def remove_cgroup(path: str, patience_s: float = 0.0) -> None:
             return
 
 
-def share_heaps(most: int) -> None:
-    """Has threads share the C library's heaps (`mallopt`); musl has one heap, and no such call."""
+def share_heap() -> None:
+    """Has all threads that begin from here on use one heap of the C library; musl has one, and no such call.
+
+    For processes that live long, before their first thread: a heap of its own keeps the most that its thread
+    ever needed, in pieces. Threads of Python seldom allocate at the same time.
+    """
     mallopt = getattr(_libc, "mallopt", None)
     if mallopt is not None:
-        mallopt(ctypes.c_int(M_ARENA_MAX), ctypes.c_int(most))
+        mallopt(ctypes.c_int(M_ARENA_MAX), ctypes.c_int(1))
 
 
-def trim_heaps() -> None:
-    """Has the C library give freed pages back, in the middle of its heaps, too; musl does so by itself."""
+def trim_heap() -> None:
+    """Has the C library give freed pages back, in the middle of the heap, too; musl does so by itself."""
     trim = getattr(_libc, "malloc_trim", None)
     if trim is not None:
         trim(ctypes.c_size_t(0))

@@ -28,7 +28,7 @@ from orchestrator.gateways.wires.authentication import Authentication, TokenLook
 from orchestrator.gateways.wires.byte_wire import SocketStream, Wire
 from orchestrator.gateways.wires.listeners import Doors, ListenerConfig, listening, tls_context
 from orchestrator.model.issuer import Issuer
-from orchestrator.sandbox.kernel import share_heaps, trim_heaps
+from orchestrator.sandbox.kernel import trim_heap
 from orchestrator.settings import Settings, SettingsSources
 from orchestrator.wiring.deployment import worker_pools
 from orchestrator.wiring.new_sessions import VERSION
@@ -220,21 +220,16 @@ def raise_descriptor_limit() -> None:
 CYCLES_AFTER = 5_000
 """New objects after which Python looks for cycles among the young ones; its own 700 are a turn or two."""
 
-HEAPS = 2
-"""The main heap and one for threads, which allocate in turns: they hold Python's lock."""
-
 TRIM_S = 60.0
-"""The C library gives freed pages back at most so often: it walks its heaps for it, some milliseconds."""
+"""The C library gives freed pages back at most so often: it walks its heap for it, some milliseconds."""
 
 
 def settle_heap() -> None:
     """Keeps the modules and models of the start out of later searches for cycles, and makes these rarer.
 
     The start leaves 80,000 objects, which live as long as the process: each full search would walk them.
-    Threads share heaps of the C library: one of its own would keep the most that its thread ever held.
     What is freed below a block that stays is given back behind a search for cycles, or heaps would only grow.
     """
-    share_heaps(HEAPS)
     gc.collect()
     gc.freeze()
     gc.set_threshold(CYCLES_AFTER)
@@ -250,7 +245,7 @@ class _Trims:
     def __call__(self, phase: str, _: object) -> None:
         if phase == "stop" and (now := time.monotonic()) >= self._next:
             self._next = now + TRIM_S
-            trim_heaps()
+            trim_heap()
 
 
 # ── observed gateway ──────────────────────────────────────────────────────────────────────────────
