@@ -25,6 +25,7 @@ from orchestrator.cli import main as cli
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key, deployment, redis_url
+from orchestrator.wiring.gateway import settle_heap
 from workers.upkeep import Context, archive, look, reap, retain, seal, seal_tree, timers, upkeep_of, verify
 
 LOOK_S = 2.0
@@ -58,6 +59,7 @@ async def _upkeep(settings: Settings, url: str, leaks: Sequence[str]) -> None:
         queue = AtOnce()
         queue.ctx["upkeep"] = upkeep_of(settings, storage, url)
         leaking = [asyncio.ensure_future(LEAKS[leak](settings, opened.broker)) for leak in leaks]
+        settle_heap()
         print("ready", flush=True)
         ended = asyncio.ensure_future(asyncio.to_thread(sys.stdin.read))
         looks = 0
