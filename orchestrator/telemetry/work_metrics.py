@@ -35,6 +35,8 @@ class _Held:
     claimed_at: float
     asked: bool = False
     """Whether a model request was begun under the claim."""
+    task: str | None = None
+    """The kind of the task that has begun under the claim and not ended: one step may hold both."""
     sent_at: float | None = None
     first: bool = False
     completed_at: float | None = None
@@ -133,9 +135,11 @@ class WorkMetrics:
                     self._call_over(held, call_id)
             case f.TaskBegun(task=kind):
                 self._metrics.counter(m.TASKS_BEGUN, kind).inc()
+                held.task = kind
             case f.TaskEnded(outcome):
-                of = step.before.task.kind if step.before.task is not None else OTHER
-                self._metrics.counter(m.TASKS_ENDED, of, outcome).inc()
+                before = step.before.task.kind if step.before.task is not None else OTHER
+                self._metrics.counter(m.TASKS_ENDED, held.task or before, outcome).inc()
+                held.task = None
                 held.calls.clear()
             case _:
                 # Nothing else is counted.

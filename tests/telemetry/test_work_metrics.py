@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import time
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
-from orchestrator.broker.records import Claim, Claimed, Settlement, Spend
+from orchestrator.broker.records import Claim, Claimed, Settlement, Spend, SqEntry
 from orchestrator.config_keys import WorkerSettings
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import Phase
+from orchestrator.core.calls import Call, Calls, CallWork, Mcp, Phase
+from orchestrator.core.calls.agents import AwaitWork
 from orchestrator.core.facts import CallMoved, TaskEnded
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.settings import TurnSettings
-from orchestrator.core.state import State
+from orchestrator.core.state import Request, State, Task
+from orchestrator.core.user_turns import TaskKind
 from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.protocol.events import CodexErrorKind
-from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.runtime.renewal import Leases
 from orchestrator.runtime.runner import Ended
 from orchestrator.telemetry.metrics import MOST_NAMES, Metrics
@@ -326,3 +329,152 @@ async def test_each_pool_of_a_worker_has_figures_of_its_own(harness: Harness) ->
     found = figures(metrics.page())
     assert [found["dendro_sessions_leased", pool] for pool in pools] == [0, 1, 0]
     assert [found["dendro_queue_depth", pool] for pool in pools] == [0, 0, 0]
+
+
+def given(model: str) -> TurnSettings:
+    return TurnSettings("/w", "never", {"mode": "read-only"}, model)
+
+
+def at_work(kind: TaskKind = "user", model: str = "gpt-5", **more: Any) -> State:
+    """The state of the claimed session in the middle of a task."""
+    return replace(STATE_OF_CLAIM, task=Task(SubmissionId("u1"), kind, given(model), **more))
+
+
+def between(before: State, after: State, *facts: f.Fact) -> CommittedStep:
+    return CommittedStep(CLAIM, before, after, tuple(map(e.fact, facts)), (), 0, 0, 0.001)
+
+
+def begun(kind: TaskKind) -> f.TaskBegun:
+    return f.TaskBegun(SubmissionId("u2"), kind, given("gpt-5"))
+
+
+@pytest.mark.parametrize("kind", ["user", "compact", "plan", "review", "shell"])
+def test_task_that_ends_in_the_step_that_begins_it_ends_as_its_own_kind(kind: Any) -> None:
+    """A task whose folder is not there is over as soon as it has begun."""
+    metrics, work, _ = working()
+    other: TaskKind = "plan" if kind == "user" else "user"
+    work.committed(step(begun(kind), TaskEnded("failed")))
+    # The same behind the end of another one, then one that a lost worker had begun.
+    work.committed(between(at_work(other), STATE, TaskEnded("replaced"), begun(kind), TaskEnded("failed")))
+    work.committed(between(STATE, at_work(kind), begun(kind)))
+    work.committed(between(at_work(kind), STATE, TaskEnded("completed")))
+    work.committed(between(at_work(other), STATE, TaskEnded("interrupted")))
+    found = figures(metrics.page())
+    assert {key[1:]: value for key, value in found.items() if key[0] == "dendro_tasks_ended_total"} == {
+        (kind, "failed"): 2,
+        (other, "replaced"): 1,
+        (kind, "completed"): 1,
+        (other, "interrupted"): 1,
+    }
+
+
+@pytest.mark.parametrize("purpose", ["turn", "compact"])
+def test_turn_is_counted_by_what_its_request_was_for_and_by_the_model_of_its_task(purpose: Any) -> None:
+    metrics, work, now = working()
+    state = at_work(model="o3", request=Request(1, purpose, 1))
+    work.streamed(state, "sent")
+    now[0] = 2.0
+    work.committed(between(state, at_work(model="o3"), f.RequestCompleted(n=1, usage=USED)))
+    work.committed(CommittedStep(CLAIM, state, STATE, (), (Settlement("r1", Spend(cost=1)),), 0, 0, 0.0))
+    found = figures(metrics.page())
+    assert {key for key in found if key[0] == "dendro_turns_total"} == {("dendro_turns_total", purpose)}
+    assert found["dendro_model_request_seconds_sum", "o3", "completed"] == 2.0
+    assert found["dendro_model_tokens_total", "output", "o3"] == 30
+    assert ("dendro_model_cost_dollars_total", "o3") in found
+
+
+def test_sessions_of_one_worker_have_their_own_times() -> None:
+    metrics, work, now = working()
+    others = replace(CLAIM, session=SessionId("t"), claim_id="c9")
+    work.claimed(replace(claimed(), claim=others))
+    there = replace(STATE, facts=replace(STATE.facts, session_id=others.session))
+    for state, moment, at in (
+        *((STATE_OF_CLAIM, "sent", 0.0), (there, "sent", 1.0)),
+        *((STATE_OF_CLAIM, "coming", 5.0), (there, "coming", 6.5), (there, "completed", 8.0)),
+        (STATE_OF_CLAIM, "completed", 9.0),
+    ):
+        now[0] = at
+        work.streamed(state, moment)  # type: ignore[arg-type]
+    for claim, at in ((CLAIM, 10.0), (others, 12.0)):
+        now[0] = at
+        work.committed(replace(step(f.RequestCompleted(n=1)), claim=claim))
+    found = figures(metrics.page())
+    assert found["dendro_first_token_seconds_sum", "gpt-5"] == 5.0 + 5.5
+    assert found["dendro_model_request_seconds_sum", "gpt-5", "completed"] == 10.0 + 11.0
+    assert found["dendro_response_to_commit_seconds_sum",] == 1.0 + 4.0
+
+
+@pytest.mark.parametrize("end", ["each", "together", "with the task"])
+def test_calls_that_run_at_once_have_their_own_times_by_their_kinds(end: str) -> None:
+    metrics, work, now = working()
+    mcp = Mcp("time", "now", {}, "/w").work(sandboxed=False)
+    works: dict[str, CallWork] = {"c1": mcp, "c2": AwaitWork((), 1, 9)}
+    made = Calls(Call(CallId(id), "x", {}, work=work) for id, work in works.items())
+    during = at_work(calls=made)
+    for at, (id, phase) in enumerate((("c1", Phase.RUNNING), ("c2", Phase.WAITING)), 1):
+        now[0] = float(at)
+        work.committed(between(at_work(), during, CallMoved(CallId(id), phase)))
+    now[0] = 10.0
+    ids = tuple(map(CallId, works))
+    ends: tuple[f.Fact, ...] = {
+        "each": tuple(CallMoved(id, Phase.DONE) for id in ids),
+        "together": (f.CallsClosed(ids),),
+        "with the task": (f.CallsClosed(ids), TaskEnded("interrupted")),
+    }[end]
+    work.committed(between(during, STATE, *ends))
+    found = figures(metrics.page())
+    kinds = {"mcp": 9.0, "await": 8.0}
+    assert {
+        key[1]: value for key, value in found.items() if key[0] == "dendro_tool_call_seconds_sum"
+    } == kinds
+
+
+@pytest.mark.parametrize(
+    ("arrived", "waited"),
+    [
+        ([("submission", 2_000)], [3.0]),
+        ([("submission", 4_000), ("submission", 1_000)], [1.0]),
+        ([("submission", 9_000)], [0.0]),
+        ([("timer", 1_000)], []),
+        ([], []),
+    ],
+)
+def test_wait_of_what_a_claim_finds_first_is_measured_where_a_person_has_sent_it(
+    arrived: list[tuple[Any, int]], waited: list[float]
+) -> None:
+    metrics, now = Metrics("1"), [0.0]
+    work = WorkMetrics(metrics, lambda: now[0])
+    first = tuple(
+        SqEntry(f"{n}-0", kind, b"{}", "ann", f"u{n}", "ann", 0, at_ms)
+        for n, (kind, at_ms) in enumerate(arrived, 1)
+    )
+    work.claimed(replace(claimed(), now_ms=5_000, first=first))
+    found = figures(metrics.page())
+    assert found.get(("dendro_submit_to_claim_seconds_count", POOL), 0) == len(waited)
+    assert found.get(("dendro_submit_to_claim_seconds_sum", POOL), 0) == sum(waited)
+    assert found["dendro_claims_total", POOL] == 1
+
+
+@pytest.mark.parametrize("how", list(Ended))
+def test_claim_that_is_over_is_counted_as_it_ended_and_its_session_as_parked_where_it_was(how: Ended) -> None:
+    metrics, work, _ = working()
+    work.ended(CLAIM, how, "awaiting_answer")
+    found = figures(metrics.page())
+    assert found["dendro_claims_ended_total", str(how)] == 1
+    parked = {key[1:] for key in found if key[0] == "dendro_sessions_parked_total"}
+    assert parked == ({("awaiting_answer",)} if how is Ended.PARKED else set())
+
+
+def test_first_request_of_each_claim_is_measured_from_that_claim() -> None:
+    metrics, work, now = working()
+    for at in (2.0, 7.0):
+        now[0] = at
+        work.committed(step(f.RequestBegun(1, "turn", 1)))
+    work.ended(CLAIM, "parked", "idle")
+    now[0] = 20.0
+    work.claimed(claimed())
+    now[0] = 23.0
+    work.committed(step(f.RequestBegun(2, "turn", 2)))
+    found = figures(metrics.page())
+    assert found["dendro_claim_to_request_seconds_count",] == 2
+    assert found["dendro_claim_to_request_seconds_sum",] == 2.0 + 3.0
