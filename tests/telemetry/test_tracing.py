@@ -17,7 +17,7 @@ import uvicorn
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import Phase
+from orchestrator.core.calls import Mcp, Phase
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.model.provider_errors import RetryableModelError
@@ -30,7 +30,7 @@ from orchestrator.telemetry.tracing import EndedSpan, SessionSpans, span_id, tra
 from orchestrator.wiring.worker_parts import running_worker
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
-from tests.runtime.harness import Harness
+from tests.runtime.harness import POOL, Harness
 from tests.runtime.players import calls, ends, message
 from tests.servers import RedisServer
 
@@ -360,6 +360,108 @@ def test_each_content_is_cut_and_the_first_words_of_a_person_are_the_tasks() -> 
     assert [call.attributes[f"gen_ai.tool.call.{name}"] for name in names] == [long[:4_096]] * 2
     ends = (task.attributes["gen_ai.input.messages"], task.attributes["gen_ai.output.messages"])
     assert ends == (long[:4_096], long[:4_096])
+
+
+def error(id: str, info: Any) -> e.Entry:
+    return e.event(id, ev.Error(message=SECRET, codex_error_info=info))
+
+
+@pytest.mark.parametrize("outcome", ["completed", "failed"])
+@pytest.mark.parametrize(
+    ("errors", "kind"),
+    [
+        ([error("u1", "usage_limit_exceeded")], "usage_limit_exceeded"),
+        ([error("u1", {"http_connection_failed": {"http_status_code": 500}})], "http_connection_failed"),
+        ([error("u1", "bad_request"), error("u1", "unauthorized")], "unauthorized"),
+        ([error("u1", SECRET)], "other"),
+        ([error("u1", None)], "other"),
+        ([error("u2", "bad_request")], ""),
+        ([error("", "bad_request")], ""),
+    ],
+)
+def test_task_has_the_kind_of_its_own_last_error(errors: list[e.Entry], kind: str, outcome: Any) -> None:
+    (task,) = told(BEGUN, *errors, f.TaskEnded(outcome))
+    assert task.error == (kind or ("" if outcome == "completed" else outcome))
+
+
+def test_error_of_a_task_is_none_of_the_next_one() -> None:
+    second = f.TaskBegun(SubmissionId("u2"), "compact", replace(BEGUN.settings, model="o3"))
+    spans = told(
+        *(BEGUN, FIRST, error("u1", "bad_request"), f.RequestFailed(n=1), f.TaskEnded("failed")),
+        *(second, f.RequestBegun(2, "compact", 1), f.RequestCompleted(n=2), f.TaskEnded("completed")),
+    )
+    assert [(span.name, span.error) for span in spans] == [
+        *(("chat gpt-5", "failed"), ("turn", ""), ("invoke_agent", "bad_request")),
+        *(("chat o3", ""), ("turn", ""), ("invoke_agent", "")),
+    ]
+    first, other = spans[2], spans[5]
+    assert [span.attributes["dendro.task.kind"] for span in (first, other)] == ["user", "compact"]
+    assert [span.attributes["gen_ai.request.model"] for span in (first, other)] == ["gpt-5", "o3"]
+    assert [span.parent for span in spans[1::3]] == [first.id, other.id]
+    assert [span.attributes["dendro.request.purpose"] for span in spans[::3]] == ["turn", "compact"]
+    assert [span.parent for span in spans[::3]] == [span.id for span in spans[1::3]]
+
+
+ASKED: list[tuple[dict[str, Any], str, str]] = [
+    ({"type": "function_call", "name": "shell", "arguments": "what"}, "shell", "what"),
+    ({"type": "custom_tool_call", "name": "apply_patch", "input": "what"}, "apply_patch", "what"),
+    ({"type": "local_shell_call", "action": {"command": ["what"]}}, "local_shell", "what"),
+]
+
+
+@pytest.mark.parametrize("contents", [True, False])
+@pytest.mark.parametrize(("item", "tool", "said"), ASKED, ids=[row[1] for row in ASKED])
+def test_call_of_each_form_is_told_by_its_tool_and_kind_and_its_contents_where_they_are_wanted(
+    item: dict[str, Any], tool: str, said: str, contents: bool
+) -> None:
+    work = Mcp("time", "now", {}, "/w").work(sandboxed=False)
+    output = {"type": f"{item['type']}_output", "call_id": "c1", "output": "found"}
+    (call,) = told(
+        *(BEGUN, e.item({**item, "call_id": "c1"}), f.CallMoved(C1, Phase.RUNNING, work=work)),
+        *(e.item(output), f.CallMoved(C1, Phase.DONE)),
+        contents=contents,
+    )
+    assert (call.name, call.attributes["gen_ai.tool.name"]) == (f"execute_tool {tool}", tool)
+    assert call.attributes["dendro.call.kind"] == "mcp"
+    assert (said in str(call.attributes.get("gen_ai.tool.call.arguments", ""))) is contents
+    assert call.attributes.get("gen_ai.tool.call.result") == ("found" if contents else None)
+    # From the model's wish to its output.
+    assert (call.begun_ms, call.ended_ms) == (1, 4)
+
+
+@pytest.mark.parametrize("ended", ENDS)
+def test_repetitions_of_a_request_are_of_its_turn_and_what_follows_its_answer_of_the_next(ended: Any) -> None:
+    spans = told(
+        *(BEGUN, FIRST, ended(n=1), f.RequestBegun(2, "turn", 1), f.RequestCompleted(n=2)),
+        *(call_item("c1"), f.CallMoved(C1, Phase.DONE), f.RequestBegun(3, "turn", 1)),
+        *(f.RequestCompleted(n=3), f.TaskEnded("completed")),
+    )
+    turns = [span for span in spans if span.name == "turn"]
+    assert [(turn.begun_ms, turn.ended_ms) for turn in turns] == [(1, 7), (7, 9)]
+    of = {span.id: turns.index(turn) for span in spans for turn in turns if span.parent == turn.id}
+    chats = [of[span.id] for span in spans if span.name == "chat gpt-5"]
+    assert (chats, [of[span.id] for span in spans if span.name == "execute_tool shell"]) == ([0, 0, 1], [0])
+
+
+async def test_claim_is_told_with_its_worker_pool_and_end_and_each_under_its_epoch(harness: Harness) -> None:
+    exporter = traced(harness)
+    harness.models.will([message("a"), ends()], [message("b"), ends()])
+    session = await harness.session()
+    for words in ("first", "second"):
+        await harness.say(session, words)
+        async with working(harness):
+            await harness.until(session, "task_complete")
+    claims = sorted(by_name(exporter)["claim"], key=lambda span: span.attributes["dendro.epoch"])
+    epochs = [span.attributes["dendro.epoch"] for span in claims]
+    assert epochs == sorted(set(epochs))
+    assert len(epochs) >= 2
+    for span in claims:
+        assert span.attributes["dendro.worker"] == "w1"
+        assert span.attributes["dendro.pool"] == POOL
+        assert span.attributes["dendro.end"] == "parked"
+        assert span.context.span_id == span_id(session, "claim", str(span.attributes["dendro.epoch"]))
+        assert span.parent is None
+        assert span.start_time <= span.end_time
 
 
 def test_ids_tell_all_sessions_and_keys_apart() -> None:
