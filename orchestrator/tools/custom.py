@@ -193,9 +193,13 @@ class _Custom(Tool):
     async def judge(self, call: Call, claim: str) -> Judgement:
         if not isinstance(call.work, CustomWork):
             return "in_doubt"
-        with _tame(self._tool.name):
-            found = await self._tool.judge(call.work.payload)
-        return found if found in _JUDGEMENTS else "in_doubt"
+        try:
+            with _tame(self._tool.name):
+                found = await self._tool.judge(call.work.payload)
+                return found if found in _JUDGEMENTS else "in_doubt"
+        except ToolFailed:
+            # The trace is in the worker's log; of the call nothing is known.
+            return "in_doubt"
 
 
 # ── bounds ────────────────────────────────────────────────────────────────────────────────────────

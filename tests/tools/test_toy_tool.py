@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from orchestrator import (
@@ -28,17 +30,18 @@ from orchestrator import (
     opened,
     run_worker,
 )
-from orchestrator.core.calls import Call, CustomWork
+from orchestrator.core.calls import Call, Custom, CustomWork
+from orchestrator.core.calls.approval_policy import Ask, Refuse, Run
 from orchestrator.core.commands import Immediate
 from orchestrator.core.decide.takeover import IN_DOUBT
-from orchestrator.core.ids import AgentId
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.settings import TurnSettings
 from orchestrator.core.state import Branch, State, Task
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.stub import Scenario, StubConfig, running
-from orchestrator.tools.custom import PAYLOAD_BYTES, custom_tools
+from orchestrator.tools.custom import OFFER_BYTES, PAYLOAD_BYTES, SUMMARY_CHARS, _offer, custom_tools
 from orchestrator.tools.tool_context import CallSite
 from orchestrator.tools.toolbox import Toolbox
 from tests.servers import RedisServer, plain_http, start_redis
@@ -382,3 +385,141 @@ async def test_judge_that_says_nonsense_leaves_the_call_in_doubt() -> None:
 
     assert await toolbox(Odd()).judge(call("{}", WORK), "c") == "in_doubt"
     assert await toolbox(Sure()).judge(call("{}", WORK), "c") == "all"
+
+
+def late() -> None:
+    raise TimeoutError
+
+
+@pytest.mark.parametrize("fault", [leaves, lambda: 1 / 0, late])
+async def test_judge_that_fails_leaves_the_call_in_doubt(fault: Callable[[], Any]) -> None:
+    class Failing(Toy):
+        async def judge(self, payload: dict[str, Any]) -> Any:
+            return fault()
+
+    assert await toolbox(Failing()).judge(call("{}", WORK), "c") == "in_doubt"
+
+
+def wide(size: int) -> dict[str, Any]:
+    """An object of so many bytes as JSON, of letters that have two each but for one at most."""
+    room = size - len('{"text":""}')
+    return {"text": "é" * (room // 2) + "x" * (room % 2)}
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_model_gives_a_tool_as_many_bytes_as_it_may(more: int) -> None:
+    arguments = orjson.dumps(wide(PAYLOAD_BYTES + more)).decode()
+    found = await toolbox(Broken(lambda: "done")).assess(call(arguments), site())
+    assert isinstance(found, Immediate)
+    assert (found.output == "done") is (not more)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_tool_keeps_as_many_bytes_for_its_run_as_it_may(more: int) -> None:
+    wanted = ToolRequest(wide(PAYLOAD_BYTES + more), "wide")
+    found = await toolbox(Broken(lambda: wanted)).assess(call("{}"), site())
+    assert isinstance(found, Custom) is (not more)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_tool_is_described_in_as_many_bytes_as_it_may_be(more: int) -> None:
+    described = Toy()
+    described.description = ""
+    room = OFFER_BYTES - len(orjson.dumps(_offer(described)))
+    described.description = "é" * (room // 2) + "x" * (room % 2 + more)
+    if more:
+        with pytest.raises(ValueError, match=r"'toy' has 65,537 bytes of description"):
+            custom_tools((described,), (), 10)
+    else:
+        assert len(custom_tools((described,), (), 10)) == 1
+
+
+LONG = "a\n b\t " + "x" * 300
+
+
+@pytest.mark.parametrize(
+    ("summary", "ask", "told", "asked"),
+    [
+        ("says a", None, "says a", None),
+        ("two\nlines", "for two\nreasons", "two lines", "for two reasons"),
+        ("", "", "toy", "toy"),
+        (" \n", " \n", "toy", "toy"),
+    ],
+)
+async def test_people_read_one_line_of_what_a_call_does_and_are_asked_whatever_it_says(
+    summary: str, ask: str | None, told: str, asked: str | None
+) -> None:
+    wanted = ToolRequest({"n": 1}, summary, ask, repeatable=ask is None)
+    found = await toolbox(Broken(lambda: wanted)).assess(call("{}"), site())
+    assert isinstance(found, Custom)
+    assert (found.summary, found.ask, found.repeatable) == (told, asked, ask is None)
+    assert (found.payload, found.cwd) == ({"n": 1}, "/w")
+    policy = TurnSettings("/w", "on-request", {"mode": "read-only"}, "gpt-5")
+    assert isinstance(found.judged(policy, frozenset()), Run if ask is None else Ask)
+    never = replace(policy, approval_policy="never")
+    assert isinstance(found.judged(never, frozenset()), Run if ask is None else Refuse)
+
+
+async def test_lines_for_people_are_cut() -> None:
+    wanted = ToolRequest({}, LONG, LONG)
+    found = await toolbox(Broken(lambda: wanted)).assess(call("{}"), site())
+    assert isinstance(found, Custom)
+    for line in (found.summary, str(found.ask)):
+        assert line.startswith("a b xxx")
+        assert len(line) <= SUMMARY_CHARS
+
+
+def test_approval_for_the_session_is_for_one_tool_with_one_payload_in_whatever_order() -> None:
+    one = Custom("toy", {"a": 1, "b": [1, 2]}, "s", "/w", "why")
+    same = Custom("toy", {"b": [1, 2], "a": 1}, "other words", "/elsewhere", "another reason")
+    others = [replace(one, tool="boy"), replace(one, payload={"a": 1, "b": [2, 1]}), replace(one, payload={})]
+    policy = TurnSettings("/w", "on-request", {"mode": "read-only"}, "gpt-5")
+    approved = frozenset({one.key})
+    assert [isinstance(each.judged(policy, approved), Run) for each in (one, same, *others)] == [
+        *(True, True),
+        *(False, False, False),
+    ]
+
+
+@pytest.mark.parametrize("when", ["assess", "run"])
+async def test_tool_is_told_whose_call_it_is_and_where(when: str) -> None:
+    places: list[ToolPlace] = []
+
+    class Placed(Toy):
+        async def assess(self, arguments: dict[str, Any], place: ToolPlace) -> Any:
+            places.append(place)
+            return "done"
+
+        async def run(self, payload: dict[str, Any], place: ToolPlace, write: Callable[[str], None]) -> str:
+            places.append(place)
+            return "done"
+
+    there = site().state
+    assert there.task is not None
+    own = replace(there.task.settings, cwd="/task", sandbox_policy={"mode": "workspace-write"})
+    facts = replace(there.facts, session_id=SessionId("s2"), tree_id=TreeId("s1"), agent_id=AgentId(3))
+    there = replace(there, facts=facts, task=replace(there.task, settings=own))
+    tools, at = toolbox(Placed()), replace(site(), state=there)
+    await (tools.assess(call("{}"), at) if when == "assess" else tools.run(call("{}", WORK), at))
+    assert places == [ToolPlace(SessionId("s2"), TreeId("s1"), AgentId(3), "/task", "workspace-write")]
+
+
+async def test_output_of_each_call_is_shown_under_its_own_id_and_what_waits_before_its_end() -> None:
+    class Slow(Toy):
+        async def run(self, payload: Any, place: ToolPlace, write: Callable[[str], None]) -> str:
+            for part in payload["words"]:
+                write(part)
+                await asyncio.sleep(0)
+            return "done"
+
+    tools, deltas = toolbox(Slow()), list[Any]()
+    runs = []
+    for id, words in (("c1", ["é", "a"]), ("c2", ["b", "ü", "\ud800"])):
+        work = CustomWork(("k",), "toy", {"words": words}, "says", "/w")
+        runs.append(tools.run(Call(CallId(id), "toy", {}, work=work), site(deltas)))
+    await asyncio.gather(*runs)
+    told: dict[str, bytes] = {}
+    for delta in deltas:
+        assert delta["stream"] == "stdout"
+        told[delta["call_id"]] = told.get(delta["call_id"], b"") + base64.b64decode(delta["chunk"])
+    assert told == {"c1": "éa".encode(), "c2": "bü?".encode()}
