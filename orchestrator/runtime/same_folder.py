@@ -27,11 +27,14 @@ none."""
 
 
 class FolderFaults:
-    """The faults of a session's folders that one claim has found: each folder is looked at once."""
+    """The looks of one claim at its session's folders: a folder in order is looked at once.
+
+    One at fault is looked at for each task: a process can keep the claim while a person mends the folder.
+    """
 
     def __init__(self, check: WorkspaceCheck) -> None:
         self._check = check
-        self._found: dict[str, str | None] = {}
+        self._fit: set[str] = set()
 
     async def fault(self, state: State) -> str | None:
         """The reason why nothing of the session may run here; None if it may.
@@ -41,9 +44,12 @@ class FolderFaults:
         if state.facts.portable is not None:
             return None
         cwd = state.in_force.cwd
-        if cwd not in self._found:
-            self._found[cwd] = await self._check(state.facts, cwd)
-        return self._found[cwd]
+        if cwd in self._fit:
+            return None
+        found = await self._check(state.facts, cwd)
+        if found is None:
+            self._fit.add(cwd)
+        return found
 
 
 async def check_workspace(facts: SessionFacts, cwd: str) -> str | None:

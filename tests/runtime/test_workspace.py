@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from orchestrator.core.ids import SessionId
-from orchestrator.core.settings import SessionFacts, WorkspaceMark
+from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings, WorkspaceMark
+from orchestrator.core.state import State
 from orchestrator.gateways.folder_facts import MARK_FILE, MARK_FOLDER, mark
+from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
-from orchestrator.runtime.same_folder import MOMENT_S, RecentChecks, check_workspace
+from orchestrator.runtime.same_folder import MOMENT_S, FolderFaults, RecentChecks, check_workspace
 from tests.broker.actors import holder_died
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
+from tests.runtime.test_processes import serves
 
 
 def marked(folder: Path, said: str | None, expected: str = "0123") -> SessionFacts:
@@ -170,3 +174,58 @@ async def half_done(harness: Harness, session: SessionId, call_id: str) -> None:
     runner.lose()
     assert await running is Ended.LOST
     await holder_died(harness.broker, session)
+
+
+async def test_folder_that_is_mended_while_a_process_keeps_the_claim_is_looked_at_again(
+    harness: Harness,
+) -> None:
+    """The error says to create it and to send the input again: that has to be enough."""
+    missing = {"/other"}
+
+    async def check(facts: SessionFacts, cwd: str) -> str | None:
+        return f"{cwd} is not there" if cwd in missing else None
+
+    harness.ports = replace(harness.ports, workspace=check)
+    session = await harness.session()
+    runner, running = await serves(harness, session)
+    await harness.submit(session, ops.OverrideTurnContext(cwd="/other"))
+    for expected in (2, 2, 3):
+        if expected == 3:
+            missing.clear()
+        await harness.say(session)
+        runner.notify()
+        await harness.until(session, "task_complete")
+        assert len(harness.models.prompts) == expected
+    errors = await harness.logged_events(session, "error")
+    assert [error["message"] for error in errors] == ["/other is not there"] * 2
+    harness.tools.processes[1].open()
+    assert await running is Ended.PARKED
+
+
+async def test_each_folder_of_a_claim_is_looked_at_and_one_in_order_once() -> None:
+    looks, faults = list[str](), {"/a": "gone", "/b": "gone"}
+
+    async def check(facts: SessionFacts, cwd: str) -> str | None:
+        looks.append(cwd)
+        return faults.get(cwd)
+
+    found = FolderFaults(check)
+
+    async def fault(cwd: str, **facts: Any) -> str | None:
+        given = TurnSettings(cwd, "never", {"mode": "read-only"}, "m")
+        return await found.fault(State(settings=given, facts=SessionFacts(**facts)))
+
+    assert [await fault(cwd) for cwd in ("/a", "/c", "/a", "/c", "/b")] == [
+        "gone",
+        None,
+        "gone",
+        None,
+        "gone",
+    ]
+    faults.clear()
+    assert [await fault(cwd) for cwd in ("/a", "/b", "/c")] == [None] * 3
+    faults |= {"/a": "gone again", "/c": "gone"}
+    assert [await fault(cwd) for cwd in ("/a", "/b", "/c")] == [None] * 3
+    assert looks == ["/a", "/c", "/a", "/b", "/a", "/b"]
+    assert await fault("/d", portable=PortableFolder("/root", "name")) is None
+    assert looks[-1] == "/b"
