@@ -151,7 +151,6 @@ class Shell(Tool):
 
     async def run(self, call: Call, site: CallSite) -> CallFinished:
         if isinstance(call.work, ExecWork):
-            keep_rule(call, call.work, site, self._config)
             return await run_command(call, call.work, site, self._config, self._supervisor)
         return await self._patches.run(call, site)
 
@@ -338,6 +337,7 @@ async def run_command(
     confinement = confinement_of(site.state, config, sandboxed=work.sandboxed)
     if why := changed_since(work, site.state, config):
         return CallFinished(call.call_id, why, (work.broken_off(call.call_id, why),))
+    keep_rule(call, work, site, config)
     shown = ShownOutput(call.call_id, site.deltas, config.tools.max_deltas)
     try:
         finished = await supervisor.run(command_of(call, work, site, config, confinement), shown.add)

@@ -114,13 +114,21 @@ class Bench:
         state = State(task=Task(U1, "user", given), facts=facts, answers=self.answers)
         return CallSite("c", state, self.shown.append, lasting_deltas=self.shown.append)
 
-    async def run(self, script: str, *, sandboxed: bool = True, **more: Any) -> CallFinished:
-        toolbox = Toolbox(built_in(self.config, cast(Any, self.supervisor)))
+    @property
+    def toolbox(self) -> Toolbox:
+        return Toolbox(built_in(self.config, cast(Any, self.supervisor)))
+
+    async def asked(self, script: str, **more: Any) -> tuple[Call, Exec]:
+        """A call, and what it asks for."""
         item = FORMS[self.form](script, **more)
         call = Call(C1, str(item.get("name", self.form)), item)
-        asked = await toolbox.assess(call, self.site)
+        asked = await self.toolbox.assess(call, self.site)
         assert isinstance(asked, Exec), asked
-        return await toolbox.run(replace(call, work=asked.work(sandboxed)), self.site)
+        return call, asked
+
+    async def run(self, script: str, *, sandboxed: bool = True, **more: Any) -> CallFinished:
+        call, asked = await self.asked(script, **more)
+        return await self.toolbox.run(replace(call, work=asked.work(sandboxed)), self.site)
 
     def rules(self) -> Sequence[tuple[str, bool]]:
         """The prefixes of one word that the owner's rules allow, and whether they keep the sandbox."""
@@ -156,6 +164,37 @@ async def test_answer_that_allows_no_prefix_writes_none(form: str, decision: str
     bench = Bench(tmp_path, form, answers=(Answer(C1, U1, decision, "ann"),))
     await bench.run("touch x")
     assert bench.rules() == []
+
+
+@EVERY_FORM
+async def test_command_that_is_not_run_writes_no_prefix(form: str, tmp_path: Path) -> None:
+    """A program came up while the person thought: what they have allowed is not what would run."""
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    answers = (Answer(C1, U1, amendment(("touch",)), "ann"),)
+    bench = Bench(tmp_path, form, environ={"PATH": f"{bin}:/usr/bin:/bin"}, answers=answers)
+    call, asked = await bench.asked("touch x")
+    (bin / "touch").write_text("#!/bin/sh\n")
+    (bin / "touch").chmod(0o755)
+    refused = await bench.toolbox.run(replace(call, work=asked.work(sandboxed=False)), bench.site)
+    assert str(refused.output).startswith("not run: since it was decided")
+    assert (bench.rules(), bench.supervisor.commands) == ([], [])
+    (bin / "touch").unlink()
+    await bench.toolbox.run(replace(call, work=asked.work(sandboxed=False)), bench.site)
+    assert (bench.rules(), len(bench.supervisor.commands)) == ([("touch", False)], 1)
+
+
+@EVERY_FORM
+async def test_prefix_that_cannot_be_written_is_a_warning_and_the_command_runs(
+    form: str, tmp_path: Path
+) -> None:
+    (tmp_path / "home" / "rules").mkdir(parents=True)
+    (tmp_path / "home" / "rules" / "default.rules").write_text("nonsense")
+    bench = Bench(tmp_path, form, answers=(Answer(C1, U1, amendment(("touch",)), "ann"),))
+    await bench.run("touch x")
+    (warning,) = [event for event in bench.shown if event["type"] == "warning"]
+    assert "default.rules was not written: line 1" in str(warning["message"])
+    assert len(bench.supervisor.commands) == 1
 
 
 @EVERY_FORM
