@@ -14,6 +14,7 @@ import os
 import shlex
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice, takewhile
 from pathlib import Path
 from typing import Final, Literal, get_args
@@ -219,8 +220,8 @@ MOST_ENTRIES: Final = 10_000
 MOST_PROJECTS: Final = 64
 """Projects whose rules are kept."""
 
-_Seen = tuple[tuple[str, int, int], ...]
-"""The files of a folder: name, modification time in nanoseconds, size."""
+_Seen = tuple[tuple[str, *tuple[int, ...]], ...]
+"""The files of a folder: name, modification time in nanoseconds, size; of a link also those of its file."""
 
 
 @record
@@ -299,7 +300,7 @@ class _Folder:
         except OSError as error:
             return RuleSet(problems=(f"{_shown(self._path)}: not readable: {error.strerror}",))
         if seen != self._seen:
-            self._found = sum(map(self._of_file, [name for name, _, _ in seen][:MOST_FILES]), RuleSet())
+            self._found = sum(map(self._of_file, [name for name, *_ in seen][:MOST_FILES]), RuleSet())
             if len(seen) > MOST_FILES:
                 more = f"more than {MOST_FILES} rule files; the last of them by name are left out"
                 self._found += RuleSet(problems=(f"{_shown(self._path)}: {more}",))
@@ -333,12 +334,15 @@ def _seen(folder: Path) -> _Seen:
     return tuple(sorted(_files(folder)))
 
 
-def _files(folder: Path) -> Iterator[tuple[str, int, int]]:
+def _files(folder: Path) -> Iterator[tuple[str, *tuple[int, ...]]]:
     with os.scandir(folder) as entries:
         for entry in islice(entries, MOST_ENTRIES):
             if entry.name.endswith(".rules"):
-                about = entry.stat(follow_symlinks=False)
-                yield entry.name, about.st_mtime_ns, about.st_size
+                seen = [entry.stat(follow_symlinks=False)]
+                if entry.is_symlink():
+                    with suppress(OSError):
+                        seen.append(entry.stat())
+                yield entry.name, *(each for about in seen for each in (about.st_mtime_ns, about.st_size))
 
 
 def _top(cwd: Path) -> Path | None:

@@ -568,3 +568,82 @@ def test_script_that_is_too_involved_is_to_be_signed_where_any_rule_says_so(sign
     )
     assert found is not None
     assert (found.decision, found.sign) == ("prompt", bool(signed))
+
+
+@pytest.mark.parametrize("wrong", [None, 0, 1, 2])
+@pytest.mark.parametrize("name", ["match", "not_match"])
+def test_rule_is_held_against_every_example_of_it(name: str, wrong: int | None) -> None:
+    right, other = ("npm test -- -w", ["npm", "test"]), ("npm install", ["make", "npm", "test"])
+    good, bad = (right, other) if name == "match" else (other, right)
+    examples: list[object] = [good[0], good[1], good[0]]
+    if wrong is not None:
+        examples[wrong] = bad[wrong % 2]
+    text = f"prefix_rule(pattern=['npm', ['test', 't']], decision='forbidden', {name}={examples!r})"
+    if wrong is None:
+        assert len(parsed_rules(text)) == 1
+    else:
+        with pytest.raises(RuleError, match=rf"{name}: the rule (does not mean|means) "):
+            parsed_rules(text)
+
+
+def test_file_behind_a_link_within_the_folder_is_read_again_when_it_changes_or_goes(home: Path) -> None:
+    rules, file = CommandRules(home), home / "rules" / "shared"
+    (home / "rules" / "own.rules").symlink_to("shared")
+    assert len(rules.of(home).problems) == 1
+    for at, word in ((1, "a"), (2, "b")):
+        file.write_text(f"prefix_rule(pattern=['{word}'])")
+        os.utime(file, ns=(1_700_000_000_000_000_000 + at,) * 2)
+        (rule,) = rules.of(home).rules
+        assert rule.means([word])
+    file.unlink()
+    assert rules.of(home).rules == ()
+    assert len(rules.of(home).problems) == 1
+
+
+@pytest.mark.parametrize("leads", ["out", "beside", "within"])
+def test_link_of_a_project_is_followed_within_its_repository_alone(
+    home: Path, repo: Path, tmp_path: Path, leads: str
+) -> None:
+    target = {"out": tmp_path / "x", "beside": repo / "x", "within": repo / ".dendro/rules/x"}[leads]
+    target.write_text("prefix_rule(pattern=['make'], decision='forbidden')")
+    (repo / ".dendro/rules/x.rules").symlink_to(target)
+    found = CommandRules(home, trust_projects=True).of(repo)
+    assert (len(found.rules), len(found.problems)) == ((0, 1) if leads == "out" else (1, 0))
+
+
+@pytest.mark.parametrize("cwd", ["repo", "repo/src", "link", "tree", "elsewhere"])
+def test_rules_of_a_project_are_those_at_the_top_of_the_repository_around_the_folder(
+    home: Path, repo: Path, tmp_path: Path, cwd: str
+) -> None:
+    (repo / "src" / ".dendro" / "rules").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(repo / "src")
+    # A work tree beside it has a file in the place of the folder.
+    for folder in ("tree", "elsewhere"):
+        (tmp_path / folder / ".dendro" / "rules").mkdir(parents=True)
+    (tmp_path / "tree" / ".git").write_text("gitdir: ../repo/.git/worktrees/tree\n")
+    for folder, word in (("repo", "make"), ("repo/src", "no"), ("tree", "tree"), ("elsewhere", "no")):
+        rule = f"prefix_rule(pattern=['{word}'], decision='forbidden')"
+        (tmp_path / folder / ".dendro/rules/x.rules").write_text(rule)
+    found = CommandRules(home, trust_projects=True).of(tmp_path / cwd).rules
+    expected = {"tree": ["tree"], "elsewhere": []}.get(cwd, ["make"])
+    assert [word for rule in found for word in rule.pattern[0]] == expected
+
+
+@pytest.mark.parametrize("decision", ["prompt", "forbidden"])
+@pytest.mark.parametrize("at", [0, 1, 2])
+async def test_project_makes_stricter_what_its_owner_allows_in_each_command_of_a_script(
+    home: Path, repo: Path, decision: str, at: int
+) -> None:
+    (repo / ".dendro/rules/x.rules").write_text(
+        f"prefix_rule(pattern=['make', 'deploy'], decision='{decision}', justification='not yet')"
+    )
+    write(home, MAKE)
+    config = replace(CONFIG, rules=CommandRules(home, trust_projects=True))
+    words = ["make a", "make b", "make c"]
+    allowed = await verdict(config, state(repo), "bash", "-lc", " && ".join(words))
+    assert isinstance(allowed, Run)
+    words[at] = "make deploy"
+    found = await verdict(config, state(repo), "bash", "-lc", " && ".join(words))
+    assert isinstance(found, Ask if decision == "prompt" else Refuse)
+    never = await verdict(config, state(repo, "never"), "bash", "-lc", " && ".join(words))
+    assert isinstance(never, Refuse)
