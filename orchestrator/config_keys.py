@@ -714,7 +714,7 @@ class McpServerSettings(Table):
     """Resolved `env_http_headers`."""
 
     given_env: Mapping[str, str] = Field({}, repr=False)
-    """Resolved `env_vars`."""
+    """Resolved `env_vars`, and what looks secret in `env`."""
 
     @field_validator("url")
     @classmethod

@@ -190,7 +190,7 @@ class Servers:
         """Names the tools anew: those of all servers together may be so many bytes."""
         room, kept = server_records.OFFERED_BYTES, list[server_records.OfferedTool]()
         for offered in server_records.named(tool for slot in folder.slots.values() for tool in slot.tools):
-            room -= len(offered.tool.record.model_dump_json())
+            room -= len(offered.tool.record.model_dump_json().encode())
             if room < 0:
                 log.warning(
                     "MCP: the tools from %s on are left out: together they are too many", offered.full_name
@@ -325,13 +325,18 @@ async def _over_program(
         yield streams
 
 
+LEAST_SECRET = 4
+"""Characters of the shortest secret that is looked for: a shorter one stands in every text."""
+
+
 def _redacted(settings: McpServerSettings, fault: server_records.McpFault | server_records.ToolFault) -> str:
     """The text of a fault without the server's secrets: servers like to quote the key that they refuse."""
     text = str(fault)
     given = (settings.bearer_token, *settings.secret_headers.values(), *settings.given_env.values())
     # The longest first: another one may be a part of it.
     for secret in sorted(filter(None, given), key=len, reverse=True):
-        text = text.replace(secret, "[redacted]")
+        if len(secret) >= LEAST_SECRET:
+            text = text.replace(secret, "[redacted]")
     return text
 
 

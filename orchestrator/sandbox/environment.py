@@ -94,3 +94,8 @@ def _sandbox_marks(confinement: Confinement) -> dict[str, str]:
     if not confinement.network:
         marks["CODEX_SANDBOX_NETWORK_DISABLED"] = "1"
     return marks
+
+
+def secret_variables(given: Mapping[str, str]) -> dict[str, str]:
+    """Those of some variables that commands would not inherit."""
+    return {name: value for name, value in given.items() if _looks_secret(name, value)}

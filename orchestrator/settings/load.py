@@ -27,6 +27,7 @@ from pydantic_core import ErrorDetails
 from orchestrator import config_keys
 from orchestrator.core.frozen import record
 from orchestrator.home import absolute
+from orchestrator.sandbox.environment import secret_variables
 from orchestrator.settings.folder_trust import FolderConfig
 from orchestrator.settings.layers import Found, KeyPath, Layers, SettingsError
 from orchestrator.settings.sources import (
@@ -382,7 +383,7 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> config_ke
         raise SettingsError(where, "mcp_servers", repr(name), allowed)
     given = reader.table(config_keys.McpServerSettings, ("mcp_servers", name), id=name)
     derived: dict[str, object] = {
-        "given_env": _from_variables({each: each for each in given.env_vars}, host),
+        "given_env": _secret_env(given, host),
         "bearer_token": _secret(host, given.bearer_token_env_var),
         "secret_headers": _from_variables(given.env_http_headers, host),
     }
@@ -390,6 +391,12 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> config_ke
         derived["proxy"] = given.proxy or _usual_proxy(given.url, host.environ)
         derived["ca_file"] = given.ca_file or _usual_authorities(host)
     return given.model_copy(update=derived)
+
+
+def _secret_env(given: config_keys.McpServerSettings, host: HostSettings) -> dict[str, str]:
+    """The variables of a server that are secret: those that it is handed, and those of `env` that look so."""
+    handed = _from_variables({each: each for each in given.env_vars}, host)
+    return secret_variables(given.env) | handed
 
 
 def _usual_proxy(url: str, environ: Mapping[str, str]) -> str | None:

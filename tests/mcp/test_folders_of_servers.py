@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -12,6 +13,8 @@ import orjson
 import pytest
 
 from orchestrator.config_keys import McpServerSettings, Secret
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.state import State
 from orchestrator.mcp import server_records
 from orchestrator.mcp import servers as servers_module
 from orchestrator.mcp.server_records import (
@@ -21,14 +24,18 @@ from orchestrator.mcp.server_records import (
     NOISE_LINES,
     OPEN_EXCHANGES,
     RESULT_BYTES,
+    SCHEMA_BYTES,
+    TOOLS,
     McpFault,
     Misbehaved,
     ServerTool,
     StartFailed,
     ToolFault,
 )
-from orchestrator.mcp.servers import Bounded, Lines, Servers, ServersConfig, _headers, answered
+from orchestrator.mcp.servers import Bounded, Lines, Servers, ServersConfig, _headers, answered, cleaned
 from orchestrator.protocol.mcp import Tool
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.tools.mcp_tools import McpToolbox
 from tests.mcp.serving import Heard
 
 HERE, THERE = Path("/here"), Path("/there")
@@ -50,6 +57,7 @@ class Wire:
         self.stale = False
         self.idle = True
         self.closed = False
+        self.server_version = ""
         self.tools = (tool(settings.id, "old"),)
         self.fails: Exception | None = None
         Wire.made.append(self)
@@ -432,3 +440,220 @@ async def test_server_has_as_many_responses_open_as_it_may_and_one_that_is_close
     with pytest.raises(httpx2.RequestError):
         await transport.handle_async_request(request)
     assert told.why == [f"the server leaves more than {OPEN_EXCHANGES} responses open"]
+
+
+# ── starts, words and secrets ─────────────────────────────────────────────────────────────────────
+
+
+async def test_server_that_works_again_is_told_of_as_ready_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(servers_module, "FAILED_AGAIN_S", 0.0)
+    fails("a", "b")
+    made = served("a", "b")
+    first = await made.start("s", HERE, Heard().report)
+    assert (first.ready, set(first.failed)) == ((), {"a", "b"})
+    fails("b")
+    again = await made.start("t", HERE, Heard().report)
+    assert (again.ready, set(again.failed)) == (("a",), {"b"})
+
+
+@pytest.mark.parametrize("leaves", [0, 1, None])
+async def test_sessions_that_come_at_once_wait_for_one_start_also_where_one_of_them_leaves(
+    monkeypatch: pytest.MonkeyPatch, wires: list[Wire], leaves: int | None
+) -> None:
+    begun, goes_on = asyncio.Event(), asyncio.Event()
+
+    async def start(wire: Wire) -> None:
+        begun.set()
+        await goes_on.wait()
+
+    monkeypatch.setattr(Wire, "start", start)
+    made = served("a")
+    starts = [asyncio.create_task(made.start(s, HERE, Heard().report)) for s in ("s", "t")]
+    await begun.wait()
+    await settled()
+    if leaves is not None:
+        starts[leaves].cancel()
+        await asyncio.wait({starts[leaves]})
+    goes_on.set()
+    stay = [each for at, each in enumerate(starts) if at != leaves]
+    assert [(await each).ready for each in stay] == [("a",)] * len(stay)
+    assert len(wires) == 1
+    await made.aclose()
+
+
+async def test_server_that_does_not_list_its_tools_any_more_is_replaced_by_the_next_call(
+    monkeypatch: pytest.MonkeyPatch, wires: list[Wire]
+) -> None:
+    async def relist(wire: Wire) -> None:
+        raise McpFault("no list")
+
+    made = served("a", "b")
+    await made.start("s", HERE, Heard().report)
+    monkeypatch.setattr(Wire, "relist", relist)
+    wires[0].stale = True
+    await made.start("s", HERE, Heard().report)
+    await settled()
+    assert [wire.closed for wire in wires] == [True, False]
+    assert "x" in str((await made.call(("a", "x"), None, HERE, Heard().ask)).output)
+    assert [wire.settings.id for wire in wires] == ["a", "b", "a"]
+
+
+async def test_server_rests_from_its_last_call_where_no_session_holds_it(wires: list[Wire]) -> None:
+    made = served("a", idle_s=30.0)
+    await made.start("s", HERE, Heard().report)
+    made.let_go("s")
+    slot = made._folders[HERE].slots["a"]
+    for waited_s, closed in ((60, False), (0, False), (60, True)):
+        slot.last_used -= waited_s
+        if not closed:
+            await made.call(("a", "x"), None, HERE, Heard().ask)
+        made._close_idle()
+        await settled()
+        assert wires[0].closed is closed
+    await made.aclose()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_tools_are_offered_up_to_a_bound_of_bytes_whatever_letters_they_have(
+    monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    words = {"a": "x" * 40, "b": "é" * 40, "c": "😀" * 40}
+
+    async def start(wire: Wire) -> None:
+        wire.tools = (tool(wire.settings.id, "old", words[wire.settings.id]),)
+
+    monkeypatch.setattr(Wire, "start", start)
+    sizes = [len(tool(name, "old", said).record.model_dump_json().encode()) for name, said in words.items()]
+    monkeypatch.setattr(server_records, "OFFERED_BYTES", sum(sizes) - more)
+    made = served(*words)
+    await made.start("s", HERE, Heard().report)
+    assert [each.tool.server for each in made.offered(HERE)] == ["a", "b", "c"][: 3 - more]
+
+
+async def test_short_value_of_a_variable_stays_in_what_is_told_of_a_fault(wires: list[Wire]) -> None:
+    made = served("a", given_env={"DEBUG": "1", "MODE": "abc", "KEY": "abcd"}, bearer_token=Secret("x"))
+    await made.start("s", HERE, Heard().report)
+    wires[0].fails = McpFault("it took 10 s for abc, abcd and x")
+    told = str((await made.call(("a", "x"), None, HERE, Heard().ask)).output)
+    assert told.endswith("it took 10 s for abc, [redacted] and x")
+
+
+def test_variables_that_look_secret_in_the_table_of_a_server_are_secrets_of_it(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o700)
+    (tmp_path / "home" / "dendro.toml").write_text(
+        '[mcp_servers.a]\ncommand = "x"\nenv_vars = ["HANDED", "NOT_SET", "BOTH_KEY"]\n'
+        'env = {API_KEY = "sk-written", LEVEL = "high", DB = "pg://u:secret@h/x", BOTH_KEY = "sk-other"}\n'
+    )
+    environ = {
+        "HOME": str(tmp_path),
+        "DENDRO_HOME": str(tmp_path / "home"),
+        "HANDED": "to-it",
+        "BOTH_KEY": "sk-handed",
+        "OTHER_KEY": "sk-none",
+    }
+    server = load_settings(SettingsSources(cwd=tmp_path, environ=environ)).mcp_servers["a"]
+    assert server.given_env == {
+        "API_KEY": "sk-written",
+        "DB": "pg://u:secret@h/x",
+        "HANDED": "to-it",
+        "BOTH_KEY": "sk-handed",
+    }
+    fault = McpFault("sk-written, pg://u:secret@h/x, to-it and high are refused")
+    assert (
+        servers_module._redacted(server, fault) == "[redacted], [redacted], [redacted] and high are refused"
+    )
+
+
+# ── what the log is told ──────────────────────────────────────────────────────────────────────────
+
+
+def session_in(folder: Path) -> State:
+    return State(settings=TurnSettings(str(folder), "never", {"mode": "read-only"}, "m"))
+
+
+async def test_each_server_of_a_folder_is_in_the_log_with_its_version_and_the_digest_of_its_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed: dict[str, tuple[ServerTool, ...]] = {}
+
+    async def start(wire: Wire) -> None:
+        Wire.starts(wire.settings.id)
+        wire.server_version = f"{wire.settings.id}.1"
+        wire.tools = listed[wire.settings.id]
+
+    monkeypatch.setattr(Wire, "start", start)
+    digests: list[str] = []
+    for tools in (
+        (tool("a", "x", "X"), tool("a", "y")),
+        (tool("a", "y"), tool("a", "x", "X")),
+        (tool("a", "x", "other"), tool("a", "y")),
+        (tool("a", "x", "X"),),
+        (tool("a", "x", "X"), replace(tool("a", "y"), parameters={"type": "object"})),
+        (tool("a", "x", "X"), tool("a", "z")),
+    ):
+        listed |= {"a": tools, "b": (tool("b", "x"),), "c": (), "d": (tool("d", "x"),)}
+        fails("d")
+        made = served("b", "a", "c", "d")
+        box = McpToolbox(made)
+        names = ("a", "b", "c", "d")
+        # Nothing is started for it, and another folder's servers are others.
+        assert box.told(session_in(HERE)) == tuple({"name": n, "version": "", "tools": ""} for n in names)
+        await made.start("s", HERE, Heard().report)
+        found = {each["name"]: each for each in box.told(session_in(HERE))}
+        assert [found[name]["version"] for name in names] == ["a.1", "b.1", "c.1", ""]
+        assert [bool(found[name]["tools"]) for name in names] == [True, True, False, False]
+        assert found["a"]["tools"] != found["b"]["tools"]
+        assert box.told(session_in(THERE)) == tuple({"name": n, "version": "", "tools": ""} for n in names)
+        digests.append(str(found["a"]["tools"]))
+        await made.aclose()
+    assert digests[0] == digests[1]
+    assert len(set(digests)) == len(digests) - 1
+
+
+# ── lists of tools ────────────────────────────────────────────────────────────────────────────────
+
+
+def raw(name: str, **more: Any) -> dict[str, Any]:
+    return {"name": name, "inputSchema": {"type": "object"}, **more}
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("beside", ["not offered", "wrong"])
+def test_server_has_as_many_tools_as_it_may_whatever_stands_between_them(more: int, beside: str) -> None:
+    settings = McpServerSettings(id="a", command="x", disabled_tools=("off0", "off1", "off2"))
+    other = {"not offered": "off{}", "wrong": "\x00{}"}[beside]
+    between = [raw(other.format(at)) for at in range(3)]
+    good = [raw(f"t{at}") for at in range(TOOLS + more)]
+    found, why = cleaned([*between[:1], *good[:64], *between[1:], *good[64:]], settings)
+    assert [each.name for each in found] == [f"t{at}" for at in range(TOOLS)]
+    assert (f"it has more than {TOOLS} tools" in why) is bool(more)
+
+
+@pytest.mark.parametrize("key", ["inputSchema", "outputSchema"])
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("letter", ["x", "é"])
+def test_schema_has_as_many_bytes_as_it_may(key: str, more: int, letter: str) -> None:
+    room = SCHEMA_BYTES - len(orjson.dumps({"title": ""})) + more
+    width = len(letter.encode())
+    schema = {"title": letter * (room // width) + "x" * (room % width)}
+    found, why = cleaned([raw("t", **{key: schema}), raw("u")], McpServerSettings(id="a", command="x"))
+    assert [each.name for each in found] == (["u"] if more else ["t", "u"])
+    assert len(why) == more
+
+
+def test_of_two_tools_of_one_name_the_first_counts_and_believed_words_are_those_of_the_server() -> None:
+    listed = [
+        raw("t", description="first", annotations={"readOnlyHint": True}),
+        raw("t", description="second"),
+        raw("u", annotations={"readOnlyHint": "yes"}),
+        raw("v", annotations={"readOnlyHint": False, "destructiveHint": False}),
+    ]
+    for believed in (True, False):
+        settings = McpServerSettings(id="a", command="x", trust_annotations=believed)
+        found, why = cleaned(listed, settings)
+        assert [(each.name, each.description) for each in found] == [("t", "first"), ("u", ""), ("v", "")]
+        # A text in the place of a yes is none.
+        assert [each.read_only for each in found] == [believed, False, False]
+        assert len(why) == 1
