@@ -18,6 +18,7 @@ from orchestrator.model.model_client import (
     ClientPorts,
     HttpBudget,
     ModelClient,
+    ModelClients,
 )
 from orchestrator.model.prompt import Completed, ModelEvent, RateLimits
 from orchestrator.model.provider_errors import (
@@ -232,3 +233,47 @@ async def test_response_is_taken_up_to_its_bound_in_all_its_pieces(
         assert isinstance((await peer.ask())[-1], Completed)
     else:
         assert "was cut off there" in str(await peer.fails())
+
+
+@pytest.mark.parametrize("wire_api", FORMATS)
+@pytest.mark.parametrize(
+    ("named", "told"),
+    [
+        ({"x_request_id": "a", "request_id": "b"}, "a"),
+        ({"request_id": "b"}, "b"),
+        ({"x_request_id": "x" * 5_000, "request_id": "b"}, "b"),
+        ({"x_request_id": "", "request_id": f"b-{API_KEY}"}, "b-[redacted]"),
+        ({"other_id": "c"}, ""),
+    ],
+)
+async def test_request_is_named_by_the_first_header_that_names_it(
+    wire_api: str, named: dict[str, str], told: str
+) -> None:
+    peer = Provider(wire_api)
+    peer.answers = [answer(200, WHOLE[wire_api], **named)]
+    completed = (await peer.ask())[-1]
+    assert isinstance(completed, Completed)
+    assert completed.served is not None
+    assert completed.served.request_id == told
+
+
+async def test_each_provider_of_a_worker_has_one_client_and_all_of_them_are_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[str] = []
+
+    async def aclose(client: ModelClient) -> None:
+        closed.append(client.provider.id)
+
+    monkeypatch.setattr(ModelClient, "aclose", aclose)
+    known = {name: provider("http://x/v1", name, request_max_retries=at) for at, name in enumerate("abc")}
+    clients = ModelClients(known)
+    for name in ("a", "b", "a", "c", "b"):
+        clients.stream(name, prompt(), HttpBudget(0))
+    assert [clients.retries(name)[0] for name in ("a", "b", "c")] == [0, 1, 2]
+    assert clients.retries("d") == (0, 0)
+    with pytest.raises(FatalModelError, match="no model provider 'd', only a, b, c"):
+        clients.stream("d", prompt(), HttpBudget(0))
+    assert all(clients._client(name) is clients._client(name) for name in known)
+    await clients.aclose()
+    assert sorted(closed) == ["a", "b", "c"]

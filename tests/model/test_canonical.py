@@ -71,13 +71,59 @@ def test_other_ids_of_items_and_calls_are_the_same_request() -> None:
     assert one.of(prompt(SAID, CALL, DONE, store=True), "turn") == two.of(prompt(SAID, *other), "turn")
 
 
-@pytest.mark.parametrize("change", [{"model": "m"}, {"instructions": "x"}, {"effort": None}, {"tools": []}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "m"},
+        {"instructions": "x"},
+        {"effort": None},
+        {"summary": "auto"},
+        {"supports_reasoning": False},
+        {"verbosity": "low"},
+        {"output_schema": {"type": "object"}},
+        {"tools": []},
+        {"tools": [*TOOLS, {"type": "web_search"}]},
+        {"tools": [TOOLS[0], {**TOOLS[1], "description": "x"}]},
+        {"tools": [TOOLS[1], TOOLS[1]]},
+    ],
+)
 def test_other_words_or_tools_are_another_request(change: dict[str, Any]) -> None:
     known = CanonicalRequests()
     one, two = known.of(prompt(SAID), "turn"), known.of(prompt(SAID, **change), "turn")
     assert one is not None
     assert two is not None
     assert one.sha256 != two.sha256
+    if "tools" in change:
+        assert json.loads(two.texts[two.tools]) != json.loads(one.texts[one.tools])
+    # Back again, it is the one that it was, and as somebody sees it who knew none of them.
+    assert known.of(prompt(SAID), "turn") == one
+    assert CanonicalRequests().of(prompt(SAID, **change), "turn") == two
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_order_of_tools_is_none_of_a_request_and_that_of_its_words_is(order: list[int]) -> None:
+    tools = [TOOLS[at] for at in order]
+    assert CanonicalRequests().of(prompt(SAID, CALL, tools=tools), "turn") == CanonicalRequests().of(
+        prompt(SAID, CALL), "turn"
+    )
+    one, two = (
+        CanonicalRequests().of(prompt(SAID, CALL), "turn"),
+        CanonicalRequests().of(prompt(CALL, SAID), "turn"),
+    )
+    assert one is not None
+    assert two is not None
+    assert one.sha256 != two.sha256
+
+
+def test_requests_of_sessions_and_their_compactions_that_take_turns_have_their_own_digests() -> None:
+    known = CanonicalRequests()
+    for length in (1, 2, 3, 4):
+        for session, purpose in (("s1", "turn"), ("s2", "turn"), ("s1", "compact")):
+            items = {"s1turn": (SAID, CALL, DONE, SAID), "s2turn": (SAID, SAID, CALL, DONE)}.get(
+                f"{session}{purpose}", (CALL, DONE, SAID, CALL)
+            )
+            asked = prompt(*items[:length], session_id=session)
+            assert known.of(asked, purpose) == CanonicalRequests().of(asked, purpose)
 
 
 def test_conversation_that_grew_or_went_back_has_the_digest_of_who_reads_it_whole() -> None:

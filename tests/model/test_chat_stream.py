@@ -216,6 +216,20 @@ def test_a_function_that_stands_for_another_tool_is_called_as_that_tool(
     assert items(read(sent, tools=[CUSTOM, LOCAL_SHELL])) == [item | {"call_id": "a"}]
 
 
+@pytest.mark.parametrize("at", [0, 1, 2])
+def test_each_free_form_tool_of_several_is_called_as_that_tool(at: int) -> None:
+    names = ["apply_patch", "query", "shell"]
+    tools = [*({"type": "custom", "name": name} for name in names[:2]), {"type": "function", "name": "shell"}]
+    (item,) = items(read(stream(calling(part(0, "a", names[at], '{"input": "x"}')), CALLS), tools=tools))
+    assert item["type"] == ("function_call" if at == 2 else "custom_tool_call")
+    assert item["name"] == names[at]
+    # The hosted shell is one where it is offered alone.
+    (hosted,) = items(
+        read(stream(calling(part(0, "a", "local_shell", '{"command": []}')), CALLS), tools=tools)
+    )
+    assert hosted["type"] == "function_call"
+
+
 ENDS: list[tuple[str, list[bytes], Completed]] = [
     ("no usage", [line(STOP), DONE], UNPAID),
     ("usage beside the reason", [line(STOP | {"usage": USAGE}), DONE], Completed("chatcmpl-1", COST, None)),

@@ -131,6 +131,50 @@ def test_large_image_is_refused_with_the_remedy_where_nothing_scales(
         fitting_data_url(tmp_path / "x")
 
 
+@pytest.mark.parametrize("fits", [True, False])
+@pytest.mark.parametrize("about", ["width", "height", "both", "bytes"])
+def test_image_is_sent_as_it_is_up_to_each_of_its_bounds(
+    about: str, fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    edge, size = (
+        (images.SENT_EDGE, images.SENT_BYTES) if fits else (images.SENT_EDGE + 1, images.SENT_BYTES + 1)
+    )
+    content = {
+        "width": png(edge, 1),
+        "height": png(1, edge),
+        "both": png(edge, edge),
+        "bytes": png(1, 1, more=size - len(png(1, 1))),
+    }[about]
+    if fits:
+        assert fitting_data_url(content) == encoded(content)
+    else:
+        with pytest.raises(ValueError, match="install Pillow"):
+            fitting_data_url(content)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_file_is_read_up_to_its_bound(more: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "MAX_IMAGE_BYTES", len(png(1, 1)))
+    (tmp_path / "x").write_bytes(png(1, 1, more=more))
+    for read in (data_url, fitting_data_url):
+        if more:
+            with pytest.raises(ValueError, match="which is the most that can be sent"):
+                read(tmp_path / "x")
+        else:
+            assert read(tmp_path / "x") == encoded(png(1, 1))
+
+
+@pytest.mark.parametrize(("width", "height"), [(8192, 8192), (8192, 8193), (1, 64 << 20), (2, 64 << 20)])
+def test_image_is_scaled_up_to_its_bound_of_pixels(
+    width: int, height: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    told = "install Pillow" if width * height <= images.MOST_PIXELS else "can be scaled"
+    with pytest.raises(ValueError, match=told):
+        fitting_data_url(png(width, height))
+
+
 def test_small_file_with_billions_of_pixels_is_not_unpacked(tmp_path: Path) -> None:
     (tmp_path / "x").write_bytes(png(60_000, 60_000))
     with pytest.raises(ValueError, match="can be scaled"):

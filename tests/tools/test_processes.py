@@ -345,3 +345,120 @@ async def test_last_look_tells_whether_its_process_was_killed_because_nobody_had
     assert done.over is not None
     assert (done.over.number, done.over.end.call_id, done.over.end.exit_code) == (4, "c1", 137)
     assert done.over.end.stderr == (worker_processes.UNSEEN if unseen else "bye")
+
+
+class Typed(Lasting):
+    """The same, with a terminal."""
+
+    takes = True
+
+    def __init__(self, said: bytes = b"") -> None:
+        self.typed: list[bytes] = []
+        self.said = said
+
+    def write(self, data: bytes) -> bool:
+        self.typed.append(data)
+        return self.takes
+
+    def take(self) -> bytes:
+        said, self.said = self.said, b""
+        return said
+
+
+async def looks(kept: worker_processes.LiveProcesses, claim: str, number: int, chars: str) -> CallFinished:
+    call = Call(CallId("c9"), "write_stdin", {}, work=StdinWork(number, CallId("c1"), chars, 250, 100))
+    return await WriteStdinTool(kept).run(call, CallSite(claim, State(), lambda _: None))
+
+
+@pytest.mark.parametrize("chars", ["", "a", "é\n", "\x03", "\ud800"])
+async def test_words_go_to_the_process_of_that_number_of_that_session_alone(chars: str) -> None:
+    kept = worker_processes.LiveProcesses()
+    made = {(claim, number): Typed(f"{claim}{number}".encode()) for claim in "cd" for number in (1, 2)}
+    for (claim, number), process in made.items():
+        kept.add(claim, number, cast(Any, process))
+    done = await looks(kept, "d", 2, chars)
+    assert str(done.output).endswith("running with session ID 2\nOutput:\nd2")
+    assert done.over is None
+    typed = [chars.encode("utf-8", "replace")] if chars else []
+    assert {key: process.typed for key, process in made.items()} == {
+        key: (typed if key == ("d", 2) else []) for key in made
+    }
+    # What was read is not read again, and of a number that nobody has nothing is.
+    assert str((await looks(kept, "d", 2, "")).output).endswith("Output:\n")
+    for claim, number in (("d", 3), ("e", 2)):
+        assert str((await looks(kept, claim, number, chars)).output) == f"no process {number} runs"
+
+
+@pytest.mark.parametrize("takes", [True, False])
+async def test_model_is_told_that_its_words_were_not_typed(takes: bool) -> None:
+    kept, process = worker_processes.LiveProcesses(), Typed(b"said")
+    process.takes = takes
+    kept.add("c", 1, cast(Any, process))
+    assert str((await looks(kept, "c", 1, "x")).output).startswith("not typed: ") is not takes
+    assert not str((await looks(kept, "c", 1, "")).output).startswith("not typed: ")
+
+
+async def test_process_that_has_ended_is_read_once_and_leaves_room_for_another() -> None:
+    kept, process = worker_processes.LiveProcesses(), Typed(b"bye")
+    process.finished = Finished(exit_code=4)
+    kept.add("c", 1, cast(Any, process))
+    last = await looks(kept, "c", 1, "")
+    assert str(last.output).endswith("Process exited with code 4\nOutput:\nbye")
+    assert str((await looks(kept, "c", 1, "")).output) == "no process 1 runs"
+    assert kept.get("c", 1) is None
+
+
+@pytest.mark.parametrize("unseen", [True, False])
+@pytest.mark.parametrize("error", ["it broke", None])
+@pytest.mark.parametrize("said", [b"last words", b""])
+async def test_end_that_nobody_saw_says_why_it_ended_and_what_was_said_last(
+    unseen: bool, error: str | None, said: bytes
+) -> None:
+    class Ended(Typed):
+        async def ended(self) -> Finished:
+            return Finished(exit_code=9, error=error)
+
+    kept, process = worker_processes.LiveProcesses(), Ended(said)
+    process.unseen = unseen
+    kept.add("c", 3, cast(Any, process))
+    recorded = Process(3, CallId("c1"), SubmissionId("u1"), "cmd", "/", 1, "")
+    over = await worker_processes.follow(kept, recorded, "c")
+    notes = [worker_processes.UNSEEN if unseen else "", error or "", said.decode()]
+    assert over.unread == "\n".join(filter(None, notes))
+    assert (over.number, over.end.call_id, over.end.exit_code, over.end.process_id) == (3, "c1", 9, "3")
+    assert kept.get("c", 3) is None
+    # A worker that does not keep it says so.
+    unknown = await worker_processes.follow(kept, recorded, "c")
+    assert (unknown.end.exit_code, unknown.unread) == (-1, "")
+    assert "this worker does not keep the process" in unknown.end.formatted_output
+
+
+class Endless:
+    """A supervisor whose command ends when it is killed."""
+
+    async def run(self, command: Any, output: Any, grip: Any) -> Finished:
+        killed = asyncio.Event()
+        grip.bind(killed.set, None)
+        await killed.wait()
+        return Finished(exit_code=137, killed=True)
+
+
+async def test_half_an_hour_begins_anew_with_the_end_of_each_look() -> None:
+    shown = cast(Any, type("Shown", (), {"add": lambda *_: None, "close": lambda _: None})())
+    command = cast(Any, type("Asked", (), {"tty": False, "call_id": "c1"})())
+    process = worker_processes.LiveProcess(cast(Any, Endless()), command, shown)
+    await process.wait(0)
+    for waited_s, over in ((worker_processes.UNSEEN_S - 60, False), (120.0, True)):
+        process._looked_at -= waited_s
+        looking = asyncio.create_task(process.wait(3600))
+        await asyncio.sleep(0)
+        process._forgotten()
+        assert not process.unseen, "a call waits for it"
+        looking.cancel()
+        await asyncio.wait({looking})
+        process._forgotten()
+        assert not process.unseen, "the look has just ended"
+        process._looked_at -= worker_processes.UNSEEN_S if over else worker_processes.UNSEEN_S - 60
+        process._forgotten()
+        assert process.unseen is over
+    assert (await process.ended()).exit_code == 137

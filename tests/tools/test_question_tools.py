@@ -124,3 +124,58 @@ def test_questions_with_options_are_offered_to_all_but_helpers() -> None:
     assert "ask_user_question" in {spec["name"] for spec in TOOLBOX.specs(STATE) if "name" in spec}
     assert "ask_user_question" not in {spec["name"] for spec in TOOLBOX.specs(HELPER) if "name" in spec}
     assert {"ask_user_question", "request_user_input"} <= TOOLBOX.parallel_safe
+
+
+FULL = {"question": "é" * 2_000, "header": "é" * 12}
+"""As many letters as each text may have."""
+WIDE = [{"label": f"{n}" + "é" * 99, "description": "é" * 500} for n in range(4)]
+
+
+@pytest.mark.parametrize("options", [2, 4])
+@pytest.mark.parametrize("several", [True, False])
+async def test_questions_are_taken_up_to_their_bounds_in_letters(options: int, several: bool) -> None:
+    asked = [
+        question(**{**FULL, "header": f"{n}" + "é" * 11}, options=WIDE[:options], multiSelect=several)
+        for n in range(4)
+    ]
+    found = await assess("ask_user_question", {"questions": asked})
+    assert isinstance(found, QuestionWork)
+    assert [each["header"] for each in found.questions] == [each["header"] for each in asked]
+    assert [each["multiSelect"] for each in found.questions] == [several] * 4
+    assert all(each["options"] == WIDE[:options] for each in found.questions)
+
+
+@pytest.mark.parametrize("options", [None, 2, 3])
+async def test_requests_for_input_are_taken_up_to_their_bounds_and_secret_where_they_say_so(
+    options: int | None,
+) -> None:
+    given = {} if options is None else {"options": WIDE[:options]}
+    asked = [wish(**FULL, id=f"{n}" + "é" * 63, isSecret=n == 1, **given) for n in range(3)]
+    found = await assess("request_user_input", {"questions": asked})
+    assert isinstance(found, UserInputWork)
+    assert [each["id"] for each in found.questions] == [each["id"] for each in asked]
+    assert [bool(each.get("isSecret")) for each in found.questions] == [False, True, False]
+    assert [each.get("options") for each in found.questions] == [given.get("options")] * 3
+
+
+@pytest.mark.parametrize("at", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"question": "é" * 2_001}, "its text has"),
+        ({"header": "é" * 13}, "its header has 13"),
+        ({"id": "é" * 65}, "its id has"),
+        ({"options": WIDE}, "2 or 3 options, or none, not 4"),
+        ({"options": [*WIDE[:2], {"label": "x", "description": "é" * 501}]}, "a description 500"),
+        ({"options": [*WIDE[:2], {"label": "é" * 101, "description": ""}]}, "at most 100"),
+    ],
+)
+async def test_question_beyond_a_bound_is_named_by_its_place(
+    at: int, wrong: dict[str, Any], told: str
+) -> None:
+    asked = [wish(id=f"q{n}") for n in range(3)]
+    asked[at] = {**asked[at], **wrong}
+    refused = await assess("request_user_input", {"questions": asked})
+    assert isinstance(refused, Immediate)
+    assert f"question {at + 1}: " in str(refused.output)
+    assert told in str(refused.output)
