@@ -113,7 +113,7 @@ class Issuer:
 
     async def _fetch_keys(self) -> None:
         """Replaces the keys; those that are known count on while the issuer does not answer."""
-        from jwt import PyJWK, PyJWKError
+        from jwt import PyJWK, PyJWTError
 
         self._keys_at = self._now()
         try:
@@ -128,7 +128,7 @@ class Issuer:
             try:
                 if each.get("kty") != "oct" and each.get("use", "sig") == "sig":
                     keys[str(each.get("kid", ""))] = PyJWK(each)
-            except (PyJWKError, AttributeError, ValueError):
+            except (PyJWTError, AttributeError, LookupError, TypeError, ValueError):
                 # A kind of key that this version does not know signs nothing here.
                 continue
         self._keys = keys
