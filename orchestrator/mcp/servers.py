@@ -574,12 +574,12 @@ def _size(value: Any) -> int:
 
 def _output(blocks: Sequence[dict[str, Any]], structured: Any, shorten: Shorten) -> ToolOutput:
     if any(block.get("type") == "image" for block in blocks):
-        return tuple(_items(blocks, shorten))
+        return tuple(_items(blocks, structured, shorten))
     return shorten(orjson.dumps(blocks if structured is None else structured).decode())
 
 
-def _items(blocks: Sequence[dict[str, Any]], shorten: Shorten) -> Iterator[ContentItem]:
-    """The blocks as content items; the texts together have the room of one output."""
+def _items(blocks: Sequence[dict[str, Any]], structured: Any, shorten: Shorten) -> Iterator[ContentItem]:
+    """The images, and before them the structured result or else the texts, in the room of one output."""
     texts: list[str] = []
     images: list[InputImage] = []
     for block in blocks:
@@ -587,7 +587,9 @@ def _items(blocks: Sequence[dict[str, Any]], shorten: Shorten) -> Iterator[Conte
             images.append(InputImage(image_url=f"data:{block['mimeType']};base64,{block['data']}"))
         else:
             texts.append(block["text"] if block.get("type") == "text" else orjson.dumps(block).decode())
-    if texts:
+    if structured is not None:
+        yield InputText(text=shorten(orjson.dumps(structured).decode()))
+    elif texts:
         yield InputText(text=shorten("\n".join(texts)))
     yield from images
 

@@ -364,6 +364,20 @@ def test_model_reads_what_a_server_gives_beside_its_texts_also_where_it_is_empty
     assert output == read
 
 
+@pytest.mark.parametrize("structured", [{"a": 1}, {}, [], None])
+@pytest.mark.parametrize("words", [["a"], ["a", "b"], []])
+def test_model_reads_the_structured_result_beside_images_too(structured: Any, words: list[str]) -> None:
+    content = [*map(text, words), IMAGE]
+    answer = answered({"content": content, "structuredContent": structured}, lambda text: f"<{text}>")
+    *said, image = cast(Any, answer.output)
+    assert image.image_url == "data:image/png;base64,AAAA"
+    told = orjson.dumps(structured).decode() if structured is not None else "\n".join(words)
+    assert [item.text for item in said] == ([f"<{told}>"] if told else [])
+    # Clients are shown all of it.
+    result = cast(Any, answer.result)
+    assert (len(result.content), result.structured_content) == (len(content), structured)
+
+
 @pytest.mark.parametrize(("given", "told"), [(True, True), (False, None), (None, None)])
 def test_result_says_that_it_is_an_error(given: bool | None, told: bool | None) -> None:
     answer = answered({"content": [], "isError": given}, lambda text: text)

@@ -462,3 +462,14 @@ async def test_half_an_hour_begins_anew_with_the_end_of_each_look() -> None:
         process._forgotten()
         assert process.unseen is over
     assert (await process.ended()).exit_code == 137
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("letter", ["x", "é", "😀"])
+async def test_as_many_letters_are_typed_at_once_as_may_be(letter: str, more: int) -> None:
+    given = json.dumps({"session_id": 1, "chars": letter * (16_384 + more)})
+    item = {"type": "function_call", "call_id": "c1", "name": "write_stdin", "arguments": given}
+    site = CallSite("c", State(facts=SessionFacts(unified_exec=True)), lambda _: None)
+    tools = Toolbox((WriteStdinTool(worker_processes.LiveProcesses()),))
+    found = await tools.assess(Call(CallId("c1"), "write_stdin", item), site)
+    assert isinstance(found, Immediate if more else WriteStdin)
