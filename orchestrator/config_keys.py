@@ -6,12 +6,12 @@ from: `orchestrator.settings` fills the tables from file, environment and flags,
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NewType, Self
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, quote, quote_plus, unquote, urlsplit
 
 from annotated_types import Ge, Le
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
@@ -28,6 +28,29 @@ from pydantic_core import PydanticCustomError
 
 Secret = NewType("Secret", str)
 """A value that is never shown: not in errors, not in `repr`, not by `doctor`."""
+
+_SECRET_NAME = re.compile(
+    r"key|token|secret|passw|passphrase|credential|auth|cookie|signature|^sig$", re.IGNORECASE
+)
+_BEHIND_SCHEME = re.compile(r"[A-Za-z]+ (\S+)")
+"""A header's value that begins with the name of a scheme, such as `Bearer`."""
+
+
+def stated_secrets(urls: Iterable[str | None], *tables: Mapping[str, str]) -> Iterator[str]:
+    """The secrets that a person has written into addresses, and into tables of parameters or headers.
+
+    Passwords, and what has the name of a secret; as it stands there, and as others may repeat it.
+    """
+    for url in filter(None, urls):
+        parts = urlsplit(url)
+        yield from (parts.password or "", unquote(parts.password or ""))
+        tables += (dict(parse_qsl(parts.query)),)
+    for name, value in (pair for table in tables for pair in table.items()):
+        if _SECRET_NAME.search(name):
+            yield from (value, quote(value, safe=""), quote_plus(value))
+            if behind := _BEHIND_SCHEME.fullmatch(value):
+                yield behind[1]
+
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -34,9 +34,9 @@ Nobody is asked who they are: whoever reaches the port reads how much work there
 and what they cost, and nothing of any session. Put it on an address that only your monitoring reaches. Port 0
 takes a free port, which is printed; a port that is taken is a warning, and the process goes on without.
 
-Every label has few values: names of pools and models come from settings and sessions, and from the hundredth
-on they are `other`. A session's id, a person's name or a model's text is never one. Durations are measured
-within one worker: what was begun by a worker that is lost is counted, and its duration is not.
+Every label has few values: names of pools and models come from settings and sessions, and beyond the first
+hundred they are `other`. A session's id, a person's name or a model's text is never one. Durations are
+measured within one worker: what was begun by a worker that is lost is counted, and its duration is not.
 Without the setting nothing is counted.
 [ops/prometheus](../ops/prometheus) has a configuration and alerts, and
 [ops/grafana](../ops/grafana/dendro.json) a dashboard; [tracing](tracing.md) is the view of single sessions.

@@ -16,7 +16,7 @@ import aiohttp
 import httpx
 from yarl import URL
 
-from orchestrator.config_keys import ProviderSettings
+from orchestrator.config_keys import ProviderSettings, stated_secrets
 
 MAX_CONNECTIONS = 1024
 """Sockets open to one provider at once; a streaming session holds one."""
@@ -153,9 +153,11 @@ def require_proxy(provider: ProviderSettings) -> None:
 
 def place_of(provider: ProviderSettings) -> str:
     """The provider's place for error texts: its URL, and the proxy on the way."""
+    parts = urlsplit(provider.base_url)
+    place = parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
     if provider.proxy is None:
-        return provider.base_url
-    return f"{provider.base_url} through the proxy {urlsplit(provider.proxy).netloc.rpartition('@')[2]}"
+        return place
+    return f"{place} through the proxy {urlsplit(provider.proxy).netloc.rpartition('@')[2]}"
 
 
 def request_url(provider: ProviderSettings, path: str) -> str:
@@ -170,7 +172,8 @@ LEAST_SECRET = 4
 
 def redacted(provider: ProviderSettings, text: str) -> str:
     """`text` without any of the provider's secrets: servers like to quote the key that they refuse."""
-    given = (provider.api_key or "", *provider.secret_headers.values())
+    stated = stated_secrets((provider.base_url, provider.proxy), provider.query_params, provider.http_headers)
+    given = (provider.api_key or "", *provider.secret_headers.values(), *stated)
     # The longest first: another one may be a part of it.
     for secret in sorted(given, key=len, reverse=True):
         if len(secret) >= LEAST_SECRET:

@@ -554,6 +554,25 @@ async def test_short_value_of_a_variable_stays_in_what_is_told_of_a_fault(wires:
     assert told.endswith("it took 10 s for abc, [redacted] and x")
 
 
+@pytest.mark.parametrize(
+    ("stated", "secret"),
+    [
+        ({"url": "https://x/mcp?exaApiKey=sk-1&team=blue"}, "sk-1"),
+        ({"url": "https://u:sk-1@x/mcp"}, "sk-1"),
+        ({"url": "https://x/mcp", "http_headers": {"Authorization": "Bearer sk-1", "X": "blue"}}, "sk-1"),
+        ({"url": "https://x/mcp", "http_headers": {"X-Session-Token": "sk-1"}}, "sk-1"),
+        ({"url": "https://x/mcp", "proxy": "http://u:sk-1@y"}, "sk-1"),
+        ({"url": "https://x/mcp"}, ""),
+    ],
+)
+def test_fault_of_a_server_quotes_no_secret_of_its_address_and_headers(
+    stated: dict[str, Any], secret: str
+) -> None:
+    server = McpServerSettings(id="a", **stated)
+    told = servers_module._redacted(server, McpFault(f"blue: {secret or 'sk-2'} of https://x is refused"))
+    assert told == f"blue: {'[redacted]' if secret else 'sk-2'} of https://x is refused"
+
+
 def test_variables_that_look_secret_in_the_table_of_a_server_are_secrets_of_it(tmp_path: Path) -> None:
     (tmp_path / "home").mkdir(mode=0o700)
     (tmp_path / "home" / "dendro.toml").write_text(

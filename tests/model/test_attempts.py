@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.config_keys import MIB, ProviderSettings, Secret
 from orchestrator.core.settings import HELD_WAIT_S
+from orchestrator.model.connections import place_of
 from orchestrator.model.model_client import (
     BACKOFF_BASE_S,
     MAX_BACKOFF_S,
@@ -62,9 +63,8 @@ class Provider:
         self.headers: list[Mapping[str, str]] = []
         self.naps: list[float] = []
         self.between: Callable[[], None] = lambda: None
-        table: ProviderSettings = provider(
-            "http://x/v1", wire_api=wire_api, api_key=Secret(API_KEY), **options
-        )
+        given = {"wire_api": wire_api, "api_key": Secret(API_KEY), "base_url": "http://x/v1", **options}
+        table: ProviderSettings = provider(str(given.pop("base_url")), **given)
         self.client = ModelClient(table, ClientPorts(sleep=self._nap, jitter=lambda: 1.0))
         vars(self.client)["_connections"] = SimpleNamespace(post=self._post, release=lambda answer: None)
 
@@ -184,6 +184,49 @@ async def test_error_quotes_none_of_several_secrets_of_a_provider() -> None:
     said = f"{API_KEY}, {secrets['X-Site']} and {secrets['X-Team']} are refused"
     peer = Provider("responses", answer(401, {"error": {"message": said}}), secret_headers=secrets)
     assert "[redacted], [redacted] and [redacted] are refused" in str(await peer.fails())
+
+
+STATED: list[tuple[dict[str, Any], str]] = [
+    ({"query_params": {"key": "AIza-1"}}, "AIza-1"),
+    ({"query_params": {"code": "x", "api_key": "a b/ü"}}, "a%20b%2F%C3%BC"),
+    ({"query_params": {"api_key": "a b/ü"}}, "a+b%2F%C3%BC"),
+    ({"http_headers": {"Authorization": "Bearer sk-1"}}, "sk-1"),
+    ({"http_headers": {"Authorization": "Bearer sk-1"}}, "Bearer sk-1"),
+    ({"http_headers": {"X-Other": "x", "X-Api-Key": "sk-1"}}, "sk-1"),
+    ({"http_headers": {"Cookie": "id=sk-1"}}, "id=sk-1"),
+    ({"base_url": "http://u:p%40ss@x/v1"}, "p@ss"),
+    ({"base_url": "http://u:p%40ss@x/v1"}, "p%40ss"),
+    ({"proxy": "http://u:proxy-pass@y"}, "proxy-pass"),
+]
+
+
+@pytest.mark.parametrize("inside", [True, False])
+@pytest.mark.parametrize(("stated", "secret"), STATED, ids=range(len(STATED)))
+async def test_error_quotes_no_secret_that_the_table_states_elsewhere(
+    stated: dict[str, Any], secret: str, inside: bool
+) -> None:
+    said = {"error": {"message": f"/v1?x={secret}: version 2024-02 of gpt-5 is refused"}}
+    refused = (
+        answer(200, b"event: error\ndata: " + orjson.dumps(said) + b"\n\n") if inside else answer(401, said)
+    )
+    peer = Provider("responses", refused, **stated)
+    error = await peer.fails(0)
+    assert "/v1?x=[redacted]: version 2024-02 of gpt-5 is refused" in str(error)
+    assert secret not in str(error)
+
+
+async def test_provider_that_is_not_reached_is_named_without_the_user_of_its_address() -> None:
+    table = provider("http://ann:sk-pass@x:81/v1?y=1", proxy="http://bob:sk-proxy@z:82")
+    assert place_of(table) == "http://x:81/v1?y=1 through the proxy z:82"
+    plain = provider("https://x/v1")
+    assert place_of(plain) == "https://x/v1"
+
+
+async def test_plain_parameters_and_headers_stay_in_errors() -> None:
+    said = {"error": {"message": "api-version 2024-02 and team blue are not served"}}
+    table = {"query_params": {"api-version": "2024-02"}, "http_headers": {"X-Team": "blue"}}
+    error = await Provider("responses", answer(401, said), **table).fails(0)
+    assert "api-version 2024-02 and team blue are not served" in str(error)
 
 
 async def test_headers_of_the_table_replace_those_of_the_client_and_secret_ones_both() -> None:
