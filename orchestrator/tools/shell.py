@@ -170,6 +170,7 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
     rules = config.rules.of(Path(task.settings.cwd)).rules
     # Looked up once: it is a hundred looks at the file system.
     confinement = confinement_of(state, config, sandboxed=True)
+    reach = _reach(confinement, state, config)
     dangerous, unreadable = dangers(request.command)
     confinable = _can_confine(confinement, config)
     return Exec(
@@ -185,10 +186,17 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         confinable=confinable,
         timeout_ms=request.timeout_ms,
         env=request.env,
-        segments=_segments(request, rules, confinement, config),
+        segments=_segments(request, rules, reach, config),
         strict_rule=strict_rule(request.command, rules),
-        planted=planted(request.command, confinement, config),
+        planted=planted(request.command, reach, config),
     )
+
+
+def _reach(confinement: Confinement, state: State, config: ToolConfig) -> Confinement:
+    """The boundaries within which commands of the session can have written, also in a turn before."""
+    if confinement.mode != "read-only":
+        return confinement
+    return confinement_of(state, config, sandboxed=True, earlier=True)
 
 
 def _segments(
@@ -351,8 +359,8 @@ async def run_command(
 
 def planted_now(work: ExecWork, state: State, config: ToolConfig) -> tuple[str, ...]:
     """The programs of a command that `planted` gives at this moment."""
-    confinement = confinement_of(state, config, sandboxed=True)
-    return planted(tuple(map(whole, work.command)), confinement, config)
+    reach = _reach(confinement_of(state, config, sandboxed=True), state, config)
+    return planted(tuple(map(whole, work.command)), reach, config)
 
 
 def changed_since(work: ExecWork, state: State, config: ToolConfig) -> str:

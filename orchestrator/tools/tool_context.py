@@ -76,8 +76,13 @@ class CallSite:
 # The boundaries of one call: the task's sandbox policy with what was granted since.
 
 
-def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Confinement:
-    """The confinement of a call of the running task; full access if the call is to run unsandboxed."""
+def confinement_of(
+    state: State, config: ToolConfig, *, sandboxed: bool, earlier: bool = False
+) -> Confinement:
+    """The confinement of a call of the running task; full access if the call is to run unsandboxed.
+
+    `earlier`: the widest that an earlier turn may have had, where this one only reads.
+    """
     assert state.task is not None
     settings = state.task.settings
     place = place_of(state.facts)
@@ -88,6 +93,8 @@ def confinement_of(state: State, config: ToolConfig, *, sandboxed: bool) -> Conf
     if policy["mode"] == EXTERNAL_SANDBOX:
         # A session of before, or of another program: what confined it there is not here.
         policy = {"mode": "read-only"}
+    if earlier and policy["mode"] == "read-only":
+        policy = {"mode": "workspace-write"}
     if policy["mode"] == "workspace-write" and state.granted_roots:
         policy["writable_roots"] = [*(policy.get("writable_roots") or ()), *state.granted_roots]
     tmpdir = config.environ.get("TMPDIR")

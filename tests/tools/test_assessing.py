@@ -124,8 +124,9 @@ async def test_destructive_command_of_which_two_readers_were_lost_is_not_taken_f
         (["no-such-program"], []),
     ],
 )
+@pytest.mark.parametrize("mode", ["workspace-write", "read-only"])
 async def test_program_that_a_session_may_have_written_is_named_where_it_would_leave_the_sandbox(
-    tmp_path: Path, command: list[str], planted: list[str]
+    tmp_path: Path, command: list[str], planted: list[str], mode: str
 ) -> None:
     """With an environment activated in the project `git` is whatever an agent put into it."""
     bin = tmp_path / ".venv/bin"
@@ -134,7 +135,8 @@ async def test_program_that_a_session_may_have_written_is_named_where_it_would_l
     (bin / "git").chmod(0o755)
     config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": f"{bin}:/usr/bin:/bin"})
     toolbox = Toolbox(built_in(config, cast(Any, None)))
-    policy = {"mode": "workspace-write", "exclude_slash_tmp": True}
+    # A turn that only reads comes behind ones that have written.
+    policy = {"mode": mode, **({"exclude_slash_tmp": True} if mode == "workspace-write" else {})}
     given = TurnSettings(str(tmp_path), "on-request", policy, "gpt-5")
     there = CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
     found = await toolbox.assess(
@@ -161,6 +163,24 @@ def put(places: Collection[Path]) -> None:
     for place in places:
         place.write_text("#!/bin/sh\n")
         place.chmod(0o755)
+
+
+@pytest.mark.parametrize("mode", ["workspace-write", "read-only"])
+async def test_program_that_came_up_since_does_not_leave_the_sandbox_of_a_turn_that_only_reads_either(
+    tmp_path: Path, mode: str
+) -> None:
+    bin = tmp_path / ".venv/bin"
+    bin.mkdir(parents=True)
+    config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": f"{bin}:/usr/bin:/bin"})
+    toolbox = Toolbox(built_in(config, cast(Any, Untried())))
+    given = TurnSettings(str(tmp_path), "on-request", {"mode": mode}, "gpt-5")
+    there = CallSite("c", State(task=Task(SubmissionId("u1"), "user", given)), lambda _: None)
+    call = asked("shell", {"command": ["git", "fetch"], "with_escalated_permissions": True})
+    request = await toolbox.assess(call, there)
+    assert isinstance(request, Exec)
+    put([bin / "git"])
+    finished = await toolbox.run(replace(call, work=request.work(sandboxed=False)), there)
+    assert f"outside of the sandbox, {bin}/git came up" in str(finished.output)
 
 
 @pytest.mark.parametrize("name", ["shell", "exec_command"])

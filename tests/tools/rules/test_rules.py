@@ -324,16 +324,21 @@ async def test_variables_that_change_what_runs_allow_nothing(home: Path, repo: P
     assert str(refused.output).startswith("env: LD_PRELOAD is not taken: it makes the loader or a shell run")
 
 
-async def test_program_that_an_agent_may_have_written_stays_in_the_sandbox(home: Path, repo: Path) -> None:
+@pytest.mark.parametrize("mode", ["workspace-write", "read-only"])
+async def test_program_that_an_agent_may_have_written_stays_in_the_sandbox(
+    home: Path, repo: Path, mode: str
+) -> None:
+    """Also in a turn that only reads: one before it may have written."""
     config = write(home, MAKE + "\nprefix_rule(pattern=['./make'])")
     planted = repo / "bin"
     planted.mkdir()
     (planted / "make").write_text("#!/bin/sh\n")
     (planted / "make").chmod(0o755)
     for path, effect in ((f"{planted}:/usr/bin", "confined"), ("bin:/usr/bin", "confined"), ("/bin", "free")):
-        found = await exec_of(replace(config, environ={"PATH": path}), state(repo), "make", "x")
+        at = state(repo, mode=mode)
+        found = await exec_of(replace(config, environ={"PATH": path}), at, "make", "x")
         assert found.segments == (Segment(("make", "x"), effect),)  # type: ignore[arg-type]
-    (relative,) = (await exec_of(config, state(repo), "./make")).segments
+    (relative,) = (await exec_of(config, state(repo, mode=mode), "./make")).segments
     assert relative.allowed == "confined"
 
 
