@@ -1079,13 +1079,18 @@ class _Call:
     ask: server_records.Ask
     limit_s: float
     limit: asyncio.Timeout | None = None
+    thinking: int = 0
+    """Questions that nobody has answered yet: a server may ask several at once."""
 
     async def asks(self, question: server_records.Question) -> mcp.ElicitationAction:
+        self.thinking += 1
         self._ends(None)
         try:
             return await self.ask(question)
         finally:
-            self._ends(asyncio.get_running_loop().time() + self.limit_s)
+            self.thinking -= 1
+            if not self.thinking:
+                self._ends(asyncio.get_running_loop().time() + self.limit_s)
 
     def _ends(self, at: float | None) -> None:
         if self.limit is not None:

@@ -33,7 +33,7 @@ from orchestrator.mcp.server_records import (
     ToolFault,
 )
 from orchestrator.mcp.servers import Bounded, Lines, Servers, ServersConfig, _headers, answered, cleaned
-from orchestrator.protocol.mcp import Tool
+from orchestrator.protocol.mcp import ElicitationAction, Tool
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.tools.mcp_tools import McpToolbox
 from tests.mcp.serving import Heard
@@ -690,3 +690,40 @@ def test_of_two_tools_of_one_name_the_first_counts_and_believed_words_are_those_
         # A text in the place of a yes is none.
         assert [each.read_only for each in found] == [believed, False, False]
         assert len(why) == 1
+
+
+# ── questions ─────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2], [2, 1, 0], [1, 2, 0]])
+@pytest.mark.parametrize("gone", [None, 0, 2])
+async def test_time_limit_of_a_call_stands_until_the_last_of_its_questions_is_answered(
+    order: list[int], gone: int | None
+) -> None:
+    """One that the server takes back is over as well."""
+    answers = [asyncio.get_running_loop().create_future() for _ in order]
+
+    async def ask(question: server_records.Question) -> ElicitationAction:
+        decision: ElicitationAction = await answers[int(question.request_id)]
+        return decision
+
+    loop = asyncio.get_running_loop()
+    running = servers_module._Call(ask, 60.0)
+    async with asyncio.timeout(60.0) as running.limit:
+        asked = [
+            asyncio.create_task(running.asks(server_records.Question("a", at, "?", True)))
+            for at in range(len(order))
+        ]
+        await asyncio.sleep(0)
+        for left, at in enumerate(reversed(range(len(order)))):
+            assert running.limit.when() is None
+            number = order[left]
+            if number == gone:
+                asked[number].cancel()
+            else:
+                answers[number].set_result(ElicitationAction.ACCEPT)
+            await asyncio.wait({asked[number]})
+            assert (running.limit.when() is None) is (at > 0)
+        ends = running.limit.when()
+        assert ends is not None
+        assert loop.time() < ends <= loop.time() + 60
