@@ -464,6 +464,28 @@ async def test_claim_is_told_with_its_worker_pool_and_end_and_each_under_its_epo
         assert span.start_time <= span.end_time
 
 
+@pytest.mark.parametrize("sampler", ["traceidratio", "parentbased_traceidratio"])
+def test_each_trace_is_kept_whole_or_not_at_all_by_whichever_worker(
+    sampler: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER", sampler)
+    monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", "0.5")
+    trees = [f"tree-{n}" for n in range(40)]
+    kept: list[set[str]] = []
+    # One worker tells of the task alone, another of its turn, a third of both in the other order.
+    for spans in ([None], [7], [7, None]):
+        exporter, of = InMemorySpanExporter(), {trace_id(tree): tree for tree in trees}
+        tracing = Tracing(SimpleSpanProcessor(exporter), None, time.monotonic)  # type: ignore[arg-type]
+        for tree in trees:
+            for at, parent in enumerate(spans):
+                tracing._tell(tree, EndedSpan("turn", 100 + at, parent, 0, 1, {}))
+        told = Counter(of[span.context.trace_id] for span in exporter.get_finished_spans())
+        assert set(told.values()) == {len(spans)}
+        kept.append(set(told))
+    assert kept[0] == kept[1] == kept[2]
+    assert 5 < len(kept[0]) < 35
+
+
 def test_ids_tell_all_sessions_and_keys_apart() -> None:
     ids = {
         span_id(s, *k)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import inspect
 import time
 from dataclasses import replace
 from typing import Any
@@ -478,3 +479,25 @@ def test_first_request_of_each_claim_is_measured_from_that_claim() -> None:
     found = figures(metrics.page())
     assert found["dendro_claim_to_request_seconds_count",] == 2
     assert found["dendro_claim_to_request_seconds_sum",] == 2.0 + 3.0
+
+
+def test_each_of_several_observers_hears_every_moment_in_their_order() -> None:
+    heard: list[tuple[int, str, object]] = []
+
+    class Hearing:
+        def __init__(self, number: int) -> None:
+            self.number = number
+
+        def __getattr__(self, moment: str) -> Any:
+            return lambda *given, **named: heard.append((self.number, moment, (given, named)))
+
+    all_of_them: Any = Observers(*(Hearing(number) for number in range(3)))  # type: ignore[arg-type]
+    moments = [name for name in vars(Observer) if not name.startswith("_")]
+    assert len(moments) >= 8
+    for moment in moments:
+        names = list(inspect.signature(getattr(Observer, moment)).parameters.values())[1:]
+        given = [name.name for name in names if name.kind is not name.KEYWORD_ONLY]
+        named = {name.name: True for name in names if name.kind is name.KEYWORD_ONLY}
+        getattr(all_of_them, moment)(*given, **named)
+        assert heard == [(number, moment, (tuple(given), named)) for number in range(3)]
+        heard.clear()
