@@ -25,6 +25,7 @@ from orchestrator.core.state import State
 from orchestrator.private_files import make_folder, open_file
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.protocol.wire import JsonObject, written
+from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
 from orchestrator.tools.commands.safety import system_program, without_runners
@@ -260,18 +261,29 @@ class CommandRules:
         self._trust_projects = trust_projects
         self._projects: OrderedDict[Path, _Folder] = OrderedDict()
 
-    def of(self, cwd: Path) -> RuleSet:
-        """The rules for a session that works in a folder, as the files are now."""
+    def of(self, cwd: Path, within: Path | None = None) -> RuleSet:
+        """The rules for a session that works in a folder, as the files are now.
+
+        A repository above `within`, a path free of links, is none of the session's.
+        """
         found = self._own.read() if self._own is not None else RuleSet()
-        return found + self._of_project(cwd) if self._trust_projects else found
+        return found + self._of_project(cwd, within) if self._trust_projects else found
+
+    def of_session(self, state: State) -> RuleSet:
+        """The rules for a session as it works now; the files of a portable folder are read where it lies."""
+        cwd, portable = Path(state.in_force.cwd), state.facts.portable
+        if portable is None:
+            return self.of(cwd)
+        place = Place.of(Path(portable.root), state.facts.tree_id, state.facts.session_id, portable.name)
+        return self.of(place.on_machine(cwd), place.here)
 
     def add(self, prefix: Sequence[str], *, confined: bool) -> None:
         """Adds a rule to the owner's `default.rules`; raises `OSError`, or `RuleError` if it does not fit."""
         if self._home is not None:
             add_rule(self._home / IN_HOME, prefix, confined=confined)
 
-    def _of_project(self, cwd: Path) -> RuleSet:
-        top = _top(cwd)
+    def _of_project(self, cwd: Path, within: Path | None) -> RuleSet:
+        top = _top(cwd, within)
         if top is None:
             return RuleSet()
         folder = self._projects.pop(top, None) or _Folder(top / IN_PROJECT, top, may_allow=False)
@@ -345,10 +357,10 @@ def _files(folder: Path) -> Iterator[tuple[str, *tuple[int, ...]]]:
                 yield entry.name, *(each for about in seen for each in (about.st_mtime_ns, about.st_size))
 
 
-def _top(cwd: Path) -> Path | None:
-    """The top of the repository that a folder lies in; None outside of one."""
+def _top(cwd: Path, within: Path | None) -> Path | None:
+    """The top of the repository that a folder lies in, `within` another one; None outside of one."""
     folder = Path(os.path.realpath(cwd))
-    chain: Sequence[Path] = [folder, *folder.parents]
+    chain = (each for each in (folder, *folder.parents) if within is None or each.is_relative_to(within))
     return next((each for each in chain if (each / ".git").exists()), None)
 
 
@@ -406,7 +418,7 @@ class RuleWarnings:
 
     def show(self, state: State, show: Callable[[JsonObject], None]) -> None:
         """Warns of files that are left out, if the session has not heard of them."""
-        problems, session = self._rules.of(Path(state.in_force.cwd)).problems, state.facts.session_id
+        problems, session = self._rules.of_session(state).problems, state.facts.session_id
         if self._told.get(session, ()) == problems:
             return
         for problem in problems[:MOST_SHOWN]:

@@ -167,7 +167,7 @@ def _assessed(request: ShellRequest, state: State, config: ToolConfig) -> Exec |
         case PatchRefusal(message):
             return Immediate(message)
     cwd = str(Path(task.settings.cwd, request.workdir or "."))
-    rules = config.rules.of(Path(task.settings.cwd)).rules
+    rules = config.rules.of_session(state).rules
     # Looked up once: it is a hundred looks at the file system.
     confinement = confinement_of(state, config, sandboxed=True)
     reach = _reach(confinement, state, config)

@@ -367,7 +367,7 @@ class About:
         return AboutWorker(told, {sha: text for sha, text in texts.items() if sha})
 
     def _of_rules(self, state: State) -> tuple[str, str]:
-        found = self._rules.of(Path(state.in_force.cwd))
+        found = self._rules.of_session(state)
         if found is not self._read[0]:
             text = found.text()
             self._read = found, text, sha256_of(text)

@@ -18,9 +18,10 @@ from hypothesis import strategies as st
 from orchestrator.core.calls import Call, Exec
 from orchestrator.core.calls.approval_policy import Ask, Refuse, Run, Segment, Verdict
 from orchestrator.core.commands import Assessment, Immediate
-from orchestrator.core.settings import SessionFacts, TurnSettings
+from orchestrator.core.settings import PortableFolder, SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.probe import SandboxSupport
 from orchestrator.tools.exec_policy import (
     MOST_BYTES,
@@ -652,3 +653,32 @@ async def test_project_makes_stricter_what_its_owner_allows_in_each_command_of_a
     assert isinstance(found, Ask if decision == "prompt" else Refuse)
     never = await verdict(config, state(repo, "never"), "bash", "-lc", " && ".join(words))
     assert isinstance(never, Refuse)
+
+
+@pytest.mark.parametrize("cwd", ["", "src", "src/deep"])
+@pytest.mark.parametrize("repository", [True, False])
+async def test_rules_of_a_portable_folder_are_those_of_its_copy_and_of_no_repository_above_it(
+    home: Path, tmp_path: Path, cwd: str, repository: bool
+) -> None:
+    place = Place.of(tmp_path / "root", "s1", "s1", "work")
+    (place.here / "src/deep").mkdir(parents=True)
+    place.temporary.mkdir()
+    if repository:
+        (place.here / ".git").mkdir()
+    for folder, word in ((place.here, "make"), (tmp_path, "cargo")):
+        (folder / ".dendro/rules").mkdir(parents=True)
+        rules = f"prefix_rule(pattern=['{word}'], decision='forbidden', justification='{word}: not here')"
+        (folder / ".dendro/rules/x.rules").write_text(rules)
+        (folder / ".dendro/rules/y.rules").write_text("nonsense")
+    # The machine's own folder is somebody's repository, and the copy lies in it.
+    (tmp_path / ".git").mkdir()
+    config = replace(CONFIG, rules=CommandRules(home, trust_projects=True))
+    names: Any = {"session_id": "s1", "tree_id": "s1"}
+    facts = SessionFacts(**names, portable=PortableFolder(str(tmp_path / "root"), "work"))
+    at = replace(state(place.seen / cwd), facts=facts)
+    found = await verdict(config, at, "make")
+    assert (isinstance(found, Refuse) and "make: not here" in found.text) is repository
+    assert not isinstance(await verdict(config, at, "cargo"), Refuse)
+    heard: list[Any] = []
+    RuleWarnings(config.rules).show(at, heard.append)
+    assert [event["message"].count(str(place.here)) for event in heard] == ([1] if repository else [])
