@@ -58,7 +58,7 @@ class Wire:
         self.idle = True
         self.closed = False
         self.server_version = ""
-        self.tools = (tool(settings.id, "old"),)
+        self.tools: tuple[ServerTool, ...] = (tool(settings.id, "old"),)
         self.fails: Exception | None = None
         Wire.made.append(self)
 
@@ -700,7 +700,7 @@ def test_of_two_tools_of_one_name_the_first_counts_and_believed_words_are_those_
 async def test_time_limit_of_a_call_stands_until_the_last_of_its_questions_is_answered(
     order: list[int], gone: int | None
 ) -> None:
-    """One that the server takes back is over as well."""
+    """A question that the server takes back is over as well."""
     answers = [asyncio.get_running_loop().create_future() for _ in order]
 
     async def ask(question: server_records.Question) -> ElicitationAction:

@@ -417,12 +417,12 @@ def test_calls_that_run_at_once_have_their_own_times_by_their_kinds(end: str) ->
         work.committed(between(at_work(), during, CallMoved(CallId(id), phase)))
     now[0] = 10.0
     ids = tuple(map(CallId, works))
-    ends: tuple[f.Fact, ...] = {
+    every: dict[str, tuple[f.Fact, ...]] = {
         "each": tuple(CallMoved(id, Phase.DONE) for id in ids),
         "together": (f.CallsClosed(ids),),
         "with the task": (f.CallsClosed(ids), TaskEnded("interrupted")),
-    }[end]
-    work.committed(between(during, STATE, *ends))
+    }
+    work.committed(between(during, STATE, *every[end]))
     found = figures(metrics.page())
     kinds = {"mcp": 9.0, "await": 8.0}
     assert {
@@ -491,7 +491,7 @@ def test_each_of_several_observers_hears_every_moment_in_their_order() -> None:
         def __getattr__(self, moment: str) -> Any:
             return lambda *given, **named: heard.append((self.number, moment, (given, named)))
 
-    all_of_them: Any = Observers(*(Hearing(number) for number in range(3)))  # type: ignore[arg-type]
+    all_of_them: Any = Observers(*(Hearing(number) for number in range(3)))
     moments = [name for name in vars(Observer) if not name.startswith("_")]
     assert len(moments) >= 8
     for moment in moments:
