@@ -27,6 +27,7 @@ class NotPrivate(PermissionError):
 
     def __init__(self, path: Path, why: str) -> None:
         super().__init__(errno.EACCES, f"{path} {why}")
+        self.why = why
 
 
 def make_folder(folder: Path) -> None:
@@ -132,7 +133,9 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     try:
         opened = new_file(draft)
     except OSError as error:
-        raise type(error)(error.errno, error.strerror, str(path)) from error
+        if isinstance(error, NotPrivate):
+            draft.unlink(missing_ok=True)
+        raise _about(path, error) from error
     try:
         with os.fdopen(opened, "wb") as file:
             yield file
@@ -144,6 +147,13 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
         draft.unlink(missing_ok=True)
     if sync:
         _sync_folder(path.parent)
+
+
+def _about(path: Path, error: OSError) -> OSError:
+    """An error of a draft as one of the file that was asked for."""
+    if isinstance(error, NotPrivate):
+        return NotPrivate(path, error.why)
+    return type(error)(error.errno, error.strerror, str(path))
 
 
 def write_file(path: Path, content: bytes, *, sync: bool = True) -> None:
@@ -158,7 +168,10 @@ def write_new_file(path: Path, content: bytes) -> bool:
     Of several who try at the same time, one succeeds. It survives a power failure.
     """
     draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}.part")
-    write_file(draft, content)
+    try:
+        write_file(draft, content)
+    except OSError as error:
+        raise _about(path, error) from error
     try:
         # A link takes no name that another file has.
         path.hardlink_to(draft)

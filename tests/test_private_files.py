@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -27,6 +28,7 @@ from orchestrator.private_files import (
     own_folder,
     replacing,
     write_file,
+    write_new_file,
 )
 from orchestrator.settings import Settings, SettingsError, SettingsSources, load_settings
 from orchestrator.settings.private_home import COPIES, SHOWN, open_folders, require_private
@@ -145,6 +147,59 @@ def test_replaced_file_is_whole_or_as_it_was(tmp_path: Path) -> None:
         file.write(b"half")
         1 / 0  # noqa: B018
     assert [(path.name, path.read_bytes()) for path in tmp_path.iterdir()] == [("list", b"before")]
+
+
+@pytest.mark.parametrize("make", [write_file, write_new_file, "folder", "log"])
+def test_place_that_keeps_no_modes_is_refused_by_its_name_and_nothing_is_left_there(
+    make: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As on a disk of a camera: whatever is made there can be read by all."""
+    closed, opened = os.fstat, 0o077
+
+    def open_to_all(descriptor: int) -> os.stat_result:
+        found = closed(descriptor)
+        return os.stat_result((found.st_mode | opened, *found[1:]))
+
+    place = tmp_path / "place"
+    monkeypatch.setattr(os, "fstat", open_to_all)
+    with pytest.raises(
+        NotPrivate, match=r"place can be read by other users, and its file system keeps no modes"
+    ):
+        if make == "folder":
+            own_folder(place)
+        elif make == "log":
+            open_file(place, os.O_WRONLY)
+        else:
+            make(place, b"x")
+    if callable(make):
+        assert list(tmp_path.iterdir()) == []
+
+
+def test_new_file_takes_no_name_that_another_has_and_is_private_and_whole(tmp_path: Path) -> None:
+    place = tmp_path / "state"
+    with umask(0):
+        assert write_new_file(place, b"first")
+    assert (place.read_bytes(), mode(place)) == (b"first", 0o600)
+    assert not write_new_file(place, b"second")
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "nowhere")
+    assert not write_new_file(link, b"third")
+    assert place.read_bytes() == b"first"
+    assert {path.name for path in tmp_path.iterdir()} == {"state", "link"}, "no draft is left"
+
+
+@pytest.mark.parametrize("made", [(), ("a",), ("a", "a/b")])
+def test_folders_that_are_made_are_private_and_those_that_are_there_stay_as_they_are(
+    tmp_path: Path, made: tuple[str, ...]
+) -> None:
+    for name in made:
+        (tmp_path / name).mkdir()
+        (tmp_path / name).chmod(0o755)
+    make_folder(tmp_path / "a/b/c/d")
+    modes = {name: mode(tmp_path / name) for name in ("a", "a/b", "a/b/c", "a/b/c/d")}
+    assert modes == {name: 0o755 if name in made else 0o700 for name in modes}
+    assert [own_folder(tmp_path / "a"), own_folder(tmp_path / "a")] == ["a" in made, False]
+    assert mode(tmp_path / "a") == 0o700
 
 
 def test_closing_passes_over_links_and_changes_no_right_of_the_owner(tmp_path: Path) -> None:
