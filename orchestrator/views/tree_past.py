@@ -553,7 +553,8 @@ class Pasts:
         self._later = later
         self._pasts: dict[TreeId, TreePast] = {}
         self._asked: dict[TreeId, int] = {}
-        """How often each was asked for."""
+        """When each was asked for last: the number of that question."""
+        self._questions = 0
 
     def of(self, broker: Broker, tree: TreeId) -> TreePast:
         """A tree's past; the one that was asked for the longest time ago gives way to a new one."""
@@ -561,7 +562,8 @@ class Pasts:
         if len(self._pasts) >= MOST_PASTS:
             self._drop(next(iter(self._pasts)))
         self._pasts[tree] = past
-        asked = self._asked[tree] = self._asked.get(tree, 0) + 1
+        # Of all trees together: a tree that is let go and comes back has no number of before.
+        asked = self._asked[tree] = self._questions = self._questions + 1
         later = self._later or asyncio.get_running_loop().call_later
         later(IDLE_S, lambda: self._drop_if(tree, asked))
         return past

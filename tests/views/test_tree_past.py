@@ -22,7 +22,7 @@ from orchestrator.core.registry import RegistryView, fold_tree
 from orchestrator.rollouts.tree_log import tree_fact, tree_log
 from orchestrator.views import tree_past
 from orchestrator.views.tree import LIMITS_RAISED
-from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast, looked
+from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast, looked, place_then
 from tests.broker.actors import session_id, step, working
 from tests.stated import StatedRedis
 
@@ -363,6 +363,76 @@ async def test_past_that_nobody_asks_for_is_let_go_and_so_is_the_oldest_of_many(
     for _, call in calls:
         call()
     assert len(pasts) == 0
+
+
+@pytest.mark.parametrize("gone", ["by others", "by time"])
+@pytest.mark.parametrize("asked_before", [1, 2])
+async def test_past_that_comes_back_is_kept_for_its_time_whatever_was_planned_for_it_before(
+    gone: str, asked_before: int
+) -> None:
+    calls = list[Callable[[], None]]()
+    pasts = Pasts(lambda _, call: calls.append(call))
+    broker, tree = cast(Broker, SimpleNamespace(logs=Listed([]))), TreeId("first")
+    for _ in range(asked_before):
+        pasts.of(broker, tree)
+    old = list(calls)
+    if gone == "by others":
+        for number in range(MOST_PASTS):
+            pasts.of(broker, TreeId(f"t{number}"))
+    else:
+        old.pop()()
+    again = [pasts.of(broker, tree) for _ in range(asked_before)][-1]
+    for call in old:
+        call()
+    assert pasts.of(broker, tree) is again
+
+
+# ── what a tree had used, and agents that no log tells of ─────────────────────────────────────────
+
+
+@pytest.mark.parametrize("silent", [(), ("t",), ("s1",), ("s2",), ("t", "s1", "s2")])
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_tokens_of_a_tree_are_those_of_all_its_agents_or_are_not_known(
+    silent: tuple[str, ...], pruned: bool
+) -> None:
+    """Of an agent that was taken off the list, and of one whose log is in the archive, none are known."""
+    log = written([("record", 1, "running", 0, False), ("record", 2, "running", 0, False)])
+    if pruned:
+        log += [entry(3, {"event": "deleted", "agent_id": 2}, {})]
+    used = {"t": 100, "s1": 20, "s2": 3}
+    logs = Listed(log)
+    for name, tokens in used.items():
+        usage = dict.fromkeys(("input_tokens", "cached_input_tokens", "output_tokens"), 0)
+        total = {**usage, "reasoning_output_tokens": 0, "total_tokens": tokens}
+        info = {"total_token_usage": total, "last_token_usage": total, "model_context_window": None}
+        line = encode_entry(Entry(EVENT_MSG, {"type": "token_count", "info": info}), 5, {}).line
+        logs.own[SessionId(name)] = [] if name in silent else [StoredEntry(1, 1, line, b"", b"")]
+    past = past_of(logs)
+    await past.read_on()
+    found = await past.at(len(log))
+    there = ["t", "s1"] if pruned else ["t", "s1", "s2"]
+    assert [one.session for one in found.agents] == there
+    assert [None if one.seq is None else 1 for one in found.agents] == [
+        None if one in silent else 1 for one in there
+    ]
+    assert found.tokens == (None if pruned or silent else 123)
+
+
+@given(times=st.lists(st.integers(1, 20), max_size=12), at_ms=st.integers(0, 21))
+@settings(max_examples=40, deadline=None)
+def test_place_of_a_long_log_at_a_time_is_its_last_entry_that_is_not_later(
+    times: list[int], at_ms: int
+) -> None:
+    ordered = sorted(times)
+
+    class Found:
+        async def log(self, session: SessionId, through: int, after: int) -> AsyncIterator[StoredEntry]:
+            for seq in range(after + 1, through + 1):
+                yield stored(seq, ordered[seq - 1])
+
+    head = cast(Any, SimpleNamespace(session=SessionId("s"), seq=len(ordered)))
+    found = asyncio.run(place_then(cast(Any, Found()), head, at_ms))
+    assert found == sum(ms <= at_ms for ms in ordered)
 
 
 async def test_limits_before_a_change_of_an_earlier_version_are_not_known() -> None:
