@@ -70,7 +70,7 @@ async def _difference(
         past = await folder_past(found, target.head)
         before = past.base if between[0] is None else past.at(between[0])
         after = past.at(between[1])
-        if between[1] is None and past.unsaved is not None:
+        if past.unsaved is not None and past.lacks(between[1]):
             machine = past.unsaved.machine
             print_on_stderr(f"the newest changes are on machine {machine} only, and not in this")
         packs = packs_of((before, after))

@@ -60,6 +60,8 @@ class FolderPast:
     moments: tuple[Moment, ...]
     unsaved: Unsaved | None = None
     change: FolderChange | None = None
+    unsaved_from: int = 0
+    """The entry from which on there are changes that the store does not have, if there are any."""
 
     @property
     def base(self) -> Moment:
@@ -81,14 +83,19 @@ class FolderPast:
             )
         return found[-1]
 
+    def lacks(self, seq: int | None) -> bool:
+        """Whether the folder had changes at an entry, or has them now, that the store does not have."""
+        return self.unsaved is not None and (seq is None or seq >= self.unsaved_from)
+
     def settled(self, seq: int | None) -> Moment:
-        """The same, for what is to be made of it; raises `ViewError` while the newest changes are unsaved."""
-        if seq is None and self.unsaved is not None:
+        """The same, for what is to be made of it; raises `ViewError` where its newest changes are unsaved."""
+        found = self.at(seq)
+        if self.unsaved is not None and self.lacks(seq):
             raise ViewError(
                 f"the newest changes of this folder are on machine {self.unsaved.machine} only, because the "
                 "store did not take them: try again when it has them, or name an entry before them (--at)"
             )
-        return self.at(seq)
+        return found
 
 
 async def folder_past(source: LogSource, head: SessionHead) -> FolderPast:
@@ -128,6 +135,7 @@ class _Read:
     known: Workspace = NO_WORKSPACE
     moments: list[Moment] = field(default_factory=list)
     merges: list[MergedChild] = field(default_factory=list)
+    unsaved_from: int = 0
 
     async def on(self, source: LogSource, head: SessionHead) -> bool:
         """Reads what is new; False if the log is not the one that was read: it was put back."""
@@ -148,7 +156,10 @@ class _Read:
             return
         fact = f.decode(decode_entry(stored.payload).payload)
         assert fact.of == "workspace"
+        was_saved = self.known.unsaved is None
         self.known = known = evolve_workspace(self.known, fact)
+        if was_saved and known.unsaved is not None:
+            self.unsaved_from = stored.seq
         at_ms = line_ms(stored.payload)
         if isinstance(fact, f.WorkspaceMerged):
             merged = MergedChild(
@@ -164,7 +175,8 @@ class _Read:
         """The snapshots; None if the log has none."""
         if not self.moments:
             return None
-        return FolderPast(head, tuple(self.moments), self.known.unsaved, self.known.change)
+        known = self.known
+        return FolderPast(head, tuple(self.moments), known.unsaved, known.change, self.unsaved_from)
 
 
 def packs_of(moments: Iterable[Moment]) -> tuple[Pack, ...]:

@@ -106,7 +106,27 @@ async def test_nothing_is_made_of_a_folder_whose_newest_changes_are_on_one_machi
     with pytest.raises(ViewError, match="on machine build-3 only"):
         found.settled(None)
     assert found.settled(2).snapshot == "s1"
+    for seq in (3, 4):
+        with pytest.raises(ViewError, match="entries 1 to 3" if seq == 4 else "on machine build-3 only"):
+            found.settled(seq)
     assert found.at(None).snapshot == "s1", "what the store has can be looked at"
+
+
+@pytest.mark.parametrize("more", [(), (UNSAVED,), (UNSAVED, SAID)])
+async def test_moments_before_changes_that_no_store_has_can_be_had_and_later_ones_when_they_are_stored(
+    more: tuple[Entry, ...],
+) -> None:
+    log = (begun(0), saved(1), SAID, UNSAVED, *more, SAID)
+    lacking = await past(*log)
+    for seq in range(1, len(log) + 1):
+        assert lacking.lacks(seq) is (seq >= 4), seq
+    assert lacking.lacks(None)
+    for ended in (saved(2), fact(f.WorkspaceSettled()), fact(f.WorkspaceRolledBack(SnapshotId("s1"), ()))):
+        whole = await past(*log, ended)
+        assert not any(whole.lacks(seq) for seq in (None, *range(1, len(log) + 2)))
+        assert whole.settled(None).snapshot == ("s2" if ended == saved(2) else "s1")
+    again = await past(*log, saved(2), SAID, UNSAVED)
+    assert [seq for seq in range(1, len(log) + 4) if again.lacks(seq)] == [len(log) + 3]
 
 
 async def test_a_session_without_a_portable_folder_is_told_how_to_get_one() -> None:
