@@ -46,8 +46,8 @@ async def _rm(invocation: Invocation, ids: Sequence[str], *, force: bool, ask: b
     from orchestrator.cli.invocation import opened
 
     async with opened(invocation.settings()) as found:
-        roots = [await _root(found, id) for id in dict.fromkeys(ids)]
-        for root in roots:
+        roots = {root.session: root for id in ids for root in [await _root(found, id)]}
+        for root in roots.values():
             await _remove(found, root, force=force, ask=ask)
 
 

@@ -127,3 +127,30 @@ async def test_tree_that_stays_for_whatever_reason_keeps_its_files(
         await tree.removed(monkeypatch, **how)
     assert all(file.exists() for file in files)
     assert ("delete" in tree.done) is ("refused" in how)
+
+
+@pytest.mark.parametrize("named", [["0"], ["0", "0"], ["0", "00"], ["0", "1", "00", "1"], ["1", "0"]])
+async def test_tree_that_is_named_in_several_ways_is_removed_once(
+    named: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By its id and by parts of it: a second removal would find nothing, and fail."""
+    removed: list[SessionId] = []
+
+    class Found:
+        async def __aenter__(self) -> Found:
+            return self
+
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+        async def find(self, id: str) -> Any:
+            return SimpleNamespace(session=session(int(id)), agent_id=0)
+
+    async def remove_one(found: Any, root: Any, **_: Any) -> None:
+        removed.append(root.session)
+
+    monkeypatch.setattr(remove, "_remove", remove_one)
+    monkeypatch.setattr("orchestrator.cli.invocation.opened", lambda settings: Found())
+    invocation = cast(Any, SimpleNamespace(settings=lambda: None))
+    await remove._rm(invocation, named, force=False, ask=False)
+    assert removed == list(dict.fromkeys(session(int(id)) for id in named))
