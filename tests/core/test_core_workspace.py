@@ -184,3 +184,19 @@ def test_pack_that_stands_alone_takes_the_place_of_those_before_it() -> None:
     assert [pack.name[-6] for pack in session.state.workspace.packs] == ["0", "1", "2"]
     session.happens(changed(3, pack=a_pack(3, whole=True)))
     assert session.state.workspace.packs == (a_pack(3, whole=True),)
+
+
+def test_each_file_that_is_left_out_is_warned_of_once_however_often_others_come() -> None:
+    session = running("c1")
+    known: tuple[str, ...] = ()
+    warned: list[list[str]] = []
+    names = [f"'{number}.pem' (excluded)" for number in range(6)]
+    for number, new in enumerate(([], names[:1], [], names[1:3], names[3:5], [], names[5:]), 1):
+        # The newest stand first, as a machine tells them.
+        known = (*new, *known)
+        seen = session.happens(changed(number, "c1", omitted=known))
+        warned.append([entry.payload["message"] for entry in seen.entries if entry.payload.get("message")])
+        named = [one for text in warned[-1] for one in names if one in text]
+        assert named == list(new), number
+        assert len(warned[-1]) == bool(new)
+    assert session.state.workspace.omitted == known, "a move to another machine tells of all"

@@ -111,8 +111,7 @@ def folder_changed(draft: Draft, command: f.WorkspaceSaved) -> None:
     draft.add(
         replace(command, names=fitting(command.names), call_ids=calls, omitted=fitting(command.omitted))
     )
-    if fitting(command.omitted) != known.omitted:
-        _tell_omitted(draft, command.omitted)
+    _tell_omitted(draft, [name for name in command.omitted if name not in known.omitted])
     if known.unsaved is not None:
         _tell_saved(draft)
 
