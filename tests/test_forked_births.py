@@ -1,4 +1,4 @@
-"""The fork of a session: the switches that its source was made with, and those that its maker names."""
+"""The fork of a session: the switches and settings of its source, and those that its maker names."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from orchestrator.core.birth import Birth, ForkedFrom
-from orchestrator.core.settings import SessionFacts
+from orchestrator.core.settings import SessionFacts, WorkspaceMark
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring.new_sessions import FACT_KEYS, forked_birth, new_birth
+from orchestrator.wiring.new_sessions import FACT_KEYS, TURN_KEYS, forked_birth, new_birth
 from tests.settings_at_work import TREE, session
 
 SWITCHES = {
@@ -77,3 +77,106 @@ def test_fork_has_the_switch_that_the_command_line_names_and_the_others_of_its_s
     assert getattr(fork, named) == getattr(own, named) != getattr(source, named)
     for fact in {fact for fact, _, _ in SWITCHES.values()} - {named}:
         assert getattr(fork, fact) == getattr(source, fact), fact
+
+
+# ── the settings of its turns ─────────────────────────────────────────────────────────────────────
+
+OTHER_PROVIDERS = (
+    'model_providers.one={name="one",base_url="http://127.0.0.1:1/v1"}',
+    'model_providers.two={name="two",base_url="http://127.0.0.1:2/v1"}',
+)
+TURNS = {
+    "approval_policy": ("approval_policy", '"never"', '"untrusted"'),
+    "sandbox_mode": ("sandbox_policy", '"workspace-write"', '"read-only"'),
+    "sandbox_workspace_write.network_access": ("sandbox_policy", "true", "false"),
+    "model": ("model", '"m1"', '"m2"'),
+    "model_provider": ("model_provider", '"one"', '"two"'),
+    "model_reasoning_effort": ("effort", '"low"', '"high"'),
+    "model_reasoning_summary": ("summary", '"concise"', '"detailed"'),
+    "model_verbosity": ("verbosity", '"low"', '"high"'),
+    "model_context_window": ("window", "50_000", "60_000"),
+    "personality": ("personality", '"friendly"', '"pragmatic"'),
+    "item_events": ("item_events", '"all"', '"plan"'),
+}
+"""Keys of a turn's settings: the setting, a value, and another one."""
+THEN = (*OTHER_PROVIDERS, *(f"{key}={value}" for key, (_, value, _) in TURNS.items()))
+NOW = (*OTHER_PROVIDERS, *(f"{key}={value}" for key, (_, _, value) in TURNS.items()))
+
+
+def test_each_setting_of_a_turn_that_a_key_sets_is_named_here() -> None:
+    assert {"cwd", *(name for name, _, _ in TURNS.values())} == TURN_KEYS.keys()
+    assert {key.partition(".")[0] for key in TURNS} <= {key for keys in TURN_KEYS.values() for key in keys}
+
+
+@pytest.mark.parametrize("named", [(), *((key,) for key in TURNS), tuple(TURNS), ("profile",)])
+def test_fork_has_the_settings_that_the_command_line_names_and_the_others_of_then(
+    named: tuple[str, ...], tmp_path: Path
+) -> None:
+    source, now = session(settings(tmp_path, *THEN)).state, settings(tmp_path, *NOW)
+    own = born(now)
+    for name in {name for name, _, _ in TURNS.values()} - {"item_events"}:
+        assert getattr(own.settings, name) != getattr(source.settings, name), name
+    made = forked_birth(replace(now, named=frozenset(named)), ForkedFrom(TREE, 9, "", source), own)
+    new = {name for key, (name, _, _) in TURNS.items() if key in named or "profile" in named}
+    for name, _, _ in TURNS.values():
+        wanted = own.settings if name in new else source.settings
+        # A window of then is not the other model's.
+        forgets = name == "window" and "model" in new and name not in new
+        assert getattr(made.settings, name) == (None if forgets else getattr(wanted, name)), name
+
+
+MARK, OWN_MARK = WorkspaceMark("/there", "f", "1"), WorkspaceMark("/here", "f", "2")
+
+
+@pytest.mark.parametrize("pool", ["gpu", "cpu"])
+@pytest.mark.parametrize(
+    ("named", "own_folder", "own_words", "own_pool"),
+    [
+        ((), False, False, False),
+        (("model",), False, False, False),
+        (("user_instructions",), False, True, False),
+        (("pool",), False, False, True),
+        (("cwd",), True, False, True),
+        (("cwd", "pool", "user_instructions"), True, True, True),
+        (("profile",), True, False, True),
+    ],
+)
+def test_fork_works_where_its_source_did_unless_the_command_line_names_a_folder_or_pool(
+    named: tuple[str, ...], own_folder: bool, own_words: bool, own_pool: bool, pool: str, tmp_path: Path
+) -> None:
+    """In the folder of then, by the pool that has it, with its mark, its commit and its instructions."""
+    now, state = settings(tmp_path), session(settings(tmp_path)).state
+    own = born(now)
+    own = replace(
+        own,
+        facts=replace(own.facts, pool="cpu", workspace=OWN_MARK),
+        settings=replace(own.settings, cwd="/here"),
+        git={"branch": "here"},
+        user_instructions="Of now.",
+    )
+    source = replace(
+        state,
+        facts=replace(state.facts, pool=pool, workspace=MARK),
+        settings=replace(state.settings, cwd="/there"),
+        meta=replace(state.meta, instructions="Of then.", git={"branch": "there"}),
+    )
+    made = forked_birth(replace(now, named=frozenset(named)), ForkedFrom(TREE, 9, "", source), own)
+    assert made.settings.cwd == ("/here" if own_folder else "/there")
+    assert made.git == {"branch": "here" if own_folder else "there"}
+    assert made.user_instructions == ("Of now." if own_words else "Of then.")
+    assert made.facts.pool == ("cpu" if own_pool else pool)
+    stays = not own_folder and made.facts.pool == pool
+    assert made.facts.workspace == (MARK if stays else OWN_MARK)
+
+
+def test_fork_of_a_session_of_this_machine_goes_to_the_pool_that_has_its_keys_and_tables(
+    tmp_path: Path,
+) -> None:
+    now, state = settings(tmp_path), session(settings(tmp_path)).state
+    here = f"host:{now.host.machine_id}"
+    for pool, wanted in ((here, "own"), (f"{here}:tables", "own"), ("host:another", "host:another")):
+        own = born(now)
+        own = replace(own, facts=replace(own.facts, pool="own"))
+        source = replace(state, facts=replace(state.facts, pool=pool))
+        made = forked_birth(replace(now, named=frozenset()), ForkedFrom(TREE, 9, "", source), own)
+        assert made.facts.pool == wanted

@@ -151,7 +151,9 @@ def forked_birth(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
     turn = _named(TURN_KEYS, named)
     taken = taken_settings(state, own.settings, turn)
     facts = taken_facts(state.facts, own.facts, _named(FACT_KEYS, named))
-    pool = own.facts.pool if named & {"pool", "cwd"} or _is_here(settings, state) else state.facts.pool
+    # A folder of the command line's is one of its machine, by whichever word it came.
+    own_pool = "pool" in named or "cwd" in turn or _is_here(settings, state)
+    pool = own.facts.pool if own_pool else state.facts.pool
     same_folder = "cwd" not in turn and pool == state.facts.pool
     facts = replace(facts, pool=pool, workspace=state.facts.workspace if same_folder else own.facts.workspace)
     named_own = "user_instructions" in named
