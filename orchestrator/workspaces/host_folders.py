@@ -348,13 +348,15 @@ def _own_ignores(
 ) -> tuple[str, ...]:
     """The person's own rules, which no other machine has: what they hide must not be uploaded from there."""
     lines: list[str] = []
+    size = 0
     for line in excludes_of(environ, repository, hidden):
-        if sum(map(len, lines)) + len(line) > IGNORED_BYTES:
+        size += len(os.fsencode(line))
+        if size > IGNORED_BYTES:
             raise UnfitFolder(
                 f"the rules of your own for {top} (`core.excludesFile`, `.git/info/exclude`) travel "
                 f"with the session, and have more than {IGNORED_BYTES:,} bytes; shorten them"
             )
-        if line.strip() and not line.startswith("#"):
+        if line.strip():
             lines.append(line)
     return tuple(lines)
 
