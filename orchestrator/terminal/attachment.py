@@ -104,7 +104,7 @@ class Attachment:
                     left.set()
                 case Event() as event:
                     self._event(event)
-                case Typed(str() as line, hidden) if line:
+                case Typed(str() as line, hidden):
                     await self._typed(line, hidden=hidden)
 
     # ── events ────────────────────────────────────────────────────────────────────────────────
@@ -140,12 +140,13 @@ class Attachment:
 
     async def _typed(self, line: str, *, hidden: bool) -> None:
         request = self._open.first
-        if hidden and not (request is not None and self._asking(request).hides):
+        if hidden and line and not (request is not None and self._asking(request).hides):
             # Somebody else has answered while it was typed: nobody else may read it.
             self.view.note(TYPED_IN_VAIN)
         elif request is not None and self._asking(request).answers(line):
+            # An empty line, too: it leaves a question out that may be left.
             await self._take(self._asking(request), line)
-        else:
+        elif line:
             await self._say(line)
 
     async def _say(self, line: str) -> None:

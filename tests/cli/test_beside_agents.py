@@ -1,0 +1,204 @@
+"""A person beside an agent: what is put before them and when, what of it is kept, and how they leave."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from orchestrator.broker.errors import UnknownSession
+from orchestrator.terminal import attachment
+from orchestrator.terminal.faults import Fault
+from orchestrator.terminal.streams import Left
+from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Typed
+from orchestrator.views.event import Event
+from tests.cli.test_typed_lines import ASKED, OF_AGENT, Beside, Sent, happens
+from tests.requests.test_answers import ASKS
+from tests.views.test_threads import ROOT
+
+QUESTION = {"id": "q", "header": "Q", "question": "Which token?", "isOther": True}
+SECRET = {
+    "type": "request_user_input", "call_id": "s1", "turn_id": "u1",
+    "questions": [{**QUESTION, "isSecret": True}],
+}  # fmt: skip
+PLAIN = {**SECRET, "call_id": "s2", "questions": [{**QUESTION, "isSecret": False}]}
+
+TWO = {**SECRET, "call_id": "s3", "questions": [{**QUESTION, "isSecret": False}, {**QUESTION, "id": "r"}]}
+OTHERS = [(ASKS[kind],) for kind in ("plan", "choices", "elicitation", "client_tool", "patch")]
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+@pytest.mark.parametrize("line", ["hush", "y", "!make", "/stop", "/stop now"])
+@pytest.mark.parametrize("open", [(), (ASKED,), (PLAIN,), (ASKED, SECRET), (SECRET,), (SECRET, ASKED)])
+async def test_line_that_was_hidden_answers_a_secret_question_or_is_for_nobody(
+    open: tuple[dict[str, Any], ...], line: str, agent: int
+) -> None:
+    """Somebody else may have answered it while it was typed."""
+    beside = Beside(agent, *open, status="running")
+    await beside.attached._typed(line, hidden=True)
+    if open[:1] == (SECRET,):
+        (op,) = [submission.op for _, submission in beside.client.sent]
+        assert op.type == "user_input_answer"
+        assert [one.answers for one in op.response.answers.values()] == [(line,)]
+        assert TYPED_IN_VAIN not in beside.view.notes
+    else:
+        assert (beside.client.sent, beside.view.notes) == ([], [TYPED_IN_VAIN])
+        assert len(beside.attached._open) == len(open)
+
+
+def asks(asked: dict[str, Any]) -> Event:
+    return Event("u1", asked)
+
+
+def resolved(call: str) -> Event:
+    return Event(
+        "u1", {"type": "request_resolved", "call_id": call, "session_id": ROOT, "decision": "denied"}
+    )
+
+
+async def test_oldest_request_is_put_and_the_next_when_it_is_decided_and_again_where_it_has_moved_up() -> (
+    None
+):
+    beside = Beside(0, status="running")
+    seen: list[tuple[list[str], int]] = []
+    for event in (
+        happens("agent_message", "u1", message="before"),
+        asks(ASKED),
+        happens("agent_message_delta", "u1", delta="streams"),
+        happens("agent_message", "u1", message="between"),
+        asks(OF_AGENT),
+        resolved("c9"),
+        resolved("c1"),
+        happens("agent_message", "u1", message="behind"),
+    ):
+        before = len(beside.view.notes)
+        beside.attached._event(event)
+        seen.append((list(beside.view.asked), len(beside.view.notes) - before))
+    assert [asked for asked, _ in seen] == [[], *[["c1"]] * 5, *[["c1", "c2"]] * 2]
+    notes = [new for _, new in seen]
+    assert notes[:4] == [0, 1, 0, 1], "a piece of a text moves nothing"
+    assert notes[-2:] == [1, 1]
+    assert "agent 3" in beside.view.notes[-1]
+
+
+async def test_answer_of_a_person_is_followed_by_the_next_request() -> None:
+    third = {**ASKED, "call_id": "c3"}
+    beside = Beside(0, ASKED, PLAIN, third, status="running")
+    await beside.attached._typed("n", hidden=False)
+    assert beside.view.asked == ["s2"]
+    await beside.attached._typed("a token", hidden=False)
+    assert beside.view.asked == ["s2", "c3"]
+    kinds = [submission.op.type for _, submission in beside.client.sent]
+    assert kinds == ["exec_approval", "user_input_answer"]
+
+
+@pytest.mark.parametrize("hidden", [False, True])
+@pytest.mark.parametrize("agent", [0, 3])
+@pytest.mark.parametrize("open", [(), (ASKED,), (PLAIN,), (SECRET,), (TWO,), *OTHERS])
+async def test_empty_line_leaves_a_question_out_that_may_be_left_and_is_no_message(
+    open: tuple[dict[str, Any], ...], agent: int, hidden: bool
+) -> None:
+    """As the line that asks says: "empty to leave it out"."""
+    beside = Beside(agent, *open, status="running")
+    left = Left()
+    for line in ("", "  ") if open == (TWO,) else ("",):
+        beside.attached._news.put_nowait(Typed(line.strip(), hidden))
+    beside.attached._news.put_nowait(None)
+    await beside.attached._handle(left)
+    ops = [submission.op for _, submission in beside.client.sent]
+    if open in ((PLAIN,), (SECRET,), (TWO,)):
+        (op,) = ops
+        assert op.type == "user_input_answer"
+        assert not any(one.answers for one in op.response.answers.values())
+        assert len(beside.attached._open) == 0
+    else:
+        assert (ops, len(beside.attached._open)) == ([], len(open))
+    assert TYPED_IN_VAIN not in beside.view.notes, "nothing was typed"
+
+
+# ── leaving ───────────────────────────────────────────────────────────────────────────────────────
+
+
+class Leaves:
+    """A person who presses Ctrl-C at once."""
+
+    def __enter__(self) -> Left:
+        left = Left()
+        left.set()
+        return left
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+
+async def _nothing(*_: object) -> list[Any]:
+    return []
+
+
+async def _silence(*_: Any) -> AsyncIterator[Event]:
+    await asyncio.Event().wait()
+    yield happens("background_event", "")
+
+
+async def _heir(*_: object) -> str:
+    return "the task goes on"
+
+
+@pytest.mark.parametrize(
+    ("facts", "said"),
+    [
+        ({"status": "idle"}, "left"),
+        ({"status": "closed"}, "left"),
+        (None, "left"),
+        ({"status": "awaiting_approval"}, "left; it waits as it did"),
+        ({"status": "waiting"}, "left; it waits as it did"),
+        ({"status": "running", "holder": "w1"}, "left; the task goes on"),
+        ({"status": "running"}, "left; it waits as it did"),
+        ({"status": "idle", "holder": "w1"}, "left; the task goes on"),
+        ({"status": "idle", "sq_tip": "2-0"}, "left; the task goes on"),
+        ({"status": "awaiting_approval", "sq_tip": "2-0"}, "left; the task goes on"),
+    ],
+)  # fmt: skip
+async def test_who_leaves_an_agent_reads_what_becomes_of_it(
+    facts: dict[str, Any] | None, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attachment, "open_requests_of", _nothing)
+    monkeypatch.setattr(attachment, "ctrl_c", Leaves)
+    monkeypatch.setattr(attachment, "who_goes_on", _heir)
+    monkeypatch.setattr(Sent, "follow", _silence, raising=False)
+    monkeypatch.setattr(attachment, "with_messages", _silence)
+    beside = Beside(3, **facts or {})
+    if facts is None:
+        monkeypatch.setattr(Sent, "head", lambda *_: _none())
+    await beside.attached.run()
+    assert beside.view.notes[-1] == said
+    assert beside.client.sent == [], "the agent stays as it is"
+
+
+async def _none() -> None:
+    return None
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+async def test_who_sits_beside_a_session_that_is_deleted_is_told_so(
+    agent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def gone(*_: Any) -> AsyncIterator[Event]:
+        yield happens("agent_message", "u1", message="last words")
+        raise UnknownSession(beside.session)
+
+    async def no_line(*_: object) -> bytes:
+        await asyncio.Event().wait()
+        return b""
+
+    monkeypatch.setattr(attachment, "open_requests_of", _nothing)
+    monkeypatch.setattr(attachment, "read_stdin", no_line)
+    monkeypatch.setattr(Sent, "follow", _silence, raising=False)
+    monkeypatch.setattr(attachment, "with_messages", gone)
+    beside = Beside(agent, status="running")
+    with pytest.raises(Fault, match=f"session {beside.session} was deleted"):
+        await beside.attached.run()
+    for task in asyncio.all_tasks() - {asyncio.current_task()}:
+        task.cancel()
