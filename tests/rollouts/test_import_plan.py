@@ -14,7 +14,9 @@ from orchestrator.core.chain import ChainKey
 from orchestrator.core.client_tools import ClientTool, ClientTools
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import SessionId
+from orchestrator.core.packs import FileCounts, Pack, read_pack, write_pack
 from orchestrator.core.settings import FolderSetup, PortableFolder, SessionFacts, TreeRules, TurnSettings
+from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, Header, read_rollout
 from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import, renamed
@@ -240,6 +242,77 @@ def test_large_output_of_a_peer_stands_beside_the_log() -> None:
     plan = planned([META, line(called), line(long)])
     assert plan.entries[2][0].payload["output"]["bytes"] == 9_000
     assert SessionId(plan.facts.session_id) == plan.state.facts.session_id
+
+
+def life(tree_seq: int, **message: Any) -> bytes:
+    """A line of the tree's log."""
+    cause = {"session_id": "x", "seq": 1, "chain": "00" * 32}
+    payload = {"type": "subagent_lifecycle", **message}
+    value = {"timestamp": "2025-09-20T10:00:02.000Z", "type": "event_msg", "payload": payload, "id": ""}
+    return orjson.dumps({**value, "tree_seq": tree_seq, "caused_by": cause}) + b"\n"
+
+
+def card(number: int, label: str) -> dict[str, Any]:
+    return {
+        "agent_id": number, "session_id": f"s{number}", "origin": "spawn", "status": "ready", "label": label,
+        "started_at_ms": 1,
+    }  # fmt: skip
+
+
+def test_agents_that_were_listed_at_the_end_of_a_file_are_told_once_each_as_they_were_last() -> None:
+    told = [
+        life(1, event="created", subagent=card(1, "one")),
+        life(2, event="created", subagent=card(2, "two")),
+        life(3, event="created", subagent=card(3, "three")),
+        life(4, event="status", agent_id=3, session_id="s3", status="failed"),
+        life(5, event="updated", subagent=card(1, "one again")),
+        life(6, event="deleted", agent_id=2, session_id="s2"),
+        life(7, event="created", subagent={"agent_id": "no number"}),
+        life(8, event="of a newer version", subagent=card(9, "nine")),
+        life(9, event="created", subagent=card(4, "four")),
+    ]
+    whole = [META, line(SAID), *told[:3], line(SAID), *told[3:], line(SAID)]
+    entries = [entry for entry, _ in planned(whole).entries]
+    listed = [entry.payload for entry in entries[1:] if entry.payload.get("type") == "subagent_lifecycle"]
+    named = [(one["event"], one["subagent"]["agent_id"], one["subagent"]["label"]) for one in listed]
+    assert named == [("created", 1, "one again"), ("created", 3, "three"), ("created", 4, "four")]
+    kinds = [entry.type for entry in entries]
+    assert kinds[: 2 + len(listed)] == [e.SESSION_META, *[e.EVENT_MSG] * len(listed), e.RESPONSE_ITEM], (
+        "before the conversation: who resumes knows them then"
+    )
+    assert kinds.count(e.RESPONSE_ITEM) == 3
+
+
+def test_packs_of_the_own_folder_alone_come_along_each_under_the_new_sessions_name() -> None:
+    def pack(number: int, *, whole: bool = False) -> dict[str, Any]:
+        name = f"old/workspaces/old/3-c{number}-{number:064x}.pack"
+        return write_pack(Pack(name, f"{number:064x}", 10 + number, whole))
+
+    facts = new_facts(portable=PortableFolder("/w", "f"))
+    saved = f.WorkspaceSaved(
+        SnapshotId("s2"), SnapshotId("s1"), read_pack(pack(3)), FileCounts(1, 0, 0), (), (), 5
+    )
+    log, texts = stored(
+        [
+            Entry(e.SESSION_META, {"id": "s"}),
+            e.fact(f.Configured(SETTINGS, facts)),
+            e.fact(f.WorkspaceBegun(SnapshotId("s1"), (read_pack(pack(1, whole=True)), read_pack(pack(2))))),
+            Entry(e.DENDRO, {**MERGED, "packs": [pack(9)], "call_id": "c", "snapshot": "s9", "base": None}),
+            e.fact(saved),
+        ]
+    )
+    lines = full(log, texts)
+    lines[0] = Header("s", "default", len(log), log[-1].chain, "2026").encode(SECRET) + b"\n"
+    plan = planned(lines, secret=SECRET)
+    assert [one.sha256 for one in plan.packs] == [f"{number:064x}" for number in (1, 2, 3)]
+    own = f"{plan.facts.tree_id}/workspaces/{plan.facts.session_id}/"
+    known = plan.state.workspace
+    names = [f"{own}3-c{number}-{number:064x}.pack" for number in (1, 2, 3)]
+    assert [one.name for one in known.packs] == names
+    assert [(one.sha256, one.bytes, one.whole) for one in known.packs] == [
+        (f"{number:064x}", 10 + number, number == 1) for number in (1, 2, 3)
+    ]
+    assert known.merged["1"].packs == (read_pack(pack(9)),)
 
 
 # ── what a stranger's file permits ────────────────────────────────────────────────────────────

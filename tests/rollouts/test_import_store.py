@@ -13,9 +13,11 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import CommitRequest, Fenced, NewTree, Submit
 from orchestrator.core import CORE_VERSION
 from orchestrator.core import entries as e
+from orchestrator.core.commit_parts import approval_timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import digest
+from orchestrator.protocol.ids import CallId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.imports import IMPORTING, store
 from orchestrator.rollouts.replay import fold_session
@@ -132,6 +134,35 @@ async def test_person_finds_the_last_question_of_a_call_that_was_asked_about_twi
     session = await kept.has(*asking(), again, other, unlike)
     [approval] = await kept.broker.requests.approvals(session)
     assert orjson.loads(approval.payload)["event"]["command"] == ["again"]
+
+
+@pytest.mark.parametrize("order", [("c1", "c2", "c3"), ("c3", "c1", "c2")])
+async def test_each_of_several_imported_requests_is_found_as_it_was_asked_with_its_own_time(
+    kept: Kept, commits: list[CommitRequest], order: tuple[str, ...]
+) -> None:
+    """However the requests of one response stand in its log, and what else is said of a call behind them."""
+    begins, people, request, item, completed, event, moved = asking()
+    timers = {"c1": 4, "c2": None, "c3": 7}
+
+    def of(entry: Entry, call: str) -> Entry:
+        told = orjson.loads(orjson.dumps(entry.payload).replace(b'"c1"', b'"%s"' % call.encode()))
+        told |= {"command": ["touch", call]} if "type" in told and "command" in told else {}
+        if "spec" in told:
+            told["spec"] |= {"command": ["touch", call], "timer": timers[call]}
+        return Entry(entry.type, told, entry.id)
+
+    log = [begins, people, request, *(of(item, call) for call in order), completed]
+    log += [of(event, call) for call in reversed(order)] + [of(moved, call) for call in order]
+    session = await kept.has(*log, approval_timeout_ms=60_000)
+    approvals = {one.key: orjson.loads(one.payload) for one in await kept.broker.requests.approvals(session)}
+    assert {call: told["event"]["command"] for call, told in approvals.items()} == {
+        call: ["touch", call] for call in order
+    }
+    assert {told["turn"] for told in approvals.values()} == {"1"}
+    set_ones = {timer.id: (timer.generation, timer.at_ms) for timer in commits[-1].timers_set}
+    assert set_ones == {
+        approval_timer(CallId(call)): (timers[call], NOW_MS + 60_000) for call in ("c1", "c3")
+    }
 
 
 async def test_imported_request_has_all_of_its_time_again(kept: Kept, commits: list[CommitRequest]) -> None:
