@@ -164,6 +164,7 @@ def _plan_full(
     if redacted:
         notes.append(f"{redacted} of its entries were redacted: what stands instead is imported")
     state = _folded(entries, start_line=2)
+    _require_usable(state.settings)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
     plan = ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))
     return plan if vouched else _harmless(plan, newcomer)
@@ -185,6 +186,13 @@ def _require_header(
         changed = header.fault(key.secret if key else b"") or changed
     if changed:
         raise RolloutError(changed.reason)
+
+
+def _require_usable(settings: TurnSettings) -> None:
+    """Raises `RolloutError` for settings that no turn could begin with, whatever they permit."""
+    for name, value in (("cwd", settings.cwd), ("model", settings.model)):
+        if not isinstance(value, str) or "\0" in value:
+            raise RolloutError(f"its settings name a {name} that is no text without NUL: {value!r:.80}")
 
 
 def _without_approvals(entry: Entry) -> Entry:
@@ -404,7 +412,9 @@ def _session_meta(meta: MetaLine, newcomer: Newcomer) -> MetaLine:
 
 def _settled(state: State, newcomer: Newcomer) -> Iterator[Entry]:
     """The settings that the conversation goes on with, and the event that tells a client of them."""
-    settings = newcomer.permitted(_last_settings(state, newcomer))
+    told = _last_settings(state, newcomer)
+    _require_usable(told)
+    settings = newcomer.permitted(told)
     yield e.fact(f.Configured(settings, newcomer.facts, export_mac=True, by=newcomer.by))
     yield session_configured("", newcomer.facts, settings)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import fields, replace
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -313,6 +314,31 @@ def test_packs_of_the_own_folder_alone_come_along_each_under_the_new_sessions_na
         (f"{number:064x}", 10 + number, number == 1) for number in (1, 2, 3)
     ]
     assert known.merged["1"].packs == (read_pack(pack(9)),)
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cwd", "/a\0b"), ("cwd", 5), ("cwd", ["/w"]), ("model", 5), ("model", "m\0"), ("model", {"a": 1})],
+)
+def test_file_whose_settings_no_turn_could_begin_with_is_refused_in_words(
+    name: str, value: Any, trusted: bool
+) -> None:
+    """The folder is looked for on this machine: nothing that is no path may come so far."""
+    who = newcomer() if trusted else replace(newcomer(), bound=_looks_for_the_folder)
+    with pytest.raises(RolloutError, match=f"its settings name a {name} that is no text"):
+        planned([META, line({**CONTEXT, name: value}, "turn_context"), line(SAID)], who)
+    wrong = replace(SETTINGS, **{name: value})
+    log, texts = stored([Entry(e.SESSION_META, {"id": "s"}), e.fact(f.Configured(wrong, new_facts()))])
+    lines = full(log, texts)
+    lines[0] = Header("s", "default", len(log), log[-1].chain, "2026").encode(SECRET) + b"\n"
+    with pytest.raises(RolloutError, match=f"its settings name a {name} that is no text"):
+        planned(lines, who)
+
+
+def _looks_for_the_folder(told: TurnSettings, portable: PortableFolder | None) -> TurnSettings:
+    Path(told.cwd).resolve()
+    return told
 
 
 # ── what a stranger's file permits ────────────────────────────────────────────────────────────
