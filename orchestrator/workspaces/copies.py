@@ -41,7 +41,8 @@ from orchestrator.instructions.project import ProjectDocs
 from orchestrator.private_files import make_folder, open_file, own_folder, write_file
 from orchestrator.sandbox.policy_paths import COPIES, copy_of
 
-STATE_BYTES = 4096
+STATE_BYTES = 16 << 10
+"""A path of 2,048 bytes takes up to six times as much in JSON."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
