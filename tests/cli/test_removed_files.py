@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -11,8 +12,9 @@ import pytest
 import typer
 
 from orchestrator.cli import remove
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.terminal.faults import Fault
+from tests.views.test_threads import head
 
 
 def session(number: int) -> SessionId:
@@ -154,3 +156,94 @@ async def test_tree_that_is_named_in_several_ways_is_removed_once(
     invocation = cast(Any, SimpleNamespace(settings=lambda: None))
     await remove._rm(invocation, named, force=False, ask=False)
     assert removed == list(dict.fromkeys(session(int(id)) for id in named))
+
+
+# ── which trees are done, and what is of them ─────────────────────────────────────────────────────
+
+
+class Fleet:
+    """Sessions of one shard, by pages, and the open requests there."""
+
+    def __init__(self, *heads: Any, asked: tuple[int, ...] = (), gone: bool = False) -> None:
+        self.heads, self.asked, self.gone = heads, asked, gone
+        requests = SimpleNamespace(approvals_of=self._approvals_of)
+        keys = SimpleNamespace(shard_of=lambda session: 5)
+        logs = SimpleNamespace(heads_of_shard=self._pages, head=self._head)
+        self.broker = SimpleNamespace(requests=requests, keys=keys, logs=logs)
+
+    async def _approvals_of(self, shards: list[int]) -> list[Any]:
+        assert shards == [5]
+        return [SimpleNamespace(session=session(number)) for number in self.asked]
+
+    async def _pages(self, shard: int) -> AsyncIterator[list[Any]]:
+        assert shard == 5
+        for place in range(0, len(self.heads), 2):
+            yield list(self.heads[place : place + 2])
+
+    async def _head(self, wanted: SessionId) -> Any:
+        found = (head for head in self.heads if head.session == wanted)
+        return None if self.gone else replace(next(found), seq=99)
+
+
+def one(number: int, tree: int = 0, **facts: Any) -> Any:
+    return head(session=session(number), tree=TreeId(session(tree)), agent_id=AgentId(number - tree), **facts)
+
+
+HELD, UNREAD = {"holder": "w1"}, {"sq_tip": "2-0"}
+
+
+@pytest.mark.parametrize(
+    ("root", "agent", "asked", "at_work", "why"),
+    [
+        ({}, {}, (), [], ""),
+        ({"status": "closed"}, {}, (), [], ""),
+        ({}, {}, (7, 9), [], ""),
+        ({}, {}, (7, 1), [], "it waits for a person"),
+        ({}, {}, (0,), [], "it waits for a person"),
+        ({}, {}, (), [2, 4], "agent 2, agent 4 at work"),
+        ({"status": "awaiting_approval"}, {}, (0,), [1], "the root is awaiting approval"),
+        ({}, {"status": "running", **HELD}, (), [1], "agent 1 is running"),
+        ({"status": "waiting"}, {"status": "running"}, (), [], "the root is waiting"),
+        (HELD, {}, (), [], "the root is held by a worker"),
+        (UNREAD, {}, (), [], "the root has unread input"),
+        ({}, HELD, (), [], "agent 1 is held by a worker"),
+        ({}, UNREAD, (1,), [], "agent 1 has unread input"),
+        ({**HELD, **UNREAD}, {}, (), [], "the root is held by a worker"),
+    ],
+)
+async def test_tree_is_done_where_no_session_of_it_works_waits_or_was_handed_something(
+    root: dict[str, Any],
+    agent: dict[str, Any],
+    asked: tuple[int, ...],
+    at_work: list[int],
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def agents(found: Any, tree: TreeId) -> list[int]:
+        assert tree == session(0)
+        return at_work
+
+    monkeypatch.setattr("orchestrator.wiring.cancelling.agents_at_work", agents)
+    members = [one(2), one(1, **agent), one(0, **root)]
+    assert await remove._at_work(cast(Any, Fleet(asked=asked)), members) == why
+
+
+@pytest.mark.parametrize("gone", [False, True])
+async def test_all_sessions_of_a_tree_go_with_it_and_none_of_its_neighbours(gone: bool) -> None:
+    """Also those that its registry does not name any more; the root comes last, as it is now."""
+    fleet = Fleet(one(1), one(7, 7), one(0), one(2), one(8, 7), one(3), gone=gone)
+    found = await remove._members(cast(Any, fleet), one(0))
+    assert [head.session for head in found] == [session(number) for number in (1, 2, 3, 0)]
+    assert found[-1].seq == (9 if gone else 99)
+
+
+@pytest.mark.parametrize("agents", [0, 1, 3])
+@pytest.mark.parametrize("title", ["", "Fix\nthe \x1b parser"])
+def test_person_is_asked_about_a_tree_by_its_name_and_the_number_of_its_agents(
+    agents: int, title: str
+) -> None:
+    root = one(0, meta={"title": title}) if title else one(0)
+    told = remove._described([*(one(number) for number in range(1, agents + 1)), root])
+    assert session(0).endswith(told.split(" ")[0])
+    assert ("(" in told, "\n" in told, "\x1b" in told) == (bool(title), False, False)
+    assert told.endswith({0: ")" if title else told[-1], 1: "and its 1 agent", 3: "and its 3 agents"}[agents])

@@ -95,12 +95,14 @@ async def test_each_snapshot_is_read_and_one_behind_a_broken_one_is_read_whole(
 
 
 async def test_store_that_is_away_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    @asynccontextmanager
-    async def away(*_: object) -> AsyncIterator[Any]:
-        raise ArchiveUnavailable("no route")
-        yield
+    class Away:
+        async def __aenter__(self) -> None:
+            raise ArchiveUnavailable("no route")
 
-    monkeypatch.setattr(workspaces, "fetched", away)
+        async def __aexit__(self, *_: object) -> None:
+            pass
+
+    monkeypatch.setattr(workspaces, "fetched", lambda *_: Away())
     head = cast(SessionHead, SimpleNamespace(session=TREE, tree=TreeId(TREE), seq=99))
     with pytest.raises(ArchiveUnavailable):
         await folder_report(NOTHING, FolderPast(head, (moment(0),)), Bounds())

@@ -23,7 +23,6 @@ from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.rollouts.object_store import Objects
 from orchestrator.settings import Settings
-from orchestrator.views import workspaces as views
 from orchestrator.views.workspaces import copied_to
 from orchestrator.wiring.new_sessions import new_birth
 from orchestrator.wiring.portable import (
@@ -41,7 +40,7 @@ from orchestrator.workspaces.host_folders import (
     host_folder,
     repository_of,
 )
-from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.folders.workshop import Bench, git
 from tests.workspaces.machines import tree_of
 from tests.workspaces.test_portable_births import APP, New, made, settings
@@ -229,7 +228,6 @@ async def test_pack_under_a_name_that_no_store_has_is_lacking_and_keeps_no_other
     wrong = [replace(right, name=name) for name in ("../etc/passwd", "", "a/b/c", f"{theirs}x")]
     assert await copied_to(store, TreeId(own), SessionId(own), (*wrong, right)) == len(wrong)
     assert len(await store.names(TreeId(own), SessionId(own))) == 1
-    assert views.BrokenPack is BrokenPack
 
 
 # ── rules of a person's own ───────────────────────────────────────────────────────────────────────
