@@ -35,7 +35,7 @@ OTHERS = [(ASKS[kind],) for kind in ("plan", "choices", "elicitation", "client_t
 async def test_line_that_was_hidden_answers_a_secret_question_or_is_for_nobody(
     open: tuple[dict[str, Any], ...], line: str, agent: int
 ) -> None:
-    """Somebody else may have answered it while it was typed."""
+    """Another person may have answered it while it was typed."""
     beside = Beside(agent, *open, status="running")
     await beside.attached._typed(line, hidden=True)
     if open[:1] == (SECRET,):

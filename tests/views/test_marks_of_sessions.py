@@ -56,7 +56,7 @@ TELLS: dict[str, tuple[Entry, str, str, str]] = {
     ),
     "a folder": (saved(1), "snapshot", "the folder of {}: 1 file changed", ""),
 }  # fmt: skip
-"""What a log tells, as a mark: its kind, its words, and the person."""
+"""Entries of a log, each with its mark: the kind, the words, and the person."""
 SILENT = {
     "said": SAID,
     "a task of nobody": fact(f.TaskBegun(USER, "user", SETTINGS)),

@@ -220,7 +220,7 @@ async def test_folder_under_a_path_that_no_state_can_hold_is_not_merged_into(
 async def test_merge_that_the_log_has_is_forgotten_alone_and_one_of_another_agent_or_state_is_not(
     host: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What would take it back stays until the very snapshot of the very agent is recorded."""
+    """The way back stays until the very snapshot of the very agent is recorded."""
     hosts, claim = host.folders._hosts, host.claim()
     mine = work(str(host.checkout))
     for agent, snapshot, forgets in ((2, "c", False), (1, "d", False), (1, "c", True)):
