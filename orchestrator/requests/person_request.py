@@ -113,7 +113,8 @@ class Question:
 
 def _chosen(labels: Sequence[str], said: str) -> str | None:
     word = said.strip()
-    if word.isdecimal() and 1 <= int(word) <= len(labels):
+    # No longer one: Python makes no number of thousands of digits.
+    if word.isdecimal() and len(word) < 10 and 1 <= int(word) <= len(labels):
         return labels[int(word) - 1]
     return next((label for label in labels if label.casefold() == word.casefold()), None)
 

@@ -7,6 +7,7 @@ that what a page costs depends on the page. A place between two pages is one num
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -54,6 +55,9 @@ def everything(message: Mapping[str, Any]) -> bool:
     return True
 
 
+_PLACE = re.compile("([0-9]{1,15})[.]([0-9]{1,15})")
+
+
 class BadPlace(ValueError):
     """A text that names no place."""
 
@@ -71,10 +75,10 @@ class Place:
     @classmethod
     def of(cls, text: str) -> Place:
         """Raises `BadPlace`."""
-        own, dot, tree = text.partition(".")
-        if not (dot and own.isdigit() and tree.isdigit()):
+        found = _PLACE.fullmatch(text)
+        if found is None:
             raise BadPlace(text)
-        return cls(int(own), int(tree))
+        return cls(int(found[1]), int(found[2]))
 
 
 @record

@@ -929,7 +929,7 @@ def _content_digest(item: Mapping[str, Any], data: bytes) -> str:
 async def _decision(logs: Source, wanted: str) -> tuple[_Shown | None, str]:
     """The request before the call or the entry that is meant, and the words of what was done then."""
     session, _, seq = wanted.rpartition(":")
-    number = int(seq) if seq.isdigit() else 0
+    number = int(seq) if re.fullmatch("[0-9]{1,15}", seq) else 0
     conversation, id, request = _Conversation(), "", None
     async for log, told in _walk(logs):
         if log.id != id:

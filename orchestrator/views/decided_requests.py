@@ -6,6 +6,7 @@ alone, or by a pattern. Logs are read from their end, and only for patterns that
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
@@ -155,7 +156,7 @@ async def _named_calls(found: LogSource, tree: TreeId, gone: Sequence[Gone]) -> 
     told: dict[str, str] = {}
     for pattern in {pattern for pattern, _ in gone}:
         agent, colon, call_id = pattern.partition(":")
-        if colon and agent.isdecimal():
+        if colon and re.fullmatch("[0-9]{1,9}", agent):
             fact = await _answer(found, tree, int(agent), call_id)
             if fact is not None:
                 words = decision_text(fact.decision)

@@ -337,6 +337,8 @@ def test_words_of_a_surface_are_kept_whole_up_to_the_bound_and_cut_beyond_it(len
         ({}, " 2 ", "blue"),
         ({}, "0", "0"),
         ({}, "3", "3"),
+        ({}, "²", "²"),
+        pytest.param({}, "9" * 5_000, "9" * 5_000, id="digits"),
         ({}, "RED", "red"),
         ({}, " violet ", "violet"),
         ({"several": True}, "2, 1", "red, blue"),

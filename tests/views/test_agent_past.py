@@ -155,7 +155,25 @@ def _decided(tree_seq: int) -> TreeEntry:
     return TreeEntry(tree_seq, payload, SessionId(ID), 1, b"", (), int(1000 * BEGAN))
 
 
-@pytest.mark.parametrize("text", ["", "12", "a.b", "1.2.3", "-1.2"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "12",
+        "a.b",
+        "1.2.3",
+        "-1.2",
+        "1.",
+        ".1",
+        "1.²",
+        "².1",
+        "1.٣",
+        " 1.2",
+        "1.2\n",
+        "9" * 5_000 + ".1",
+        "1." + "9" * 16,
+    ],
+)
 def test_text_that_names_no_place_is_refused(text: str) -> None:
     with pytest.raises(BadPlace):
         Place.of(text)

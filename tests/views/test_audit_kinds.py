@@ -431,6 +431,10 @@ async def test_entry_is_meant_by_its_session_and_number_or_by_the_number_in_the_
     ):
         shown = {one.values.get("sha256") for one in [one async for one in context(logs, wanted)]}
         assert {digest_of("in the first"), digest_of("in the second")} & shown == {digest_of(words)}
+    for nothing in ("s1:²", "s1:" + "9" * 5_000, "s1:0"):
+        # No number of an entry: a call of that name, and there is none.
+        found = [one async for one in context(logs, nothing)]
+        assert digest_of("in the first") not in {one.values.get("sha256") for one in found}
 
 
 async def test_requests_that_were_lost_are_of_unknown_usage_in_each_session() -> None:

@@ -171,7 +171,8 @@ async def test_call_is_told_its_last_decision_and_no_other_calls(
     assert call.endswith(f": already {WORDS[last]}, by p{last}")
     assert call.startswith(f"{agent}:call_9")
     assert similar == ()
-    assert await logs.before(f"{agent}:call_7", root) == ("", ())
+    for unknown in (f"{agent}:call_7", "²:call_9", "9" * 5_000 + ":call_9", "7:call_9"):
+        assert await logs.before(unknown, root) == ("", ())
 
 
 @pytest.mark.parametrize("own", [0, 1, 2])
