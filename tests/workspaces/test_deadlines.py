@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,6 +15,7 @@ from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.settings import PortableFolder
 from orchestrator.folders.outcomes import Bounds, FolderError, Place
+from orchestrator.private_files import write_file
 from orchestrator.workspaces import copies
 from orchestrator.workspaces.copies import BUSY_S, MOST_KEPT, Copy, CopyState, Deadlines, MachineConfig
 from orchestrator.workspaces.host_folders import MOST_PATH
@@ -97,7 +99,8 @@ async def test_keeper_is_waited_for_whose_claim_is_over_under_the_own_claims_new
 
     monkeypatch.setattr(copies, "asyncio", SimpleNamespace(sleep=extended))
     ends.extend("mine", 110.0)
-    assert await ends.keeper(NOTHING, Bounds(), claim("mine")) is starts
+    found: object = await ends.keeper(NOTHING, Bounds(), claim("mine"))
+    assert found is starts
     assert starts.deadlines == [110.0, *(151.0 + number for number in range(times))]
 
 
@@ -136,7 +139,7 @@ def test_state_is_written_where_it_changes_and_not_with_each_word(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     written: list[str] = []
-    write = copies.write_file
+    write = write_file
 
     def noted(path: Path, content: bytes, *, sync: bool = True) -> None:
         written.append(path.name)
@@ -145,7 +148,7 @@ def test_state_is_written_where_it_changes_and_not_with_each_word(
     monkeypatch.setattr(copies, "write_file", noted)
     copy = Copy(tmp_path, SESSION, "boot")
     copy.prepare()
-    for step, times in (
+    steps: tuple[tuple[Callable[[], None], int], ...] = (
         (lambda: copy.dirty("one"), 1),
         (lambda: copy.dirty("one"), 0),
         (lambda: copy.dirty("two"), 1),
@@ -157,7 +160,8 @@ def test_state_is_written_where_it_changes_and_not_with_each_word(
         (lambda: copy.clean("t", 4), 1),
         (lambda: copy.dirty("two"), 1),
         (lambda: copy.unsaved(""), 1),
-    ):
+    )
+    for step, times in steps:
         written.clear()
         step()
         assert written == ["state"] * times
