@@ -220,7 +220,7 @@ async def test_tree_is_done_where_no_session_of_it_works_waits_or_was_handed_som
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     async def agents(found: Any, tree: TreeId) -> list[int]:
-        assert tree == session(0)
+        assert tree == TreeId(session(0))
         return at_work
 
     monkeypatch.setattr("orchestrator.wiring.cancelling.agents_at_work", agents)
