@@ -94,8 +94,10 @@ class Attachment:
             if not data:
                 self._news.put_nowait(None)
                 return
-            for line in data.decode("utf-8", "replace").splitlines():
-                self._news.put_nowait(Typed(line.strip(), self._echo.hid_a_line()))
+            # Of bytes, since a text has more ends of lines than a keyboard, and what is pasted may hold them.
+            for line in data.splitlines():
+                typed = line.decode("utf-8", "replace").strip()
+                self._news.put_nowait(Typed(typed, self._echo.hid_a_line()))
 
     async def _handle(self, left: Left) -> None:
         while not left.is_set():

@@ -118,6 +118,33 @@ async def test_empty_line_leaves_a_question_out_that_may_be_left_and_is_no_messa
     assert TYPED_IN_VAIN not in beside.view.notes, "nothing was typed"
 
 
+@pytest.mark.parametrize(
+    ("typed", "lines"),
+    [
+        ("one\n", ["one"]),
+        ("one\ntwo\r\n/stop\n", ["one", "two", "/stop"]),
+        ("pasted \u2028/stop\n", ["pasted \u2028/stop"]),
+        ("a\x0b!make\x0c/stop\x85b\x1c\u2029c\n", ["a\x0b!make\x0c/stop\x85b\x1c\u2029c"]),
+        ("\n \n", ["", ""]),
+        ("caf\u00e9", ["café"]),
+    ],
+)
+async def test_line_is_what_a_person_has_ended_and_no_part_of_what_they_pasted(
+    typed: str, lines: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Part of a text is no command, and no message of its own."""
+    given = [typed.encode(), b""]
+
+    async def read(limit: int) -> bytes:
+        return given.pop(0)
+
+    monkeypatch.setattr(attachment, "read_stdin", read)
+    beside = Beside(3, status="running")
+    await beside.attached._read(Left())
+    news = [beside.attached._news.get_nowait() for _ in range(beside.attached._news.qsize())]
+    assert news == [*(Typed(line, False) for line in lines), None]
+
+
 # ── leaving ───────────────────────────────────────────────────────────────────────────────────────
 
 
