@@ -272,21 +272,19 @@ class Claims(Timers, Admission):
         *,
         unfit: bool = False,
         attends: bool = False,
-        alone: Collection[SessionId] = (),
     ) -> records.Claimed | None:
         """Takes one session of the shard: an expired lease first, else the fairest that is due.
 
         Expired ones first: they have waited a whole lease already, and the pool may never be idle.
         `guess` is who that may be: a good one saves a poll, a bad one changes nothing. What is left to
         another machine is passed over, see `returns_in`; so is every portable session while this one is
-        `unfit` to make folders and others are not. One that `attends` is told alone of what it had last;
-        of what it was told `alone` and may not take, the others are told.
+        `unfit` to make folders and others are not. One that `attends` is told alone of what it had last.
         Raises `Corrupt` for a damaged session once nothing else can be claimed.
         """
         roomless = unfit and await self._machines.others_fit(pool, self.config.machine)
         who = records.Claimant(pool, worker, claim_id, roomless, attends=attends and bool(self.keys.nearby))
         if guess is not None:
-            found, certain = await self._claim_next(guess, who, alone)
+            found, certain = await self._claim_next(guess, who)
             if certain:
                 return found
         return await self._claim_first(shard, who)
@@ -340,7 +338,7 @@ class Claims(Timers, Admission):
         return records.Look(claimable, tuple(shards[shard - 1] for shard in seen["timed"]), seen["jobs"])
 
     async def _claim_next(
-        self, guess: SessionId, who: records.Claimant, alone: Collection[SessionId]
+        self, guess: SessionId, who: records.Claimant
     ) -> tuple[records.Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
         for _ in range(_CANDIDATES):
@@ -349,8 +347,6 @@ class Claims(Timers, Admission):
             try:
                 reply = await self._ask(guess, who, "next")
                 found = self._claimed(reply, guess, who)
-                if guess in alone and reply.code in ("LEFT", "OLD"):
-                    await self.pass_on(who.pool, (guess,))
             except (UnknownSession, SessionArchived, Corrupt):
                 break
             named = _next_named(reply, guess)

@@ -184,9 +184,18 @@ class Worker:
             self._return_to(pool, shard)
             if after is not None:
                 self._to_poll[pool, shard] = after
-            elif self._alone.get(pool):
-                shard_of = self._ports.broker.keys.shard_of
-                self._alone[pool] = {one: None for one in self._alone[pool] if shard_of(one) != shard}
+            elif (pool, shard) not in self._to_poll:
+                await self._pass_on_rest(pool, shard)
+
+    async def _pass_on_rest(self, pool: str, shard: int) -> None:
+        """Has all workers told of what this one alone was told of in a shard where it can claim nothing more.
+
+        Others have taken it, or it may not take it: it is left to another machine, or needs a newer version.
+        """
+        told, shard_of = self._alone.get(pool, {}), self._ports.broker.keys.shard_of
+        if rest := [one for one in told if shard_of(one) == shard]:
+            self._alone[pool] = {one: None for one in told if shard_of(one) != shard}
+            await self._ports.broker.claims.pass_on(pool, rest)
 
     async def _turn_away(self) -> None:
         """Has all workers told of what this one alone was told of, and asks to be told alone no more."""
@@ -236,14 +245,12 @@ class Worker:
         """Takes a session of the shard, if it can; answers who could be next."""
         sent_at = self._ports.boottime()
         claim_id = self._ports.random_bytes(8).hex()
-        unfit = bool(self._unfit)
-        alone = self._alone.setdefault(pool, {})
         claimed = await self._ports.broker.claims.claim(
-            pool, self._config.name, claim_id, shard, guess, unfit=unfit, attends=True, alone=alone
+            pool, self._config.name, claim_id, shard, guess, unfit=bool(self._unfit), attends=True
         )
         if claimed is None:
             return None
-        alone.pop(claimed.claim.session, None)
+        self._alone.get(pool, {}).pop(claimed.claim.session, None)
         self._take(claimed, sent_at)
         return claimed.after
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -206,6 +206,44 @@ async def test_full_worker_has_others_told_of_sessions_of_each_of_its_pools(
     worker._add_alone([(POOL, one), ("other", two), ("third", three)])
     await worker._turn_away()
     assert sorted(told) == sorted([(POOL, one), ("other", two), ("third", three)])
+
+
+MAY_NOT = {
+    "it is another machine's": ("copy_on", "m1", "unsaved", "1"),
+    "it needs a newer version": ("min_core", "1000000"),
+}
+
+
+@pytest.mark.usefixtures("without_looks")
+@pytest.mark.parametrize("why", MAY_NOT)
+async def test_worker_has_others_told_of_each_session_that_it_alone_was_told_of_and_may_not_take(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(claims_module, "LOOK_AGAIN_S", 3600.0)
+    broker, passed = harness.ports.broker, asyncio.Queue[SessionId]()
+    broker.config = replace(broker.config, machine="m2", leave_s=3600.0)
+    there = WorkerState((POOL,), 0, 2, facts=MachineFacts(machine_id="m1"))
+    await broker.claims.heartbeat("w-m1", encoded(there))
+    pass_on = broker.claims.pass_on
+
+    async def passes_on(pool: str, sessions: Collection[SessionId]) -> None:
+        await pass_on(pool, sessions)
+        for session in sessions:
+            passed.put_nowait(session)
+
+    monkeypatch.setattr(broker.claims, "pass_on", passes_on)
+    sessions = [await harness.session() for _ in range(2)]
+    due = broker.keys.due(broker.keys.shard_of(sessions[0]), POOL)
+    for session in sessions:
+        await broker.command("HSET", broker.keys.session(session), *MAY_NOT[why])
+    async with asyncio.timeout(20), at_work(harness.worker(name="w1")):
+        await _attended(harness, "w1")
+        for _ in range(2):
+            for session in sessions:
+                await harness.say(session)
+            assert {await passed.get() for _ in sessions} == set(sessions)
+            # Somebody takes them and parks them, before this worker would ask again.
+            await broker.command("ZREM", due, *sessions)
 
 
 @pytest.mark.usefixtures("without_looks")
