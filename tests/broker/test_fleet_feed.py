@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, NoReturn
 
 import pytest
 
 from orchestrator.broker import fleet_feed
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.fleet_feed import FleetFeed
 from orchestrator.broker.records import Claimed, Committed, Labels, NewTree
 from orchestrator.core.commit_parts import Approval, OutboundMessage
 from orchestrator.core.ids import AgentId, SessionId
-from tests.broker.actors import SHARD, claimed, created, new_session, step, submitted, working
+from tests.broker.actors import SHARD, claimed, created, new_session, session_id, step, submitted, working
 
 
 async def following(broker: Broker, namespace: str | None = None) -> FleetFeed:
@@ -171,4 +172,50 @@ async def test_feed_of_a_namespace_tells_of_no_other(broker: Broker) -> None:
     if not found:
         found = (await feed.changes()).heads
     assert [head.labels.namespace for head in found] == ["ours"]
+    await feed.aclose()
+
+
+@pytest.mark.parametrize("shard", [0, 3, 15])
+@pytest.mark.parametrize("how", ["changed", "released", "asked"])
+async def test_follower_is_told_by_each_stream_of_each_shard(broker: Broker, how: str, shard: int) -> None:
+    sessions = [await created(broker, session_id(at)) for at in (shard, shard, 7)]
+    for session in sessions:
+        await submitted(broker, session)
+    held = [await claimed(broker, session, "w1", f"claim of {session}") for session in sessions[:2]]
+    feed = await following(broker)
+    for one in held:
+        if how == "released":
+            await broker.claims.release(one.claim)
+        elif how == "asked":
+            await commits(broker, one, one, "asks", approvals_open=(Approval("c", b"?"),))
+        else:
+            await broker.requests.note(one.claim.session, "git", b"main", b"")
+    found = await feed.changes(5.0)
+    assert (found.told, {head.session for head in found.heads}, found.gone) == (True, set(sessions[:2]), ())
+    assert await told(feed, 0.0) == {}
+    await feed.aclose()
+
+
+async def test_follower_that_was_cut_off_or_was_silent_for_long_reads_anew(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seconds = [0.0]
+    feed = FleetFeed(broker._connection, broker.keys, broker.logs, lambda: seconds[0], None)
+    assert (await feed.changes()).anew
+    session = await created(broker)
+
+    async def is_away(*_: object) -> NoReturn:
+        raise Unavailable("it is away")
+
+    with monkeypatch.context() as away:
+        away.setattr(broker.logs, "heads", is_away)
+        with pytest.raises(Unavailable):
+            await feed.changes()
+    assert (await feed.changes()).anew
+    await submitted(broker, session)
+    seconds[0] = fleet_feed.BELIEVED_S
+    assert session in await told(feed)
+    await created(broker)
+    seconds[0] = 2 * fleet_feed.BELIEVED_S + 0.1
+    assert (await feed.changes()).anew, "nobody believed any more that it follows"
     await feed.aclose()

@@ -8,11 +8,14 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
-from orchestrator.broker.records import Claimed, Committed, Labels, NewTree
-from orchestrator.broker.trees import IndexPlace, Listed
+from orchestrator.broker.records import BrokerConfig, Claimed, Committed, Labels, NewTree
+from orchestrator.broker.trees import IndexPlace, Listed, Order
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from tests.broker.actors import claimed, created, new_session, session_id, step, submitted
+from tests.broker.doubles import FakeClock, redis_time
+from tests.stated import StatedRedis
 
 
 async def labelled(broker: Broker, shard: int = 3, **labels: Any) -> SessionId:
@@ -48,6 +51,34 @@ async def test_pages_of_all_shards_follow_each_other_in_both_directions(broker: 
             pages += page
             after = IndexPlace.parse(str(page[-1]))
         assert pages == list(whole)
+
+
+@pytest.mark.parametrize("order", ["recency", "creation"])
+@pytest.mark.parametrize("descending", [True, False])
+async def test_sessions_of_several_sources_and_shards_follow_each_other_by_time_on_every_page(
+    order: Order, descending: bool
+) -> None:
+    with redis_time(FakeClock()) as clock:
+        client = StatedRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
+        made = []
+        for number in range(9):
+            source = ("cli", "exec", "cli")[number % 3]
+            made.append(await labelled(broker, shard=(3, 5)[number % 2], source=source))
+            await labelled(broker, shard=3, source=source, namespace="theirs")
+            clock.advance(1.0)
+        wanted = Listed(sources=("exec", "cli", "exec"), order=order, descending=descending)
+        expected = made[::-1] if descending else made
+        assert await ids(broker, wanted) == expected
+        for size in (1, 2, 5):
+            pages: list[IndexPlace] = []
+            while page := await broker.trees.listed(wanted, pages[-1] if pages else None, size):
+                assert len(page) <= size
+                pages += page
+            assert [place.session for place in pages] == expected
+        heads = await broker.trees.listed_heads(wanted, limit=4)
+        assert [head.session for _, head in heads] == expected[:4]
+        await broker.aclose()
 
 
 async def test_session_that_is_used_goes_to_the_front_and_no_other_is_seen_twice(broker: Broker) -> None:
@@ -161,6 +192,13 @@ async def test_name_is_in_the_head_with_the_commit_that_gives_it(broker: Broker)
 async def test_namespace_that_could_be_read_as_two_is_refused(broker: Broker, name: str) -> None:
     with pytest.raises(ValueError, match="namespace"):
         await labelled(broker, namespace=name)
+
+
+@pytest.mark.parametrize("name", ["a", "0", "a.b_c-d", "a" * 63])
+async def test_namespace_that_is_one_word_is_taken(broker: Broker, name: str) -> None:
+    session = await labelled(broker, namespace=name)
+    assert await ids(broker, Listed(namespace=name)) == [session]
+    assert await broker.logs.namespace(session) == name
 
 
 @pytest.mark.parametrize("text", ["", "1", "x/" + "a" * 36, "1/short", "9" * 16 + "/" + "a" * 36])

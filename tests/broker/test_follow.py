@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker import logs as logs_module
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.follow import (
     BEGINNING,
@@ -342,3 +343,52 @@ async def test_event_has_the_time_of_its_entry_and_a_delta_that_of_the_server(br
     shown = await take(broker, held.claim.session, BEGINNING, 2)
     times = [event.at_ms for item in shown if isinstance(item, Followed) for event in item.events]
     assert times == [1_700_000_000_123, emitted.now_ms]
+
+
+async def test_events_are_read_back_from_the_end_or_from_a_place(broker: Broker) -> None:
+    held = await working(broker)
+    await commits(broker, held, 6)
+    session = held.claim.session
+
+    async def numbers(before_n: int | None, count: int) -> list[int]:
+        return [event.n for event in await broker.logs.read_eq_back(session, before_n, count)]
+
+    assert await numbers(None, 2) == [6, 5]
+    assert await numbers(5, 2) == [4, 3]
+    assert await numbers(2, 9) == [1]
+    assert await numbers(1, 9) == await numbers(0, 9) == []
+    assert [event.n for event in await broker.logs.read_eq(session, 4, 1)] == [5]
+    await broker.command("XTRIM", broker.keys.eq(session), "MINID", "4-0")
+    assert await numbers(None, 9) == [6, 5, 4]
+
+
+async def test_logs_of_several_sessions_are_read_each_from_its_place_and_a_damaged_one_alone_is_missing(
+    broker: Broker,
+) -> None:
+    held = [await working(broker) for _ in range(4)]
+    for one in held[:3]:
+        await commits(broker, one, 4)
+    sessions = [one.claim.session for one in held]
+    await broker.command("XADD", broker.keys.rollout(sessions[1]), "5-0", "p", "no entry")
+    asks = [(sessions[0], 1, 2), (sessions[1], 2, 9), (sessions[3], 0, 9), (sessions[2], 3, 9)]
+    found = await broker.logs.read_rollouts(asks)
+    assert [None if one is None else [entry.seq for entry in one] for one in found] == [[2, 3], None, [], [4]]
+    assert await broker.logs.read_rollouts([]) == []
+    assert await broker.logs.ends([sessions[2], sessions[3], SessionId(sessions[0])]) == [4, 0, 4]
+
+
+async def test_tip_of_each_session_is_told_and_none_of_one_that_is_not_there_or_cannot_be_read(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs_module, "_HEADS", 3)
+    held = [await working(broker) for _ in range(6)]
+    done = [await commits(broker, one, number + 1) for number, one in enumerate(held)]
+    sessions = [one.claim.session for one in held]
+    await broker.command("HSET", broker.keys.session(sessions[1]), "seq", "many")
+    await broker.command("DEL", broker.keys.session(sessions[2]))
+    await broker.command("DEL", broker.keys.session(sessions[4]))
+    await broker.command("SET", broker.keys.session(sessions[4]), "x")
+    tips = await broker.logs.tips(sessions)
+    assert {session: (tip.seq, tip.head, tip.tree) for session, tip in tips.items()} == {
+        sessions[at]: (done[at].seq, done[at].head, sessions[at]) for at in (0, 3, 5)
+    }

@@ -12,7 +12,17 @@ from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.records import BrokerConfig, Committed, Look
 from orchestrator.core.commit_parts import Timer
-from tests.broker.actors import POOL, SHARD, Backend, created, lease_runs_out, step, submitted, working
+from tests.broker.actors import (
+    POOL,
+    SHARD,
+    Backend,
+    created,
+    lease_runs_out,
+    session_id,
+    step,
+    submitted,
+    working,
+)
 
 POOLS = (POOL, "other")
 PLACE = (POOL, SHARD)
@@ -69,6 +79,50 @@ async def test_look_that_found_nothing_stands_for_others_for_half_a_second(
     assert await other.claims.look((POOL,)) == Look(claimable=(PLACE,))
     assert await broker.claims.look(POOLS) == Look(claimable=(PLACE,)), "what is found is told to everybody"
     await other.aclose()
+
+
+async def test_look_finds_what_waits_in_the_pool_that_nobody_has_just_looked_at(broker: Broker) -> None:
+    for first, other in (POOLS, POOLS[::-1]):
+        await _forgotten(broker)
+        assert await broker.claims.look((first,)) == Look()
+        for pool in POOLS:
+            await submitted(broker, await created(broker, pool=pool))
+        assert await broker.claims.look(POOLS) == Look(claimable=((other, SHARD),))
+        for pool in POOLS:
+            assert await broker.claims.claim(pool, "w", f"{first} {pool}", SHARD) is not None
+
+
+@pytest.mark.parametrize("found", ["session", "timer", "job"])
+async def test_look_that_found_something_stands_for_no_look_at_any_pool(broker: Broker, found: str) -> None:
+    session = await created(broker)
+    if found == "session":
+        await submitted(broker, session)
+    elif found == "timer":
+        await broker.command("ZADD", broker.keys.timers(SHARD), 1_000, f"{session}:t")
+    else:
+        await broker.jobs.offer_job(POOL, "j", b"look", 60_000)
+    seen = await broker.claims.look(POOLS)
+    assert seen != Look()
+    await submitted(broker, await created(broker, pool="other"))
+    assert (await broker.claims.look(("other",))).claimable == (("other", SHARD),)
+    again = await broker.claims.look(POOLS)
+    assert (again.timed, again.jobs) == (seen.timed, seen.jobs)
+    assert set(again.claimable) == {*seen.claimable, ("other", SHARD)}
+
+
+async def test_look_reaches_every_shard_and_pool_however_many_there_are(backend: Backend) -> None:
+    broker = backend.broker(BrokerConfig(shards=600, lease_s=60.0))
+    pools = [f"p{number}" for number in range(10)]
+    assert await broker.claims.look(pools) == Look()
+    await _forgotten(broker)
+    places = [(pool, shard) for pool in (pools[0], pools[9]) for shard in (0, 255, 256, 511, 512, 599)]
+    for pool, shard in places:
+        await submitted(broker, await created(broker, session_id(shard), pool=pool))
+    for shard in (255, 599):
+        await broker.command("ZADD", broker.keys.timers(shard), 1_000, f"{session_id(shard)}:t")
+    seen = await broker.claims.look(pools)
+    assert (set(seen.claimable), set(seen.timed), seen.errors) == (set(places), {255, 599}, ())
+    await broker.aclose()
 
 
 async def test_look_is_made_again_after_redis_put_its_clock_back(broker: Broker) -> None:

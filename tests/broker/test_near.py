@@ -21,7 +21,7 @@ from orchestrator.broker.records import (
 )
 from orchestrator.core.commit_parts import OutboundMessage, Timer
 from orchestrator.core.ids import SessionId, TreeId
-from tests.broker.actors import POOL, SHARD, Backend, created, step, submitted
+from tests.broker.actors import POOL, SHARD, Backend, created, session_id, step, submitted
 
 PATIENCE_S = 5.0
 AT_ONCE_S = 0.05
@@ -331,3 +331,79 @@ async def test_key_of_another_type_keeps_nobody_from_being_told(single: Broker) 
     await submitted(single, session, "again")
     listening = await Ear(single, "w2").begin()
     assert await listening.claim("c2", session) is not None
+
+
+async def test_worker_of_several_pools_is_told_alone_of_sessions_of_each_until_it_has_no_room(
+    single: Broker,
+) -> None:
+    pools = (POOL, "gpu", "third")
+    ear = await Ear(single, "w1").begin()
+    ear.behind = await single.claims.attend("w1", pools)
+    near = single.keys.near("w1")
+    ear.cursors[near] = ear.behind
+    first = [(pool, await created(single, pool=pool)) for pool in pools]
+    for _, session in first:
+        await submitted(single, session)
+    notices = await single.claims.wait_for_notices(POOL, "w1", ear.cursors, PATIENCE_S)
+    assert (notices.alone, notices.shards, notices.named) == (tuple(first), (), {})
+    second = [(pool, await created(single, pool=pool)) for pool in pools[::-1]]
+    for _, session in second:
+        await submitted(single, session)
+    assert await single.claims.turn_away("w1", pools, notices.cursors[near]) == tuple(second)
+    for pool in pools:
+        assert await single.command("ZSCORE", single.keys.open(pool), "w1") is None
+        await single.claims.pass_on(pool, [session for of, session in second if of == pool])
+    for pool in pools:
+        listening = await single.claims.wait_for_notices(pool, "w2", {}, AT_ONCE_S)
+        await submitted(single, await created(single, pool=pool))
+        told = await single.claims.wait_for_notices(pool, "w2", listening.cursors, PATIENCE_S)
+        assert told.shards == (SHARD,), "all are told again"
+
+
+async def test_letter_to_a_pool_that_its_sender_does_not_claim_from_is_told_of_and_claimed_by_a_notice(
+    single: Broker,
+) -> None:
+    pools = (POOL, "gpu")
+    ear = await Ear(single, "w1").begin()
+    ear.cursors[single.keys.near("w1")] = await single.claims.attend("w1", pools)
+    sender = await created(single)
+    await submitted(single, sender)
+    held = await ear.claim("held", sender)
+    assert held is not None
+    receiver = await created(single, tree=TreeId(sender), pool="gpu")
+    await ear.hears()
+    successor = Successor(receiver, Claimant(POOL, "w1", "next", attends=True), 0.0)
+    mail = OutboundMessage(receiver, "message", b"a letter", "m")
+    done = await single.commits.commit(step(held, held.claim, "k", outbox=(mail,)), successor)
+    assert isinstance(done, Committed)
+    assert successor.claimed is None
+    assert await ear.hears() == ([], [receiver])
+    found = await single.claims.claim("gpu", "w1", "c", SHARD, receiver, attends=True)
+    assert found is not None
+    assert found.claim.session == receiver
+
+
+async def test_notices_name_each_shard_with_what_became_due_there_and_each_session_that_was_given_something(
+    broker: Broker,
+) -> None:
+    held = [await created(broker, session_id(shard)) for shard in (1, 3, 3)]
+    for number, session in enumerate(held):
+        await submitted(broker, session)
+        assert await broker.claims.claim_session(session, "w1", f"c{number}") is not None
+    listening = await broker.claims.wait_for_notices(POOL, "w1", {}, AT_ONCE_S)
+    for session in held[1:]:
+        for number in range(2):
+            await submitted(broker, session, f"more {number}")
+    due = {shard: [await created(broker, session_id(shard)) for _ in range(2)] for shard in (0, 15)}
+    for some in due.values():
+        for session in some:
+            await submitted(broker, session)
+    shards, named, notified, cursors = set(), {}, [], listening.cursors
+    while len(shards) < 2 or len(notified) < 2:
+        notices = await broker.claims.wait_for_notices(POOL, "w1", cursors, PATIENCE_S)
+        shards |= set(notices.shards)
+        named = {**notices.named, **named}
+        notified += notices.notified
+        cursors = notices.cursors
+    assert (shards, named) == ({0, 15}, {shard: some[0] for shard, some in due.items()})
+    assert notified == held[1:]

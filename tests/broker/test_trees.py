@@ -47,6 +47,35 @@ async def test_tree_that_does_not_exist_has_no_registry(broker: Broker) -> None:
         await broker.trees.registry(TreeId(session_id()))
 
 
+async def test_members_of_a_tree_are_its_own_sessions_and_heads_at_once_those_that_were_pruned_too(
+    broker: Broker,
+) -> None:
+    root, other = await root_of(broker), await root_of(broker)
+    children = [await root.spawns(number) for number in (1, 2, 3)]
+    await other.spawns(1)
+    await children[1].parks()
+    await children[2].parks()
+    await broker.trees.delete_session(children[2].session)
+    living = [root.session, *(child.session for child in children[:2])]
+    members = [head.session for head in await broker.trees.members(root.tree)]
+    assert (set(members), members[-1], len(members)) == (set(living), root.session, 3)
+    await broker.command("HDEL", broker.keys.agents(root.tree), "s:2")
+    assert {head.session for head in await broker.trees.members(root.tree)} == {living[0], living[1]}
+    await root.does(tree_events=(TreeEvent((b"told",)),))
+    tree_seq, heads = await broker.trees.heads_at_once(root.tree)
+    assert (tree_seq, {head.session: head.seq for head in heads}) == (
+        1,
+        {agent.session: agent.at.seq for agent in (root, *children[:2])},
+    )
+    ends = (await broker.trees.ends_at_once(root.tree, [living[2], children[2].session]))[1]
+    assert ends == {
+        **{agent.session: (agent.at.seq, agent.at.head) for agent in (root, *children[:2])},
+        children[2].session: None,
+    }
+    with pytest.raises(UnknownSession):
+        await broker.trees.heads_at_once(TreeId(session_id()))
+
+
 # ── watching ───────────────────────────────────────────────────────────────────────────────────
 
 
