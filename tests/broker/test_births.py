@@ -6,10 +6,13 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.commits import MOST_LISTED
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BirthGivenUp
-from orchestrator.broker.records import NewTree
+from orchestrator.broker.records import BrokerConfig, NewTree
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import new_session, session_id
+from tests.broker.doubles import FakeClock, redis_time
+from tests.stated import StatedRedis
 
 
 async def announced(broker: Broker) -> SessionId:
@@ -60,6 +63,43 @@ async def test_session_that_is_there_is_not_given_up(broker: Broker) -> None:
     await broker.commits.announce(root.session)
     assert await broker.commits.give_up(root.session) is None
     assert await listed(broker) == ()
+
+
+async def test_announcement_that_came_behind_the_one_given_up_makes_no_session_of_that_one() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = StatedRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
+        root = new_session()
+        announced_ms = await broker.commits.announce(root.session)
+        await broker.commits.give_up(root.session)
+        await broker.commits.forget_unborn(root.session)
+        clock.advance(1.0)
+        late_ms = await broker.commits.announce(root.session)
+        assert late_ms == announced_ms + 1_000
+        for other_ms in (announced_ms, late_ms - 1, late_ms + 1):
+            with pytest.raises(BirthGivenUp, match=root.session):
+                await broker.commits.create(NewTree(root, announced_ms=other_ms))
+        assert await broker.logs.head(root.session) is None
+        assert await broker.commits.create(NewTree(root, announced_ms=late_ms))
+        await broker.aclose()
+
+
+async def test_announced_sessions_of_every_shard_are_listed_by_when_they_were_announced() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = StatedRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(), clock.monotonic)
+        announced = []
+        for shard in (15, 3, 0, 3, 15):
+            announced.append(session_id(shard))
+            await broker.commits.announce(announced[-1])
+            clock.advance(1.0)
+        before_ms = clock.now_ms() - 2_000
+        assert set(await broker.commits.unborn(before_ms)) == set(announced[:4])
+        assert set(await broker.commits.unborn(before_ms - 1)) == set(announced[:3])
+        await broker.commits.give_up(announced[4])
+        found = await broker.commits.unborn(before_ms - 3_000)
+        assert found == (announced[4], announced[0]), "those that are given up come first"
+        await broker.aclose()
 
 
 async def test_round_takes_a_bounded_number_of_each_shard(broker: Broker) -> None:

@@ -13,6 +13,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import (
     SPEND_DAYS,
+    UNPRICED,
     Account,
     BrokerConfig,
     BudgetWait,
@@ -29,7 +30,7 @@ from orchestrator.broker.records import (
 )
 from orchestrator.broker.trees import exhausted, warned
 from orchestrator.core.commit_parts import Timer, TreeEvent
-from tests.broker.actors import SHARD, new_session
+from tests.broker.actors import SHARD, new_session, session_id
 from tests.broker.doubles import FakeClock, redis_time
 from tests.broker.families import OP, Agent, claims, root_of
 from tests.stated import StatedRedis
@@ -118,6 +119,28 @@ async def test_every_kind_has_its_own_limit(broker: Broker, kind: str, amount: S
     await root.does(settlements=(Settlement("1", amount),))
     refused = await root.refused(reservation=Reservation("2", amount))
     assert (refused.reason, refused.detail) == ("budget_spent", kind)
+
+
+async def test_request_without_a_price_is_refused_where_cost_is_limited_and_holds_none_elsewhere(
+    broker: Broker,
+) -> None:
+    root, free = await root_of(broker, limit_cost=b"100"), await root_of(broker, limit_tokens=b"100")
+    refused = await root.refused(reservation=Reservation("1", Spend(10, UNPRICED, 1)))
+    assert (refused.reason, refused.detail) == ("budget_unpriced", "cost")
+    await root.does(reservation=Reservation("1", Spend(10, 0, 1)))
+    child = await free.spawns(1)
+    for number in range(2):
+        await free.does(reservation=Reservation("1", Spend(60, UNPRICED, 1)))
+        held = (await broker.trees.registry(free.tree)).budget
+        assert (held["tokens"].held, held["cost"].held) == (60, 0), number
+    assert (await child.refused(reservation=wants("1", 50))).reason == "budget_reserved"
+    done = await free.does(settlements=(Settlement("1", None),))
+    assert [(one.spent, one.held, one.guessed) for one in done.budget[:3]] == [
+        (60, 0, 60),
+        (0, 0, 0),
+        (1, 0, 1),
+    ]
+    await child.does(reservation=wants("1", 40))
 
 
 async def test_wall_clock_runs_out_by_itself(broker: Broker) -> None:
@@ -403,6 +426,20 @@ async def test_warning_is_said_again_at_the_new_limit(broker: Broker) -> None:
     assert said == ["tokens:80", "tokens:100"] * 2
 
 
+async def test_warnings_of_each_budget_that_is_changed_are_said_again_and_of_no_other(broker: Broker) -> None:
+    kinds = ("tokens", "cost", "requests", "wall")
+    root = await root_of(broker, **{f"limit_{kind}": b"1000000000" for kind in kinds})
+    names = [name(kind) for kind in kinds for name in (warned, exhausted)]
+    events = tuple(TreeEvent((name.encode(),), once=name) for name in names)
+    await root.does(tree_events=events)
+    for change in (("tokens", "wall"), ("requests",), ("cost", "requests", "slots")):
+        before = len(await broker.logs.read_tree(root.tree))
+        await broker.trees.raise_limits(root.tree, LimitChange("-".join(change), dict.fromkeys(change, -1)))
+        await root.does(tree_events=events)
+        said = [entry.payload.decode() for entry in await broker.logs.read_tree(root.tree, before)]
+        assert said == [name for name in names if name.partition(":")[0] in change]
+
+
 async def test_limits_of_an_archived_tree_can_be_raised(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     await root.is_archived()
@@ -527,6 +564,30 @@ async def test_usage_is_added_up_for_the_day_by_namespace_model_and_person(broke
         ("team", "large and more", "ana"): Spend(5, 10, 1),
     }
     assert await broker.trees.spent_on([]) == []
+
+
+async def test_usage_of_several_days_is_that_of_each_over_all_shards() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = StatedRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(lease_s=1e9), clock.monotonic)
+        trees = []
+        for shard in (3, 5, 3):
+            born = new_session(session_id(shard), submissions=OP)
+            await broker.commits.create(NewTree(born, {}, Labels(who="jo")))
+            trees.append(await claims(broker, born.session))
+        days, counts = [], []
+        for day in range(3):
+            await broker.server_ms()
+            days.append(day_of(broker.now_ms()))
+            for place, agent in enumerate(trees):
+                await agent.does(settlements=(uses(str(day), 10**day * (1, 2, 4)[place], "large"),))
+            counts.append(7 * 10**day)
+            clock.advance(86_400.0)
+        for some in (days, days[1:], days[2:], [days[2], days[0]]):
+            found = [(one.day, one.spend.tokens) for one in await broker.trees.spent_on(some)]
+            assert found == [(day, counts[days.index(day)]) for day in some]
+        assert await broker.trees.spent_on([day_of(broker.now_ms())]) == []
+        await broker.aclose()
 
 
 async def test_a_commit_that_is_sent_again_is_counted_once_on_its_day(broker: Broker) -> None:

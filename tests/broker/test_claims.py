@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import BURIED_AGAIN_MS
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import BrokerConfig, Claim, Committed, Fenced, Refused, Released, Renewed
 from orchestrator.broker.worker_state import Serving
-from orchestrator.core.commit_parts import NewEvent, NewSession, NewSubmission
+from orchestrator.core.commit_parts import NewEvent, NewSession, NewSubmission, Timer, TreeEvent
 from orchestrator.core.ids import AgentId, TreeId
 from tests.broker.actors import (
     POOL,
@@ -28,6 +29,8 @@ from tests.broker.actors import (
     submitted,
     working,
 )
+from tests.broker.doubles import FakeClock, redis_time
+from tests.stated import StatedRedis
 
 WORK = (NewSubmission("c", "s", b"op"),)
 
@@ -239,6 +242,99 @@ async def test_session_that_kills_its_workers_behind_a_commit_waits_for_its_leas
     at_ms = int(cast(bytes, await broker.command("HGET", key, "buried_ms")))
     await broker.command("HSET", key, "buried_ms", at_ms - BURIED_AGAIN_MS)
     assert await broker.claims.bury([second.claim]) == [True]
+
+
+async def test_each_claim_of_a_dead_worker_is_answered_for_itself(broker: Broker) -> None:
+    held = [await claimed(broker, await created(broker, submissions=WORK), "w1", f"c{n}") for n in range(5)]
+    key = broker.keys.session(held[1].claim.session)
+    await broker.command("HSET", key, "tries", "2")
+    given_up = held[3].claim.session
+    await lease_runs_out(broker, given_up)
+    assert await claimed(broker, given_up, "w2", "another") is not None
+    answers = await broker.claims.bury([one.claim for one in held])
+    assert answers == [True, False, True, False, True]
+    heads = await broker.logs.heads([one.claim.session for one in held])
+    assert [head.holder for head in heads] == [None, "w1", None, "w2", None]
+    served = await broker.logs.serving(heads)
+    assert [served[head.session].due for head in heads] == answers
+    assert await broker.claims.bury([]) == []
+
+
+async def test_clock_that_was_put_back_keeps_no_session_of_a_dead_worker_from_being_given_back(
+    broker: Broker,
+) -> None:
+    held = await working(broker)
+    key = broker.keys.session(held.claim.session)
+    await broker.command("HSET", key, "buried_ms", 1 << 50)
+    assert await broker.claims.bury([held.claim]) == [True]
+    again = await claimed(broker, held.claim.session, "w2", "c2")
+    assert again.claims_without_progress == 2, "what it was given back for is no progress"
+
+
+@pytest.mark.parametrize("given_back", ["due", "lost", "buried"])
+async def test_session_that_is_quarantined_stands_nowhere_however_it_was_given_back_before(
+    broker: Broker, given_back: str
+) -> None:
+    session = await created(broker, submissions=WORK)
+    for attempt in range(4):
+        held = await claimed(broker, session, "w1", f"c{attempt}")
+        if given_back == "due":
+            assert isinstance(await broker.claims.release(held.claim), Released)
+        elif given_back == "lost" or await broker.claims.bury([held.claim]) == [False]:
+            await lease_runs_out(broker, session)
+    epoch = held.claim.epoch
+    assert await broker.claims.claim(POOL, "w2", "c5", SHARD) is None
+    head = await broker.logs.head(session)
+    assert head is not None
+    assert (head.quarantined, head.holder, head.epoch) == (True, None, epoch + 1)
+    served = (await broker.logs.serving([head]))[session]
+    assert (served.held, served.due, served.lost_ms) == (False, False, None)
+    assert (await broker.claims.unserved([POOL])).due == frozenset()
+    assert isinstance(await broker.commits.commit(step(held, held.claim, "k")), Fenced)
+    assert await broker.claims.claim_session(session, "upkeep", "u", parked=True) is None
+    assert await broker.trees.revoke(session) == epoch + 2
+    again = await claimed(broker, session, "w3", "c6")
+    assert again.claims_without_progress == 1
+
+
+@pytest.mark.parametrize(
+    ("progress", "more"),
+    [
+        (True, {"payloads": (b"entry",)}),
+        (True, {"cursor": "1-0"}),
+        (False, {}),
+        (False, {"status": "running", "meta": b"m", "timers_set": (Timer("t", 1, 1 << 45),)}),
+        (False, {"tree_events": (TreeEvent((b"told",)),)}),
+        (False, {"cursor": "0-0"}),
+    ],
+)
+async def test_step_that_records_or_reads_nothing_is_no_progress(
+    broker: Broker, progress: bool, more: dict[str, Any]
+) -> None:
+    held = await working(broker)
+    given = {"payloads": ()} | more
+    done = await broker.commits.commit(step(held, held.claim, "k", release="yield", **given))
+    assert isinstance(done, Committed)
+    assert done.released
+    again = await claimed(broker, held.claim.session, "w2", "c2")
+    assert again.claims_without_progress == (1 if progress else 2)
+
+
+async def test_revoked_holder_that_has_stopped_leaves_a_session_parked_that_owes_nothing(
+    broker: Broker,
+) -> None:
+    held = await working(broker)
+    done = await broker.commits.commit(step(held, held.claim, "k", cursor="1-0"))
+    assert isinstance(done, Committed)
+    epoch = await broker.trees.revoke(held.claim.session)
+    stopped = await broker.claims.release(held.claim, park_at=done)
+    assert isinstance(stopped, Released)
+    assert stopped.parked
+    assert await broker.claims.claim(POOL, "w2", "c2", SHARD) is None
+    await submitted(broker, held.claim.session, "s2")
+    again = await broker.claims.claim(POOL, "w2", "c2", SHARD)
+    assert again is not None
+    assert again.claim.epoch == epoch + 1
 
 
 async def test_released_session_is_due_at_once(broker: Broker) -> None:
@@ -460,6 +556,30 @@ async def test_session_at_rest_is_given_back_as_it_was_found(broker: Broker) -> 
         given_back = await held.give_back()
         assert isinstance(given_back, Released)
         assert given_back.parked == was_parked
+
+
+async def test_session_at_rest_that_takes_long_is_renewed_each_third_of_its_lease() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = StatedRedis()
+        broker = Broker(Connection(client, client), BrokerConfig(lease_s=6.0), clock.monotonic)
+        session = await created(broker)
+        head = await broker.logs.head(session)
+        assert head is not None
+        held = await broker.claims.claim_at_rest(head, "upkeep", "u1")
+        assert held is not None
+        begun_ms, ends = clock.now_ms(), []
+        for _ in range(9):
+            await held.stay()
+            served = (await broker.logs.serving([head]))[session]
+            assert served.lease_ms is not None
+            ends.append(served.lease_ms - begun_ms)
+            clock.advance(1.0)
+        assert ends == [6_000, 6_000, 8_000, 8_000, 10_000, 10_000, 12_000, 12_000, 14_000]
+        clock.advance(6.0)
+        assert await broker.claims.claim_session(session, "another", "c2", parked=True) is not None
+        await held.stay()
+        assert isinstance(await held.give_back(), Fenced)
+        await broker.aclose()
 
 
 async def test_session_that_became_due_since_its_worker_was_seen_is_given_back_due(broker: Broker) -> None:

@@ -2,18 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from orchestrator.broker import commit_requests
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import CommitTooLarge
-from orchestrator.broker.records import START, Claimed, CommitRequest, Committed, Fenced, Refused
+from orchestrator.broker.records import (
+    START,
+    Claimed,
+    CommitRequest,
+    Committed,
+    Fenced,
+    RedactedEntry,
+    Refused,
+)
 from orchestrator.core.chain import GENESIS, Link, first_broken, payload_digest
 from orchestrator.core.commit_parts import (
     Approval,
     Debit,
+    NewEvent,
     NewSession,
     NewSubmission,
     OutboundMessage,
@@ -34,6 +45,7 @@ from tests.broker.actors import (
     submitted,
     working,
 )
+from tests.broker.families import letter, root_of
 
 
 async def committed(broker: Broker, request: CommitRequest) -> Committed:
@@ -349,6 +361,119 @@ async def test_commit_past_its_bounds_is_not_sent(broker: Broker) -> None:
     with pytest.raises(CommitTooLarge, match="blobs"):
         await broker.commits.commit(step(held, held.claim, "k", [b"x" * (1 << 20)]))
     await committed(broker, step(held, held.claim, "k", [b"x" * 4000] * 256))
+
+
+def _born(held: Claimed, agent_id: int, **parts: Any) -> NewSession:
+    return new_session(tree=held.claim.tree, agent_id=AgentId(agent_id), parent=held.claim.session, **parts)
+
+
+def _submits(payload: bytes) -> tuple[NewSubmission, ...]:
+    return (NewSubmission("c", "s", payload),)
+
+
+PARTS: dict[str, Callable[[Claimed, bytes, bytes], dict[str, Any]]] = {
+    "entries": lambda held, one, two: {"payloads": (one, two)},
+    "events": lambda held, one, two: {"events": tuple(NewEvent(each, 0, "0" * 8) for each in (one, two))},
+    "mail": lambda held, one, two: {
+        "outbox": tuple(
+            OutboundMessage(held.claim.session, "message", each, each[:1].hex()) for each in (one, two)
+        )
+    },
+    "events of the tree": lambda held, one, two: {"tree_events": (TreeEvent((one,)), TreeEvent((two,)))},
+    "parts of an event": lambda held, one, two: {
+        "tree_events": (TreeEvent((one, two), (), held.claim.session),)
+    },
+    "what events are about": lambda held, one, two: {
+        "tree_events": (TreeEvent((b"",), about=one), TreeEvent((b"",), about=two))
+    },
+    "requests": lambda held, one, two: {"approvals_open": (Approval("a", one), Approval("b", two))},
+    "summaries": lambda held, one, two: {"summary": {"a:1": one, "a:2": two}},
+    "meta": lambda held, one, two: {"meta": one + two},
+    "entries of children": lambda held, one, two: {
+        "children": tuple(
+            _born(held, number, entries=entries_after(GENESIS, 0, 0, [each]))
+            for number, each in ((1, one), (2, two))
+        )
+    },
+    "events of children": lambda held, one, two: {
+        "children": tuple(
+            _born(held, number, events=(NewEvent(each, 0, "0" * 8),)) for number, each in ((1, one), (2, two))
+        )
+    },
+    "submissions of children": lambda held, one, two: {
+        "children": tuple(
+            _born(held, number, submissions=_submits(each)) for number, each in ((1, one), (2, two))
+        )
+    },
+    "metas of children": lambda held, one, two: {
+        "children": tuple(_born(held, number, meta=each) for number, each in ((1, one), (2, two)))
+    },
+}
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_each_part_of_a_commit_counts_to_the_bytes_that_it_may_carry(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, part: str
+) -> None:
+    monkeypatch.setattr(commit_requests, "MAX_COMMIT_BYTES", 1_000)
+    held = await working(broker)
+    before = await broker.logs.head(held.claim.session)
+    for one, two in ((501, 500), (1, 1_000)):
+        given = {"payloads": (), "events": ()} | PARTS[part](held, b"x" * one, b"y" * two)
+        with pytest.raises(CommitTooLarge, match="1000 bytes, this one has 1001"):
+            await broker.commits.commit(step(held, held.claim, "k", **given))
+    assert await broker.logs.head(held.claim.session) == before
+    given = {"payloads": (), "events": ()} | PARTS[part](held, b"x" * 500, b"y" * 500)
+    await committed(broker, step(held, held.claim, "k", **given))
+
+
+async def test_redacted_entries_count_to_the_bytes_that_a_commit_may_carry(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(commit_requests, "MAX_COMMIT_BYTES", 1_000)
+    held = await working(broker)
+    gone = tuple(RedactedEntry(seq, 0, bytes(32), bytes(32), b"x" * 500) for seq in (1, 2))
+    with pytest.raises(CommitTooLarge, match="blobs"):
+        await broker.commits.commit(step(held, held.claim, "k", (), redacted=gone))
+
+
+async def test_entries_of_all_children_count_to_those_that_a_commit_may_carry(broker: Broker) -> None:
+    held = await working(broker)
+    logs = [entries_after(GENESIS, 0, 0, [b"x"] * count) for count in (28, 29)]
+    children = tuple(_born(held, number, entries=log) for number, log in enumerate(logs, 1))
+    with pytest.raises(CommitTooLarge, match="256 entries, this one has 257"):
+        await broker.commits.commit(step(held, held.claim, "k", [b"x"] * 200, children=children))
+    await committed(broker, step(held, held.claim, "k", [b"x"] * 199, children=children))
+
+
+async def test_step_that_writes_to_many_wakes_each_that_is_parked_and_pokes_each_holder(
+    broker: Broker,
+) -> None:
+    root = await root_of(broker)
+    parked = [await root.spawns(1), await root.spawns(2, pool="gpu")]
+    held = [await root.spawns(3, pool="gpu"), await root.spawns(4)]
+    for agent in parked:
+        await agent.parks()
+    for agent, worker in zip(held, ("w3", "w4"), strict=True):
+        await agent.does(cursor=agent.cursor)
+        await broker.claims.release(agent.held.claim)
+        await claimed(broker, agent.session, worker, f"of {worker}")
+    cursors = {
+        worker: (await broker.claims.wait_for_notices(POOL, worker, {}, 0.01)).cursors
+        for worker in ("w3", "w4")
+    }
+    letters = [letter(agent.session, f"m{n}") for n, agent in enumerate((*held, *parked))]
+    await root.does(outbox=(*letters, letter(held[0].session, "again")))
+    for agent, worker in zip(held, ("w3", "w4"), strict=True):
+        told = await broker.claims.wait_for_notices(POOL, worker, cursors[worker], 5.0)
+        while not told.notified:
+            told = await broker.claims.wait_for_notices(POOL, worker, told.cursors, 5.0)
+        assert told.notified == (agent.session,)
+    for agent, pool in zip(parked, (POOL, "gpu"), strict=True):
+        found = await broker.claims.claim(pool, "w9", f"of {pool}", SHARD)
+        assert found is not None
+        assert found.claim.session == agent.session
+        assert [entry.kind for entry in found.first] == ["mail"]
 
 
 async def test_agent_ids_are_handed_out_once(broker: Broker) -> None:

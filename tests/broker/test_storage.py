@@ -191,6 +191,18 @@ async def test_birth_keeps_the_texts_that_it_names(backend: Backend) -> None:
         assert await connection.command("PTTL", keys.blob(tree, named)) == -1, "a late copy ends nothing"
 
 
+async def test_birth_keeps_each_of_the_texts_that_it_names(backend: Backend) -> None:
+    connection = backend.connect()
+    async with aclosing(backend.broker(connection=connection)) as broker:
+        born, blobs = new_session(), Blobs(connection, broker.keys)
+        digests = [await blobs.put(born.tree, b"text %d" % n, unborn=True) for n in range(4)]
+        lost = (digest_of(b"lost"), *digests[1:], digest_of(b"lost, too"))
+        assert await broker.commits.create(NewTree(born, texts=lost)) == Unstored((lost[0], lost[-1]))
+        assert await broker.commits.create(NewTree(born, texts=tuple(digests[1:]))) is True
+        left = [await connection.command("PTTL", broker.keys.blob(born.tree, one)) for one in digests]
+        assert (left[0] > 0, left[1:]) == (True, [-1, -1, -1])
+
+
 async def test_session_is_not_born_without_its_texts(backend: Backend) -> None:
     connection = backend.connect()
     async with aclosing(backend.broker(connection=connection)) as broker:
@@ -213,12 +225,16 @@ async def test_session_is_not_brought_back_without_its_texts(backend: Backend) -
         await broker.commits.snapshot(held.claim, 3, b"s3")
         await broker.commits.seal(held.claim, 3, b"m")
         await broker.commits.archive(held.claim)
-        text = digest_of(b"lost")
-        assert await broker.commits.restore(session, 3, b"s3", [text]) == Unstored((text,))
+        text, kept = digest_of(b"lost"), await blobs.put(tree, b"kept")
+        lost = digest_of(b"lost, too")
+        for texts in ((text, lost, kept), (kept, text, lost)):
+            assert await broker.commits.restore(session, 3, b"s3", texts) == Unstored((text, lost))
+        await blobs.put(tree, b"lost, too")
+        assert await broker.commits.restore(session, 3, b"s3", [lost, text]) == Unstored((text,))
         assert (found := await broker.logs.head(session)) is not None
         assert found.archived
         await blobs.put(tree, b"lost")
-        assert isinstance(await broker.commits.restore(session, 3, b"s3", [text]), Stored)
+        assert isinstance(await broker.commits.restore(session, 3, b"s3", [lost, kept, text]), Stored)
 
 
 async def test_commit_whose_tree_can_keep_no_texts_is_told_of_the_damage(backend: Backend) -> None:
