@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias
@@ -192,6 +193,8 @@ MOST_TEXT = 32 << 10
 _ID_BYTES = 6
 """Any program that reads JSON keeps a number of this size."""
 _MOST_OFFSET = 1 << 53
+_OF_ISSUER = re.compile(r"([^/@]*/)?openid:")
+"""Who came with a token of an issuer, of a namespace or of none: no token's name begins so, and no user's."""
 _FORGOTTEN_AT_ONCE = 500
 """Prompts that one script removes: Redis serves nobody else meanwhile."""
 
@@ -271,7 +274,12 @@ def _forgotten(found: list[tuple[bytes, dict[bytes, bytes]]], is_meant: Callable
 
 
 def person_of(who: str) -> str:
-    """The person without the machine: `anna@host` is `anna`."""
+    """The person without the machine: `anna@host` is `anna`.
+
+    A subject of an issuer is whole: `openid:anna@one` and `openid:anna@two` are two people.
+    """
+    if _OF_ISSUER.match(who):
+        return who
     return who.rpartition("@")[0] or who
 
 

@@ -43,6 +43,27 @@ async def test_another_person_reads_nothing_of_it(broker: Broker) -> None:
     assert (await broker.requests.history_head("bob@one", NOISE)).count == 0
 
 
+NAMESAKES = (
+    "anna@host",
+    "openid:anna@one",
+    "openid:anna@two",
+    "openid:anna",
+    "acme/openid:anna@one",
+    "acme/anna",
+)
+
+
+async def test_each_of_several_namesakes_has_a_history_of_their_own(broker: Broker) -> None:
+    for who in NAMESAKES:
+        await add(broker, f"of {who}", who=who)
+    for who in NAMESAKES:
+        assert await texts(broker, who) == [f"of {who}"]
+    assert await broker.requests.forget_prompts("openid:anna@two", bool) == 1
+    assert [await texts(broker, who) for who in NAMESAKES] == [
+        [None if who == "openid:anna@two" else f"of {who}"] for who in NAMESAKES
+    ]
+
+
 async def test_prompt_that_is_added_twice_under_one_key_is_kept_once(broker: Broker) -> None:
     assert await add(broker, "once", "k")
     assert not await add(broker, "once", "k")
@@ -136,4 +157,6 @@ async def test_name_with_anything_in_it_has_a_history(who: str, broker: Broker) 
 
 
 def test_person_is_the_sender_without_the_machine() -> None:
-    assert [person_of(who) for who in ("anna@host", "a@b@host", "anna", "")] == ["anna", "a@b", "anna", ""]
+    senders = ("anna@host", "a@b@host", "anna", "", "openid@host", "a/openid@host", "acme/ci")
+    people = ["anna", "a@b", "anna", "", "openid", "a/openid", "acme/ci"]
+    assert [person_of(who) for who in senders] == people
