@@ -188,7 +188,12 @@ class Looks:
 
 async def fire_timers(claims: Claims) -> list[Fired]:
     """Fires what is due in every shard; workers do so too, every second, where one lives."""
-    return [fired for shard in range(claims.config.shards) for fired in await claims.fire(shard)]
+    found, damaged = list[Fired](), list[Corrupt]()
+    for shard in range(claims.config.shards):
+        found += await claims.fire(shard, damaged=damaged)
+    for error in damaged:
+        log.warning("a timer did not fire: %s", error)
+    return found
 
 
 def concerns(head: SessionHead) -> bool:

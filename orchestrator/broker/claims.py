@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker import records, script_requests
 from orchestrator.broker.connection import ScriptCall, call
@@ -163,17 +163,30 @@ class Timers(Port):
         with suppress(Unavailable):
             await self._connection.commands(rows)
 
-    async def fire(self, shard: int, count: int = 100) -> tuple[records.Fired, ...]:
-        """Turns the shard's due timers into queue entries."""
+    async def fire(
+        self, shard: int, count: int = 100, damaged: list[Corrupt] | None = None
+    ) -> tuple[records.Fired, ...]:
+        """Turns the shard's due timers into queue entries.
+
+        Raises `Corrupt` for that of a damaged session once the others have fired; with `damaged` it is put
+        there instead.
+        """
         reply = await self._run(call("timers_due", [self.keys.timers(shard)], count=count))
         due: TimersDue = reply.fields
         self._clock.note(due["now"])
-        found = []
+        found, errors = [], damaged if damaged is not None else []
         for member in due["members"]:
             session, _, timer = member.partition(":")
-            fired = await self._fire(SessionId(session), timer)
+            try:
+                fired = await self._fire(SessionId(session), timer)
+            except Corrupt as error:
+                # It must not keep those behind it from their deadlines.
+                errors.append(error)
+                continue
             if fired is not None:
                 found.append(fired)
+        if damaged is None and errors:
+            raise errors[0]
         return tuple(found)
 
     async def _fire(self, session: SessionId, timer: str) -> records.Fired | None:
@@ -226,7 +239,7 @@ class Timers(Port):
         Only so many, because a commit's answer waits for it.
         """
         with suppress(Unavailable):
-            await self.fire(shard, _FIRED_SOON)
+            await self.fire(shard, _FIRED_SOON, damaged=[])
 
 
 # ── claims ────────────────────────────────────────────────────────────────────────────────────────
@@ -523,7 +536,7 @@ class Claims(Timers, Admission):
         """Renews claims, one answer for each in order: the queue's tip, or that the claim is over.
 
         `reached`: for each, the `seq` that its log has, as far as its holder knows. Redis that went back
-        to before it ends the claim.
+        to before it ends the claim, and so does a damaged session: it must not end the others.
         """
         lease_ms = int(self.config.lease_s * 1000)
         calls = [
@@ -538,12 +551,15 @@ class Claims(Timers, Admission):
             for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
         ]
         replies = await self._connection.run_all(calls) if calls else []
-        return [
-            self._renewed(read_reply(call, reply, c.session))
-            for c, call, reply in zip(claims, calls, replies, strict=True)
-        ]
+        return [self._renewed(*one) for one in zip(claims, calls, replies, strict=True)]
 
-    def _renewed(self, reply: Reply) -> records.Renewed | records.Fenced:
+    def _renewed(
+        self, claim: records.Claim, asked: ScriptCall, answer: Sequence[Any]
+    ) -> records.Renewed | records.Fenced:
+        try:
+            reply = read_reply(asked, answer, claim.session)
+        except Corrupt as error:
+            return records.Fenced(claim.epoch, str(error))
         match reply.code:
             case "OK":
                 held: RenewOk = reply.fields

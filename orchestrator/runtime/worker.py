@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, Corrupt
 from orchestrator.broker.records import Claimant, Claimed, Settlement, Successor
 from orchestrator.broker.worker_state import MachineFacts, Pace, WorkerState, encoded
 from orchestrator.core.frozen import record
@@ -434,10 +434,13 @@ class Worker:
         if found.claimable:
             self._poll_due.set()
         for shard in found.timed:
+            damaged: list[Corrupt] = []
             try:
-                await self._reaper.receive(await self._ports.broker.claims.fire(shard))
+                await self._reaper.receive(await self._ports.broker.claims.fire(shard, damaged=damaged))
             except BrokerError as error:
                 log.warning("timers were not looked at: %s", error)
+            for damage in damaged:
+                log.warning("a timer did not fire: %s", damage)
 
     async def _heartbeat(self) -> None:
         """Says how this worker is, and hears whether a person wants it to drain."""

@@ -99,6 +99,17 @@ async def test_holder_of_a_log_that_went_back_is_told_by_renewal(broker: Broker)
     assert isinstance(kept, Renewed)
 
 
+async def test_damaged_session_ends_its_own_claim_alone(broker: Broker) -> None:
+    held = [await working(broker) for _ in range(3)]
+    key = broker.keys.session(held[1].claim.session)
+    await broker.command("DEL", key)
+    await broker.command("SET", key, "x")
+    answers = await broker.claims.renew([one.claim for one in held])
+    assert [type(answer) for answer in answers] == [Renewed, Fenced, Renewed]
+    assert isinstance(answers[1], Fenced)
+    assert (answers[1].holder_epoch, key in answers[1].reason) == (held[1].claim.epoch, True)
+
+
 async def test_revoked_holder_can_write_no_more_and_is_told_by_renewal(broker: Broker) -> None:
     held = await working(broker)
     epoch = await broker.trees.revoke(held.claim.session)

@@ -6,7 +6,15 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import BrokerConfig, Committed
+from orchestrator.broker.errors import Corrupt
+from orchestrator.broker.records import (
+    BrokerConfig,
+    BudgetWait,
+    Committed,
+    Reservation,
+    Settlement,
+    Spend,
+)
 from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER, Timer
 from tests.broker.actors import POOL, SHARD, session_id, step, submitted, working
 from tests.broker.doubles import FakeClock, redis_time
@@ -163,3 +171,37 @@ async def test_deadline_that_stands_until_it_is_cleared_comes_again_and_is_queue
             clock.advance(REAP_MS / 1000)
             assert await broker.claims.fire(SHARD) == ()
         await broker.aclose()
+
+
+async def test_deadline_of_a_damaged_session_keeps_no_other_from_firing(broker: Broker) -> None:
+    held = [await working(broker) for _ in range(4)]
+    for number, one in enumerate(held):
+        timers = (Timer("t", 1, LONG_AGO + number),)
+        await broker.commits.commit(step(one, one.claim, "k", timers_set=timers))
+    for bad in (held[0], held[2]):
+        await broker.command("XADD", broker.keys.sq(bad.claim.session), "99-0", "p", "from nowhere")
+    with pytest.raises(Corrupt, match=held[0].claim.session):
+        await broker.claims.fire(SHARD)
+    for one in (held[1], held[3]):
+        queued = await broker.logs.read_sq(one.claim.session)
+        assert [entry.submission for entry in queued] == ["s1", "t"]
+    damaged: list[Corrupt] = []
+    assert await broker.claims.fire(SHARD, damaged=damaged) == ()
+    keys = [broker.keys.sq(bad.claim.session) for bad in (held[0], held[2])]
+    assert [error.key for error in damaged] == keys
+
+
+async def test_step_that_wakes_who_waits_stands_though_a_deadline_of_a_damaged_session_has_passed(
+    broker: Broker,
+) -> None:
+    damaged = await working(broker)
+    await broker.commits.commit(step(damaged, damaged.claim, "k", timers_set=(Timer("t", 1, LONG_AGO),)))
+    await broker.command("XADD", broker.keys.sq(damaged.claim.session), "99-0", "p", "from nowhere")
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=Reservation("1", Spend(90, 0, 1)))
+    waits = BudgetWait(Spend(50, 0, 1), "budget")
+    await child.parks(budget_wait=waits, timers_set=(Timer("budget", 1, FAR_OFF),))
+    await root.does(settlements=(Settlement("1", Spend(20, 0, 1)),))
+    await child.claims_again()
+    assert [entry.submission for entry in child.held.first] == ["budget"]
