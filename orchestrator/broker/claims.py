@@ -424,12 +424,16 @@ class Claims(Timers, Admission):
 
         `head` was read before: by that it is known how it is found.
         """
+        due = self.keys.due(self.keys.shard_of(head.session), head.pool)
+        # Before the claim: what becomes due behind this is claimed, or given something, between.
+        was_due = await self._connection.command("ZSCORE", due, head.session) is not None
         clock = self._deployment.monotonic
         asked_s = clock()
         claimed = await self.claim_session(head.session, worker, claim_id, parked=True)
         if claimed is None:
             return None
-        return AtRest(claimed, _was_parked(head, claimed), claimed, self, clock, asked_s)
+        parked = not was_due and _was_let_alone(head, claimed)
+        return AtRest(claimed, parked, claimed, self, clock, asked_s)
 
     async def run_and_claim(
         self, first: ScriptCall, subject: SessionId, successor: records.Successor
@@ -835,15 +839,12 @@ class AtRest:
         return await self._claims.release(self.claimed.claim, park_at=park_at)
 
 
-def _was_parked(head: records.SessionHead, claimed: records.Claimed) -> bool:
-    """Whether a session was parked when it was claimed.
+def _was_let_alone(head: records.SessionHead, claimed: records.Claimed) -> bool:
+    """Whether nobody held a session when `head` was read, nor has claimed it since, as its epoch tells.
 
-    A claim of a due or abandoned session counts as an attempt, one of a parked session does not. The epoch
-    tells that nobody else has claimed it since `head` was read; who held it then may have had attempts
-    forgiven since, and left it due.
+    Who held it may have given it back due since then.
     """
-    attempts = claimed.claims_without_progress - head.claims_without_progress
-    return head.holder is None and claimed.claim.epoch == head.epoch + 1 and attempts == 0
+    return head.holder is None and claimed.claim.epoch == head.epoch + 1
 
 
 def _next_named(reply: Reply, guess: SessionId) -> str:

@@ -278,7 +278,7 @@ def claim(sight: Sight, keys: Keys, given: Given) -> Reply:
         passing.add(name)
         unsaved = int(session.get(b"unsaved") == b"1")
         return [b"LEFT", session.get(b"copy_on", b""), unsaved, wait_ms, comes_next()]
-    epoch, tries = number(session, b"epoch") + 1, number(session, b"tries") + (not parked)
+    epoch, tries = number(session, b"epoch") + 1, number(session, b"tries") + (whom != b"parked")
     session.pop(b"revoked", None)
     session[b"epoch"] = written(epoch)
     order = due.pop(name, None)

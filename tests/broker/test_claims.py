@@ -569,6 +569,36 @@ async def test_session_at_rest_is_given_back_as_it_was_found(broker: Broker) -> 
         assert given_back.parked == was_parked
 
 
+@pytest.mark.parametrize("found", ["parked", "yielded", "unread", "lost"])
+async def test_looks_of_upkeep_are_no_attempts_at_a_session_s_work_however_it_is_found(
+    broker: Broker, found: str
+) -> None:
+    held = await working(broker)
+    session, lost = held.claim.session, found == "lost"
+    if not lost:
+        more = {"cursor": None if found == "unread" else "1-0"}
+        releases = step(held, held.claim, "k", release="park" if found == "parked" else "yield", **more)
+        assert isinstance(await broker.commits.commit(releases), Committed)
+    for number in range(9):
+        if lost and not number:
+            await lease_runs_out(broker, session)
+        head = await broker.logs.head(session)
+        assert head is not None
+        looks = await broker.claims.claim_at_rest(head, "upkeep", f"u{number}")
+        assert looks is not None, "it is not quarantined"
+        again = await broker.claims.claim_session(session, "upkeep", f"u{number}", parked=True)
+        assert again is not None
+        assert again.claims_without_progress == looks.claimed.claims_without_progress == int(lost)
+        assert looks.parked == (found == "parked")
+        given_back = await looks.give_back()
+        assert isinstance(given_back, Released)
+        assert given_back.parked == (found == "parked")
+    if found == "parked":
+        await submitted(broker, session, "s2")
+    worker = await claimed(broker, session, "w2", "c2")
+    assert worker.claims_without_progress == 1 + int(lost)
+
+
 async def test_session_at_rest_that_takes_long_is_renewed_each_third_of_its_lease() -> None:
     with redis_time(FakeClock()) as clock:
         client = StatedRedis()
@@ -599,10 +629,8 @@ async def test_session_that_became_due_since_its_worker_was_seen_is_given_back_d
     assert head is not None
     yields = step(held, held.claim, "k", cursor="1-0", release="yield")
     assert isinstance(await broker.commits.commit(yields), Committed)
-    # As many claims without progress as when its worker was seen: the commit has forgiven that one.
     found = await broker.claims.claim_at_rest(head, "upkeep", "u1")
     assert found is not None
-    assert found.claimed.claims_without_progress == head.claims_without_progress
     given_back = await found.give_back()
     assert isinstance(given_back, Released)
     assert not given_back.parked

@@ -138,8 +138,8 @@ if wait_ms then
 end
 
 local epoch = num(s.epoch) + 1
--- A look of upkeep at a parked session is no attempt at its work.
-local tries = idle and num(s.tries) or num(s.tries) + 1
+-- A look of upkeep is no attempt at its work, be the session parked or due.
+local tries = whom == 'parked' and num(s.tries) or num(s.tries) + 1
 if tries >= max_tries then
   local n = num(s.eq) + 1
   if ahead(KEYS[3], n - 1) then return ahead_reply(KEYS[3], n - 1) end
