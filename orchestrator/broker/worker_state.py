@@ -86,16 +86,20 @@ def encoded(state: WorkerState) -> bytes:
 def decoded(payload: bytes) -> WorkerState:
     """The state that a worker of any version has sent."""
     found: Mapping[str, Any] = orjson.loads(payload or b"{}")
-    named = MachineFacts.__dataclass_fields__
-    facts = {name: value for name, value in found.items() if name in named}
+    facts = _known(MachineFacts, found)
     return WorkerState(
         pools=tuple(found.get("pools", ())),
         held=found.get("held", 0),
         room=found.get("room", 0),
         draining=found.get("draining", False),
-        paces={pool: Pace(**pace) for pool, pace in found.get("paces", {}).items()},
+        paces={pool: Pace(**_known(Pace, pace)) for pool, pace in found.get("paces", {}).items()},
         facts=MachineFacts(**facts) if facts else None,
     )
+
+
+def _known(kind: type[MachineFacts | Pace], found: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields that this version knows of what another one has sent."""
+    return {name: value for name, value in found.items() if name in kind.__dataclass_fields__}
 
 
 # ── pool service ──────────────────────────────────────────────────────────────────────────────────

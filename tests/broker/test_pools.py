@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 
+import orjson
 import pytest
 
-from orchestrator.broker import logs, worker_state
+from orchestrator.broker import logs, trees, worker_state
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.records import BrokerConfig, Committed, PoolQueue, Unserved
+from orchestrator.broker.worker_state import MachineFacts, Pace, WorkerState
 from orchestrator.core.commit_parts import Approval
 from orchestrator.core.ids import SessionId
-from tests.broker.actors import POOL, claimed, created, session_id, step, submitted
+from tests.broker.actors import POOL, Backend, claimed, created, session_id, step, submitted
 from tests.broker.doubles import FakeClock, redis_time
 from tests.broker.families import OP
 from tests.stated import StatedRedis
@@ -133,9 +135,9 @@ async def test_worker_that_was_lost_is_listed_behind_those_heard_since_and_forgo
 async def test_open_requests_are_listed_and_counted_over_all_shards_in_the_order_in_which_they_were_opened(
     timed: Broker, clock: FakeClock
 ) -> None:
-    one, other = [await _due(timed, POOL, shard) for shard in (15, 1)]
-    at = {session: await claimed(timed, session, "w1", f"claim of {session}") for session in (one, other)}
-    for session, key in ((one, "call:1"), (other, "call:1"), (one, "call:0")):
+    one, other, third = sessions = [await _due(timed, POOL, shard) for shard in (15, 1, 15)]
+    at = {session: await claimed(timed, session, "w1", f"claim of {session}") for session in sessions}
+    for session, key in ((one, "call:1"), (other, "call:1"), (third, "call:1"), (one, "call:0")):
         held = at[session]
         opens = step(held, held.claim, f"{key} of {session}", (), approvals_open=(Approval(key, b"?"),))
         done = await timed.commits.commit(opens)
@@ -143,13 +145,13 @@ async def test_open_requests_are_listed_and_counted_over_all_shards_in_the_order
         at[session] = await claimed(timed, session, "w1", f"claim of {session}")
         clock.advance(1.0)
     listed = [(asked.session, asked.key) for asked in await timed.requests.approvals()]
-    assert listed == [(one, "call:1"), (other, "call:1"), (one, "call:0")]
-    for session in (one, other):
+    assert listed == [(one, "call:1"), (other, "call:1"), (third, "call:1"), (one, "call:0")]
+    for session in sessions:
         own = [(asked.session, asked.key) for asked in await timed.requests.approvals(session)]
         assert own == [row for row in listed if row[0] == session]
     assert await timed.requests.approvals_of([]) == ()
-    assert await timed.requests.askers() == {one: 2, other: 1}
-    assert await timed.requests.count_open_requests() == 3
+    assert await timed.requests.askers() == {one: 2, other: 1, third: 1}
+    assert await timed.requests.count_open_requests() == 4
 
 
 async def test_each_session_is_served_as_its_own_pool_says_however_many_are_asked_about(
@@ -221,3 +223,66 @@ async def test_deleted_sessions_are_found_by_when_in_each_shard(timed: Broker, c
         assert list(await timed.trees.deleted(shard, 0, last, 1, start=1)) == some[1:2]
     assert [await timed.trees.deleted_at(session) for session in made] == [at for _, at in gone]
     assert await timed.trees.deleted_at(session_id()) is None
+
+
+def test_state_of_a_worker_is_read_whatever_version_has_sent_it() -> None:
+    facts = MachineFacts("host", 7, "1.2", 3, 5, 6, 0.5, "/w", "m1", "no room")
+    paces = {POOL: Pace(1.0, 2.0, 3), "gpu": Pace()}
+    state = WorkerState((POOL, "gpu"), 1, 2, draining=True, paces=paces, facts=facts)
+    assert worker_state.decoded(worker_state.encoded(state)) == state
+    sent = orjson.loads(worker_state.encoded(state))
+    newer = {**sent, "gpus": 2, "paces": {pool: {**pace, "more": 1} for pool, pace in sent["paces"].items()}}
+    assert worker_state.decoded(orjson.dumps(newer)) == state
+    older = {"pools": [POOL], "held": 1, "room": 2, "paces": {POOL: {"claims_per_s": 4.0}}}
+    expected = WorkerState((POOL,), 1, 2, paces={POOL: Pace(claims_per_s=4.0)})
+    assert worker_state.decoded(orjson.dumps(older)) == expected
+    assert worker_state.decoded(b"") == WorkerState((), 0, 0)
+
+
+async def test_page_of_lapsed_sessions_that_need_a_newer_worker_hides_none_behind_it(
+    backend: Backend,
+) -> None:
+    new = backend.broker(BrokerConfig(core_version=2, lease_s=60.0))
+    old = backend.broker(BrokerConfig(core_version=1, lease_s=60.0))
+    for number in range(20):
+        lapsed = await _lost(new, POOL, 3, number)
+        await new.command("HSET", new.keys.session(lapsed), "min_core", "2")
+    last = await _lost(old, POOL, 3, 100)
+    found = await old.claims.claim(POOL, "w2", "c2", 3)
+    assert found is not None
+    assert found.claim.session == last
+    await new.aclose()
+    await old.aclose()
+
+
+async def test_worker_hears_what_is_said_to_it_alone_where_it_asks_for_that_and_nowhere_else(
+    broker: Broker,
+) -> None:
+    held = await _held(broker, POOL, 3)
+    asked = {
+        own: (await broker.claims.wait_for_notices(POOL, "w1", {}, 0.01, own=own)) for own in (True, False)
+    }
+    await submitted(broker, held, "more")
+    await broker.claims.notify([(held, "w1"), (session_id(), "w2")])
+    waits = {}
+    for own in (False, True):
+        due = await _due(broker, POOL, 1) if not own else None
+        waits[own] = await broker.claims.wait_for_notices(POOL, "w1", asked[own].cursors, 5.0, own=own)
+        assert due is None or waits[own].named == {1: due}
+    assert (waits[False].notified, waits[True].notified) == ((), (held,))
+
+
+async def test_session_that_is_gone_keeps_no_other_from_the_lists_and_so_many_are_brought_there_at_once(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "MOST_LISTED", 3)
+    made = [await created(broker, session_id(3)) for _ in range(6)]
+    for session in made[:5]:
+        await broker.command("HDEL", broker.keys.session(session), "recency")
+    heads = await broker.logs.heads(made)
+    await broker.command("DEL", broker.keys.session(made[0]))
+    assert await broker.trees.enlist_missing(heads) == 3
+    again = await broker.logs.heads(made)
+    assert [head.session for head in again if not head.recency_ms] == made[3:5]
+    assert await broker.trees.enlist_missing(again) == 2
+    assert await broker.trees.enlist_missing(await broker.logs.heads(made)) == 0
