@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 import fakeredis
 import pytest
 
+from orchestrator.broker import connection as connection_module
 from orchestrator.broker.connection import Connection, RetryingConnection, ScriptCall, call
 from orchestrator.broker.errors import Misconfigured, Unavailable
 from orchestrator.broker.redis_keys import Keys
@@ -35,6 +36,14 @@ class Starting(Connection):
         self._refuse_at_first()
         return await super().together(rows)
 
+    async def commands(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        self._refuse_at_first()
+        return await super().commands(rows)
+
+    async def run(self, call: ScriptCall) -> list[Any]:
+        self._refuse_at_first()
+        return await super().run(call)
+
     async def run_all(self, calls: Sequence[ScriptCall]) -> list[list[Any]]:
         self._refuse_at_first()
         return await super().run_all(calls)
@@ -46,6 +55,40 @@ async def test_command_is_sent_again_until_the_server_answers() -> None:
     assert await connection.command("SET", "key", "value") is True
     assert (await connection.command("GET", "key"), starting.asked) == (b"value", 4)
     await connection.aclose()
+
+
+SENT: dict[str, Callable[[Connection], Awaitable[Any]]] = {
+    "a command": lambda connection: connection.command("SET", "key", "value"),
+    "commands": lambda connection: connection.commands([("SET", "key", "value"), ("GET", "key")]),
+    "commands together": lambda connection: connection.together([("SET", "key", "value")]),
+    "a script": lambda connection: connection.run(call("timers_due", ["timers"], count=1)),
+    "scripts": lambda connection: connection.run_all([call("timers_due", ["timers"], count=1)]),
+}
+
+
+@pytest.mark.parametrize("sent", SENT)
+async def test_each_way_to_send_is_tried_again_and_a_server_that_never_will_answer_is_named_at_once(
+    sent: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(connection_module, "AGAIN_S", 0.001)
+    looks: list[str] = []
+
+    async def look() -> str:
+        looks.append(sent)
+        return ""
+
+    starting = Starting(Unavailable("nobody listens"))
+    connection = RetryingConnection(starting, 20.0, look)
+    assert await SENT[sent](connection)
+    assert (starting.asked >= 3, looks) == (True, [sent]), "it is looked at once"
+
+    async def speaks_tls() -> str:
+        return "it speaks TLS"
+
+    never = Starting(Unavailable("nobody listens"))
+    with pytest.raises(Misconfigured, match="it speaks TLS"):
+        await SENT[sent](RetryingConnection(never, 20.0, speaks_tls))
+    assert never.asked == 1
 
 
 async def test_whatever_is_sent_waits_for_the_server() -> None:

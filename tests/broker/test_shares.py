@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+from collections.abc import AsyncIterator, Callable
 
 import fakeredis
 import pytest
@@ -12,7 +13,11 @@ from orchestrator.broker.claims import Shares
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig
 from orchestrator.broker.worker_state import SILENT_MS
-from tests.broker.actors import POOL, created, submitted
+from orchestrator.core.ids import SessionId
+from tests.broker.actors import POOL, claimed, created, session_id, submitted
+from tests.broker.doubles import FakeClock, redis_time
+from tests.broker.families import OP
+from tests.stated import StatedRedis
 
 
 def fleet(workers: int, shards: int) -> list[Shares]:
@@ -132,4 +137,71 @@ async def test_worker_is_told_of_its_own_shards_and_of_those_that_become_its_own
     await submitted(broker, session)
     told = await broker.claims.wait_for_notices(POOL, "w1", second.cursors, 5.0)
     assert told.named == {shard: session}
+    await broker.aclose()
+
+
+# ── servers of a cluster ──────────────────────────────────────────────────────────────────────────
+
+
+def clustered(client: StatedRedis, monotonic: Callable[[], float], watch_s: float = 0.0) -> Broker:
+    config = BrokerConfig(shards=8, lease_s=6.0, watch_s=watch_s)
+    return Broker(Connection(client, client, clustered=True), config, monotonic)
+
+
+async def test_clock_of_one_server_of_a_cluster_bears_out_no_lease_of_another() -> None:
+    with redis_time(FakeClock()) as clock:
+        client = StatedRedis()
+        broker, other = clustered(client, clock.monotonic, watch_s=6.0), clustered(client, clock.monotonic)
+        sessions = {shard: await created(other, session_id(shard), submissions=OP) for shard in (1, 2)}
+        for shard, session in sessions.items():
+            await claimed(other, session, "lost", f"claim of {shard}")
+        for _ in range(6):
+            assert await broker.claims.claim(POOL, "w", "c1", 1) is None
+            clock.advance(1.0)
+        found = await broker.claims.claim(POOL, "w", "c1", 1)
+        assert found is not None
+        assert found.claim.session == sessions[1]
+        for second in range(7):
+            taken = await broker.claims.claim(POOL, "w", "c2", 2)
+            assert (taken is not None) == (second == 6), "it was not watched before"
+            clock.advance(1.0)
+        await broker.aclose()
+
+
+async def test_worker_of_a_cluster_looks_for_jobs_where_they_are_whatever_its_share() -> None:
+    with redis_time(FakeClock()) as clock:
+        broker = clustered(StatedRedis(), clock.monotonic)
+        for rank in range(8):
+            broker.claims._shares.note([POOL], [(rank, 8)])
+            await broker.jobs.offer_job(POOL, f"j{rank}", b"look", 60_000)
+            await submitted(broker, await created(broker, session_id(rank)))
+            jobs, claimable = False, set[tuple[str, int]]()
+            for _ in range(8):
+                look = await broker.claims.look((POOL,), "w")
+                jobs, claimable = jobs or look.jobs, claimable | set(look.claimable)
+                clock.advance(1.0)
+            assert (jobs, claimable) == (True, {(POOL, rank)})
+            assert await broker.jobs.take_job(POOL, f"j{rank}", "w") == b"look"
+            assert await broker.claims.claim(POOL, "w", f"c{rank}", rank) is not None
+            clock.advance(-8.0)
+        await broker.aclose()
+
+
+async def test_notices_of_each_server_of_a_cluster_are_heard_whichever_is_first() -> None:
+    broker = clustered(StatedRedis(), lambda: 0.0)
+    cursors = (await broker.claims.wait_for_notices(POOL, "w1", {}, 0.01)).cursors
+    waits = asyncio.create_task(broker.claims.wait_for_notices(POOL, "w1", cursors, 5.0))
+    due = {shard: await created(broker, session_id(shard)) for shard in (5, 1, 7)}
+    heard: dict[int, SessionId] = {}
+    for session in due.values():
+        await submitted(broker, session)
+    while len(heard) < len(due):
+        notices = await waits
+        assert not heard.keys() & notices.named.keys(), "none is told twice"
+        heard |= notices.named
+        waits = asyncio.create_task(broker.claims.wait_for_notices(POOL, "w1", notices.cursors, 5.0))
+    assert heard == due
+    again = await created(broker, session_id(1))
+    await submitted(broker, again)
+    assert (await waits).named == {1: again}
     await broker.aclose()

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 
 import pytest
 
 from orchestrator.broker import notices as until_module
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.notices import until
+from orchestrator.broker.errors import Unavailable
+from orchestrator.broker.notices import Found, Listener, until
 from orchestrator.broker.records import Claimed, Committed, NewTree
 from orchestrator.core.commit_parts import Approval
 from orchestrator.core.ids import SessionId
-from tests.broker.actors import claimed, new_session, step, submitted
+from tests.broker.actors import claimed, new_session, session_id, step, submitted
 
 NEVER_S = 3600.0
 
@@ -140,3 +141,81 @@ async def test_release_tells_of_itself_in_no_event(broker: Broker) -> None:
     before = await broker.logs.read_eq(held.claim.session)
     await broker.claims.release(held.claim, park_at=held)
     assert await broker.logs.read_eq(held.claim.session) == before
+
+
+@pytest.mark.parametrize("shards", [(3, 3), (1, 15)])
+@pytest.mark.parametrize("how", ["an event", "a release", "a request"])
+async def test_waiter_for_several_sessions_is_told_of_each(
+    broker: Broker, shards: tuple[int, int], how: str
+) -> None:
+    held, done = [], list[Committed]()
+    for shard in shards:
+        born = new_session(session_id(shard))
+        await broker.commits.create(NewTree(born))
+        await submitted(broker, born.session)
+        held.append(await claimed(broker, born.session, "w1", f"claim of {born.session}"))
+        asks = step(held[-1], held[-1].claim, "asks", (), approvals_open=(Approval("c1", b"may I?"),))
+        answer = await broker.commits.commit(asks)
+        assert isinstance(answer, Committed)
+        done.append(answer)
+    looks, heard = 0, asyncio.Queue[int]()
+
+    async def look() -> bool:
+        nonlocal looks
+        looks += 1
+        heard.put_nowait(looks)
+        return looks == 4
+
+    sessions = [one.claim.session for one in held]
+    waiting = asyncio.create_task(until(broker, sessions, look, 30.0))
+    while await heard.get() < 2:
+        pass
+    for number, (one, at) in enumerate(zip(held, done, strict=True), 3):
+        if how == "a release":
+            await broker.claims.release(one.claim)
+        elif how == "a request":
+            await broker.commits.commit(step(at, one.claim, "over", (), approvals_close=("c1",)))
+        else:
+            await broker.commits.commit(step(at, one.claim, "works"))
+        assert await heard.get() == number
+    assert await waiting is True
+
+
+async def test_waiter_goes_on_behind_an_absence_of_redis_and_is_told_what_a_look_raises(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(until_module, "RETRY_S", 0.0)
+    held = await working(broker)
+    session = held.claim.session
+    away: list[str] = ["tips", "read", "read"]
+
+    class Gone(Listener):
+        async def read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
+            if away and away.pop():
+                raise Unavailable("it is away")
+            return await super().read(cursors, timeout_s)
+
+        async def tips(self, streams: list[str]) -> dict[str, str]:
+            if away == ["tips"] and away.pop():
+                raise Unavailable("it is away")
+            return await super().tips(streams)
+
+    monkeypatch.setattr(broker, "listener", lambda: Gone(broker._connection, broker.keys))
+    looks = 0
+
+    async def look() -> bool:
+        nonlocal looks
+        looks += 1
+        if not away:
+            await broker.claims.release(held.claim)
+        head = await broker.logs.head(session)
+        return head is not None and head.holder is None
+
+    assert await until(broker, [session], look, 30.0) is True
+    assert (away, looks >= 4) == ([], True)
+
+    async def fails() -> bool:
+        raise LookupError("no such thing")
+
+    with pytest.raises(LookupError):
+        await until(broker, [session], fails, 30.0)

@@ -10,7 +10,7 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.port import Witness
-from orchestrator.broker.records import BrokerConfig
+from orchestrator.broker.records import BrokerConfig, Look
 from tests.broker.actors import POOL, SHARD, working
 from tests.broker.doubles import FakeClock, redis_time
 from tests.stated import StatedRedis
@@ -71,6 +71,29 @@ async def test_worker_that_has_just_come_waits_before_it_takes_what_has_run_out(
         assert (await holder.claims.renew([held.claim]))[0]
         clocks.pass_s(LEASE_S)
         assert await looks_for(other, clocks, 5) == "c2"
+
+
+@pytest.mark.parametrize("cluster", [False, True])
+async def test_worker_that_finds_nothing_by_its_looks_takes_at_once_what_then_runs_out(
+    clocks: Clocks, cluster: bool
+) -> None:
+    client = StatedRedis()
+    config = BrokerConfig(lease_s=LEASE_S, watch_s=LEASE_S, shards=8)
+    connections = [Connection(client, client, clustered=cluster) for _ in range(2)]
+    holder, other = [Broker(one, config, clocks.own.time) for one in connections]
+    for _ in range(int(LEASE_S) + 1):
+        assert await other.claims.look([POOL], "w2") == Look()
+        clocks.pass_s(1.0)
+    held = await working(holder)
+    clocks.pass_s(LEASE_S - 1.0)
+    assert await other.claims.look([POOL], "w2") == Look()
+    clocks.pass_s(1.0)
+    assert await other.claims.look([POOL], "w2") == Look(claimable=((POOL, SHARD),))
+    found = await other.claims.claim(POOL, "w2", "c2", SHARD)
+    assert found is not None
+    assert found.claim.session == held.claim.session
+    for one in (holder, other):
+        await one.aclose()
 
 
 async def test_worker_that_has_just_come_takes_at_once_what_is_due(clocks: Clocks) -> None:
