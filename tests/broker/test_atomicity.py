@@ -380,6 +380,7 @@ async def test_every_script_sent_twice_answers_and_changes_nothing_more(backend:
         "take_job",
         "answer_job",
         "settle_job",
+        "sign_in",
     }
     sent: list[ScriptCall] = []
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig
+from tests.broker.actors import Backend, everything
 from tests.broker.doubles import FakeClock, redis_time
 from tests.stated import StatedRedis
 
@@ -63,3 +66,18 @@ async def test_code_that_nobody_used_is_over_in_time() -> None:
         assert await broker.requests.sign_in("t", b"t", ("one", b"rights"), []) == "USED"
         assert await broker.requests.tokens() == {}
         await broker.aclose()
+
+
+@pytest.mark.parametrize("code", [None, ("one", b"rights")])
+async def test_browser_whose_answer_was_lost_asks_again_and_is_let_in(
+    backend: Backend, code: tuple[str, bytes] | None
+) -> None:
+    broker = backend.broker()
+    await broker.requests.add_code("one", b"rights", 60_000)
+    await broker.requests.add_token("old", b"old")
+    assert await broker.requests.sign_in("t1", b"first", code, ["old"]) == "OK"
+    before = await everything(backend.look())
+    assert await broker.requests.sign_in("t1", b"first", code, ["old"]) == "OK"
+    assert await everything(backend.look()) == before
+    assert await broker.requests.sign_in("t1", b"another", code, []) == ("USED" if code else "TAKEN")
+    await broker.aclose()
