@@ -194,7 +194,7 @@ _ID_BYTES = 6
 """Any program that reads JSON keeps a number of this size."""
 _MOST_OFFSET = 1 << 53
 _OF_ISSUER = re.compile(r"([^/@]*/)?openid:")
-"""Who came with a token of an issuer, of a namespace or of none: no token's name begins so, and no user's."""
+"""The names of those with a token of an issuer, in a namespace or in none: no other name begins so."""
 _FORGOTTEN_AT_ONCE = 500
 """Prompts that one script removes: Redis serves nobody else meanwhile."""
 

@@ -576,8 +576,8 @@ async def test_looks_of_upkeep_are_no_attempts_at_a_session_s_work_however_it_is
     held = await working(broker)
     session, lost = held.claim.session, found == "lost"
     if not lost:
-        more = {"cursor": None if found == "unread" else "1-0"}
-        releases = step(held, held.claim, "k", release="park" if found == "parked" else "yield", **more)
+        cursor, release = None if found == "unread" else "1-0", "park" if found == "parked" else "yield"
+        releases = step(held, held.claim, "k", cursor=cursor, release=release)
         assert isinstance(await broker.commits.commit(releases), Committed)
     for number in range(9):
         if lost and not number:

@@ -398,7 +398,8 @@ async def test_notices_name_each_shard_with_what_became_due_there_and_each_sessi
     for some in due.values():
         for session in some:
             await submitted(broker, session)
-    shards, named, notified, cursors = set(), {}, [], listening.cursors
+    shards, named, notified = set[int](), dict[int, SessionId](), list[SessionId]()
+    cursors = listening.cursors
     while len(shards) < 2 or len(notified) < 2:
         notices = await broker.claims.wait_for_notices(POOL, "w1", cursors, PATIENCE_S)
         shards |= set(notices.shards)

@@ -152,9 +152,13 @@ async def test_worker_comes_back_for_what_it_left_to_another_machine(
 
 @pytest.fixture
 def without_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Workers look once, when they start, and others leave to a worker for long what it was told alone."""
+    """Workers look once, when they start, and others leave to a worker for long what it was told alone.
+
+    A worker that wants to be told alone says so with each look: once is enough here, too.
+    """
     monkeypatch.setattr(worker_module, "POLL_S", 3600.0)
     monkeypatch.setattr(claims_module, "_NEAR_MS", 600_000)
+    monkeypatch.setattr(claims_module, "_ATTENDS_MS", 600_000)
 
 
 @pytest.mark.usefixtures("without_looks")
