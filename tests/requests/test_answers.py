@@ -15,9 +15,11 @@ from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.door import request_params as v1_params
 from orchestrator.gateways.app_server.write_requests import request_params, shown_of
-from orchestrator.protocol.ops import Shown
+from orchestrator.protocol.ops import ResolveAskUserQuestion, Shown, UserInputAnswer
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.protocol.wire import written
 from orchestrator.requests import (
+    TO_PEOPLE,
     TYPES,
     CommandRequest,
     Given,
@@ -25,6 +27,8 @@ from orchestrator.requests import (
     PatchRequest,
     Question,
     Request,
+    call_id_of,
+    known_request_of,
     request_of,
 )
 from orchestrator.requests.approvals import MOST_SHOWN, command_text, shown_as
@@ -368,3 +372,104 @@ def test_answer_names_the_agent_at_the_root_and_not_in_its_own_session() -> None
     request = request_of(ASKS["command"]).asked_by(3, "s3", "0/3")
     assert reply_of(request.answer(Given("approved"))).agent_id == 3
     assert reply_of(request.in_own_session().answer(Given("approved"))).agent_id is None
+
+
+OFFERED = [{"label": "red", "description": "warm"}, {"label": "blue"}]
+COLOURS = (Option("red", "warm"), Option("blue", ""))
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_each_question_with_options_is_read_as_it_is_asked(several: bool) -> None:
+    asked = {"header": "Colour", "question": "Which?", "options": OFFERED, "multiSelect": several}
+    event = {**ASKS["choices"], "questions": [asked, {"header": "Why", "question": "Say."}]}
+    assert request_of(event).questions == (
+        Question("Colour", "Colour", "Which?", COLOURS, several=several),
+        Question("Why", "Why", "Say."),
+    )
+    assert request_of(event).subject == "Colour: Which? · Why: Say."
+
+
+@pytest.mark.parametrize("secret", [False, True])
+@pytest.mark.parametrize("other", [False, True, None])
+def test_each_question_that_may_be_left_is_read_as_it_is_asked(secret: bool, other: bool | None) -> None:
+    asked = {"id": "c", "header": "Colour", "question": "Which?", "options": OFFERED, "isSecret": secret}
+    first = asked if other is None else {**asked, "isOther": other}
+    event = {**ASKS["input"], "questions": [first, {"id": "w", "header": "Why", "question": "Say."}]}
+    taken = other is not False
+    assert request_of(event).questions == (
+        Question("c", "Colour", "Which?", COLOURS, secret=secret, other=taken, may_be_left=True),
+        Question("w", "Why", "Say.", may_be_left=True),
+    )
+
+
+def test_every_text_of_every_answer_reaches_the_session() -> None:
+    questions = [
+        {"header": name, "question": "?", "options": OFFERED, "multiSelect": True} for name in ("One", "Two")
+    ]
+    chosen = {"One": ["red", "blue"], "Two": ["blue", "mine"]}
+    request = request_of({**ASKS["choices"], "questions": questions})
+    op = request.answer(Given("answered", texts=chosen))
+    assert isinstance(op, ResolveAskUserQuestion)
+    assert written(op)["response"]["answers"] == {"One": "red, blue", "Two": "blue, mine"}
+    asked = [{"id": name, "header": name, "question": "?"} for name in ("one", "two", "left")]
+    request = request_of({**ASKS["input"], "questions": asked})
+    op = request.answer(Given("answered", texts={"one": ["a", "b"], "two": ["ä"]}))
+    assert isinstance(op, UserInputAnswer)
+    assert written(op)["response"]["answers"] == {"one": {"answers": ["a", "b"]}, "two": {"answers": ["ä"]}}
+
+
+def test_person_reads_each_part_of_a_plan_with_its_steps_counted_from_one() -> None:
+    steps = [{"step": step, "status": "pending"} for step in ("look", "build", "test")]
+    proposal = {"title": "T", "summary": "S", "plan": {"explanation": "because", "plan": steps}}
+    request = request_of({**ASKS["plan"], "proposal": proposal})
+    assert [(part.form, part.title, part.text) for part in request.body] == [
+        ("text", "Title", "T"),
+        ("text", "Summary", "S"),
+        ("text", "Explanation", "because"),
+        ("list", "Steps", "1. look\n2. build\n3. test"),
+    ]
+
+
+def test_server_and_program_are_named_with_the_agent_that_waits_and_what_they_are_to_do() -> None:
+    server, tool = request_of(ASKS["elicitation"]), request_of({**ASKS["client_tool"], "client": "editor"})
+    assert server.heading() == "the MCP server time asks"
+    assert server.heading("agent 3") == "the MCP server time asks for agent 3"
+    assert (server.subject, [part.text for part in server.body]) == ("time: May I?", ["May I?"])
+    assert (tool.heading("agent 3"), tool.subject) == ("agent 3 waits for a program", "editor is to do look")
+    assert request_of(ASKS["client_tool"]).subject == "its client is to do look"
+    assert [part.text for part in tool.body] == ["look", '{\n  "at": 1\n}']
+
+
+@pytest.mark.parametrize(
+    ("count", "said"), [(1, "1 files more"), (3, "3 files more"), (1_234, "1,234 files more")]
+)
+def test_person_reads_how_many_files_of_a_patch_are_not_shown(count: int, said: str) -> None:
+    request = request_of({**ASKS["patch"], "changes_left_out": count})
+    assert request.body[-1].text == said
+
+
+def test_words_that_were_cut_say_how_many_there_were() -> None:
+    for length in (MOST_SHOWN + 1, 3 * MOST_SHOWN):
+        assert shown_as("ä" * length, "test", 5).text.endswith(f"ä\n… {length:,} characters in all")
+
+
+def test_requests_to_people_are_all_but_that_of_a_clients_tool() -> None:
+    people = {kind for kind, event in ASKS.items() if event["type"] in TO_PEOPLE}
+    assert people == ASKS.keys() - {"client_tool"}
+    by_programs = {kind for kind, event in ASKS.items() if request_of(event).answered_by == "program"}
+    assert by_programs == {"client_tool"}
+    assert known_request_of(LATER) is None
+
+
+@pytest.mark.parametrize(
+    ("event", "call"),
+    [
+        ({"type": "exec_approval_request", "call_id": "a"}, "a"),
+        ({"type": "exec_approval_request", "call_id": "a", "callId": "b"}, "a"),
+        ({"type": "dynamic_tool_call_request", "callId": "b"}, "b"),
+        ({"type": "elicitation_request", "id": 7, "call_id": "a"}, "7"),
+        ({"type": "elicitation_complete", "id": "c", "call_id": "a"}, "a"),
+    ],
+)
+def test_call_of_an_event_is_found_by_whichever_name_it_has_there(event: dict[str, Any], call: str) -> None:
+    assert call_id_of(event) == call
