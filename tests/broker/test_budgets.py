@@ -641,6 +641,16 @@ async def test_a_day_with_too_many_models_counts_the_rest_together(broker: Broke
     assert sum(spend.tokens for spend in found.values()) == 519
 
 
+async def test_long_names_of_models_and_people_are_cut_before_they_are_counted(broker: Broker) -> None:
+    jo = await someones(broker, "jo" + "x" * 300)
+    for number, model in enumerate(("ä" * 200, "ä" * 201, "ä" * 199 + "b")):
+        await jo.does(settlements=(uses(str(number), 10**number, model),))
+    assert await today(broker) == {
+        ("", "ä" * 200, "jo" + "x" * 198): Spend(11, 22, 2),
+        ("", "ä" * 199 + "b", "jo" + "x" * 198): Spend(100, 200, 1),
+    }
+
+
 async def test_a_day_with_too_many_namespaces_counts_the_rest_for_none(
     broker: Broker,
 ) -> None:

@@ -437,6 +437,17 @@ async def test_redacted_entries_count_to_the_bytes_that_a_commit_may_carry(
         await broker.commits.commit(step(held, held.claim, "k", (), redacted=gone))
 
 
+async def test_step_that_redacts_drops_no_secrets(broker: Broker) -> None:
+    held = await working(broker)
+    done = await committed(broker, step(held, held.claim, "k1"))
+    gone = (RedactedEntry(1, 0, bytes(32), bytes(32), b"instead"),)
+    with pytest.raises(ValueError, match="drops no secrets"):
+        await broker.commits.commit(step(done, held.claim, "k2", (), redacted=gone, secrets_dropped=("n",)))
+    await committed(broker, step(done, held.claim, "k2", (), redacted=gone))
+    assert [entry.payload for entry in await broker.logs.read_rollout(held.claim.session)] != [b"entry"]
+    assert await broker.logs.redacted_numbers(held.claim.session) == {1}
+
+
 async def test_entries_of_all_children_count_to_those_that_a_commit_may_carry(broker: Broker) -> None:
     held = await working(broker)
     logs = [entries_after(GENESIS, 0, 0, [b"x"] * count) for count in (28, 29)]
