@@ -197,8 +197,12 @@ def input_messages(items: Sequence[Item]) -> tuple[JsonObject, ...]:
         return (user_texts(texts),)
     said = Message(role="user", content=tuple(map(_content, items)))
     skills = [_skill(item) for item in items if item["type"] == "skill" and "content" in item]
-    servers = [_server(item) for item in items if item["type"] == "mention" and item.get("tools")]
-    return tuple(map(written, (said, *skills, *servers)))
+    servers: dict[str, Item] = {}
+    for item in items:
+        if item["type"] == "mention" and item.get("tools"):
+            # Once, however often it is named: one commit carries all of these.
+            servers.setdefault(item["path"], item)
+    return tuple(map(written, (said, *skills, *map(_server, servers.values()))))
 
 
 def _plain(items: Sequence[Item]) -> list[str] | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import orjson
+import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.birth import opened
@@ -172,6 +173,32 @@ def test_input_to_a_turn_that_input_before_it_left_is_an_error_and_says_nothing(
     assert "turn r3 was left" in seen.one("error")["message"]
     assert said(session)[-2:] == ["answer 1", "back to the first"]
     assert session.owes() == ()
+
+
+@pytest.mark.parametrize("delivery", ["queue", "replace"])
+def test_each_of_many_inputs_to_a_turn_that_was_left_is_answered_one_task_a_decision(delivery: str) -> None:
+    session = talked(3)
+    session.say("question 4", "u4")
+    session.begin()
+    session.say("back to the first", "b1", last_response_id="r1", delivery=delivery)
+    ids = [f"b{number}" for number in range(2, 100)]
+    for id in ids:
+        session.say("on from the third", id, last_response_id="r3", delivery=delivery)
+    before = len(session.seen)
+    if delivery == "queue":
+        session.answers_now("answer 4", "r4")
+        session.begin()
+        session.answers_now("answer 5", "r5")
+    while session.state.task is not None:
+        session.stopped()
+    for seen in session.seen[before:]:
+        assert len(seen.decision.entries) <= 16
+        assert seen.types.count("task_started") <= 1
+    told = [(id, message["message"]) for id, message in session.events if message["type"] == "error"]
+    assert [id for id, _ in told] == ids
+    assert all("turn r3 was left" in message for _, message in told)
+    assert session.replayed() == session.state
+    assert "on from the third" not in said(session)
 
 
 def test_log_that_cannot_be_read_fails_the_task_and_leaves_the_conversation() -> None:

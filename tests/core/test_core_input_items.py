@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.core import commands as c
+from orchestrator.core.history import message_text
 from orchestrator.core.user_turns import fault, user_message_event
 from orchestrator.protocol.ids import SubmissionId
 from tests.core.driver import Session, op, text
@@ -136,6 +137,21 @@ def test_server_that_is_mentioned_is_named_to_the_model_with_its_tools() -> None
     assert (said["content"][1]["text"], told["role"]) == ("@notes", "developer")
     assert "app://notes" in told["content"][0]["text"]
     assert "mcp__notes__add" in told["content"][0]["text"]
+
+
+@pytest.mark.parametrize("steers", [False, True])
+def test_server_is_named_to_the_model_once_however_often_it_is_mentioned(steers: bool) -> None:
+    session = Session(facts={"on_user_input": "steer"})
+    if steers:
+        session.say("go")
+    notes = {"type": "mention", "name": "notes", "path": "app://notes", "tools": ["mcp__notes__add"]}
+    mail = {"type": "mention", "name": "mail", "path": "app://mail", "tools": ["mcp__mail__send"]}
+    seen = read(session, text("see"), notes, mail, *[{**notes, "name": "n"}, mail] * 300)
+    assert len(seen.decision.entries) < 16
+    session.begin()
+    told = [message_text(item) for item in session.shown() if item["role"] == "developer"]
+    assert [line.split(" is ")[0] for line in told] == ["@notes", "@mail"]
+    assert len(session.shown()[-3]["content"]) == 603
 
 
 def test_skills_text_is_not_kept_by_a_compaction_as_words_of_the_person() -> None:

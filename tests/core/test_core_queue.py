@@ -154,3 +154,39 @@ def test_order_of_nothing_is_refused_where_nothing_waits() -> None:
     session = queued()
     seen = session.submit(op("reorder_queue", submission_ids=[]), "r1")
     assert seen.one("error")["message"] == "not reordered: no input waits"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_input_that_waits_in_a_closed_session_is_changed_and_taken_back(closed: bool) -> None:
+    session = queued("a", "b", "c")
+    session.begin()
+    session.shutdown()
+    if closed:
+        session.stopped()
+        assert session.status == "closed"
+    else:
+        assert session.state.closing
+    other = op("update_queued", submission_id="c", items=[text("other")])
+    changes = (other, op("reorder_queue", submission_ids=["c", "a", "b"]), op("remove_queued", submission_id="a"))
+    for change in changes:
+        assert session.submit(change).types[-1:] == ["queue_changed"]
+    if not closed:
+        session.stopped()
+    assert (waits(session), session.state.task, session.status) == (["c", "b"], None, "closed")
+    assert session.replayed() == session.state
+    session.submit(op("user_input", items=[text("again")], delivery="queue"), "d")
+    session.answers("one")
+    assert [said for said in session.texts() if not said.startswith("<")][-3:] == ["other", "one", "words b"]
+    assert waits(session) == ["d"]
+
+
+def test_input_taken_out_of_a_closed_session_leaves_the_others_waiting_until_somebody_speaks() -> None:
+    session = queued("a", "b")
+    session.begin()
+    session.shutdown()
+    session.stopped()
+    for id in ("a", "b"):
+        assert session.submit(op("remove_queued", submission_id=id)).types == ["warning", "queue_changed"]
+    assert (waits(session), session.status, session.owes()) == ([], "closed", ())
+    session.say("again", "d")
+    assert session.task.id == "d"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.core.calls.exec import Shown
@@ -10,7 +12,7 @@ from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
 from orchestrator.core.settings import Rules
-from tests.core.driver import Session, a_command, a_patch, assistant
+from tests.core.driver import RULES, Session, a_command, a_patch, assistant, op
 
 
 def running_command(**fields: object) -> Session:
@@ -252,3 +254,63 @@ def test_refusal_that_comes_while_a_request_is_in_flight_is_illegal() -> None:
     session.begin()
     with pytest.raises(IllegalCommand, match="in flight"):
         session.happens(TaskRefused("no"))
+
+
+# ── what a failed task says that one can go on from ───────────────────────────────────────────────
+
+
+def goes_on_from(session: Session, response_id: str) -> bool:
+    seen = session.say("from there", last_response_id=response_id)
+    return "error" not in seen.types
+
+
+def test_task_that_fails_behind_a_turn_names_the_turn_and_people_go_on_from_there() -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.asks_for("c1")
+    session.runs("c1")
+    session.finishes("c1")
+    seen = session.happens(TaskRefused("no"))
+    assert seen.one("task_complete")["response_id"] == "resp-1"
+    assert goes_on_from(session, "resp-1")
+
+
+@pytest.mark.parametrize("began", [False, True])
+def test_task_that_fails_in_the_middle_of_a_turn_names_none(began: bool) -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.asks_for("c1", "c2")
+    if began:
+        session.assessed("c1", a_command(dangerous=True))
+    seen = session.happens(TaskRefused("no"))
+    assert "response_id" not in seen.one("task_complete")
+    assert not goes_on_from(session, "resp-1")
+
+
+def test_task_that_fails_behind_a_compaction_of_its_own_names_no_turn() -> None:
+    session = Session(rules=replace(RULES, auto_compact_limit=100))
+    session.say("go", "u1")
+    session.asks_for("c1")
+    session.runs("c1")
+    session.finishes("c1")
+    session.begin()
+    assert session.task.request is not None
+    assert session.task.request.purpose == "compact"
+    session.item(assistant("sum"))
+    session.ends()
+    seen = session.happens(TaskRefused("no"))
+    assert "response_id" not in seen.one("task_complete")
+
+
+@pytest.mark.parametrize("kind", ["plan", "review"])
+def test_task_beside_the_conversation_that_fails_names_no_turn(kind: str) -> None:
+    session = Session()
+    session.say("hello", "u1")
+    session.answers("hi", "r0")
+    asked = {"plan": {"plan_request": {"goal": "go"}}, "review": {"review_request": {"prompt": "look"}}}
+    session.submit(op(kind, **asked[kind]), "t1")
+    session.asks_for("c1")
+    session.runs("c1")
+    session.finishes("c1")
+    seen = session.happens(TaskRefused("no"))
+    assert "response_id" not in seen.one("task_complete")

@@ -499,7 +499,7 @@ def remove_queued(draft: Draft, command: Submitted, op: ops.RemoveQueued) -> Non
     ids = [waiting.id for waiting in draft.state.queue]
     if op.submission_id not in ids:
         draft.add(e.error(command.id, _none_waits(op.submission_id)))
-    elif draft.state.task is None:
+    elif _is_about_to_begin(draft.state):
         draft.add(e.error(command.id, _BEGINS))
     else:
         removed = SubmissionId(op.submission_id)
@@ -516,13 +516,18 @@ def update_queued(draft: Draft, command: Submitted, op: ops.UpdateQueued) -> Non
         draft.add(e.error(command.id, _none_waits(op.submission_id)))
     elif not found.turn.is_input:
         draft.add(e.error(command.id, f"not changed: {op.submission_id} is a task of its own, and no words"))
-    elif draft.state.task is None:
+    elif _is_about_to_begin(draft.state):
         draft.add(e.error(command.id, _BEGINS))
     else:
         read = command.items
         items = read if read is not None else tuple(item.model_dump(mode="json") for item in op.items)
         told = ev.QueueChanged(waiting=len(draft.state.queue))
         draft.add(f.QueuedEdited(found.id, items, draft.sender), e.event(command.id, told))
+
+
+def _is_about_to_begin(state: State) -> bool:
+    """Whether the first that waits has its turn; in a session that is closed, all wait for more input."""
+    return state.task is None and not (state.closing or state.closed)
 
 
 def _none_waits(id: str) -> str:
@@ -537,7 +542,7 @@ def reorder_queue(draft: Draft, command: Submitted, op: ops.ReorderQueue) -> Non
         draft.add(e.error(command.id, why))
     elif not wanted:
         draft.add(e.error(command.id, "not reordered: no input waits"))
-    elif draft.state.task is None:
+    elif _is_about_to_begin(draft.state):
         draft.add(e.error(command.id, _BEGINS))
     else:
         _order(draft, command, wanted)

@@ -216,6 +216,9 @@ def _left_meanwhile(draft: Draft, waiting: Queued) -> None:
     if (stopping := _replacing(draft.state)) is not None:
         # As of all that waits, one task a decision begins.
         draft.add(e.error(waiting.id, why), stopping)
+    elif draft.state.queue:
+        # What waits behind it may have been left as well: all of that would not fit into a commit.
+        draft.add(f.Failing(why), f.Stopping(FAILED))
     else:
         fail(draft, why)
 
@@ -551,8 +554,7 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo])
         message, info = failure
         draft.add(e.error(draft.task.id, message, info))
         left = leave(draft)
-        bookmark = draft.task.response_id if draft.task.kind == "user" else None
-        draft.event(ev.TaskComplete(response_id=bookmark))
+        draft.event(ev.TaskComplete(response_id=_last_turn(draft)))
     else:
         if reason == "interrupted" and draft.task.branch is None:
             draft.add(e.item(user_message(context.TURN_ABORTED_MARKER)))
@@ -560,6 +562,13 @@ def _over(draft: Draft, reason: StopReason, failure: tuple[str, CodexErrorInfo])
         draft.event(ev.TurnAborted(reason=_abort_reason(draft.task, reason)))
     draft.end_task(reason, message)
     keep(draft, left)
+
+
+def _last_turn(draft: Draft) -> ResponseId | None:
+    """The turn that a failed task ended behind; None where a turn was broken off, or before the first one."""
+    response_id = draft.task.response_id if draft.task.kind == "user" else None
+    ended = response_id is not None and bookmarked(draft.state, response_id) is not None
+    return response_id if ended else None
 
 
 def _abort_reason(task: Task, reason: StopReason) -> TurnAbortReason:
