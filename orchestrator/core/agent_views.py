@@ -376,6 +376,8 @@ class AnswerPayload(_Answer, total=False):
 
     response: JsonObject | None
     secret: str
+    server: str
+    """The MCP server whose question it is for."""
     shown: JsonObject
     signature: JsonObject
     by: JsonObject

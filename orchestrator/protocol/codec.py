@@ -169,7 +169,8 @@ def parse_submission(line: bytes) -> Submission:
 
 def short_id(id: str) -> SubmissionId:
     """The id that an error answers under: one that is too long is cut, and nothing else is answered so."""
-    return SubmissionId(id if len(id) <= NAME_BYTES else f"{id[:ID_SHOWN]}…")
+    size = len(id.encode("utf-8", "replace"))
+    return SubmissionId(id if size <= NAME_BYTES else f"{id[:ID_SHOWN]}…")
 
 
 def _op(value: JsonValue, submission_id: SubmissionId) -> Op:

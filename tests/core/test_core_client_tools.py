@@ -36,6 +36,7 @@ LIMIT_MS = 60_000
 PNG = "data:image/png;base64,iVBORw0KGgoA"
 NO_PNG = "data:image/png;base64,c2ltdWxhdGVk"
 IMAGE = {"type": "inputImage", "imageUrl": PNG}
+ELSEWHERE = {"type": "inputImage", "imageUrl": f"https://example.org/{'é' * (2 << 20)}"}
 LARGE = {"type": "inputImage", "imageUrl": f"{PNG}{'A' * (4 << 20)}"}
 
 
@@ -133,6 +134,7 @@ def test_images_of_an_answer_stand_in_the_output_and_in_its_event_in_their_order
         ),
         ({"contentItems": [IMAGE] * (MOST_IMAGES + 1)}, "at most 16 images are taken, these are 17"),
         ({"contentItems": [LARGE] * 2}, f"at most {MOST_IMAGE_BYTES:,} are taken"),
+        ({"contentItems": [ELSEWHERE] * 2}, f"at most {MOST_IMAGE_BYTES:,} are taken"),
     ],
 )
 def test_answer_that_cannot_be_read_is_an_error_and_the_call_stays_open(

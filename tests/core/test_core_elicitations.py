@@ -14,6 +14,7 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AnswerServer
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, digest, encode
+from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, op
 from tests.core.tree_driver import Agent, a_tree
 
@@ -215,6 +216,26 @@ def test_agents_server_is_answered_at_the_root() -> None:
     tree.settle()
     assert AnswerServer("c1-q1", "accept") in child.owes()
     assert child.state.answers[-1].who == "anna@host"
+
+
+def test_answer_to_an_agents_question_names_its_server_at_the_root_too() -> None:
+    tree, child = an_agent_that_asks()
+    child.happens(c.Elicited("c1", "c1-q2", "files", "And now?"))
+    pending = tuple(
+        c.PendingBelow(child.id, child.sid, CallId(id), child.task.id, kind="elicitation")
+        for id in ("c1-q1", "c1-q2")
+    )
+    for id in ("c1-q2", "c1-q1"):
+        for server in ("mail", "files"):
+            answer = op("resolve_elicitation", server_name=server, request_id=id, decision="accept")
+            tree.root.submit(answer, client="c", who="anna@host", below=pending)
+            tree.settle()
+            assert (AnswerServer(id, "accept") in child.owes()) == (server == "files")
+    told = [fact.message["message"] for fact in tree.log if fact.message["type"] == "error"]
+    assert told == [
+        f"{id} of agent 1 was not answered: the MCP server files asks, not 'mail'; it stays open"
+        for id in ("c1-q2", "c1-q1")
+    ]
 
 
 def test_root_is_told_that_an_agents_turn_ended_before_its_servers_question_was_answered() -> None:

@@ -163,12 +163,19 @@ def test_names_of_answers_weigh_their_bytes_whatever_letters_they_have(letter: s
     assert refused(answered(33)).startswith("op: too many parts: beside its texts at most 131,072 bytes")
 
 
-def test_the_error_of_an_overlong_id_does_not_repeat_it() -> None:
+@pytest.mark.parametrize("letter", ["i", "é", "€", "𝄞"])
+@pytest.mark.parametrize(
+    "op", [{"type": "nonsense"}, {"type": "user_input"}, {}, None, {"type": "compact", "x": [[]] * 60_000}]
+)
+def test_the_error_of_an_overlong_id_does_not_repeat_it(letter: str, op: Json | None) -> None:
+    most = bounds.NAME_BYTES // len(letter.encode())
+    for count, whole in ((most, True), (most + 1, False), (300_000, False)):
+        with pytest.raises(MalformedSubmission) as raised:
+            parse_submission(orjson.dumps({"id": letter * count, "op": op}))
+        assert (raised.value.submission_id == letter * count) == whole
+        assert whole or len(raised.value.submission_id) < 100
     with pytest.raises(MalformedSubmission) as raised:
-        parse_submission(orjson.dumps({"id": "i" * 300_000, "op": {"type": "nonsense"}}))
-    assert len(raised.value.submission_id) < 100
-    with pytest.raises(MalformedSubmission) as raised:
-        parse_submission(orjson.dumps({"id": "i" * 300_000, "op": {"type": "interrupt"}}))
+        parse_submission(orjson.dumps({"id": letter * (most + 1), "op": {"type": "interrupt"}}))
     assert raised.value.submission_id == ""
 
 

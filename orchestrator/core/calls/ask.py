@@ -343,7 +343,7 @@ def _output(parts: Sequence[items.ClientContent]) -> items.ToolOutput:
     images = [part.image_url for part in parts if isinstance(part, items.ClientImage)]
     if len(images) > MOST_IMAGES:
         raise DoesNotAnswer(f"contentItems: at most {MOST_IMAGES} images are taken, these are {len(images)}")
-    if (size := sum(map(len, images))) > MOST_IMAGE_BYTES:
+    if (size := sum(len(url.encode("utf-8", "replace")) for url in images)) > MOST_IMAGE_BYTES:
         raise DoesNotAnswer(
             f"contentItems: the images have {size:,} bytes as URLs; at most {MOST_IMAGE_BYTES:,} are taken"
         )

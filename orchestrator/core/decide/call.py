@@ -231,6 +231,8 @@ class Reply:
     response: JsonObject | None = None
     shown: ops.Shown | None = None
     signature: ops.AnswerSignature | None = None
+    server: str | None = None
+    """The MCP server that it is for; None where no server asks."""
 
     @property
     def said(self) -> tuple[str, str]:
@@ -263,7 +265,8 @@ def reply_of(op: AnswerOp) -> Reply:
         case ops.ResolveElicitation():
             id, decision, response = str(op.request_id), op.decision.value, response_of(op.decision.value)
     shown, signature = op.shown or None, op.signature or None
-    return Reply(id, agent_id, op.type, decision, response, shown, signature)
+    server = op.server_name if isinstance(op, ops.ResolveElicitation) else None
+    return Reply(id, agent_id, op.type, decision, response, shown, signature, server)
 
 
 def decision_word(decision: Decision) -> str:
@@ -279,7 +282,7 @@ def answer(draft: Draft, command: Submitted, op: AnswerOp) -> None:
     if isinstance(op, ops.ResolveElicitation) and _for_me(draft, reply):
         asked = open_elicitation(draft, reply.id)
         if asked is not None:
-            _answer_server(draft, command, op, reply, asked)
+            _answer_server(draft, command, reply, asked)
             return
     if not _answered_by(draft, command, reply):
         draft.drop_secret(command.secret)
@@ -306,20 +309,21 @@ def _answered_by(draft: Draft, command: Submitted, reply: Reply) -> bool:
     return False
 
 
-def _answer_server(
-    draft: Draft, command: Submitted, op: ops.ResolveElicitation, reply: Reply, asked: Elicitation
-) -> None:
-    if op.server_name != asked.server:
-        text = f"{asked.id} was not answered: the MCP server {asked.server} asks, not {op.server_name!r}"
-        draft.add(e.error(command.id, f"{text}; it stays open"))
-        return
+def _answer_server(draft: Draft, command: Submitted, reply: Reply, asked: Elicitation) -> None:
     try:
+        _check_server(asked, reply.server)
         seen = Seen(reply.shown, counted_signature(draft, asked, command.signature))
     except DoesNotAnswer as error:
         draft.add(e.error(command.id, _stays_open(asked.id, error)))
         return
     decide_elicitation(draft, asked, reply.decision, command.who or command.client, command.client, seen)
     _warn_of_unsigned(draft, command.id, asked, asked.id, seen)
+
+
+def _check_server(asked: Elicitation, server: str | None) -> None:
+    """Raises `DoesNotAnswer` for an answer to another server; None: an earlier version sent it on."""
+    if server not in (None, asked.server):
+        raise DoesNotAnswer(f"the MCP server {asked.server} asks, not {server!r}")
 
 
 def _for_me(draft: Draft, reply: Reply) -> bool:
@@ -398,6 +402,8 @@ def _route(draft: Draft, command: Submitted, asked: PendingBelow, reply: Reply) 
             _warn_of_clear_text(draft, command, asked.call_id)
     elif reply.response is not None:
         payload["response"] = reply.response
+    if reply.server is not None:
+        payload["server"] = reply.server
     if reply.shown is not None:
         payload["shown"] = written(reply.shown)
     if reply.signature is not None:
@@ -448,6 +454,7 @@ def _answer_sent_on(draft: Draft, asked: Call | Elicitation, command: MailArrive
         signature = counted_signature(draft, asked, command.signature)
         seen = Seen(None if shown is None else ops.Shown.model_validate(shown), signature)
         if isinstance(asked, Elicitation):
+            _check_server(asked, answer.get("server"))
             decide_elicitation(draft, asked, answer["decision"], who, seen=seen)
         elif not asked.is_question:
             resolve(draft, asked, answer["decision"], who, seen=seen)
