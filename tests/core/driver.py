@@ -18,9 +18,16 @@ import orjson
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import ApplyPatch, Call, Exec, RunnableWork
+from orchestrator.core.calls import ApplyPatch, AwaitWork, Call, Exec, RunnableWork, timer_of
 from orchestrator.core.calls.exec import Shown
-from orchestrator.core.commit_parts import Approval, Timer
+from orchestrator.core.commit_parts import (
+    RETRY_TIMER,
+    Approval,
+    Timer,
+    approval_timer,
+    wait_timer,
+    watchdog_timer,
+)
 from orchestrator.core.context import is_context
 from orchestrator.core.decide import advance, decide
 from orchestrator.core.decide.draft import Decision, Draft
@@ -228,6 +235,38 @@ class Session:
         for opened in decision.approvals_open:
             self.approvals[opened.key] = opened
         self.exports += decision.export
+        self._keeps_what_it_waits_for()
+
+    def _keeps_what_it_waits_for(self) -> None:
+        """Checks that each timer, and each request before people, is one that the session waits for."""
+        task, tree = self.state.task, self.state.tree
+        waits = {watchdog_timer(id): one.generation for id, one in tree.watchdogs.items()}
+        asked: dict[str, int | None] = {}
+        if task is not None:
+            waits |= {RETRY_TIMER: task.wait} if task.wait else {}
+            asked = {call.call_id: timer_of(call.work) for call in task.requests}
+            asked |= {one.id: one.timer for one in task.elicitations if not one.decision}
+            waits |= {approval_timer(id): timer for id, timer in asked.items() if timer is not None}
+            waits |= {
+                wait_timer(call.call_id): call.work.timer
+                for call in task.calls.begun
+                if isinstance(call.work, AwaitWork)
+            }
+        assert set(self.approvals) <= set(asked), "people are shown what nobody waits for"
+        whole = task is None or not task.stopping
+        assert not whole or set(self.approvals) == set(asked), "people are not shown all that is asked"
+        for id, timer in self.timers.items():
+            match id:
+                case "budget":
+                    assert tree.paused, "a timer of a budget that nobody waits for"
+                case "folder":
+                    assert self.state.workspace.unsaved is not None, "a timer of a folder that is stored"
+                case "reap":
+                    assert tree.ending_children, "a timer of agents that have all ended"
+                case "reap-below":
+                    pass
+                case _:
+                    assert waits.get(id) == timer.generation, f"timer {id} is nobody's"
 
     def _is_at_its_fixpoint(self) -> None:
         """Checks that the decision leaves nothing to follow from the state by itself."""

@@ -529,10 +529,10 @@ def test_run_without_the_sandbox_names_the_program_that_the_first_run_may_have_p
 # ── signatures ────────────────────────────────────────────────────────────────────────────────────
 
 
-def signed_at(session: Session, later_ms: int = 0, turn: str = "s1") -> Signature:
-    """A signature under an answer to what `c1` asks now, that the worker has found to hold."""
-    asked, at_ms = session.call("c1").request, session.now_ms + later_ms
-    return Signature(at_ms, "c2ln", "ada", call_id="c1", turn=turn, request=asked)
+def signed_at(session: Session, later_ms: int = 0, turn: str = "s1", call_id: str = "c1") -> Signature:
+    """A signature under an answer to what a call asks now, that the worker has found to hold."""
+    asked, at_ms = session.call(call_id).request, session.now_ms + later_ms
+    return Signature(at_ms, "c2ln", "ada", call_id=call_id, turn=turn, request=asked)
 
 
 def test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox() -> None:
@@ -552,6 +552,33 @@ def test_signature_of_a_confined_run_does_not_allow_the_one_without_the_sandbox(
     assert session.replayed() == session.state
     session.decides("c1", "approved", signature=signed_at(session, 1))
     assert sandboxed(session.call("c1")) is False
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_answers_to_two_requests_count_in_whatever_order_their_person_has_signed_them(late: bool) -> None:
+    session = Session(settings={"approval_policy": "untrusted"}, rules=Rules(signed_answers="required"))
+    session.say("go", "s1")
+    for call_id in ("c1", "c2"):
+        session.asks_for(call_id)
+        session.assessed(call_id, a_command("make", call_id))
+        given = signed_at(session, 0 if (call_id == "c1") == late else -1, call_id=call_id)
+        session.decides(call_id, "approved", signature=given)
+        assert session.call(call_id).phase == "running"
+        session.finishes(call_id)
+
+
+@pytest.mark.parametrize(
+    ("later_ms", "counts"),
+    [(-600_001, False), (-600_000, True), (0, True), (300_000, True), (300_001, False)],
+)
+def test_signature_counts_for_ten_minutes_by_a_clock_that_is_five_ahead_at_most(
+    later_ms: int, counts: bool
+) -> None:
+    session = asked(rules=Rules(signed_answers="required"))
+    seen = session.decides("c1", "approved", signature=signed_at(session, later_ms, session.task.id))
+    assert (session.call("c1").phase == "running") == counts
+    if not counts:
+        assert "look at the clocks; it stays open" in seen.one("error")["message"]
 
 
 def test_signature_for_a_request_of_another_turn_decides_nothing() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import helper_calls
 from orchestrator.core.calls import Call, HelperWork, Phase
@@ -91,6 +93,23 @@ def test_whoever_waits_for_a_helper_sees_what_it_is_at() -> None:
     answers(helper, "it says no\nand more")
     seen = ["thinking", "Looking around", "runs ls -l", "", "thinking", "uses view_image"]
     assert told_of(tree, "h", "activity") == [*seen, "thinking", "writes: it says no and more"]
+
+
+@pytest.mark.parametrize("kind", ["stream", "limited"])
+def test_helper_whose_request_is_tried_again_shows_once_that_its_model_is_asked(kind: str) -> None:
+    tree = a_tree()
+    helper = a_helper(tree)
+    helper.begin()
+    for attempt in range(2):
+        helper.breaks(kind, http_used=attempt, delay_ms=10)
+        helper.begin()
+    assert told_of(tree, "h", "activity") == ["thinking"]
+    helper.calls("c1")
+    helper.ends()
+    helper.runs("c1")
+    helper.finishes("c1")
+    helper.begin()
+    assert told_of(tree, "h", "activity")[-1] == "thinking"
 
 
 def test_helpers_of_one_response_work_side_by_side() -> None:

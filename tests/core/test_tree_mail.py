@@ -297,7 +297,7 @@ def test_watchdog_whose_target_takes_no_more_skips_a_message_and_stays() -> None
 def test_watchdog_whose_target_is_gone_ends() -> None:
     tree, (_,) = a_family()
     tree.root.asks("w", "subagent_watchdog", c.SetWatchdog(tree.target(1), 30_000, "how far?"))
-    timer = tree.root.timers["watchdog:1"]
+    timer = tree.root.timers.pop("watchdog:1")
     fired = c.TimerFired(timer.id, timer.generation)
     tree.root.happens(c.CommitRefused(fired, "archived_target", tree.target(1).session))
     assert tree.root.state.tree.watchdogs == {}
@@ -512,7 +512,7 @@ def test_second_watchdog_of_an_agent_whose_target_is_gone_ends_alone() -> None:
     for target in (1, 2):
         watch = c.SetWatchdog(tree.target(target), 30_000, "how far?")
         tree.root.asks(f"w{target}", "subagent_watchdog", watch)
-    timer = tree.root.timers["watchdog:2"]
+    timer = tree.root.timers.pop("watchdog:2")
     fired = c.TimerFired("watchdog:2", timer.generation)
     tree.root.happens(c.CommitRefused(fired, "archived_target", tree.agents[2].sid))
     assert list(tree.root.state.tree.watchdogs) == [1]

@@ -242,12 +242,20 @@ class TreeDriver:
         for name, value in part.summary.items():
             self.fields[name] = value
         for event in part.events:
+            self._check_told(event)
             depths: Mapping[str, tuple[int, int]] = (
                 {event.inbox: self._depths(event.inbox)} if event.inbox else {}
             )
             about = orjson.loads(event.about) if event.about else {}
             self.log.append(TreeFact(told_by(event), about, depths))
         self._count()
+
+    def _check_told(self, event: TreeEvent) -> None:
+        """What tells of an agent's inbox stands in the queues of the root and of who made the agent, once."""
+        if event.inbox is not None:
+            told = next(agent.state.facts for agent in self.agents.values() if agent.sid == event.inbox)
+            made_by = told.parent_session or told.session_id
+            assert sorted(event.targets) == sorted({made_by, self.root.sid}), told_by(event)
 
     def _depths(self, sid: str) -> tuple[int, int]:
         regular, interrupts = self.inboxes[sid]

@@ -1,0 +1,325 @@
+"""What another word to an agent makes void and what it leaves, and what several ends at once are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from orchestrator.core import commands as c
+from orchestrator.core.calls import Await
+from orchestrator.core.client_tools import ClientTools
+from orchestrator.core.ids import AgentId
+from orchestrator.core.snapshot import decode, encode
+from tests.core.driver import Seen, a_command, op
+from tests.core.tree_driver import Agent, TreeDriver, a_family, a_tree, answers, statuses
+
+
+def letters(seen: Seen) -> list[str]:
+    part = seen.decision.tree
+    return [] if part is None else [each.kind for each in part.outbox]
+
+
+# ── follow-ups ──────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize("asked", [1, 2])
+def test_new_work_for_one_child_voids_its_unread_result_and_nothing_else(asked: int) -> None:
+    tree, children = a_family(2)
+    tree.root.begin()
+    for child in children:
+        child.sends(0, f"note of {child.id}")
+        answers(child, f"result of {child.id}")
+    tree.settle()
+    target = tree.target(asked)
+    tree.root.calls("m", name="subagent_send_message")
+    tree.root.ends()
+    tree.root.assessed("m", c.SendMessage(target, "once more"))
+    left = [(mail.agent_id, mail.kind) for mail in tree.root.state.tree.inbox]
+    assert left == [
+        (child.id, kind)
+        for child in children
+        for kind in ("message", "completion")
+        if (child.id, kind) != (asked, "completion")
+    ]
+    tree.settle()
+    tree.check()
+
+
+@pytest.mark.parametrize("prompt", ["", "look again"])
+def test_parent_knows_a_child_by_the_label_that_it_gave_it_last(prompt: str) -> None:
+    tree, (child, _) = a_family(2)
+    said = tree.root.sends(child.id, prompt, label="archivist")
+    tree.settle()
+    answers(child)
+    (ready,) = tree.root.awaits()["ready"]
+    assert (said["label"], ready["metadata"]["label"]) == ("archivist", "archivist")
+    assert tree.registry().agents[child.id].summary()["label"] == "archivist"
+    tree.check()
+
+
+GONE: dict[str, Callable[[TreeDriver, c.Target], c.Target]] = {
+    "marked": lambda tree, target: replace(target, marked=True),
+    "by the registry": lambda tree, target: replace(target, status="canceled"),
+    "by its parent's log": lambda tree, target: target,
+}
+
+
+@pytest.mark.parametrize("known", GONE)
+@pytest.mark.parametrize("said", [{"prompt": "again"}, {"label": "late"}, {"interrupt": True}])
+def test_agent_that_was_cancelled_is_sent_nothing_however_that_is_known(
+    known: str, said: dict[str, Any]
+) -> None:
+    tree, (child,) = a_family()
+    target = tree.target(1)
+    if known == "by its parent's log":
+        tree.root.cancels(1)
+        tree.settle()
+        assert tree.root.state.tree.children[child.id].status == "canceled"
+    asked = c.SendMessage(GONE[known](tree, target), **said)
+    assert tree.root.asks("m", "subagent_send_message", asked) == (
+        "agent 1 was canceled, for good: spawn another one"
+    )
+    assert letters(tree.root.seen[-1]) == []
+    assert not tree.queues[child.sid]
+
+
+@pytest.mark.parametrize("crossed", [False, True])
+def test_parent_is_told_that_its_child_works_again_only_where_it_did_not_ask_for_that(crossed: bool) -> None:
+    tree, (child,) = a_family()
+    if crossed:
+        tree.root.sends(1, "one thing more")
+        message = tree.queues[child.sid].popleft()
+        answers(child, "done")
+    else:
+        answers(child, "done")
+        tree.settle()
+        tree.root.sends(1, "one thing more")
+        message = tree.queues[child.sid].popleft()
+    seen = child.happens(message)
+    assert child.standing == "running"
+    assert ("status" in letters(seen)) == crossed
+    tree.settle()
+    assert tree.root.state.tree.children[child.id].active
+    tree.check()
+
+
+def test_await_of_some_children_takes_words_of_others_than_children_and_leaves_its_other_children_theirs() -> (
+    None
+):
+    tree, (parent, sibling) = a_family(2)
+    named, other = parent.spawns("one"), parent.spawns("two")
+    tree.settle()
+    parent.begin()
+    other.sends(parent.id, "not asked for")
+    tree.settle()
+    parent.calls("w", name="subagent_await")
+    parent.ends()
+    parent.assessed("w", Await(300_000, (named.id,)))
+    sibling.sends(parent.id, "mind the gap")
+    tree.settle()
+    ready = parent.told("w")["ready"]
+    assert [each["messages"][0]["prompt"] for each in ready] == ["mind the gap"]
+    assert [mail.agent_id for mail in parent.state.tree.inbox] == [other.id]
+    tree.check()
+
+
+@pytest.mark.parametrize("named", [(1,), (1, 2), (2,), (1, 3), ()])
+def test_await_returns_at_once_where_none_of_those_that_it_names_is_at_work(named: tuple[int, ...]) -> None:
+    tree, (first, second, _) = a_family(3)
+    for child in (first, second):
+        answers(child)
+    assert len(tree.root.awaits(call_id="read")["ready"]) == 2
+    said = tree.root.awaits(*named)
+    at_work = not named or 3 in named
+    assert (said is None) == at_work
+    assert ("wait:wait" in tree.root.timers) == at_work
+
+
+# ── the second time ─────────────────────────────────────────────────────────────────────────
+
+
+def test_each_task_that_mail_begins_has_an_id_of_its_own() -> None:
+    tree, (child,) = a_family()
+    answers(tree.root)
+    begun = []
+    for number in range(3):
+        child.say("go on", f"u{number}") if number else None
+        answers(child)
+        tree.settle()
+        begun.append(tree.root.task.id)
+        tree.root.answers("seen")
+        tree.root.state = decode(encode(tree.root.state))
+    assert begun == ["auto-1", "auto-2", "auto-3"]
+
+
+def test_end_is_proved_where_the_worker_was_lost_in_an_earlier_task() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    child.is_taken_over()
+    assert child.state.tree.evidence == "presumed"
+    answers(child, "so far")
+    tree.settle()
+    tree.root.sends(1, "go on")
+    tree.settle()
+    tree.root.cancels(1)
+    tree.settle()
+    told = [f.message["cancel"] for f in tree.log if f.message.get("status") == "canceled"]
+    assert told == ["proved"]
+
+
+def test_message_of_a_replaced_watchdogs_timer_is_not_sent() -> None:
+    tree, _ = a_family()
+    for number in (1, 2):
+        watch = c.SetWatchdog(tree.target(1), 30_000, f"how far, {number}?")
+        tree.root.asks(f"w{number}", "subagent_watchdog", watch)
+    now = tree.root.timers["watchdog:1"].generation
+    seen = tree.root.happens(c.TimerFired("watchdog:1", now - 1))
+    assert (letters(seen), tree.root.timers["watchdog:1"].generation) == ([], now)
+    assert letters(tree.root.fires("watchdog:1")) == ["message"]
+    assert letters(tree.root.fires("watchdog:1")) == ["message"]
+
+
+UNRELATED: dict[str, Callable[[Agent], Any]] = {
+    "settings": lambda agent: agent.submit(op("override_turn_context", effort="low")),
+    "name": lambda agent: agent.submit(op("set_thread_name", name="Work")),
+    "path": lambda agent: agent.submit(op("get_path")),
+    "look-up": lambda agent: agent.submit(op("list_models")),
+    "interrupt": lambda agent: agent.interrupt(),
+    "messages": lambda agent: agent.submit(
+        op(
+            "inject_items",
+            items=[{"type": "message", "role": "user", "content": [{"type": "input_text", "text": "note"}]}],
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("unrelated", UNRELATED)
+@pytest.mark.parametrize("reader", ["agent", "root"])
+def test_what_waits_after_an_interrupt_begins_nothing_with_another_op(reader: str, unrelated: str) -> None:
+    tree, (child, sibling) = a_family(2)
+    agent = child if reader == "agent" else tree.root
+    agent.begin()
+    if reader == "agent":
+        sibling.sends(child.id, "when you have time")
+    else:
+        word = op("message_agent", agent_id=0, text="when you have time")
+        tree.root.submit(word, "word", client="a-client", agents=(tree.target(0),))
+    tree.settle()
+    agent.interrupt()
+    agent.stopped()
+    assert (agent.state.task, len(agent.state.tree.inbox)) == (None, 1)
+    UNRELATED[unrelated](agent)
+    assert agent.state.task is None
+    agent.say("go on")
+    agent.begin()
+    assert "when you have time" in str(agent.shown())
+
+
+# ── what an agent is made of ────────────────────────────────────────────────────────────────
+
+
+MADE: dict[str, Callable[[TreeDriver], Agent]] = {
+    "spawn": lambda tree: tree.root.spawns("work"),
+    "fork": lambda tree: tree.root.forks("work"),
+}
+
+
+@pytest.mark.parametrize("made", MADE)
+def test_agent_has_neither_the_client_tools_nor_the_import_of_its_root(made: str) -> None:
+    brought = ClientTools("editor", 60_000, ()).wire()
+    facts = {"client_tools": brought, "imported_from": "/elsewhere/rollout.jsonl"}
+    tree = a_tree(facts=facts)
+    own = tree.root.state.facts
+    assert (own.client_tools is None, own.imported_from is None) == (False, False)
+    for child in (MADE[made](tree), MADE[made](tree)):
+        assert (child.state.facts.client_tools, child.state.facts.imported_from) == (None, None)
+
+
+@pytest.mark.parametrize(("mode", "told"), [("plan", True), ("pair_programming", True), (None, False)])
+def test_fork_of_a_conversation_in_a_mode_is_told_that_it_is_in_none(mode: str | None, told: bool) -> None:
+    tree = TreeDriver()
+    if mode is not None:
+        settings = {"mode": mode, "settings": {"model": "gpt-5"}}
+        tree.root.submit(op("override_turn_context", collaboration_mode=settings))
+    tree.root.say("do it", "u1")
+    child = tree.root.forks("work")
+    tree.settle()
+    assert child.state.settings.collaboration_mode is None
+    assert ("You are in code mode" in " ".join(child.texts())) == told
+
+
+# ── pruned at work ──────────────────────────────────────────────────────────────────────────
+
+
+def test_agent_that_is_pruned_at_work_stops_and_gives_its_slot_back() -> None:
+    tree, (child, _) = a_family(2)
+    child.asks_for("c1")
+    child.assessed("c1", a_command("make", safe=True))
+    said = tree.root.prunes(child.id, completed_only=False)
+    assert (said["pruned"], tree.fields["cancel:1"]) == ([child.sid], b"1")
+    tree.settle()
+    assert child.task.stopping == "canceled"
+    child.stopped(c1=1.0)
+    tree.settle()
+    assert (child.standing, tree.counter("slots")) == ("canceled", 1)
+    assert statuses(tree) == {2: "running"}
+
+
+def test_agent_that_began_again_just_before_it_was_pruned_ends_with_its_next_request() -> None:
+    tree, (child,) = a_family()
+    answers(child)
+    tree.settle()
+    at_rest = tree.target(child.id)
+    child.say("and this", "u2")
+    asked = c.Prune((at_rest,), {"agent_ids": [1]}, (), True)
+    tree.root.asks("prune", "subagent_prune", asked)
+    tree.settle()
+    assert child.state.task is not None, "nobody has told it to stop"
+    child.happens(c.BeginRequest())
+    tree.settle()
+    assert (child.state.task, child.standing, tree.counter("slots")) == (None, "canceled", 0)
+    assert AgentId(1) not in tree.registry().agents
+
+
+# ── what is told of a child ─────────────────────────────────────────────────────────────────
+
+
+def test_parent_reads_under_which_heading_each_child_worked() -> None:
+    tree, children = a_family(3)
+    for child, heading in zip(children, ("Reading", "", "Counting"), strict=True):
+        child.begin()
+        if heading:
+            part = {"type": "summary_text", "text": f"**{heading}** at first"}
+            child.item({"type": "reasoning", "summary": [part]})
+        child.answers_now("done")
+    ready = tree.root.awaits()["ready"]
+    assert [each["metadata"]["reasoning_header"] for each in ready] == ["Reading", None, "Counting"]
+
+
+@pytest.mark.parametrize("worked", [False, True])
+def test_end_of_an_agent_whose_result_waits_tells_that_it_was_read_only_where_there_was_one(
+    worked: bool,
+) -> None:
+    tree = a_tree()
+    child = tree.root.forks("look" if worked else "")
+    tree.settle()
+    if worked:
+        answers(child)
+        tree.root.awaits()
+    at_rest = replace(tree.target(child.id), status="running")
+    asked = c.CancelAgent(at_rest)
+    tree.root.asks("m", "subagent_send_message", c.SendMessage(tree.target(child.id), "go on"))
+    message = tree.queues[child.sid].popleft()
+    tree.root.asks("x", "subagent_cancel", asked)
+    tree.settle()
+    child.happens(message)
+    tree.settle()
+    assert child.state.tree.ended
+    idle = [fact.message for fact in tree.log if fact.message.get("status") == "idle"]
+    assert len(idle) == (2 if worked else 0)
+    assert not tree.root.state.tree.active_children
