@@ -22,6 +22,7 @@ from orchestrator.core.history import (
     OUTPUT_KINDS,
     Item,
     message_text,
+    opened_message,
     user_message,
 )
 from orchestrator.core.modes import is_of_modes, standing_modes, task_settings
@@ -238,9 +239,7 @@ def _bridge(kept: tuple[str, ...], summary: str) -> Item:
         f" The user's messages so far, oldest first:\n\n{messages}\n\n"
         f"Summary of the work until now, written by the agent that did it:\n\n{summary}"
     )
-    whole = _BRIDGE_OPENING + body
-    parts = [whole] if len(whole.encode()) <= INLINE_TEXT_BYTES else [_BRIDGE_OPENING, body]
-    return written(user_message(*parts))
+    return written(opened_message(_BRIDGE_OPENING, body))
 
 
 # ── the request ───────────────────────────────────────────────────────────────────────────────────

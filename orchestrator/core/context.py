@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from orchestrator.core.blobs import INLINE_TEXT_BYTES
-from orchestrator.core.history import INHERITED, Item, message_text, user_message
+from orchestrator.core.history import INHERITED, Item, message_text, opened_message, user_message
 from orchestrator.core.settings import TurnSettings
 from orchestrator.protocol.items import Message
 from orchestrator.protocol.wire import JsonMapping, written
@@ -49,10 +48,7 @@ def instructions_item(user_instructions: str, *, replacing: bool = False) -> Mes
     """The item with the instructions that the user (or the project) gives for every turn."""
     text = user_instructions[:USER_INSTRUCTIONS_LIMIT]
     opening = REPLACING if replacing else f"{INSTRUCTIONS_TAG}\n\n"
-    if len(text.encode("utf-8", "surrogatepass")) > INLINE_TEXT_BYTES:
-        # Of a text that long a log has a reference: the opening stays where rules know the item by it.
-        return user_message(opening, text, "\n\n</user_instructions>")
-    return user_message(f"{opening}{text}\n\n</user_instructions>")
+    return opened_message(opening, text, "\n\n</user_instructions>")
 
 
 def new_context(history: Iterable[Item], settings: TurnSettings, given: str | None = None) -> list[Item]:

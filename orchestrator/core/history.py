@@ -15,6 +15,7 @@ from itertools import chain, islice
 from operator import is_
 from typing import Final, Generic, TypeVar
 
+from orchestrator.core.blobs import INLINE_TEXT_BYTES
 from orchestrator.core.frozen import record
 from orchestrator.protocol.items import (
     CustomToolCallOutput,
@@ -95,6 +96,16 @@ class Log(Generic[T]):
 def user_message(*texts: str) -> Message:
     """A `message` item of role user; each text is a part."""
     return Message(role="user", content=tuple(InputText(text=text) for text in texts))
+
+
+def opened_message(opening: str, *rest: str) -> Message:
+    """A message that rules know by its opening; of a text too long for its line a log has a reference.
+
+    Then the opening is a part of its own, where rules can read it.
+    """
+    text = "".join((opening, *rest))
+    fits = len(text.encode("utf-8", "surrogatepass")) <= INLINE_TEXT_BYTES
+    return user_message(text) if fits else user_message(opening, *rest)
 
 
 def for_model(history: Iterable[Item]) -> list[Item]:

@@ -9,12 +9,15 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.compaction import newest_texts, user_turns
 from orchestrator.core.decide.task import TOO_LONG
+from orchestrator.core.entries import item
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import OweRequest
-from orchestrator.core.review import REVIEW_BRIEF, REVIEW_TAG
+from orchestrator.core.review import REVIEW_BRIEF, REVIEW_TAG, review_message, reviewed
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
+from orchestrator.rollouts.session_summary import title
 from orchestrator.runtime.model_request import known_response
 from tests.core.driver import Seen, Session, a_command, assistant, function_call, op, sandboxed
 from tests.core.test_core_review_answer import ANSWER
@@ -342,6 +345,23 @@ def test_compaction_keeps_no_review_among_the_texts_of_people() -> None:
     session.item(assistant("sum"))
     session.ends()
     assert session.state.kept_user_texts == ("hello",)
+
+
+@pytest.mark.parametrize("findings", [1, 45, 60, 90])
+def test_conversation_knows_the_message_of_a_review_however_many_findings_it_has(findings: int) -> None:
+    place = {"absolute_file_path": "a.py", "line_range": {"start": 1, "end": 2}}
+    finding = {"title": "t", "body": "b" * 900, "confidence_score": 1, "priority": 1, "code_location": place}
+    read = reviewed(orjson.dumps({**ANSWER, "findings": [finding] * findings}).decode(), "/")
+    session = Session()
+    session.say("hello", "u1")
+    session.answers("hi", "resp-hello")
+    session.record(item(review_message("look at a.py", read.output)))
+    assert len(read.output.findings) == findings
+    session.say("and now?", "u2")
+    assert user_turns(session.state.history) == [0, 3]
+    session.answers("this")
+    assert newest_texts(session.state) == ("hello", "and now?")
+    assert title(session.state) == "hello"
 
 
 def test_items_of_a_review_are_told_but_its_message() -> None:

@@ -853,7 +853,7 @@ def review_exit(task: Task, branch: Branch, message: str | None) -> Exit:
     if found.left_out:
         events.insert(0, ev.WarningEvent(message=_left_out(found.left_out)))
     told = review_message(message_text(branch.opening[-1]), found.output)
-    return Exit(message, tuple(events), (user_message(told),))
+    return Exit(message, tuple(events), (told,))
 
 
 def _left_out(count: int) -> str:
