@@ -456,6 +456,24 @@ def test_person_is_told_at_the_root_of_a_message_to_an_agent_that_was_pruned_fir
     ]
 
 
+def test_person_is_told_of_each_message_that_a_pruned_agent_has_not_read_when_it_hears_of_that() -> None:
+    tree, (child,) = a_family()
+    child.begin()
+    for number in range(2):
+        _person_says(tree, child.id, f"word{number}")
+    tree.settle()
+    child.interrupt()
+    child.stopped()
+    assert (child.state.task, len(child.state.tree.inbox)) == (None, 2)
+    _person_says(tree, child.id, "last")
+    message = tree.queues[child.sid].popleft()
+    tree.root.prunes(child.id)
+    tree.settle()
+    child.happens(message)
+    assert len(_told_at_the_root(tree)) == 3
+    assert (child.state.tree.inbox, tree.inboxes[child.sid], child.standing) == ((), [0, 0], "ready")
+
+
 def test_person_is_told_at_the_root_of_a_message_to_an_agent_that_is_being_closed() -> None:
     tree, (child,) = a_family()
     child.begin()

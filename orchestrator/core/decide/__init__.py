@@ -55,6 +55,7 @@ from orchestrator.core.decide.folder import (
     setup_ended,
 )
 from orchestrator.core.decide.mail_arrival import end_agent, end_next, mail_arrived
+from orchestrator.core.decide.mail_delivery import leave_unread
 from orchestrator.core.decide.ops import file_not_written, instructions_read, looked_up, submitted
 from orchestrator.core.decide.request import (
     begin_request,
@@ -265,6 +266,7 @@ def _ended(draft: Draft, refused: c.Command, mark: str) -> None:
     """An agent that was cancelled ends; one that was only taken off the list stays as it is."""
     if draft.state.task is None and mark == pruned_flag(draft.state.facts.agent_id):
         draft.add(f.AgentChanged({"pruned": True}))
+        leave_unread(draft)
     else:
         end_agent(draft, "cancelled from above")
     if isinstance(refused, c.Submitted):
