@@ -15,7 +15,7 @@ from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.runtime.model_request import known_response
-from tests.core.driver import Seen, Session, op
+from tests.core.driver import Seen, Session, assistant, op
 from tests.core.tree_driver import a_family
 
 LEFT = "The user ran a planning session for: Add login\n\nResult: ended without a plan."
@@ -199,6 +199,45 @@ def test_compaction_of_a_plan_keeps_its_goal_and_leaves_the_conversation_alone()
     assert texts_of(session) == before
     session.begin()
     assert purpose(session) == "turn"
+
+
+@pytest.mark.parametrize("kind", ["plan", "review"])
+def test_compacted_task_beside_the_conversation_is_told_once_of_where_it_works(kind: str) -> None:
+    session = Session(rules=Rules(auto_compact_limit=100))
+    session.say("hello", "u1")
+    session.answers("hi", "resp-hello")
+    asked = {"plan": {"plan_request": {"goal": "go"}}, "review": {"review_request": {"prompt": "look"}}}
+    session.submit(op(kind, **asked[kind]), "t1")
+    session.begin()
+    if purpose(session) == "turn":
+        session.calls("c1")
+        session.ends()
+        session.runs("c1")
+        session.finishes("c1")
+        session.begin()
+    assert purpose(session) == "compact"
+    session.item(assistant("sum"))
+    session.ends()
+    told = [text for text in map(message_text, session.shown()) if "<environment_context>" in text]
+    assert len(told) == 1
+    assert "<sandbox_mode>read-only</sandbox_mode>" in told[0]
+
+
+@pytest.mark.parametrize("kind", ["plan", "review", "user"])
+def test_response_that_does_not_end_the_turn_is_followed_by_another_in_every_kind_of_task(kind: str) -> None:
+    session = Session()
+    asked = {
+        "plan": {"plan_request": {"goal": "go"}},
+        "review": {"review_request": {"prompt": "look"}},
+        "user_input": {"items": [{"type": "text", "text": "go"}]},
+    }
+    name = "user_input" if kind == "user" else kind
+    session.submit(op(name, **asked[name]), "t1")
+    for more in (True, True, False):
+        session.begin()
+        session.calls()
+        session.ends(end_turn=not more)
+        assert (session.state.task is not None) == more
 
 
 def test_window_is_the_conversations_again_when_a_plan_is_over() -> None:

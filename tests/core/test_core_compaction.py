@@ -425,6 +425,19 @@ def test_pictures_of_the_running_task_outlive_a_compaction_and_older_ones_are_na
     assert session.texts()[-1].startswith("This conversation was compacted.")
 
 
+def test_pictures_of_several_messages_stay_in_the_order_in_which_they_were_sent() -> None:
+    session = talked(rules=Rules(auto_compact_limit=100), facts={"on_user_input": "steer"})
+    _shows(session, "look", "B", "C")
+    for words, picture in (("and", "D"), ("then", "E")):
+        _shows(session, words, picture)
+    session.begin()
+    assert session.task.request is not None
+    assert session.task.request.purpose == "compact"
+    session.item(assistant("sum"))
+    session.ends()
+    assert _pictures(session) == ["B", "C", "D", "E"]
+
+
 def test_pictures_are_named_once_their_task_is_over() -> None:
     session = talked()
     _shows(session, "look", "B")

@@ -14,7 +14,7 @@ from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item, Log
 from orchestrator.core.outstanding import LookUp, ReadInstructions
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import MOST_EARLIER, State
 from tests.core.driver import SETTINGS, Seen, Session, assistant, op
@@ -124,6 +124,21 @@ def test_turns_that_were_left_are_not_gone_back_to() -> None:
     assert "error" in session.say("no", last_response_id="r2").types
     goes_back(session, "r1", "once more", "again")
     assert said(session)[-2:] == ["answer 1", "once more"]
+
+
+def test_conversation_that_was_put_back_may_be_compacted_at_once_and_one_that_just_was_may_not() -> None:
+    session = talked()
+    summed_up(session)
+    session.rules = Rules(auto_compact_limit=100)
+    goes_back(session, "r1")
+    session.begin()
+    assert session.task.request is not None
+    assert session.task.request.purpose == "compact"
+    session.item(assistant("sum"))
+    session.ends()
+    session.begin()
+    assert session.task.request is not None
+    assert session.task.request.purpose == "turn"
 
 
 def test_turn_since_the_compaction_is_gone_back_to_at_once() -> None:

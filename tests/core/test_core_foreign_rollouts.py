@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from orchestrator.core.entries import TURN_CONTEXT, Entry
+from orchestrator.core.entries import EVENT_MSG, TURN_CONTEXT, Entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.history import for_model, message_text
 from orchestrator.core.lines import ContextLine, MetaLine, encode_line
@@ -102,3 +102,10 @@ def test_lines_of_a_newer_peer_leave_the_state_as_it_was() -> None:
         Entry("dendro", {"kind": "of tomorrow"}),
     ]
     assert fold(before, newer, 100) == before
+
+
+def test_limits_of_a_foreign_rollout_are_those_that_it_told_last() -> None:
+    counts = ({"primary": {"used_percent": 1.0}}, {"primary": {"used_percent": 2.0}}, None)
+    told = [{"type": "token_count", "info": None, "rate_limits": limits} for limits in counts]
+    state = fold(State(), [Entry(EVENT_MSG, payload) for payload in told], 1)
+    assert state.rate_limits == {"primary": {"used_percent": 2.0}}

@@ -24,6 +24,7 @@ from orchestrator.runtime.model_request import build_prompt, known_response
 from tests.core.driver import Seen, Session, assistant, op
 from tests.core.test_core_branch import LEFT, planning, plans, purpose
 from tests.core.test_core_earlier_turns import past
+from tests.core.tree_driver import a_family, answers
 
 STEPS = [{"step": "Read", "status": "pending"}, {"step": "Write", "status": "pending"}]
 PLAN: Mapping[str, Any] = {"explanation": "Because.", "plan": STEPS}
@@ -285,6 +286,23 @@ def test_plan_outlives_a_compaction_of_the_turn_that_it_is_shown_to() -> None:
     session.item(assistant("sum"))
     session.ends()
     assert pinned(session) == dict(PROPOSAL)
+
+
+def test_plan_is_shown_behind_a_compaction_and_a_turn_of_mail_that_the_person_goes_on_from() -> None:
+    tree, (child,) = a_family()
+    root = tree.root
+    root.answers("they work on it")
+    plans(root)
+    proposes(root)
+    says(root, "approved")
+    root.compact("k1")
+    root.answers("sum")
+    answers(child)
+    tree.settle()
+    root.answers("I see", "resp-mail")
+    assert root.state.pinned == dict(PROPOSAL)
+    root.say("go", "u9", last_response_id="resp-mail")
+    assert pinned(root) == dict(PROPOSAL)
 
 
 def test_input_that_is_replaced_at_once_takes_no_plan() -> None:

@@ -9,12 +9,12 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Phase, WriteStdin
-from orchestrator.core.calls.exec import Lasting, cut_output
+from orchestrator.core.calls.exec import Lasting, Shown, cut_output
 from orchestrator.core.history import message_text
 from orchestrator.core.outstanding import FollowProcess, OweRequest, StopAll
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
-from orchestrator.core.state import MOST_PROCESSES
+from orchestrator.core.state import COMMAND_CHARS, FOLDER_CHARS, MOST_PROCESSES
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, a_command, assistant, exec_end, op
 from tests.core.tree_driver import Agent, a_family, a_tree, answers, statuses
@@ -352,6 +352,37 @@ def test_processes_of_a_lost_worker_are_told_to_clients_and_to_the_model() -> No
     session.ends()
     session.say("more", "u2")
     assert _refused(session, 1) == "no process 1 runs"
+
+
+def test_end_of_each_lost_process_has_what_that_one_had_shown() -> None:
+    session = keeping(count=3)
+    shown = {f"c{number}": Shown(f"out {number}", "", f"out {number}") for number in (3, 1)}
+    seen = session.is_taken_over(shown)
+    told = {end["call_id"]: end["stdout"] for end in seen.all("exec_command_end")}
+    assert told == {"c1": "out 1", "c2": "", "c3": "out 3"}
+
+
+@pytest.mark.parametrize("lost", ["its worker was shut down", ""])
+def test_agents_process_whose_end_its_worker_saw_leaves_its_end_proved(lost: str) -> None:
+    tree, (child,) = a_family()
+    starts(child)
+    child.finishes("c1", "running", keeps=True)
+    ended(child, lost=lost)
+    tree.root.cancels(child.id)
+    tree.settle()
+    told = [fact.message["cancel"] for fact in tree.log if fact.message.get("status") == "canceled"]
+    assert told == ["proved"]
+
+
+def test_long_command_and_long_folder_of_a_process_are_cut_for_people() -> None:
+    session = Session()
+    session.say("go", "u1")
+    folder, script = "/" + "d" * (2 * FOLDER_CHARS), "s" * (2 * COMMAND_CHARS)
+    session.asks_for("c1", name="exec_command")
+    session.assessed("c1", lasting("bash", "-lc", script, cwd=folder))
+    session.finishes("c1", "running", keeps=True)
+    [process] = session.state.processes.living
+    assert (process.cwd, process.command) == (folder[:FOLDER_CHARS], script[: COMMAND_CHARS - 1] + "…")
 
 
 def test_processes_of_an_idle_session_are_gone_with_its_worker() -> None:

@@ -9,6 +9,7 @@ import pytest
 from orchestrator.core.decide.ops import REMOVED
 from orchestrator.core.snapshot import decode, encode
 from tests.core.driver import Session, op, text
+from tests.core.tree_driver import a_family
 
 
 def waits(session: Session) -> list[str]:
@@ -190,3 +191,21 @@ def test_input_taken_out_of_a_closed_session_leaves_the_others_waiting_until_som
     assert (waits(session), session.status, session.owes()) == ([], "closed", ())
     session.say("again", "d")
     assert session.task.id == "d"
+
+
+def test_input_that_comes_while_a_root_without_a_task_is_being_closed_is_changed_and_taken_back() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    root = tree.root
+    root.answers("done")
+    root.shutdown()
+    tree.settle()
+    assert (root.state.closing, root.state.task) == ("bye", None), "its agent has not ended"
+    for id in ("a", "b"):
+        root.submit(op("user_input", items=[text(f"words {id}")], delivery="queue"), id)
+    for change in (op("reorder_queue", submission_ids=["b", "a"]), op("remove_queued", submission_id="a")):
+        assert root.submit(change).types[-1:] == ["queue_changed"]
+    child.stopped(c1=1.0)
+    tree.settle()
+    assert (waits(root), root.status) == (["b"], "closed")

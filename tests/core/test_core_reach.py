@@ -157,6 +157,13 @@ def test_model_can_neither_end_its_quotation_nor_begin_a_line_nor_go_on_for_ever
     assert asked["reason"].count("”") == 1
 
 
+@pytest.mark.parametrize("letter", ["x", "é", "𝄞"])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_justification_of_the_most_characters_is_shown_whole(letter: str, more: int) -> None:
+    says = asks(a_command("make", escalated=True, justification=letter * (MOST_SAID + more)))["reach"]["says"]
+    assert says == letter * min(MOST_SAID, MOST_SAID + more) + "…" * (more > 0)
+
+
 def test_patch_through_a_link_names_where_it_leads_and_says_that_a_link_does() -> None:
     asked = asks(a_patch("/repo/docs/a.txt", outside=["/home/ann/.ssh/a.txt"]))
     assert asked["reach"]["text"] == f"{OUTSIDE}, in /repo: Dendro writes /home/ann/.ssh/a.txt"

@@ -171,6 +171,17 @@ def test_root_sends_texts_that_stand_apart_on_by_their_name_alone(secret: bool) 
     assert tree.root.state.answers[-1].digest == ""
 
 
+@pytest.mark.parametrize("asked_for_one", [True, False])
+@pytest.mark.parametrize("in_clear", [True, False])
+def test_client_is_warned_of_a_secret_in_clear_that_the_root_sends_on(
+    asked_for_one: bool, in_clear: bool
+) -> None:
+    tree, (child,) = a_family()
+    below = tuple(replace(asked, secret=asked_for_one) for asked in child_asks(child))
+    seen = puts_in(tree.root, {"token": [SECRET]}, below=below, who="ann", in_clear=in_clear)
+    assert ("warning" in seen.types) == (asked_for_one and in_clear)
+
+
 def test_agent_settles_the_secret_that_was_sent_on_and_keeps_it_to_its_end() -> None:
     _, (child,) = a_family()
     child_asks(child)

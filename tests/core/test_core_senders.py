@@ -39,6 +39,33 @@ def test_task_is_of_the_one_who_sent_it() -> None:
     }  # fmt: skip
 
 
+def test_session_works_for_the_last_one_who_gave_it_a_task_also_in_tasks_that_nobody_gave() -> None:
+    tree = TreeDriver()
+    for by, id in ((ANN, "u1"), (BEN, "u2")):
+        tree.root.submit(said("go"), id, by=by)
+        child = tree.root.spawns("work")
+        tree.settle()
+        tree.root.answers("so far")
+        child.answers("done")
+        tree.settle()
+        assert tree.root.task.id.startswith("auto-")
+        assert tree.root.state.behalf == by
+        assert decode(encode(tree.root.state)) == tree.root.state
+        tree.root.answers("all of it")
+
+
+def test_agent_works_for_the_one_who_had_it_made_whoever_speaks_to_it() -> None:
+    tree = TreeDriver()
+    tree.root.submit(said("go"), "u1", by=ANN)
+    child = tree.root.spawns("work")
+    tree.settle()
+    child.answers("done")
+    child.submit(said("and this"), "u2", by=BEN)
+    assert child.state.behalf == ANN
+    grandchild = child.spawns("deeper")
+    assert grandchild.state.behalf == ANN
+
+
 def test_each_input_that_waits_is_of_the_one_who_sent_it() -> None:
     session = Session()
     session.submit(said("go"), "u1", by=ANN)

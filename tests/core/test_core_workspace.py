@@ -103,6 +103,21 @@ def test_machine_that_cannot_make_the_folder_lets_another_one_try() -> None:
     assert session.state.task is None
 
 
+def test_claims_that_could_not_make_the_folder_count_in_a_row_alone() -> None:
+    session = portable()
+    full = FolderFailed("m1", "no space left", elsewhere=True)
+    for number in range(3):
+        session.say("go", f"u{number}")
+        session.asks_for("c1")
+        for _ in range(MOST_TRIES - 1):
+            assert session.happens(full).types == ["warning"]
+            session.epoch += 1
+        session.happens(made(session))
+        assert session.owes() == (AssessCall("c1"),)
+        session.interrupt()
+        session.epoch += 1
+
+
 def test_folder_that_cannot_be_made_ends_the_task_while_its_request_streams() -> None:
     session = portable()
     session.say("go", "u1")

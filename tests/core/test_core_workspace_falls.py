@@ -206,3 +206,12 @@ def test_compaction_does_not_keep_the_news_of_the_folder_as_words_of_a_person() 
 )
 def test_call_that_waits_for_a_person_changes_no_folder(work: Any) -> None:
     assert not may_write(work, Session().state.settings)
+
+
+@pytest.mark.parametrize("mode", ["read-only", "workspace-write", "danger-full-access"])
+@pytest.mark.parametrize("confined", [True, False])
+def test_command_may_change_the_folder_unless_the_sandbox_that_it_runs_in_only_reads(
+    mode: str, confined: bool
+) -> None:
+    settings = Session(settings={"sandbox_policy": {"mode": mode}}).state.settings
+    assert may_write(a_command("make").work(confined), settings) == (not confined or mode != "read-only")

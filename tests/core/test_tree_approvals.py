@@ -79,6 +79,64 @@ def test_decision_at_the_root_that_nobody_has_signed_leaves_an_agents_request_op
     assert error["message"].startswith("c1 of agent 1 was not answered: answers have to be signed here")
 
 
+@pytest.mark.parametrize("who", ["", "ann"])
+@pytest.mark.parametrize("decision", ["approved", "denied", "abort"])
+def test_answer_that_the_root_sends_on_is_its_senders_in_both_logs(who: str, decision: str) -> None:
+    tree, (_, child) = a_family(2)
+    asking(child)
+    turn, asked = child.task.id, below(child, "c1")
+    answer = op("exec_approval", id="c1", decision=decision)
+    seen = tree.root.submit(answer, below=asked, who=who, client="a-client")
+    tree.settle()
+    last = child.state.answers[-1]
+    assert (last.call_id, last.decision, last.who) == ("c1", decision, who or "a-client")
+    [fact] = [entry.payload for entry in seen.entries if entry.payload.get("kind") == "answer"]
+    told = {name: fact[name] for name in ("agent_id", "call_id", "turn", "decision", "who")}
+    assert told == {
+        "agent_id": child.id,
+        "call_id": "c1",
+        "turn": turn,
+        "decision": decision,
+        "who": who or "a-client",
+    }
+
+
+def test_answer_of_the_root_to_itself_names_no_agent_in_its_log() -> None:
+    tree, _ = a_family()
+    asking(tree.root)
+    seen = tree.root.submit(op("exec_approval", id="c1", decision="approved", agent_id=0))
+    [fact] = [entry.payload for entry in seen.entries if entry.payload.get("kind") == "answer"]
+    assert "agent_id" not in fact
+
+
+@pytest.mark.parametrize("first", [0, 1])
+def test_answer_means_the_call_of_that_name_before_the_turn_of_that_name(first: int) -> None:
+    tree, children = a_family(2)
+    named, other = children[first], children[1 - first]
+    asking(named, other.task.id)
+    asking(other, "c9")
+    asked = tuple(each for child in children for each in below(child, *child.task.calls._places))
+    tree.root.submit(op("exec_approval", id=other.task.id, decision="approved"), below=asked)
+    tree.settle()
+    assert named.call(other.task.id).phase is Phase.RUNNING
+    assert other.call("c9").phase is Phase.AWAITING_APPROVAL
+
+
+def test_answer_that_comes_behind_two_decisions_is_told_who_made_the_last_one() -> None:
+    tree, (child,) = a_family(settings={"approval_policy": "on-failure"})
+    child.asks_for("c1")
+    child.assessed("c1", a_command("make", dangerous=True))
+    asked = below(child, "c1")
+    tree.root.submit(op("exec_approval", id="c1", decision="denied"), "late", below=asked, who="cas")
+    late = tree.queues[child.sid].popleft()
+    child.decides("c1", "approved", who="ann")
+    child.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
+    child.decides("c1", "abort", who="ben")
+    child.happens(late)
+    told = [fact.message["message"] for fact in tree.log if fact.message["type"] == "error"]
+    assert told == ["c1 of agent 1 was already decided: abort, by ben"]
+
+
 def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:
     tree, (first, second) = a_family(2)
     asking(first)
