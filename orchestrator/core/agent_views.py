@@ -224,12 +224,15 @@ def _stranger(mail: Mail) -> Mapping[str, object]:
 
 
 def told_result(text: str | None) -> str | None:
-    """The result of an agent, cut to what its parent is told; the agent's log has the rest."""
+    """The result of an agent, cut to what its parent is told; the agent's log has the rest.
+
+    What was cut is not cut again.
+    """
     data = (text or "").encode("utf-8", "surrogatepass")
     if len(data) <= RESULT_BYTES:
         return text
-    beginning = data[:RESULT_BYTES].decode("utf-8", "ignore")
-    return f"{beginning}\n[the first of {len(data):,} bytes; subagent_logs tells where it ended]"
+    note = f"\n[the first of {len(data):,} bytes; subagent_logs tells where it ended]"
+    return data[: RESULT_BYTES - len(note)].decode("utf-8", "ignore") + note
 
 
 # ── helpers ───────────────────────────────────────────────────────────────────────────────────────

@@ -593,6 +593,8 @@ def evolve_task(state: State, fact: f.TaskFact) -> State:
             return replace(state, task=_variant_drafted(task_of(state), fact))
         case f.PlanDecided(_, plan):
             return replace(state, task=replace(task_of(state), result={"plan": plan}))
+        case f.AnswerBegins(text):
+            return replace(state, task=replace(task_of(state), last_message=text))
         case _:
             assert_never(fact)
 

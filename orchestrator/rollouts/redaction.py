@@ -127,7 +127,7 @@ WITH_WORDS: Final[frozenset[type[f.Fact]]] = frozenset(
         *(f.TaskBegun, f.Steered, f.InputQueued, f.QueuedEdited, f.MailReceived, f.SummaryReceived),
         *(f.CallMoved, f.Answered, f.Named, f.Instructed, f.Rewound, f.Forked, f.TextKept, f.PlanPinned),
         *(f.PlanDecided, f.ProcessKept, f.ProcessOver, f.Failing, f.VariantDrafted, f.ElicitationOpened),
-        *(f.Ending, f.LookUpAsked),
+        *(f.Ending, f.LookUpAsked, f.AnswerBegins),
     }
 )
 """Facts with words in them; others say what the log is, or what came of its session."""

@@ -126,8 +126,9 @@ def test_result_of_an_agent_is_cut_to_as_many_bytes_as_its_parent_reads(letter: 
     told = told_result(letter * (count + 1))
     assert told is not None
     beginning, _, note = told.partition("\n")
-    assert beginning == letter * count
+    assert beginning == letter * ((RESULT_BYTES - len(note) - 1) // len(letter.encode()))
     assert f"{(count + 1) * len(letter.encode()):,} bytes" in note
+    assert told_result(told) == told
 
 
 @pytest.mark.parametrize("letter", LETTERS)

@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core import snapshot
-from orchestrator.core.agent_views import MESSAGE_BYTES
+from orchestrator.core.agent_views import MESSAGE_BYTES, RESULT_BYTES
 from orchestrator.core.commit_parts import REAP_TIMER
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.agent import MOST_TOLD
@@ -252,16 +252,63 @@ def test_word_of_a_person_that_no_letter_carries_is_refused_clearly() -> None:
     assert seen.decision.tree is None
 
 
-def test_result_that_no_letter_carries_reaches_the_parent_as_its_beginning() -> None:
+@pytest.mark.parametrize("parts", [1, 2, 5])
+@pytest.mark.parametrize(("letter", "count"), [("a", 60_001), ("a", 65_536), ("a", 65_540), ("é", 100_000)])
+def test_result_that_no_letter_carries_reaches_the_parent_as_its_beginning(
+    letter: str, count: int, parts: int
+) -> None:
     tree = TreeDriver()
     tree.root.say("do it", "u1")
     child = tree.root.spawns()
     tree.settle()
     child.begin()
-    parts = [{"type": "output_text", "text": letter * 50_000} for letter in "ab"]
-    child.item({"type": "message", "role": "assistant", "content": parts})
+    words, size = letter * count, -(-count // parts)
+    said = [{"type": "output_text", "text": words[at : at + size]} for at in range(0, count, size)]
+    child.item({"type": "message", "role": "assistant", "content": said})
+    assert child.replayed() == child.state
     child.ends()
     told = orjson.loads(tree.root.blobs[tree.root.awaits()["$blob"]])
     heard = told["ready"][0]["completion"]["Completed"]["last_message"]
-    assert heard.startswith("a" * 50_000 + "b" * 10_000 + "\n")
-    assert heard.endswith("[the first of 100,000 bytes; subagent_logs tells where it ended]")
+    assert heard.startswith(letter * (59_900 // len(letter.encode())))
+    assert heard.endswith(f"[the first of {len(words.encode()):,} bytes; subagent_logs tells where it ended]")
+    assert heard.count(letter) < 60_100 // len(letter.encode())
+    assert len(heard.encode()) <= RESULT_BYTES
+
+
+@pytest.mark.parametrize("length", [10, 70_000])
+def test_answer_behind_a_long_one_is_the_agents_result(length: int) -> None:
+    tree = TreeDriver()
+    tree.root.say("do it", "u1")
+    child = tree.root.spawns()
+    tree.settle()
+    child.begin()
+    child.item(assistant("a" * 70_000))
+    child.item(assistant("b" * length))
+    child.ends()
+    ready = tree.root.awaits()
+    told = orjson.loads(tree.root.blobs[ready["$blob"]]) if "$blob" in ready else ready
+    heard = told["ready"][0]["completion"]["Completed"]["last_message"]
+    assert heard.startswith("b" * min(length, 59_000))
+
+
+def test_long_answer_of_a_helper_reaches_its_call_as_its_beginning() -> None:
+    tree = TreeDriver()
+    tree.root.say("do it", "u1")
+    asked = c.Helper(tree.spec(tree.next_id(), "read it", label="reader"), "Reads")
+    assert tree.root.asks("h", "spawn_subagent", asked) is None
+    tree.settle()
+    helper = tree.agents[1]
+    helper.begin()
+    helper.answers_now("a" * 200_000)
+    tree.settle()
+    told = orjson.loads(tree.root.blobs[tree.root.told("h")["$blob"]])
+    assert told["response"].startswith("a" * 59_900)
+    assert told["response"].endswith("[the first of 200,000 bytes; subagent_logs tells where it ended]")
+
+
+def test_long_answer_of_a_root_is_kept_once() -> None:
+    tree = TreeDriver()
+    tree.root.say("do it", "u1")
+    tree.root.begin()
+    seen = tree.root.item(assistant("a" * 70_000))
+    assert "answer_begins" not in [entry.payload.get("kind") for entry in seen.entries]

@@ -6,6 +6,7 @@ from typing import get_args
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.agent_views import told_result
 from orchestrator.core.calls import Phase
 from orchestrator.core.commands import (
     ItemCompleted,
@@ -35,7 +36,7 @@ from orchestrator.core.decide.draft import (
 from orchestrator.core.decide.mail_delivery import deliver
 from orchestrator.core.decide.task import complete, fail, first_said, token_count
 from orchestrator.core.frozen import replace
-from orchestrator.core.history import BESIDE, CALL_KINDS, call_output, message_text, searched
+from orchestrator.core.history import BESIDE, CALL_KINDS, Item, call_output, message_text, searched
 from orchestrator.core.lines import CompactedLine, ContextLine
 from orchestrator.core.modes import plan_item_id, plans, proposal
 from orchestrator.core.settings import HELD_WAIT_S
@@ -132,6 +133,15 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
         _call_proposed(draft, {**item, "call_id": item.get("call_id") or f"call-{command.n}"})
     else:
         draft.add(e.item(item))
+        _keep_beginning(draft, item, text)
+
+
+def _keep_beginning(draft: Draft, item: Item, text: str) -> None:
+    """Keeps what an agent's parent is told of a long answer: no fold reads a text that stands beside its line."""
+    said = item.get("type") == "message" and item.get("role") == "assistant"
+    told = told_result(text) if said and not draft.state.facts.is_root else text
+    if told is not None and told != text:
+        draft.add(f.AnswerBegins(told))
 
 
 def _call_proposed(draft: Draft, item: JsonObject) -> None:

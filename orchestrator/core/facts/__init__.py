@@ -343,6 +343,15 @@ class ElicitationClosed:
     decision: str
 
 
+@record
+class AnswerBegins:
+    """The beginning of an agent's answer that is too long for its parent: the rest may stand beside the log."""
+
+    kind: ClassVar[str] = "answer_begins"
+    of: ClassVar[Literal["task"]] = "task"
+    text: str
+
+
 TaskFact: TypeAlias = (
     TaskBegun
     | TaskEnded
@@ -356,6 +365,7 @@ TaskFact: TypeAlias = (
     | PlanDecided
     | ElicitationOpened
     | ElicitationClosed
+    | AnswerBegins
 )
 
 
@@ -598,6 +608,7 @@ ProcessFact: TypeAlias = ProcessNumbered | ProcessKept | ProcessesStopping | Pro
 __all__ = [
     "AgentChanged",
     "AgentFact",
+    "AnswerBegins",
     "Answered",
     "ApprovedForSession",
     "Bundled",
