@@ -141,7 +141,7 @@ def _check_name(name: str) -> None:
 
 
 def _size(tool: ClientTool) -> int:
-    return len(tool.description.encode("utf-8", "surrogatepass")) + len(tool.schema)
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in (tool.description, tool.schema))
 
 
 def client_tools(client: str, limit_ms: int, tools: Sequence[ClientTool]) -> ClientTools | None:

@@ -11,6 +11,7 @@ from orchestrator.core.blobs import INLINE_BYTES, INLINE_TEXT_BYTES, externalise
 from orchestrator.core.calls import MOST_COMMAND_BYTES, ClientToolWork, command_fault
 from orchestrator.core.calls.ask import MOST_ANSWER_BYTES, MOST_TEXT_BYTES, DoesNotAnswer, check_texts
 from orchestrator.core.calls.exec import cut_output
+from orchestrator.core.client_tools import MOST_BYTES, MOST_BYTES_TOGETHER, BadTool, client_tool, client_tools
 from orchestrator.core.compaction import stored_texts
 from orchestrator.core.context import instructions_item, is_context, standing_instructions
 from orchestrator.core.decide.ops import MOST_INJECTED_BYTES, MOST_PROMPT_BYTES, injected_fault
@@ -66,6 +67,14 @@ def _told_agent(text: str) -> bool:
     return "error" in tree.root.submit(said, agents=(tree.target(1),)).types
 
 
+def _tool(description: str, schema: Mapping[str, str]) -> bool:
+    try:
+        client_tool(None, "look", description, {"type": "object", **schema})
+    except BadTool:
+        return True
+    return False
+
+
 def _in_parts(text: str) -> None:
     """An answer of several texts, of which none is too long by itself."""
     size = MOST_TEXT_BYTES // 4
@@ -88,6 +97,11 @@ BOUNDS: Mapping[str, tuple[int, Callable[[str], bool]]] = {
             lambda text: ClientToolWork("t", "c", 1).settled({"success": True, "output": text}),
         ),
     ),
+    "description of a client's tool": (MOST_BYTES - len('{"type":"object"}'), lambda text: _tool(text, {})),
+    "schema of a client's tool": (
+        MOST_BYTES - len('{"type":"object","title":""}'),
+        lambda text: _tool("", {"title": text}),
+    ),
     "messages without a turn": (MOST_INJECTED_BYTES, _injected),
     "entry of a history": (MOST_PROMPT_BYTES, _remembered),
     "message to an agent": (MESSAGE_BYTES, _told_agent),
@@ -104,6 +118,17 @@ def test_text_of_as_many_bytes_as_may_be_is_taken_and_one_letter_more_is_not(wha
     most, refused = BOUNDS[what]
     count = most // len(letter.encode())
     assert [refused(letter * number) for number in (count, count + 1)] == [False, True]
+
+
+@pytest.mark.parametrize("letter", LETTERS)
+def test_tools_of_a_client_have_so_many_bytes_together(letter: str) -> None:
+    size, count = len(letter.encode()), MOST_BYTES_TOGETHER // 8
+    schema = {"type": "object", "title": letter * ((count // 2 - 28) // size)}
+    said = letter * (count // 2 // size)
+    tools = [client_tool(None, f"t{number}", said, schema) for number in range(9)]
+    assert client_tools("c", 1, tools[:8]) is not None
+    with pytest.raises(BadTool, match="bytes of descriptions and schemas: at most 65,536"):
+        client_tools("c", 1, tools)
 
 
 @pytest.mark.parametrize("letter", LETTERS)
