@@ -20,6 +20,15 @@ def test_a_reconfigured_session_gets_the_new_system_prompt_and_user_instructions
     assert seen.id_of("session_configured") == "cfg"
 
 
+def test_an_empty_system_prompt_takes_back_the_sessions_own_and_none_leaves_it() -> None:
+    session = Session(facts={"base_instructions": "Be brief."})
+    session.submit(op("configure_session", model="gpt-5-mini"))
+    assert session.state.facts.base_instructions == "Be brief."
+    session.submit(op("configure_session", base_instructions=""))
+    assert session.state.facts.base_instructions is None
+    assert session.replayed() == session.state
+
+
 def test_a_session_is_configured_with_a_personality_and_a_mode() -> None:
     session, mode = Session(), {"mode": "plan", "settings": {"model": "gpt-5-codex"}}
     seen = session.submit(op("configure_session", personality="friendly", collaboration_mode=mode), "cfg")

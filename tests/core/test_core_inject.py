@@ -33,6 +33,19 @@ def shown(session: Session) -> list[tuple[str, str]]:
     return [(item["role"], message_text(item)) for item in items]
 
 
+def test_messages_are_refused_while_input_waits_for_its_turn_in_a_closed_session() -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.begin()
+    session.submit(op("user_input", items=[{"type": "text", "text": "later"}], delivery="queue"), "u2")
+    session.shutdown()
+    session.stopped()
+    before = shown(session)
+    assert injects(session, message("the build is red")) == ["error"]
+    assert refusal(session).startswith("not taken: input waits for its turn")
+    assert shown(session) == before
+
+
 def test_client_adds_messages_between_turns_and_none_begins() -> None:
     session = Session()
     said = (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
@@ -272,6 +273,33 @@ def test_interrupt_of_a_task_that_waits_for_a_person_kills_processes_too() -> No
     ended(session, 1, 137)
     session.stopped()
     assert session.types[-1] == "turn_aborted"
+
+
+STOPS: Mapping[str, Callable[[Session], Seen]] = {
+    "interrupt": lambda session: session.interrupt(),
+    "configure": lambda session: session.submit(op("configure_session", model="gpt-5-mini")),
+    "shutdown": lambda session: session.shutdown(),
+}
+
+
+@pytest.mark.parametrize("stops", STOPS)
+@pytest.mark.parametrize("waits", ["for its next request", "for a person", "for a retry"])
+def test_task_is_over_when_each_of_its_processes_is_dead_whatever_it_waited_for(
+    waits: str, stops: str
+) -> None:
+    session = keeping(count=2)
+    if waits == "for a person":
+        session.asks_for("c9")
+        session.assessed("c9", a_command("make", dangerous=True))
+    elif waits == "for a retry":
+        session.begin()
+        session.breaks("limited", delay_ms=60_000)
+    assert "turn_aborted" not in STOPS[stops](session).types
+    for number in (2, 1):
+        assert FollowProcess(number, session.epoch, stopping=True) in session.owes()
+        assert "turn_aborted" not in ended(session, number, 137).types
+    assert "turn_aborted" in session.stopped().types
+    assert (session.state.task, session.timers) == (None, {})
 
 
 def test_new_input_replaces_the_task_and_not_its_processes() -> None:

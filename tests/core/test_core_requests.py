@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.commands import ResponseCompleted
 from orchestrator.core.decide import IllegalCommand
@@ -11,6 +12,7 @@ from orchestrator.core.entries import DENDRO
 from orchestrator.core.history import for_model, made_together
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
 from orchestrator.core.settings import Rules
+from orchestrator.core.state import MOST_TEXTS
 from tests.core.driver import Session, a_command, assistant
 
 
@@ -346,3 +348,33 @@ def test_call_behind_the_output_of_another_of_its_response_is_marked_for_no_mode
     assert [item.get("beside") for item in made] == [None, True, None]
     assert made_together(session.state.history) == {"c2", "c3"}
     assert not any("beside" in item for item in for_model(session.state.history))
+
+
+def test_text_that_requests_name_is_written_once_until_it_is_forgotten() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+
+    def written(*names: str) -> list[str]:
+        texts = {name: f"text {name}" for name in names}
+        seen = session.happens(c.RequestSent(session.request_n, "sent", "instructions", "tools", texts))
+        assert session.replayed() == session.state
+        return [entry.payload["sha256"] for entry in seen.entries if entry.payload.get("kind") == "text"]
+
+    assert written("a", "b") == ["a", "b"]
+    assert written("b", "c") == ["c"]
+    assert written("a", "b", "c") == []
+    many = [f"n{number}" for number in range(MOST_TEXTS)]
+    assert written(*many) == many
+    assert written("a", many[-1]) == ["a"]
+
+
+@pytest.mark.parametrize("compacts", [False, True])
+def test_search_is_told_of_a_turn_and_not_of_a_compaction(compacts: bool) -> None:
+    session = Session()
+    session.say("go")
+    session.answers("done")
+    session.compact() if compacts else session.say("and?")
+    session.begin()
+    seen = session.happens(c.SearchBegun(session.request_n, "ws-1"))
+    assert seen.types == ([] if compacts else ["web_search_begin"])

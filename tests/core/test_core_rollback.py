@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.core.driver import Session, assistant, op
+from tests.core.driver import Session, assistant, op, text
 
 
 def talked() -> Session:
@@ -17,6 +17,21 @@ def talked() -> Session:
 
 def rolls_back(session: Session, turns: int) -> list[str]:
     return session.submit(op("thread_rollback", num_turns=turns), "back").types
+
+
+@pytest.mark.parametrize("closed", [False, True])
+def test_nothing_is_taken_back_while_input_waits_for_its_turn(closed: bool) -> None:
+    session = talked()
+    session.say("question 4")
+    session.begin()
+    session.submit(op("user_input", items=[text("later")], delivery="queue"), "later")
+    if closed:
+        session.shutdown()
+        session.stopped()
+        assert (session.status, session.state.task) == ("closed", None)
+    before = session.texts()
+    assert rolls_back(session, 1) == ["error"]
+    assert session.texts() == before
 
 
 def test_person_takes_back_the_last_two_turns() -> None:

@@ -179,6 +179,33 @@ def test_the_error_of_an_overlong_id_does_not_repeat_it(letter: str, op: Json | 
     assert raised.value.submission_id == ""
 
 
+@pytest.mark.parametrize("shape", [lambda n: [0] * n, lambda n: {f"k{at}": at for at in range(n)}])
+def test_a_message_has_as_many_values_as_models_check_and_no_more(shape: Callable[[int], Any]) -> None:
+    for more, fits in ((0, True), (1, False)):
+        # Beside them: `id` and `op`, and in that `type` and `x`.
+        frame = {"id": "a", "op": {"type": "interrupt", "x": shape(bounds.MESSAGE_VALUES - 4 + more)}}
+        if fits:
+            assert parse_submission(orjson.dumps(frame)).id == "a"
+        else:
+            with pytest.raises(MalformedSubmission, match="at most 50,000 values in all"):
+                parse_submission(orjson.dumps(frame))
+
+
+@pytest.mark.parametrize("letter", ["x", "é", "€", "𝄞"])
+def test_a_schema_has_as_many_bytes_as_json_as_may_be_and_no_more(letter: str) -> None:
+    size = len(letter.encode())
+    count, rest = divmod(bounds.JSON_BYTES - len(b'{"a":""}'), size)
+    for more, fits in ((0, True), (1, False)):
+        schema = {"a": letter * count + "x" * (rest + more)}
+        assert len(orjson.dumps(schema)) == bounds.JSON_BYTES + more
+        op = {"type": "user_input", "items": [], "final_output_json_schema": schema}
+        if fits:
+            parse_submission(orjson.dumps({"id": "a", "op": op}))
+        else:
+            with pytest.raises(MalformedSubmission, match="final_output_json_schema: at most 65,536 bytes"):
+                parse_submission(orjson.dumps({"id": "a", "op": op}))
+
+
 def test_text_that_is_no_unicode_is_refused_where_it_was_typed() -> None:
     """A terminal hands on bytes of another encoding as halves of surrogate pairs."""
     item = inputs.TextInput.model_construct(text="caf\udce9")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.protocol.codec import DEFAULT_LIMIT, Frame, Line, LineSplitter, OverlongLine
+from orchestrator.protocol.codec import DEFAULT_LIMIT, HEAD_BYTES, Frame, Line, LineSplitter, OverlongLine
 from tests.commit_seed import examples
 
 
@@ -57,6 +57,30 @@ def test_an_overlong_line_is_reported_before_it_ends() -> None:
     assert list(splitter.feed(b"abcdef")) == [OverlongLine(1, 4)]
     assert list(splitter.feed(b"abcdef")) == []
     assert list(splitter.close()) == []
+
+
+@pytest.mark.parametrize("limit", [4, HEAD_BYTES - 1, HEAD_BYTES, HEAD_BYTES + 1, 1_000])
+@pytest.mark.parametrize("more", [1, 2, 3, 500])
+@pytest.mark.parametrize("piece", [1, 3, 7, 255, 256, 257, 10_000])
+def test_the_beginning_of_an_overlong_line_is_told_however_it_came(limit: int, more: int, piece: int) -> None:
+    line = (b"0123456789abcdef" * 100)[: limit + more]
+    data = b"ok\n" + line + b"\nok\n"
+    frames = split([data[at : at + piece] for at in range(0, len(data), piece)], limit)
+    heads = [(frame.number, frame.head) for frame in frames if isinstance(frame, OverlongLine)]
+    known = [(2, line[:HEAD_BYTES])]
+    if piece < len(data):
+        # As much as had come when it was clear that the line is too long.
+        known = [(2, head) for _, head in heads if line.startswith(head) and len(head) >= min(limit, HEAD_BYTES)]
+        assert all(len(head) <= HEAD_BYTES for _, head in heads)
+    assert heads == known
+    assert [frame.number for frame in frames] == [1, 2, 3]
+
+
+def test_lines_are_counted_anew_behind_the_end() -> None:
+    splitter = LineSplitter(first=5)
+    assert [frame.number for frame in splitter.feed(b"a\nb\nc")] == [5, 6]
+    assert list(splitter.close()) == [Line(7, b"c")]
+    assert [*splitter.feed(b"d\ne"), *splitter.close()] == [Line(1, b"d"), Line(2, b"e")]
 
 
 def test_an_overlong_line_is_not_kept_in_memory() -> None:

@@ -108,6 +108,18 @@ def test_a_value_nested_too_deep_is_refused_before_it_can_be_stored(shape: bytes
         parse_submission(line)
 
 
+@pytest.mark.parametrize("shape", [b"%b", b'[{"a":1},%b]', b"[%b,[],{}]"])
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_value_may_be_nested_as_deep_as_that_and_no_deeper(shape: bytes, more: int) -> None:
+    around = 2 + (shape != b"%b")
+    line = b'{"id":"a","op":{"type":"interrupt","x":%b}}' % (shape % nested(MAX_DEPTH - around + more))
+    if more:
+        with pytest.raises(MalformedSubmission, match="nested deeper than 128 levels"):
+            parse_submission(line)
+    else:
+        assert parse_submission(line).id == "a"
+
+
 def test_the_deepest_value_that_is_read_can_be_written() -> None:
     schema = nested(SCHEMA_DEPTH)
     line = b'{"id":"a","op":{"type":"user_input","items":[],"final_output_json_schema":%b}}' % schema

@@ -7,6 +7,7 @@ from enum import Enum
 import pytest
 from pydantic import TypeAdapter, ValidationError
 
+from orchestrator.protocol.scalars import Duration
 from tests.coverage_page import enumerations
 
 DOCUMENTED = {
@@ -53,3 +54,10 @@ def test_every_value_of_an_enumeration_is_the_documents_word(enumeration: type[E
     assert {str(value.value) for value in enumeration} == set(words)
     with pytest.raises(ValidationError):
         adapter.validate_json('"another"')
+
+
+@pytest.mark.parametrize("seconds", [0.0, 0.4, 0.5, 1.6, 1.999999999, 59.75, 3_600.5])
+def test_duration_is_cut_to_the_seconds_that_were_over(seconds: float) -> None:
+    told = Duration.cut(seconds)
+    assert told.secs == int(seconds)
+    assert told.seconds == pytest.approx(seconds, abs=2e-9)
