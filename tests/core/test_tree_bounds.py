@@ -12,9 +12,11 @@ import pytest
 from orchestrator.core import commands as c
 from orchestrator.core import snapshot
 from orchestrator.core.agent_views import MESSAGE_BYTES, RESULT_BYTES
+from orchestrator.core.calls import Await
 from orchestrator.core.commit_parts import REAP_TIMER
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.agent import MOST_TOLD
+from orchestrator.core.decide.mail_delivery import MOST_BYTES
 from orchestrator.core.ids import AgentId
 from orchestrator.core.outstanding import EndChildren
 from orchestrator.core.sender import Sender
@@ -273,6 +275,42 @@ def test_result_that_no_letter_carries_reaches_the_parent_as_its_beginning(
     assert heard.endswith(f"[the first of {len(words.encode()):,} bytes; subagent_logs tells where it ended]")
     assert heard.count(letter) < 60_100 // len(letter.encode())
     assert len(heard.encode()) <= RESULT_BYTES
+
+
+@pytest.mark.parametrize(("senders", "letters"), [(1, 5), (2, 3), (3, 2)])
+@pytest.mark.parametrize("size", [15_000, 30_000])
+def test_awaits_return_long_messages_in_parts_whoever_wrote_them(
+    senders: int, letters: int, size: int
+) -> None:
+    tree = TreeDriver()
+    tree.root.say("do it", "u1")
+    children = [tree.root.spawns(f"part {number}") for number in range(senders)]
+    tree.settle()
+    tree.root.begin()
+    sent = []
+    for number in range(letters):
+        for child in children:
+            sent.append((child.id, f"{child.id}.{number}"))
+            child.sends(0, f"{child.id}.{number} " + "x" * size, f"m{number}")
+    tree.settle()
+    calls = [f"w{number}" for number in range(len(sent))]
+    tree.root.calls(*calls, name="subagent_await")
+    tree.root.ends()
+    read, parts = [], 0
+    for call_id in calls:
+        if not tree.root.state.tree.inbox:
+            break
+        tree.root.assessed(call_id, Await(300_000))
+        output = tree.root.blobs[tree.root.told(call_id)["$blob"]]
+        assert len(output) <= MOST_BYTES + 4_000
+        for each in orjson.loads(output)["ready"]:
+            read += [(said["sender_agent_id"], said["prompt"].split()[0]) for said in each["messages"]]
+        parts += 1
+    assert parts == -(-len(sent) // (MOST_BYTES // size))
+    assert sorted(read) == sorted(sent)
+    for child in children:
+        assert [words for id, words in read if id == child.id] == [w for id, w in sent if id == child.id]
+    tree.check()
 
 
 @pytest.mark.parametrize("length", [10, 70_000])

@@ -69,7 +69,8 @@ def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
 def deliver(draft: Draft) -> None:
     """Puts the mail into the conversation, before the request that shows it."""
     facts = draft.state.facts
-    mails = _fitting([mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)])
+    waiting = [mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)]
+    mails = _fitting(waiting, MOST_LETTERS)
     if not mails:
         return
     for mail in mails:
@@ -93,12 +94,12 @@ def deliver(draft: Draft) -> None:
     take(draft, mails)
 
 
-def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
-    """The first messages that one commit can carry; at least one."""
+def _fitting(mails: Sequence[Mail], most: int) -> Sequence[Mail]:
+    """The first messages of `MOST_BYTES` together, and `most` in number; at least one."""
     size = 0
     for place, mail in enumerate(mails):
         size += len(orjson.dumps(mail.content, default=dict))
-        if place and (place == MOST_LETTERS or size > MOST_BYTES):
+        if place and (place == most or size > MOST_BYTES):
             return mails[:place]
     return mails
 
@@ -128,11 +129,11 @@ def await_result(
 
 
 def collect(draft: Draft, mails: Sequence[Mail]) -> list[views.AwaitedAgent]:
-    """Takes messages for an await's result, as many as fit; at least one group."""
+    """Takes messages for an await's result, as many as fit; at least one, of whoever wrote it."""
     ready: list[views.AwaitedAgent] = []
     taken: list[Mail] = []
     size = 0
-    for group in by_sender(mails):
+    for group in by_sender(_fitting(mails, len(mails))):
         entry = views.awaited(draft.state, group)
         size += len(orjson.dumps(entry, default=dict))
         if ready and size > MOST_BYTES:
