@@ -887,8 +887,10 @@ def task_started(window: int | None, mode: scalars.ModeKind) -> JsonObject:
     return {"type": _TASK_STARTED, "model_context_window": window, "collaboration_mode_kind": str(mode)}
 
 
-def task_complete(last_agent_message: str | None, response_id: ResponseId | None = None) -> JsonObject:
-    """The payload of a `TaskComplete` of these parts, unchecked."""
+def task_complete(
+    last_agent_message: str | JsonObject | None, response_id: ResponseId | None = None
+) -> JsonObject:
+    """The payload of a `TaskComplete` of these parts, unchecked; of a very long message its reference."""
     told: JsonObject = {"type": _TASK_COMPLETE, "last_agent_message": last_agent_message}
     return told if response_id is None else {**told, "response_id": response_id}
 

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import pytest
+
+from orchestrator.core.blobs import resolve
 from orchestrator.core.outstanding import AssessCall, FollowRequest, OweRequest, RunCall, StopAll
 from tests.core.driver import Session, assistant, op, text
 
@@ -204,3 +209,40 @@ def test_input_that_is_no_text_is_named_to_the_model() -> None:
     assert seen.one("user_message")["message"] == "see \n@notes"
     assert session.texts() == ["see @notes"]
     assert "no connector ID /repo/notes.md" in seen.one("warning")["message"]
+
+
+def long_answer(session: Session, *texts: str) -> Any:
+    """The last message that clients are told of a response of these texts."""
+    session.begin()
+    parts = [{"type": "output_text", "text": text} for text in texts]
+    session.item({"type": "message", "role": "assistant", "content": parts})
+    told = session.ends().one("task_complete")["last_agent_message"]
+    assert session.replayed() == session.state
+    return resolve(told, session.text_of)
+
+
+@pytest.mark.parametrize("kind", ["user_input", "review"])
+@pytest.mark.parametrize("size", [10, 65_536, 65_537, 200_000])
+def test_last_message_of_a_task_is_told_whole_however_long_it_is(kind: str, size: int) -> None:
+    session = Session()
+    asked = {"user_input": {"items": [text("go")]}, "review": {"review_request": {"prompt": "look"}}}
+    session.submit(op(kind, **asked[kind]), "t1")
+    assert long_answer(session, "x" * size) == "x" * size
+
+
+def test_last_message_is_the_last_one_where_an_earlier_one_was_long() -> None:
+    session = Session()
+    session.say("go")
+    session.begin()
+    session.item(assistant("x" * 70_000))
+    session.item(assistant("y" * 70_000))
+    told = session.ends().one("task_complete")["last_agent_message"]
+    assert resolve(told, session.text_of) == "y" * 70_000
+    session.say("and?")
+    assert long_answer(session, "done") == "done"
+
+
+def test_last_message_of_several_parts_of_which_one_is_long_is_named() -> None:
+    session = Session()
+    session.say("go")
+    assert long_answer(session, "see: ", "x" * 70_000) == "see: [a long text]"

@@ -18,6 +18,7 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.agent_views import CANCELLED, awaited_helpers, child_summary
 from orchestrator.core.birth import inherited_history
+from orchestrator.core.blobs import is_reference
 from orchestrator.core.calls import ANSWERABLE, Call, HelperWork, Phase, PlanWork
 from orchestrator.core.commands import CommitRefused
 from orchestrator.core.commit_parts import BUDGET_TIMER, RETRY_TIMER, approval_timer, wait_timer
@@ -38,6 +39,7 @@ from orchestrator.core.modes import (
     mode_kind,
     not_told,
     plan_text,
+    plans,
     session_told,
     settings_named,
     task_settings,
@@ -365,9 +367,20 @@ def complete(draft: Draft, last_message: str | None) -> None:
     left = leave(draft, last_message)
     # Only of a user's turn could the conversation go on from its answer.
     bookmark = draft.task.response_id if draft.task.kind == "user" else None
-    draft.event(ev.task_complete(left.message, bookmark))
+    draft.event(ev.task_complete(_as_it_stands(draft, left.message), bookmark))
     draft.end_task("completed", left.message)
     keep(draft, left)
+
+
+def _as_it_stands(draft: Draft, message: str | None) -> str | JsonObject | None:
+    """The last message for clients; of one that stands beside the log its reference, which they are shown whole."""
+    if message != LONG_TEXT or plans(draft.task.settings):
+        return message
+    said = [item for item in draft.state.conversation if item.get("role") == "assistant"]
+    parts = said[-1].get("content") or () if said else ()
+    if len(parts) != 1 or not is_reference(parts[0].get("text")):
+        return message
+    return dict(parts[0]["text"])
 
 
 # ── task end ──────────────────────────────────────────────────────────────────────────────────────
