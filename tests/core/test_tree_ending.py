@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.commit_parts import REAP_TIMER
@@ -256,6 +258,25 @@ def test_agent_that_has_ended_says_so_to_everybody_who_asks() -> None:
     tree.root.shutdown()
     tree.settle()
     assert tree.root.state.closed
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_shutdown_of_an_agent_that_was_cancelled_is_answered(at_work: bool) -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    tree.root.cancels(1)
+    tree.settle()
+    if not at_work:
+        child.stopped(c1=1.0)
+        tree.settle()
+    seen = child.shutdown("bye")
+    assert [(id, message["type"]) for id, message in seen.events] == [("bye", "error")]
+    if at_work:
+        child.stopped(c1=1.0)
+        tree.settle()
+    assert (child.standing, child.state.tree.ended) == ("canceled", True)
+    tree.check()
 
 
 def test_agent_that_was_shut_down_reports_once_however_many_of_its_children_end() -> None:

@@ -233,6 +233,9 @@ def _get_path(draft: Draft, command: Submitted) -> None:
 def _shutdown(draft: Draft, command: Submitted) -> None:
     if draft.state.closing:
         return
+    if draft.state.tree.canceling:
+        error(draft, command.id, "this agent was cancelled: it ends by that, and is not closed besides")
+        return
     draft.add(f.Closing(command.id, draft.sender, keeps_lookups=True))
     cancel_children(draft, "the session above was closed")
     stop_processes(draft)
