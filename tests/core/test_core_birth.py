@@ -5,11 +5,12 @@ from __future__ import annotations
 import orjson
 import pytest
 
-from orchestrator.core.birth import MOST_NAMED, Birth, ForkedFrom, first_entries, taken_settings
+from orchestrator.core.birth import ALONE, MOST_NAMED, Birth, ForkedFrom, first_entries, taken_settings
 from orchestrator.core.compaction import SUMMARY_PROMPT, compaction_input
-from orchestrator.core.entries import Entry, encode_entry
+from orchestrator.core.context import REPLACING, instructions_item
+from orchestrator.core.entries import Entry, encode_entry, fact
 from orchestrator.core.evolve import fold
-from orchestrator.core.facts import WorkspaceBegun
+from orchestrator.core.facts import FoldersTold, WorkspaceBegun
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import Item, for_model, message_text, user_message
 from orchestrator.core.ids import SessionId
@@ -19,6 +20,7 @@ from orchestrator.protocol.codec import UnknownRolloutItem
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.protocol.wire import written
 from tests.core.driver import FACTS, NOON_MS, SETTINGS, Session
+from tests.core.tree_driver import a_family
 from tests.protocol.lines import parse_rollout_line
 
 
@@ -109,3 +111,43 @@ def test_named_model_reaches_the_mode_of_the_source_if_it_has_one() -> None:
     known = taken_settings(planning, own, {"effort"}).collaboration_mode
     assert known is not None
     assert known["settings"] == {"model": planning.settings.model, "reasoning_effort": "low"}
+
+
+def at(session: Session) -> ForkedFrom:
+    return ForkedFrom(SessionId("of-the-source"), session.seq, "ab" * 32, session.state)
+
+
+def own_texts(entries: tuple[Entry, ...]) -> list[str]:
+    """The messages of a fork's own, behind the conversation that it inherits."""
+    return [message_text(entry.payload) for entry in entries if entry.type == "response_item"]
+
+
+def test_fork_of_an_agent_is_told_that_it_is_alone_and_one_of_a_root_is_not() -> None:
+    tree, (child,) = a_family()
+    assert [ALONE in own_texts(born(source=at(session))) for session in (tree.root, child)] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [(None, False), ("", False), ("be brief", False), ("be kind", True)]
+)
+def test_fork_is_told_of_its_persons_instructions_where_they_are_others(given: str | None, told: bool) -> None:
+    source = Session()
+    for entry in born(user_instructions="be brief"):
+        source.record(entry)
+    texts = own_texts(born(source=at(source), user_instructions=given))
+    assert [text for text in texts if text.startswith(REPLACING)] == (
+        [message_text(written(instructions_item(str(given), replacing=True)))] if told else []
+    )
+
+
+@pytest.mark.parametrize("folders", [(), ("/repo", "/repo/sub"), ("/other",)])
+def test_fork_knows_which_folders_its_conversation_was_told_of(folders: tuple[str, ...]) -> None:
+    source = Session()
+    for entry in born():
+        source.record(entry)
+    if folders:
+        source.record(fact(FoldersTold(folders)))
+    entries = born(source=at(source))
+    assert fold(State(), entries, 1).told_folders == (folders or ("/repo",))
+    kinds = [entry.payload.get("kind") for entry in entries if entry.type == "dendro"]
+    assert ("folders_told" in kinds) == bool(folders)

@@ -9,12 +9,15 @@ import pytest
 
 from orchestrator.core.calls import ExecWork
 from orchestrator.core.calls.approval_policy import unconfined_key
-from orchestrator.core.entries import decode_entry
+from orchestrator.core.context import environment_context
+from orchestrator.core.entries import decode_entry, item
 from orchestrator.core.evolve import fold
-from orchestrator.core.history import message_text
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.history import INHERITED, message_text
+from orchestrator.core.modes import PLAN_TAG, Widening, narrowed, not_told, with_plan
+from orchestrator.core.settings import EXTERNAL_SANDBOX, TurnSettings
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import State
+from orchestrator.protocol.wire import written
 from tests.core.driver import SETTINGS, Seen, Session, a_command, assistant, function_call, op, text
 
 PROPOSED = "Intro\n<proposed_plan>\n- a\n- b\n</proposed_plan>\nOutro"
@@ -27,6 +30,60 @@ def mode(kind: str, **settings: Any) -> dict[str, Any]:
     """A collaboration mode on the wire."""
     given = {"model": "gpt-5", "reasoning_effort": None, "developer_instructions": None, **settings}
     return {"mode": kind, "settings": given}
+
+
+WRITE = {"mode": "workspace-write", "writable_roots": ["/data"], "network_access": True}
+
+
+@pytest.mark.parametrize(
+    ("policy", "asked", "gets"),
+    [
+        (WRITE, None, WRITE),
+        (WRITE, "workspace", WRITE),
+        (WRITE, "read-only", {"mode": "read-only"}),
+        (WRITE, "danger", None),
+        ({"mode": "danger-full-access"}, "workspace-write", {"mode": "workspace-write"}),
+        ({"mode": "danger-full-access"}, "danger", {"mode": "danger-full-access"}),
+        ({"mode": "read-only"}, "workspace-write", None),
+        ({"mode": EXTERNAL_SANDBOX}, "workspace-write", None),
+        ({"mode": EXTERNAL_SANDBOX}, "danger", None),
+        ({"mode": EXTERNAL_SANDBOX}, "read-only", {"mode": "read-only"}),
+    ],
+)
+def test_agent_gets_what_its_parents_turn_has_or_less_and_never_more(
+    policy: dict[str, Any], asked: str | None, gets: dict[str, Any] | None
+) -> None:
+    parent = TurnSettings.of({**SETTINGS, "sandbox_policy": policy})
+    if gets is None:
+        with pytest.raises(Widening):
+            narrowed(parent, asked, None)
+    else:
+        assert narrowed(parent, asked, None).sandbox_policy == gets
+
+
+@pytest.mark.parametrize("personality", [None, "none", "friendly"])
+def test_fork_is_told_of_the_personality_in_force_whatever_its_conversation_was_told(
+    personality: str | None,
+) -> None:
+    inherited = {"type": INHERITED, "content": "[]"}
+    settings = TurnSettings.of({**SETTINGS, "personality": personality, "collaboration_mode": mode("execute")})
+    texts = [message_text(written(message)) for message in not_told([inherited], settings)]
+    assert ["You are in execute mode" in text for text in texts] == [True, False]
+    assert ("Be friendly" in texts[1]) == (personality == "friendly")
+    assert ("taken back" in texts[1]) == (personality != "friendly")
+
+
+def test_approved_plan_stands_behind_all_that_says_under_what_the_model_works() -> None:
+    session = Session()
+    session.record(item(environment_context(session.state.settings.wire())))
+    session.record(item({"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You are agent 3."}]}))
+    turn(session, "go", personality="friendly", collaboration_mode=mode("execute"))
+    plan = {"title": "T", "summary": "S", "plan": {"plan": [{"step": "one", "status": "pending"}]}}
+    shown = with_plan(list(session.state.history), plan)
+    places = [at for at, one in enumerate(shown) if message_text(one).startswith(PLAN_TAG)]
+    assert len(places) == 1
+    assert message_text(shown[places[0] + 1]) == "go"
+    assert len(shown) == places[0] + 2
 
 
 def turn(session: Session, words: str = "go", **fields: Any) -> Seen:

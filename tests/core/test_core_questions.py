@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import CallWork, Phase, QuestionWork, UserInputWork
-from orchestrator.core.calls.ask import CANCELLED, MOST_TEXT_BYTES, digest_of
+from orchestrator.core.calls.ask import CANCELLED, MOST_TEXT_BYTES, DoesNotAnswer, digest_of
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, encode
@@ -131,6 +131,17 @@ def test_request_for_input_names_its_turn_and_its_answer_has_every_id() -> None:
     assert orjson.loads(output(session)) == {
         "answers": {"place": {"answers": []}, "time": {"answers": ["now", "soon"]}}
     }
+
+
+@pytest.mark.parametrize(("count", "taken"), [(1, True), (16, True), (17, False)])
+def test_question_takes_so_many_texts(count: int, taken: bool) -> None:
+    work = UserInputWork(({"id": "q", "header": "Q", "question": "What?"},))
+    response = {"answers": {"q": {"answers": ["x"] * count}}}
+    if taken:
+        assert orjson.loads(str(work.settled(response).output)) == response
+    else:
+        with pytest.raises(DoesNotAnswer, match="'q' has 17 answers; at most 16 are taken"):
+            work.settled(response)
 
 
 def test_declined_request_for_input_has_no_answers() -> None:

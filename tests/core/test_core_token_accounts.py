@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
 from tests.core.driver import Session, assistant, op
 
 
@@ -106,3 +107,10 @@ def used(session: Session) -> int:
 
 def last_told(session: Session) -> Any:
     return [message for _, message in session.events if message["type"] == "token_count"][-1]["info"]
+
+
+def test_first_response_counts_though_it_failed_and_tells_nothing_of_the_window() -> None:
+    used = Usage(100, 0, 20, 0, 120)
+    first = lost(None, used)
+    assert (first.total, first.last) == (used, Usage())
+    assert lost(counted(None, used), used) == TokenInfo(used.plus(used), used)

@@ -16,6 +16,7 @@ from orchestrator.core.calls.approval_policy import (
     prefix_key,
     unconfined_key,
 )
+from orchestrator.core.frozen import replace
 from orchestrator.core.settings import TurnSettings
 from tests.core.driver import a_command, a_patch
 
@@ -177,3 +178,14 @@ def test_patch_runs_unasked_only_when_all_its_paths_were_approved() -> None:
     assert both.keys == {"patch:/a", "patch:/b"}
     assert isinstance(both.judged(here, frozenset({"patch:/a"})), Ask)
     assert isinstance(both.judged(here, both.keys), Run)
+
+
+def test_patch_that_is_not_shown_whole_is_approved_by_its_own_name_and_by_no_path() -> None:
+    whole = a_patch("/etc/x", outside=("/etc/x",))
+    part = replace(whole, left_out=3, token="one")
+    policies = settings(ON_REQUEST, WORKSPACE)
+    assert part.keys == {"patch:one"}
+    assert isinstance(part.judged(policies, frozenset({"patch:one"})), Run)
+    for other in (whole.keys, frozenset({"patch:two"}), replace(part, token="two").keys):
+        assert isinstance(part.judged(policies, other), Ask)
+    assert isinstance(whole.judged(policies, part.keys), Ask)

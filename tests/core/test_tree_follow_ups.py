@@ -138,6 +138,26 @@ def test_await_returns_at_once_where_none_of_those_that_it_names_is_at_work(name
     assert ("wait:wait" in tree.root.timers) == at_work
 
 
+def test_word_of_a_child_that_works_is_no_result_and_says_that_it_works() -> None:
+    tree, (first, second) = a_family(2)
+    tree.root.begin()
+    first.sends(0, "half done")
+    second.answers("all done")
+    tree.settle()
+    tree.root.calls("w", name="subagent_await")
+    tree.root.ends()
+    tree.root.assessed("w", Await(300_000))
+    word, result = tree.root.told("w")["ready"]
+    assert (word["lifecycle_status"], word["metadata"]["status"], word["completion"]) == (
+        "running",
+        "running",
+        None,
+    )
+    assert [said["prompt"] for said in word["messages"]] == ["half done"]
+    assert (result["lifecycle_status"], result["completion_status"]) == ("ready", "completed")
+    assert result["messages"] == []
+
+
 # ── the second time ─────────────────────────────────────────────────────────────────────────
 
 
@@ -240,6 +260,26 @@ def test_agent_has_neither_the_client_tools_nor_the_import_of_its_root(made: str
         assert (child.state.facts.client_tools, child.state.facts.imported_from) == (None, None)
 
 
+@pytest.mark.parametrize("made", [*MADE, "helper"])
+def test_agent_works_with_the_model_that_was_asked_for_and_else_with_its_parents(made: str) -> None:
+    tree = a_tree()
+
+    def make(**spec: Any) -> Agent:
+        if made == "helper":
+            number = tree.next_id()
+            asked = c.Helper(tree.spec(number, "read it", **spec), "Reads")
+            assert tree.root.asks(f"h{number}", "spawn_subagent", asked) is None
+            tree.settle()
+            answers(tree.agents[number])
+            tree.settle()
+            return tree.agents[number]
+        return tree.root.spawns("work", **spec) if made == "spawn" else tree.root.forks("work", **spec)
+
+    models = [make(**spec).state.settings.model for spec in ({}, {"model": "other"}, {})]
+    assert models == ["gpt-5", "other", "gpt-5"]
+    assert tree.root.state.settings.model == "gpt-5"
+
+
 @pytest.mark.parametrize(("mode", "told"), [("plan", True), ("pair_programming", True), (None, False)])
 def test_fork_of_a_conversation_in_a_mode_is_told_that_it_is_in_none(mode: str | None, told: bool) -> None:
     tree = TreeDriver()
@@ -268,6 +308,7 @@ def test_agent_that_is_pruned_at_work_stops_and_gives_its_slot_back() -> None:
     tree.settle()
     assert (child.standing, tree.counter("slots")) == ("canceled", 1)
     assert statuses(tree) == {2: "running"}
+    tree.check()
 
 
 def test_agent_that_began_again_just_before_it_was_pruned_ends_with_its_next_request() -> None:

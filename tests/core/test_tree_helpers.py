@@ -192,3 +192,14 @@ def test_helper_that_is_cancelled_leaves_its_call_without_an_answer() -> None:
     helper.stopped(c1=1.0)
     tree.settle()
     assert tree.root.told("h") == "the helper was stopped"
+
+
+@pytest.mark.parametrize("elapsed_ms", [0, 7, 999, 1_000, 61_234])
+def test_end_of_a_helper_says_how_long_it_worked(elapsed_ms: int) -> None:
+    tree = a_tree()
+    helper = a_helper(tree)
+    tree.now_ms += elapsed_ms
+    answers(helper, "it says no")
+    tree.settle()
+    told = tree.root.seen[-1].one("sub_agent_tool_call_end")["duration"]
+    assert told["secs"] * 1_000 + told["nanos"] / 1_000_000 == elapsed_ms

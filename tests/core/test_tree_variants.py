@@ -130,6 +130,15 @@ def test_agents_plan_that_is_sent_back_leaves_the_roots_draft_its_one_time() -> 
     ]
 
 
+@pytest.mark.parametrize(("steps", "taken"), [(0, False), (1, True), (64, True), (65, False)])
+def test_variant_has_as_many_steps_as_a_plan_may_have(steps: int, taken: bool) -> None:
+    plan = {"explanation": "E", "plan": [{"step": f"{n}", "status": "pending"} for n in range(steps)]}
+    answer = orjson.dumps({"title": "T", "summary": "S", "plan": plan}).decode()
+    found = variant(answer, "Small", "nothing")
+    assert (len(found["plan"]["plan"]), found["title"]) == (steps if taken else 0, "Small")
+    assert (found["plan"]["explanation"] == answer) == (not taken)
+
+
 def test_interrupt_ends_the_helpers_with_the_call() -> None:
     tree = planning()
     one, two, three = drafting(tree)
