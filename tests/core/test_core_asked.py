@@ -1,4 +1,4 @@
-"""What holds of every request to people and to clients, whatever asks: its digest, its time, its signature."""
+"""Every request to people and to clients, whatever asks: its digest, its time, its signature."""
 
 from __future__ import annotations
 
@@ -96,17 +96,18 @@ def test_request_has_the_digest_of_its_line_in_the_state_and_in_the_queue(kind: 
     assert session.replayed() == session.state
 
 
-ENDS: Mapping[str, Callable[[Session, str], Any]] = {
-    "answer": lambda session, kind: session.submit(ASKED[kind][1]),
-    "interrupt": lambda session, kind: (session.interrupt(), stops(session)),
-    "input": lambda session, kind: (session.say("other", "u2"), stops(session)),
-    "time": lambda session, kind: session.fires(next(iter(session.timers))),
-}
-
-
 def stops(session: Session) -> None:
+    """Lets a task end that is being stopped: nothing of it runs any more."""
     if session.state.task is not None and session.task.stopping:
         session.stopped()
+
+
+ENDS: Mapping[str, Callable[[Session, str], Any]] = {
+    "answer": lambda session, kind: session.submit(ASKED[kind][1]),
+    "interrupt": lambda session, kind: session.interrupt(),
+    "input": lambda session, kind: session.say("other", "u2"),
+    "time": lambda session, kind: session.fires(next(iter(session.timers))),
+}
 
 
 @pytest.mark.parametrize("ends", ENDS)
@@ -117,6 +118,7 @@ def test_request_is_before_people_for_its_time_and_no_longer_whatever_ends_it(ki
     due = {name: timer.at_ms for name, timer in session.timers.items()}
     assert due == {f"approval:{id}": NOON_MS + most_ms}
     ENDS[ends](session, kind)
+    stops(session)
     assert (session.timers, session.approvals) == ({}, {})
     assert (ends == "time") == ("timer" in [answer.who for answer in session.state.answers])
     assert session.replayed() == session.state
@@ -156,7 +158,7 @@ def test_answer_of_a_person_counts_with_a_warning_where_a_known_key_is_wanted(
     seen = session.submit(ASKED[kind][1], "a1", signature=given)
     told = [(id, m["message"]) for id, m in seen.events if m["type"] == "warning"]
     why = {None: "without a signature", False: "under a key that approvals.signers does not name"}
-    assert [(at, why[known] in words) for at, words in told] == ([] if known else [("a1", True)])  # type: ignore[index]
+    assert [(at, why[known] in words) for at, words in told] == ([] if known else [("a1", True)])
     assert not is_open(session)
 
 

@@ -130,7 +130,9 @@ def test_fork_of_an_agent_is_told_that_it_is_alone_and_one_of_a_root_is_not() ->
 @pytest.mark.parametrize(
     ("given", "told"), [(None, False), ("", False), ("be brief", False), ("be kind", True)]
 )
-def test_fork_is_told_of_its_persons_instructions_where_they_are_others(given: str | None, told: bool) -> None:
+def test_fork_is_told_of_its_persons_instructions_where_they_are_others(
+    given: str | None, told: bool
+) -> None:
     source = Session()
     for entry in born(user_instructions="be brief"):
         source.record(entry)

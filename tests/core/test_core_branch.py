@@ -226,7 +226,7 @@ def test_compacted_task_beside_the_conversation_is_told_once_of_where_it_works(k
 @pytest.mark.parametrize("kind", ["plan", "review", "user"])
 def test_response_that_does_not_end_the_turn_is_followed_by_another_in_every_kind_of_task(kind: str) -> None:
     session = Session()
-    asked = {
+    asked: dict[str, dict[str, Any]] = {
         "plan": {"plan_request": {"goal": "go"}},
         "review": {"review_request": {"prompt": "look"}},
         "user_input": {"items": [{"type": "text", "text": "go"}]},

@@ -33,7 +33,9 @@ def with_a_process(session: Session) -> None:
     session.begin()
     session.item(function_call("p", "exec_command"))
     session.ends()
-    session.assessed("p", a_command("serve", safe=True, lasting=Lasting(tty=False, yield_ms=250, max_tokens=1_000)))
+    session.assessed(
+        "p", a_command("serve", safe=True, lasting=Lasting(tty=False, yield_ms=250, max_tokens=1_000))
+    )
     session.finishes("p", "it runs", keeps=True)
 
 

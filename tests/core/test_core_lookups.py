@@ -109,7 +109,9 @@ def test_prompts_are_added_to_the_history_one_by_one_and_read_behind_them() -> N
 def test_only_the_first_op_of_the_history_runs_whatever_stands_between_it_and_the_next() -> None:
     session = born()
     history = op("add_to_history", text="one"), op("get_history_entry_request", offset=0, log_id=1)
-    for number, asked in enumerate((op("list_models"), *history, op("list_skills"), *history, op("list_models"))):
+    for number, asked in enumerate(
+        (op("list_models"), *history, op("list_skills"), *history, op("list_models"))
+    ):
         session.submit(asked, f"k{number}", client="a")
     runs = [work.key for work in session.owes() if isinstance(work, LookUp)]
     assert runs == ["a|k0", "a|k1", "a|k3", "a|k6"]

@@ -1,4 +1,4 @@
-"""Bounds of texts count bytes of UTF-8, whatever letters they have: as many as may be, and one letter more."""
+"""Bounds of texts count bytes of UTF-8, whatever letters they have."""
 
 from __future__ import annotations
 
@@ -200,7 +200,9 @@ def test_texts_of_people_and_long_instructions_keep_where_rules_read_them_whatev
 
 
 @pytest.mark.parametrize("letter", LETTERS)
-def test_message_is_one_part_if_all_of_it_fits_into_its_line_and_its_opening_is_always_read(letter: str) -> None:
+def test_message_is_one_part_if_all_of_it_fits_into_its_line_and_its_opening_is_always_read(
+    letter: str,
+) -> None:
     count = (INLINE_TEXT_BYTES - 5) // len(letter.encode())
     for number, parts in ((0, 1), (count, 1), (count + 1, 2), (INLINE_TEXT_BYTES, 2)):
         said = opened_message("<tag>", letter * number)

@@ -66,7 +66,9 @@ def test_fork_is_told_of_the_personality_in_force_whatever_its_conversation_was_
     personality: str | None,
 ) -> None:
     inherited = {"type": INHERITED, "content": "[]"}
-    settings = TurnSettings.of({**SETTINGS, "personality": personality, "collaboration_mode": mode("execute")})
+    settings = TurnSettings.of(
+        {**SETTINGS, "personality": personality, "collaboration_mode": mode("execute")}
+    )
     texts = [message_text(written(message)) for message in not_told([inherited], settings)]
     assert ["You are in execute mode" in text for text in texts] == [True, False]
     assert ("Be friendly" in texts[1]) == (personality == "friendly")
@@ -76,7 +78,15 @@ def test_fork_is_told_of_the_personality_in_force_whatever_its_conversation_was_
 def test_approved_plan_stands_behind_all_that_says_under_what_the_model_works() -> None:
     session = Session()
     session.record(item(environment_context(session.state.settings.wire())))
-    session.record(item({"type": "message", "role": "developer", "content": [{"type": "input_text", "text": "You are agent 3."}]}))
+    session.record(
+        item(
+            {
+                "type": "message",
+                "role": "developer",
+                "content": [{"type": "input_text", "text": "You are agent 3."}],
+            }
+        )
+    )
     turn(session, "go", personality="friendly", collaboration_mode=mode("execute"))
     plan = {"title": "T", "summary": "S", "plan": {"plan": [{"step": "one", "status": "pending"}]}}
     shown = with_plan(list(session.state.history), plan)

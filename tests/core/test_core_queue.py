@@ -168,7 +168,11 @@ def test_input_that_waits_in_a_closed_session_is_changed_and_taken_back(closed: 
     else:
         assert session.state.closing
     other = op("update_queued", submission_id="c", items=[text("other")])
-    changes = (other, op("reorder_queue", submission_ids=["c", "a", "b"]), op("remove_queued", submission_id="a"))
+    changes = (
+        other,
+        op("reorder_queue", submission_ids=["c", "a", "b"]),
+        op("remove_queued", submission_id="a"),
+    )
     for change in changes:
         assert session.submit(change).types[-1:] == ["queue_changed"]
     if not closed:

@@ -55,7 +55,9 @@ def test_agent_that_was_pruned_stays_off_the_list_whatever_is_told_of_it_later()
         TreeFact({"event": "status"}, {"record": record("running", agent_id=2)}, {"s2": (0, 2)}),
     ]
     view = fold_tree(told)
-    assert {id: (agent.status, agent.pending) for id, agent in view.agents.items()} == {2: ("running", (0, 2))}
+    assert {id: (agent.status, agent.pending) for id, agent in view.agents.items()} == {
+        2: ("running", (0, 2))
+    }
     assert view.spawned == 2
     stepwise = fold_tree(())
     for fact in told:

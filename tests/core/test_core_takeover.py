@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from orchestrator.core.calls.exec import Shown
-from orchestrator.core.commands import TaskRefused
+from orchestrator.core.commands import TaskRefused, TookOver
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall, StopAll
 from orchestrator.core.settings import Rules
 from tests.core.driver import RULES, Session, a_command, a_patch, assistant, op
+from tests.core.tree_driver import a_family
 
 
 def running_command(**fields: object) -> Session:
@@ -314,3 +316,73 @@ def test_task_beside_the_conversation_that_fails_names_no_turn(kind: str) -> Non
     session.finishes("c1")
     seen = session.happens(TaskRefused("no"))
     assert "response_id" not in seen.one("task_complete")
+
+
+# ── several at once ───────────────────────────────────────────────────────────────────────────────
+
+
+def several(name: str, *assessments: Any) -> Session:
+    """Calls of one tool that run together."""
+    session = Session(rules=replace(RULES, parallel_safe=frozenset({name})))
+    session.say("go", "u1")
+    ids = [f"c{number}" for number in range(1, len(assessments) + 1)]
+    session.asks_for(*ids, name=name)
+    for call_id, asked in zip(ids, assessments, strict=True):
+        session.assessed(call_id, asked)
+    assert len(session.task.running) == len(ids)
+    return session
+
+
+def test_each_lost_command_is_told_with_what_that_one_had_shown() -> None:
+    session = several("shell", *[a_command("make", f"{n}", safe=True) for n in range(3)])
+    shown = {call_id: Shown(f"out {call_id}", "", f"out {call_id}") for call_id in ("c3", "c1")}
+    seen = session.is_taken_over(shown)
+    told = {end["call_id"]: end["stdout"] for end in seen.all("exec_command_end")}
+    assert told == {"c1": "out c1", "c2": "", "c3": "out c3"}
+    outputs = [session.output_of(call_id) for call_id in ("c1", "c2", "c3")]
+    assert ["out c1" in outputs[0], "out" in outputs[1].partition("in doubt")[0], "out c3" in outputs[2]] == [
+        True,
+        False,
+        True,
+    ]
+
+
+def test_each_lost_patch_is_judged_by_its_own_files() -> None:
+    session = several("apply_patch", *[a_patch(f"/repo/{name}.txt") for name in "abcd"])
+    session.is_taken_over(c1="all", c3="none", c4="in_doubt")
+    phases = [session.call(f"c{number}").phase for number in (1, 2, 3, 4)]
+    assert phases == ["done", "done", "proposed", "done"]
+    assert session.output_of("c1").startswith("Success.")
+    assert [session.output_of(call_id).startswith(IN_DOUBT) for call_id in ("c2", "c4")] == [True, True]
+    assert session.owes() == (AssessCall("c3"),)
+
+
+def test_takeover_by_the_same_claim_leaves_its_own_request_in_flight() -> None:
+    session = Session()
+    session.say("go", "u1")
+    session.begin()
+    before = session.state
+    assert session.happens(TookOver()).types == []
+    assert session.state == before
+
+
+def test_tree_is_told_of_a_root_that_was_taken_over_and_nobody_of_a_session_alone() -> None:
+    tree, _ = a_family()
+    tree.root.asks_for("c1")
+    tree.root.runs("c1")
+    tree.root.is_taken_over()
+    told = [fact.about for fact in tree.log if "takeover" in fact.about]
+    assert told == [{"agent_id": 0, "takeover": tree.root.epoch}]
+    assert running_command().is_taken_over().decision.tree is None
+
+
+def test_end_of_an_agent_that_ran_nothing_when_its_worker_was_lost_is_proved() -> None:
+    tree, (child,) = a_family()
+    child.begin()
+    child.is_taken_over()
+    tree.root.cancels(1)
+    tree.settle()
+    child.stopped() if child.state.task is not None else None
+    tree.settle()
+    told = [fact.message["cancel"] for fact in tree.log if fact.message.get("status") == "canceled"]
+    assert told == ["proved"]

@@ -225,6 +225,7 @@ def long_answer(session: Session, *texts: str) -> Any:
 @pytest.mark.parametrize("size", [10, 65_536, 65_537, 200_000])
 def test_last_message_of_a_task_is_told_whole_however_long_it_is(kind: str, size: int) -> None:
     session = Session()
+    asked: dict[str, dict[str, Any]]
     asked = {"user_input": {"items": [text("go")]}, "review": {"review_request": {"prompt": "look"}}}
     session.submit(op(kind, **asked[kind]), "t1")
     assert long_answer(session, "x" * size) == "x" * size

@@ -23,6 +23,7 @@ from orchestrator.core.calls import (
     timer_of,
     work_of,
 )
+from orchestrator.core.commit_parts import Approval
 from orchestrator.core.decide import IllegalCommand
 from orchestrator.core.decide.takeover import IN_DOUBT
 from orchestrator.core.settings import TurnSettings
@@ -232,6 +233,8 @@ def test_call_of_a_newer_version_that_ran_is_in_doubt_and_one_that_waits_can_be_
     running.asks_for("c1", "c2")
     running.record(e.fact(f.CallMoved(CallId("c1"), Phase.RUNNING, epoch=1, work=spec)))
     running.record(e.fact(f.CallMoved(CallId("c2"), Phase.AWAITING_APPROVAL, work=spec)))
+    # The worker of that version has asked people.
+    running.approvals["c2"] = Approval("c2", b"{}")
     running.is_taken_over()
     assert running.output_of("c1") == IN_DOUBT
     with pytest.raises(IllegalCommand, match="does not know"):

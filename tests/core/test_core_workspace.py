@@ -215,3 +215,73 @@ def test_each_file_that_is_left_out_is_warned_of_once_however_often_others_come(
         assert named == list(new), number
         assert len(warned[-1]) == bool(new)
     assert session.state.workspace.omitted == known, "a move to another machine tells of all"
+
+
+# ── the second time ───────────────────────────────────────────────────────────────────────────
+
+
+def test_folder_that_is_not_stored_for_long_names_all_its_calls_and_since_when_and_is_warned_of_once() -> (
+    None
+):
+    session = running("c1", "c2", "c3")
+    for number, call_id in enumerate(("c1", "c2", "c1")):
+        seen = session.happens(replace(unsaved(call_id, snapshot=f"x{number}"), at_ms=7_000 + number))
+        assert ("warning" in seen.types) == (number == 0)
+    known = session.state.workspace.unsaved
+    assert known is not None
+    assert (known.since_ms, known.at_ms, known.call_ids) == (7_000, 7_002, ("c1", "c2"))
+    assert session.happens(changed(1, "c1")).types == ["background_event"]
+    assert "warning" in session.happens(unsaved("c2", snapshot="y")).types
+    assert session.replayed() == session.state
+
+
+@pytest.mark.parametrize("trying", [True, False])
+def test_timer_of_a_folder_that_is_stored_again_is_over(trying: bool) -> None:
+    session = running("c1")
+    session.happens(unsaved("c1", snapshot="x", trying=trying))
+    assert (FOLDER_TIMER in session.timers) == (not trying)
+    session.happens(changed(1, "c1"))
+    assert session.timers == {}
+
+
+def test_files_that_are_left_out_are_told_whenever_they_are_others() -> None:
+    session, told = running("c1"), []
+    for number, omitted in enumerate((("'a'",), ("'a'",), ("'a'", "'b'"), (), ("'a'",)), 1):
+        seen = session.happens(changed(number, "c1", omitted=omitted))
+        told.append([warning["message"].partition(": ")[2] for warning in seen.all("warning")])
+    assert told == [["'a'"], [], ["'b'"], [], ["'a'"]]
+
+
+@pytest.mark.parametrize(
+    ("machine", "anew", "told"),
+    [
+        ("m1", False, ""),
+        ("m1", True, "Your folder was made again."),
+        ("m2", False, "Your folder was made on another machine."),
+        ("m2", True, "Your folder was made on another machine."),
+    ],
+)
+def test_model_is_told_of_each_folder_that_is_another_than_it_was(
+    machine: str, anew: bool, told: str
+) -> None:
+    session = running("c1")
+    session.happens(changed(1, "c1"))
+    session.finishes("c1")
+    session.epoch += 1
+    session.happens(made(session, machine, anew=anew))
+    session.begin()
+    assert [text for text in session.texts() if "Your folder was made" in text and told in text] == (
+        [session.texts()[-1]] if told else []
+    )
+    assert told or "Your folder was made" not in str(session.shown())
+
+
+def test_folder_that_cannot_be_made_leaves_a_task_that_is_being_stopped_to_its_reason() -> None:
+    session = portable()
+    session.say("go", "u1")
+    session.begin()
+    session.calls("c1")
+    session.interrupt()
+    session.happens(FolderFailed("m1", "the pack is broken"))
+    seen = session.stopped()
+    assert ("turn_aborted" in seen.types, "error" in session.types) == (True, False)

@@ -52,6 +52,8 @@ def test_root_outside_of_a_portable_folder_is_refused() -> None:
         return ops.OverrideTurnContext(sandbox_policy=WorkspaceWrite(writable_roots=(root,)))
 
     assert folder_fault(PORTABLE, asked("/ws/t/main/build")) is None
+    several = WorkspaceWrite(writable_roots=("/ws/t/main/a", "/ws/t/main/b", "/data"))
+    assert "/data is outside" in str(folder_fault(PORTABLE, ops.OverrideTurnContext(sandbox_policy=several)))
     assert "writable_roots" in str(folder_fault(PORTABLE, asked("/data")))
     assert folder_fault(State(), asked("/data")) is None
 

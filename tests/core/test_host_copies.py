@@ -12,8 +12,9 @@ from orchestrator.core.calls import CopyWork, Merge, Phase
 from orchestrator.core.calls.approval_policy import Ask, Refuse, Run
 from orchestrator.core.commands import FolderCopied, FolderMade
 from orchestrator.core.decide import IllegalCommand
+from orchestrator.core.decide.agent import moved
 from orchestrator.core.facts import WorkspaceSaved
-from orchestrator.core.ids import AgentId
+from orchestrator.core.ids import AgentId, TreeId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import PortableFolder, TurnSettings
 from orchestrator.core.snapshot import decode_snapshot, encode_snapshot
@@ -230,3 +231,20 @@ def test_facts_of_copies_are_read_as_they_were_written() -> None:
         f.WorkspaceGiven(AgentId(1), SnapshotId("s0"), "/repo"),
     ):
         assert f.decode(f.encode(fact)) == fact
+
+
+@pytest.mark.parametrize(
+    ("path", "there"),
+    [
+        ("/repo", "/workspaces/t/repo"),
+        ("/repo/", "/workspaces/t/repo"),
+        ("/repo/sub/a", "/workspaces/t/repo/sub/a"),
+        ("/repo2/a", "/repo2/a"),
+        ("/repository", "/repository"),
+        ("/elsewhere/repo", "/elsewhere/repo"),
+        ("/", "/"),
+    ],
+)
+def test_path_in_the_folder_that_was_copied_is_one_in_the_copy_and_others_stay(path: str, there: str) -> None:
+    copied = Copied("/repo", "/repo/sub", "sub", 0, FOLDER, SnapshotId("s0"), PACK)
+    assert moved(path, copied, TreeId("t")) == there

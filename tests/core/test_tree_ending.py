@@ -6,7 +6,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
-from orchestrator.core.commit_parts import REAP_TIMER
+from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.ids import AgentId
 from tests.core.driver import a_command, function_call
 from tests.core.tree_driver import a_family, answers, statuses
@@ -312,6 +312,29 @@ def test_look_after_cancelled_agents_ends_when_none_is_left() -> None:
     tree.settle()
     tree.root.happens(c.TimerFired(REAP_TIMER, generation))
     assert REAP_TIMER not in tree.root.timers
+
+
+@pytest.mark.parametrize(("target", "own", "below"), [(1, True, True), (2, False, True), (3, True, False)])
+def test_cancel_is_looked_after_at_each_depth_for_as_long_as_somebody_has_not_ended(
+    target: int, own: bool, below: bool
+) -> None:
+    tree, (child,) = a_family()
+    grandchild = child.spawns("deeper")
+    other = tree.root.spawns("besides")
+    tree.settle()
+    assert [agent.id for agent in (child, grandchild, other)] == [1, 2, 3]
+    for agent in (child, grandchild, other):
+        agent.asks_for("c1")
+        agent.runs("c1")
+    tree.root.cancels(target)
+    due = {name: timer.at_ms for name, timer in tree.root.timers.items()}
+    wanted = {REAP_TIMER: own, REAP_BELOW_TIMER: below}
+    assert due == {name: tree.root.now_ms + REAP_MS for name, stands in wanted.items() if stands}
+    for left in (True, False) if below else ():
+        fired = c.TimerFired(REAP_BELOW_TIMER, tree.root.timers[REAP_BELOW_TIMER].generation, left=left)
+        tree.root.happens(fired)
+        assert (REAP_BELOW_TIMER in tree.root.timers) == left
+    assert (REAP_TIMER in tree.root.timers) == own
 
 
 def test_look_after_agents_that_are_cancelled_together_ends_with_the_last_of_them() -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import orjson
+
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
 from orchestrator.core.calls import Merge, MergeWork, Phase
@@ -213,3 +215,16 @@ def test_merge_that_a_person_is_asked_about_is_remembered_for_the_session() -> N
     assert isinstance(work, MergeWork)
     assert (root.call("m1").phase, root.state.approved) == (Phase.RUNNING, frozenset(work.keys))
     assert work.broken_off(CallId("m1"), "in doubt").success is False
+
+
+def test_helper_that_only_reads_offers_no_folder() -> None:
+    tree = portable_tree()
+    asked = c.Helper(tree.spec(tree.next_id(), "read it"), "Reads")
+    assert tree.root.asks("h", "spawn_subagent", asked) is None
+    tree.settle()
+    part = answers(tree.agents[1], "it says no").decision.tree
+    assert part is not None
+    [sent] = [orjson.loads(each.payload) for each in part.outbox if each.kind == "completion"]
+    assert "workspace" not in sent
+    tree.settle()
+    assert tree.root.state.workspace.offered == {}

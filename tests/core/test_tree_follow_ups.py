@@ -1,4 +1,4 @@
-"""What another word to an agent makes void and what it leaves, and what several ends at once are worth."""
+"""Another word to an agent: what it makes void and what it leaves; and the second time of what agents do."""
 
 from __future__ import annotations
 
@@ -86,6 +86,19 @@ def test_agent_that_was_cancelled_is_sent_nothing_however_that_is_known(
     assert not tree.queues[child.sid]
 
 
+def test_new_label_that_crosses_a_cancel_is_nobodys() -> None:
+    tree, (child, sibling) = a_family(2)
+    before = tree.registry().agents[child.id].summary()
+    sibling.sends(child.id, label="archivist")
+    message = tree.queues[child.sid].popleft()
+    tree.root.cancels(child.id)
+    tree.settle()
+    child.happens(message)
+    after = tree.registry().agents[child.id].summary()
+    assert (before["label"], after["label"], after["status"]) == (None, None, "canceled")
+    tree.check()
+
+
 @pytest.mark.parametrize("crossed", [False, True])
 def test_parent_is_told_that_its_child_works_again_only_where_it_did_not_ask_for_that(crossed: bool) -> None:
     tree, (child,) = a_family()
@@ -106,9 +119,7 @@ def test_parent_is_told_that_its_child_works_again_only_where_it_did_not_ask_for
     tree.check()
 
 
-def test_await_of_some_children_takes_words_of_others_than_children_and_leaves_its_other_children_theirs() -> (
-    None
-):
+def test_await_of_some_children_takes_strangers_words_and_leaves_those_of_its_other_children() -> None:
     tree, (parent, sibling) = a_family(2)
     named, other = parent.spawns("one"), parent.spawns("two")
     tree.settle()
@@ -320,10 +331,10 @@ def test_agent_that_began_again_just_before_it_was_pruned_ends_with_its_next_req
     asked = c.Prune((at_rest,), {"agent_ids": [1]}, (), True)
     tree.root.asks("prune", "subagent_prune", asked)
     tree.settle()
-    assert child.state.task is not None, "nobody has told it to stop"
+    assert child.task.stopping is None, "nobody has told it to stop"
     child.happens(c.BeginRequest())
     tree.settle()
-    assert (child.state.task, child.standing, tree.counter("slots")) == (None, "canceled", 0)
+    assert (child.status, child.standing, tree.counter("slots")) == ("idle", "canceled", 0)
     assert AgentId(1) not in tree.registry().agents
 
 

@@ -70,7 +70,9 @@ def test_the_beginning_of_an_overlong_line_is_told_however_it_came(limit: int, m
     known = [(2, line[:HEAD_BYTES])]
     if piece < len(data):
         # As much as had come when it was clear that the line is too long.
-        known = [(2, head) for _, head in heads if line.startswith(head) and len(head) >= min(limit, HEAD_BYTES)]
+        known = [
+            (2, head) for _, head in heads if line.startswith(head) and len(head) >= min(limit, HEAD_BYTES)
+        ]
         assert all(len(head) <= HEAD_BYTES for _, head in heads)
     assert heads == known
     assert [frame.number for frame in frames] == [1, 2, 3]

@@ -137,7 +137,7 @@ def item_completed(draft: Draft, command: ItemCompleted) -> None:
 
 
 def _keep_beginning(draft: Draft, item: Item, text: str) -> None:
-    """Keeps what an agent's parent is told of a long answer: no fold reads a text that stands beside its line."""
+    """Keeps what an agent's parent is told of a long answer: no fold reads a text beside its line."""
     said = item.get("type") == "message" and item.get("role") == "assistant"
     told = told_result(text) if said and not draft.state.facts.is_root else text
     if told is not None and told != text:

@@ -373,11 +373,11 @@ def complete(draft: Draft, last_message: str | None) -> None:
 
 
 def _as_it_stands(draft: Draft, message: str | None) -> str | JsonObject | None:
-    """The last message for clients; of one that stands beside the log its reference, which they are shown whole."""
+    """The last message for clients; its reference, which they are shown whole, where it is beside the log."""
     if message != LONG_TEXT or plans(draft.task.settings):
         return message
     said = [item for item in draft.state.conversation if item.get("role") == "assistant"]
-    parts = said[-1].get("content") or () if said else ()
+    parts: Sequence[Item] = (said[-1].get("content") or ()) if said else ()
     if len(parts) != 1 or not is_reference(parts[0].get("text")):
         return message
     return dict(parts[0]["text"])

@@ -345,7 +345,7 @@ class ElicitationClosed:
 
 @record
 class AnswerBegins:
-    """The beginning of an agent's answer that is too long for its parent: the rest may stand beside the log."""
+    """The beginning of an agent's answer that is too long for its parent; all of it stands beside the log."""
 
     kind: ClassVar[str] = "answer_begins"
     of: ClassVar[Literal["task"]] = "task"
