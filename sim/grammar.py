@@ -207,7 +207,9 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
             compacts = task["kind"] == "compact"
             told = task["message"] if outcome == "completed" and not compacts else None
             check(message["last_agent_message"] == told, f"its last message is told as {message}")
-            bookmark = task["response"] if task["kind"] == "user" else ""
+            # A task may fail in the middle of a turn: nobody can go back to that.
+            ended = outcome == "completed" or any(mark == task["response"] for mark, _ in self.bookmarks)
+            bookmark = task["response"] if task["kind"] == "user" and ended else ""
             check(message.get("response_id", "") == bookmark, f"its last response is told as {message}")
         else:
             told = "replaced" if outcome == "replaced" else "interrupted"

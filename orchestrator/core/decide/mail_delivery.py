@@ -69,8 +69,7 @@ def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
 def deliver(draft: Draft) -> None:
     """Puts the mail into the conversation, before the request that shows it."""
     facts = draft.state.facts
-    waiting = [mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)]
-    mails = _fitting(waiting, MOST_LETTERS)
+    mails = _fitting([mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)])
     if not mails:
         return
     for mail in mails:
@@ -94,12 +93,23 @@ def deliver(draft: Draft) -> None:
     take(draft, mails)
 
 
-def _fitting(mails: Sequence[Mail], most: int) -> Sequence[Mail]:
-    """The first messages of `MOST_BYTES` together, and `most` in number; at least one."""
+def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
+    """The first messages that one commit can carry; at least one."""
     size = 0
     for place, mail in enumerate(mails):
         size += len(orjson.dumps(mail.content, default=dict))
-        if place and (place == most or size > MOST_BYTES):
+        if place and (place == MOST_LETTERS or size > MOST_BYTES):
+            return mails[:place]
+    return mails
+
+
+def _shown_together(mails: Sequence[Mail]) -> Sequence[Mail]:
+    """The first messages whose texts alone do not fill an await's result; at least one."""
+    size = 0
+    for place, mail in enumerate(mails):
+        text = mail.content.get("prompt" if mail.kind == "message" else "completion")
+        size += len(orjson.dumps(text, default=dict))
+        if place and size > MOST_BYTES:
             return mails[:place]
     return mails
 
@@ -133,7 +143,7 @@ def collect(draft: Draft, mails: Sequence[Mail]) -> list[views.AwaitedAgent]:
     ready: list[views.AwaitedAgent] = []
     taken: list[Mail] = []
     size = 0
-    for group in by_sender(_fitting(mails, len(mails))):
+    for group in by_sender(_shown_together(mails)):
         entry = views.awaited(draft.state, group)
         size += len(orjson.dumps(entry, default=dict))
         if ready and size > MOST_BYTES:
