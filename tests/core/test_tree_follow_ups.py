@@ -13,7 +13,7 @@ from orchestrator.core.calls import Await
 from orchestrator.core.client_tools import ClientTools
 from orchestrator.core.ids import AgentId
 from orchestrator.core.snapshot import decode, encode
-from tests.core.driver import Seen, a_command, op
+from tests.core.driver import Seen, a_command, assistant, op
 from tests.core.tree_driver import Agent, TreeDriver, a_family, a_tree, answers, statuses
 
 
@@ -319,6 +319,7 @@ def test_agent_that_is_pruned_at_work_stops_and_gives_its_slot_back() -> None:
     tree.settle()
     assert (child.standing, tree.counter("slots")) == ("canceled", 1)
     assert statuses(tree) == {2: "running"}
+    assert tree.root.state.tree.inbox == (), "its result is nobody's"
     tree.check()
 
 
@@ -375,3 +376,75 @@ def test_end_of_an_agent_whose_result_waits_tells_that_it_was_read_only_where_th
     idle = [fact.message for fact in tree.log if fact.message.get("status") == "idle"]
     assert len(idle) == (2 if worked else 0)
     assert not tree.root.state.tree.active_children
+
+
+# ── ends of agents, and words to them ───────────────────────────────────────────────────────
+
+
+def test_agent_that_was_closed_is_started_again_by_a_message() -> None:
+    tree, (child, sibling) = a_family(2)
+    answers(child)
+    tree.settle()
+    child.shutdown()
+    assert child.status == "closed"
+    tree.root.sends(child.id, "once more")
+    tree.settle()
+    child.begin()
+    assert child.texts()[-1] == "once more"
+    assert sibling.standing == "running"
+    tree.check()
+
+
+@pytest.mark.parametrize("at_work", [True, False])
+def test_watchdogs_of_an_agent_end_with_its_cancel(at_work: bool) -> None:
+    tree, (child, _) = a_family(2)
+    for target in (1, 2):
+        watch = c.SetWatchdog(tree.target(target), 30_000, "how far?")
+        child.asks(f"w{target}", "subagent_watchdog", watch)
+    assert len(child.timers) == 2
+    if not at_work:
+        answers(child)
+        tree.settle()
+        tree.root.sends(child.id, "go on")
+        tree.queues[child.sid].clear()
+        tree.inboxes[child.sid] = [0, 0]
+    asked = c.CancelAgent(replace(tree.target(child.id), status="running"))
+    tree.root.asks("x", "subagent_cancel", asked)
+    tree.settle()
+    assert (child.timers, dict(child.state.tree.watchdogs)) == ({}, {})
+
+
+@pytest.mark.parametrize("by", ["a person", "its parent"])
+def test_instruction_says_in_its_event_who_gave_it(by: str) -> None:
+    tree, (child,) = a_family()
+    child.begin()
+    if by == "a person":
+        word = op("message_agent", agent_id=child.id, text="look again")
+        tree.root.submit(word, "word", who="ann", agents=(tree.target(child.id),))
+    else:
+        tree.root.sends(child.id, "look again")
+    tree.settle()
+    child.item(assistant("hm"))
+    child.ends()
+    told = child.happens(c.BeginRequest()).one("user_message")
+    given = {"who": "ann"} if by == "a person" else {"from_session": tree.root.sid}
+    assert {name: told[name] for name in ("who", "from_session") if name in told} == given
+    assert told["message"] == "look again"
+
+
+@pytest.mark.parametrize("gone", [(1,), (2,), (1, 2)])
+def test_unread_results_of_pruned_agents_are_void_and_no_others(gone: tuple[int, ...]) -> None:
+    tree, children = a_family(3)
+    tree.root.begin()
+    for child in children:
+        answers(child, f"result of {child.id}")
+    tree.settle()
+    targets = tuple(map(tree.target, gone))
+    tree.root.calls("p", name="subagent_prune")
+    tree.root.ends()
+    tree.root.assessed("p", c.Prune(targets, {"agent_ids": list(gone)}))
+    tree.settle()
+    left = [child.id for child in children if child.id not in gone]
+    assert [mail.agent_id for mail in tree.root.state.tree.inbox] == left
+    assert list(statuses(tree)) == left
+    tree.check()

@@ -251,7 +251,7 @@ class TreeDriver:
         self._count()
 
     def _check_told(self, event: TreeEvent) -> None:
-        """Each event about an agent's inbox stands in the queues of the root and of who made the agent, once."""
+        """Events about an agent's inbox stand in the queues of the root and of who made the agent, once."""
         if event.inbox is not None:
             told = next(agent.state.facts for agent in self.agents.values() if agent.sid == event.inbox)
             made_by = told.parent_session or told.session_id
