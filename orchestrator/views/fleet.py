@@ -150,6 +150,7 @@ class Fleet:
     _unread: dict[str, set[SessionId]] = field(default_factory=dict)
     """By person: the trees whose last turn's end they have not read."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by each who reads or changes what is kept: several clients ask for one fleet."""
 
     async def aclose(self) -> None:
         """Follows no more."""
@@ -173,8 +174,9 @@ class Fleet:
                 self._anew = False
                 return None
             changes = await self._feed.changes(timeout_s)
+            # It tells each change once: who is cut off while one is taken in reads everything anew.
+            self._anew = True
             if changes.anew:
-                self._anew = True
                 await self._read_all()
                 self._anew = False
                 return None
@@ -186,6 +188,7 @@ class Fleet:
             changed |= {session for session in changes.gone if self._drop(session)}
             named = roots.keys() & self._heads.keys()
             await self._mark(named)
+            self._anew = False
             # A notice may be of a mark or of a request alone, which no head has.
             return frozenset(changed | named if changes.told else changed)
 
@@ -197,20 +200,23 @@ class Fleet:
                 return
 
     async def _read_all(self) -> None:
+        """Reads every tree, and takes them all in at once: who is cut off meanwhile leaves no part of a list."""
+        found = list[SessionHead]()
+        for shelved in (False, True):
+            wanted, place = Listed(self.namespace, SOURCES, shelved), None
+            for _ in range(MOST_TREES // PAGE):
+                places: tuple[IndexPlace, ...] = await self.broker.trees.listed(wanted, place, PAGE)
+                found += await self.broker.logs.heads([one.session for one in places])
+                if len(places) < PAGE:
+                    break
+                place = places[-1]
         self._heads.clear()
         self._base.clear()
         self._accounts.clear()
         self._words.clear()
         self._unread.clear()
-        for shelved in (False, True):
-            wanted, place = Listed(self.namespace, SOURCES, shelved), None
-            for _ in range(MOST_TREES // PAGE):
-                places: tuple[IndexPlace, ...] = await self.broker.trees.listed(wanted, place, PAGE)
-                for head in await self.broker.logs.heads([one.session for one in places]):
-                    self._keep(head)
-                if len(places) < PAGE:
-                    break
-                place = places[-1]
+        for head in found:
+            self._keep(head)
 
     def _keep(self, head: SessionHead) -> bool:
         """Takes a root as it is now; whether it is another than before."""
@@ -271,6 +277,18 @@ class Fleet:
     ) -> FleetPage:
         """The next trees behind a place, of those states, and how many of all wanted ones have each state."""
         await self.refresh()
+        async with self._turn:
+            return await self._page(wanted, states, person, sort, after, limit)
+
+    async def _page(
+        self,
+        wanted: FleetFilter,
+        states: Collection[State],
+        person: str,
+        sort: Sort,
+        after: tuple[int, str] | None,
+        limit: int,
+    ) -> FleetPage:
         around, unread = await self._around(), await self.unread(person)
         shelf: Iterable[SessionId] = (
             root for root, base in self._base.items() if (base == "archived") is wanted.shelved
@@ -294,9 +312,10 @@ class Fleet:
 
     async def counts(self, person: str) -> Counter[State]:
         """How many trees of the list have each state."""
-        around, unread = await self._around(), await self.unread(person)
-        listed = (root for root, base in self._base.items() if base != "archived")
-        return Counter(self._state(root, around, unread) for root in listed)
+        async with self._turn:
+            around, unread = await self._around(), await self.unread(person)
+            listed = (root for root, base in self._base.items() if base != "archived")
+            return Counter(self._state(root, around, unread) for root in listed)
 
     def lists(self, root: SessionId) -> bool:
         """Whether the list has a tree: it is there, and nobody has put it away."""
@@ -304,8 +323,9 @@ class Fleet:
 
     async def rows(self, roots: Collection[SessionId], person: str) -> list[TreeRow]:
         """Rows of those of some trees that there are."""
-        there = [root for root in roots if root in self._heads]
-        return await self._rows(there, await self._around(), await self.unread(person))
+        async with self._turn:
+            there = [root for root in roots if root in self._heads]
+            return await self._rows(there, await self._around(), await self.unread(person))
 
     def newest(self, most: int) -> list[SessionId]:
         """The trees of the list that were used last."""
