@@ -357,9 +357,13 @@ class McpDoor:
         return await call_next(ctx)
 
     async def _interrupt(self, turn: FollowedTurn) -> None:
-        op = ops.Interrupt(expected_turn_id=turn.turn_id)
+        stops: list[ops.Op] = [ops.Interrupt(expected_turn_id=turn.turn_id)]
+        if not turn.begun:
+            # It may wait behind another turn, which is none of this call's; or begin just now.
+            stops.insert(0, ops.RemoveQueued(submission_id=turn.turn_id))
         try:
-            await self._client.submit(turn.session, Submission(SubmissionId(new_submission_id()), op))
+            for op in stops:
+                await self._client.submit(turn.session, Submission(SubmissionId(new_submission_id()), op))
         except BrokerError as error:
             log.warning("session %s: its turn was not interrupted: %s", turn.session, error)
 
@@ -713,6 +717,11 @@ class FollowedTurn:
         self._handed: dict[str, requests.Request] = {}
         """The requests that the client's person has answered, by the ids of the answers."""
         self._follower = TurnFollower(client, session, turn_id)
+
+    @property
+    def begun(self) -> bool:
+        """Whether it is known to have begun; until then its prompt may wait behind another turn."""
+        return self._follower.begun
 
     async def outcome(self, cursor: EqCursor) -> TurnOutcome:
         """Follows the session from `cursor` until the turn is over."""

@@ -96,6 +96,11 @@ class TurnFollower:
         return self._turn or self._id or ""
 
     @property
+    def begun(self) -> bool:
+        """Whether an event has told which turn the input is part of: until then it may wait in the queue."""
+        return bool(self._turn)
+
+    @property
     def joined(self) -> bool:
         """Whether the input is part of a turn that another submission began."""
         return self.turn != (self._id or "")

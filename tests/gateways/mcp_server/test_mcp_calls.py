@@ -116,6 +116,14 @@ class Calls:
             while len(self.client.sent) < count:
                 await asyncio.sleep(0)
 
+    async def until_heard(self, sessions: list[SessionId]) -> None:
+        """Until each event of these sessions was taken."""
+        async with asyncio.timeout(20):
+            while any(not self.client.events[each].empty() for each in sessions):
+                await asyncio.sleep(0)
+        for _ in range(10):
+            await asyncio.sleep(0)
+
     async def close(self, *calls: asyncio.Task[Any]) -> None:
         for call in calls:
             call.cancel()
@@ -139,26 +147,35 @@ async def answer(call: asyncio.Task[sdk.CallToolResult]) -> tuple[bool | None, A
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
 @pytest.mark.parametrize("as_text", [False, True])
-async def test_cancel_interrupts_the_turn_of_its_call_and_no_other(cancelled: int, as_text: bool) -> None:
+@pytest.mark.parametrize("begun", [False, True])
+async def test_cancel_interrupts_the_turn_of_its_call_and_no_other(
+    cancelled: int, as_text: bool, begun: bool
+) -> None:
+    """One that is not known to have begun is taken out of the queue, if it waits there."""
     at = Calls()
     replies = {"thread_id": SESSIONS[5], "prompt": "go"}
     calls = [at.call(1, "run", prompt="go"), at.call("2", "reply", **replies), at.call(3, "run", prompt="go")]
     await at.until_sent(3)
     sessions = [SESSIONS[0], SESSIONS[5], SESSIONS[1]]
     id = [1, 2, 3][cancelled]
+    own = at.client.turn(sessions[cancelled])
+    for session in sessions:
+        turn = at.client.turn(session) if begun else "of another client"
+        at.client.events[session].put_nowait(Event(turn, {"type": "task_started"}))
+    await at.until_heard(sessions)
     # The protocol's libraries take a number and its text for one.
     await at.cancel(str(id) if as_text else id)
     calls[cancelled].cancel()
-    await at.until_sent(4)
-    session, submission = at.client.sent[-1]
-    assert session == sessions[cancelled]
-    assert submission.op == ops.Interrupt(expected_turn_id=at.client.turn(session))
+    stops = [ops.Interrupt(expected_turn_id=own)]
+    wanted = stops if begun else [ops.RemoveQueued(submission_id=own), *stops]
+    await at.until_sent(3 + len(wanted))
     await at.cancel(str(id) if as_text else id)
+    assert [(of, one.op) for of, one in at.client.sent[3:]] == [(sessions[cancelled], op) for op in wanted]
     for place, other in enumerate(calls):
         if place != cancelled:
             at.client.ends(sessions[place])
             assert (await answer(other))[2] == "done"
-    assert len(at.client.sent) == 4
+    assert len(at.client.sent) == 3 + len(wanted)
     await at.close(*calls)
 
 

@@ -192,6 +192,7 @@ async def test_client_that_cancels_its_call_interrupts_the_turn_and_no_other(har
 async def test_client_that_cancels_a_reply_behind_anothers_turn_leaves_that_turn_alone(
     harness: Harness,
 ) -> None:
+    """And the reply, which waits still, is taken out of the queue: it is no turn."""
     gate = Gate()
     harness.models.will([message("first"), ends()], [message("working"), gate, message("done"), ends()])
     async with at_door(harness) as client:
@@ -210,7 +211,10 @@ async def test_client_that_cancels_a_reply_behind_anothers_turn_leaves_that_turn
         assert "found" in told[-1].msg["message"]
         gate.open()
         ended = await harness.until(session, "task_complete")
-    assert ended[-1].id == theirs
+        assert ended[-1].id == theirs
+        harness.models.will([message("next"), ends()])
+        assert words(await client.call("reply", thread_id=session, prompt="go on")) == "next"
+    assert "behind it" not in str([prompt.input for prompt in harness.models.prompts])
 
 
 async def test_client_that_leaves_ends_nothing(harness: Harness) -> None:
