@@ -91,12 +91,12 @@ async def _fleet(door: Door) -> Fleet:
     """The trees of the client's namespace; those of namespaces that nobody asks for are let go."""
     broker, namespace, now_s = door.ports.found.broker, door.principal.namespace, time.monotonic()
     fleets = _at_hand(broker).fleets
-    for name, (idle, used_s) in tuple(fleets.items()):
-        if name != namespace and now_s - used_s > IDLE_S:
-            del fleets[name]
-            await idle.aclose()
     fleet = fleets[namespace][0] if namespace in fleets else Fleet(broker, namespace)
     fleets[namespace] = fleet, now_s
+    # All are taken out before the first is closed: another client comes meanwhile.
+    idle = [name for name, (_, used_s) in fleets.items() if now_s - used_s > IDLE_S]
+    for closing in [fleets.pop(name)[0] for name in idle]:
+        await closing.aclose()
     return fleet
 
 
