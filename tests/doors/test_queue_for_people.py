@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.broker.errors import BrokerError, QueueFull, UnknownSession
 from orchestrator.broker.open_requests import Opened, Settled
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, parse_session_id
 from orchestrator.gateways import submit
 from orchestrator.gateways.app_server.messages import Code, RpcError
 from orchestrator.gateways.app_server.method import NoParams
@@ -136,12 +136,13 @@ WRONG: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("place", range(3))
-@pytest.mark.parametrize("wrong", [*range(len(WRONG)), "again", "again otherwise"])
+@pytest.mark.parametrize("wrong", [*range(len(WRONG)), "again", "again otherwise", "again in capitals"])
 async def test_answers_of_which_one_cannot_be_are_all_refused_before_any_is_handed_in(
     wrong: int | str, place: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def head_to_read(door: Any, thread: str) -> Any:
-        return SimpleNamespace(session=SessionId(thread), tree=thread)
+        session = parse_session_id(thread)
+        return SimpleNamespace(session=session, tree=session)
 
     async def open_requests_of(found: Any, tree: Any, namespace: str) -> list[Asked]:
         return [
@@ -181,8 +182,9 @@ async def test_answers_of_which_one_cannot_be_are_all_refused_before_any_is_hand
     if isinstance(wrong, int):
         given[place]["answer"] = WRONG[wrong]
     else:
-        word = "accept" if wrong == "again" else "decline"
-        given.append({**plain[place], "answer": {"decision": word}})
+        word = "decline" if wrong == "again otherwise" else "accept"
+        thread = f" {named[place][0].upper()}" if wrong == "again in capitals" else named[place][0]
+        given.append({**plain[place], "threadId": thread, "answer": {"decision": word}})
     with pytest.raises(RpcError) as refused:
         await answers(given)
     assert refused.value.code == Code.BAD_PARAMS

@@ -217,7 +217,7 @@ async def approval_answer(door: Door, params: ApprovalAnswer) -> Result:
     """
     found, given = door.ports.found, params.requests
     heads = {id: await head_to_read(door, id) for id in dict.fromkeys(one.thread_id for one in given)}
-    if len({(one.thread_id, one.call_id) for one in given}) < len(given):
+    if len({(heads[one.thread_id].session, one.call_id) for one in given}) < len(given):
         raise bad_params("requests: one of them is answered twice")
     open_ones = {
         (asked.session, asked.call_id): asked
