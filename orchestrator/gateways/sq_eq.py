@@ -170,12 +170,12 @@ async def _first_line(stream: SocketStream) -> tuple[bytes, bytes]:
         start = len(read)
         read += data if start else data.lstrip()
         end = read.find(b"\n", start)
-        if end >= 0:
-            return bytes(read[:end]), bytes(read[end + 1 :])
-        if len(read) > FIRST_LINE_LIMIT:
+        if (end if end >= 0 else len(read)) > FIRST_LINE_LIMIT:
             raise MalformedSubmission(
                 f"the first line has more than {FIRST_LINE_LIMIT} bytes: long texts go into a later one"
             )
+        if end >= 0:
+            return bytes(read[:end]), bytes(read[end + 1 :])
     return bytes(read), b""
 
 

@@ -242,6 +242,30 @@ async def test_lines_that_come_with_the_first_one_are_served_and_empty_ones_befo
     await left(serving)
 
 
+@pytest.mark.parametrize("piece", [1 << 16, 1 << 20, (1 << 20) + 1, 1 << 22])
+@pytest.mark.parametrize("beyond", [0, 1, 1_000])
+@pytest.mark.parametrize("behind", [b"\n", b"\n" + b'{"id":"u1","op":{"type":"interrupt"}}\n', b""])
+async def test_first_line_of_a_mebibyte_is_the_longest_however_its_bytes_arrive(
+    piece: int, beyond: int, behind: bytes
+) -> None:
+    assert sq_eq.FIRST_LINE_LIMIT == 1 << 20
+    line = first_line(auth="ci").rstrip()
+    line = line[:-1] + b',"x":"' + b"x" * ((1 << 20) + beyond - len(line) - 7) + b'"}'
+    assert len(line) == (1 << 20) + beyond
+    at, sent = AtDoor(), line + behind
+    stream = Stream(*(sent[start : start + piece] for start in range(0, len(sent), piece)), b"")
+    serving = at.serving(stream)
+    if beyond:
+        await ended(serving)
+        (told,) = stream.told
+        assert "the first line has more than 1048576 bytes" in told["msg"]["message"]
+    else:
+        await holds(lambda: at.clients)
+        assert stream.told == []
+    await left(serving)
+    assert len(at.clients) == (not beyond)
+
+
 @pytest.mark.parametrize("opening", OPENINGS)
 async def test_named_client_is_one_at_every_gateway_and_no_other_ones(opening: str) -> None:
     at = AtDoor(most=None)
