@@ -62,18 +62,17 @@ class SignIn:
         self._store = store
         self._random_bytes = random_bytes
         self._waiting: tuple[str, asyncio.Task[None]] | None = None
+        self._beginning = asyncio.Lock()
 
     async def begin(self, told: Told) -> Begun:
         """Waits for the redirect from now on; raises `IssuerError` where the issuer does not answer."""
         page = await self._issuer.endpoint("authorization_endpoint")
-        await self.cancel()
         id = _text(self._random_bytes(12))
         secrets = _Secrets(*(_text(self._random_bytes(32)) for _ in range(3)))
-        code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        server = await asyncio.start_server(_redirects(code, secrets.state), "127.0.0.1", 0, limit=MOST_HEAD)
-        redirect = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{PATH}"
-        task = asyncio.create_task(self._finish(id, server, code, secrets, redirect, told))
-        self._waiting = id, task
+        async with self._beginning:
+            # Of two that begin at once the later one ends the other, which waits by then.
+            await self.cancel()
+            redirect = await self._waits(id, secrets, told)
         asked = {
             "response_type": "code",
             "client_id": self._client_id,
@@ -85,6 +84,14 @@ class SignIn:
             "code_challenge_method": "S256",
         }
         return Begun(id, f"{page}{'&' if urlsplit(page).query else '?'}{urlencode(asked)}")
+
+    async def _waits(self, id: str, secrets: _Secrets, told: Told) -> str:
+        """Listens for the browser of a sign-in; the address that it is to come back to."""
+        code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        server = await asyncio.start_server(_redirects(code, secrets.state), "127.0.0.1", 0, limit=MOST_HEAD)
+        redirect = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}{PATH}"
+        self._waiting = id, asyncio.create_task(self._finish(id, server, code, secrets, redirect, told))
+        return redirect
 
     async def cancel(self, id: str | None = None) -> bool:
         """Ends the sign-in that waits, or the one of this id; False if there is none."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import time
 from collections.abc import AsyncIterator
@@ -120,6 +121,33 @@ async def test_sign_in_that_is_cancelled_takes_no_code_any_more(place: SimpleNam
     assert not (await completed(place))["success"]
     with pytest.raises(httpx.ConnectError):
         await redirected(redirect, place.at.authorize(url))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+async def test_of_sign_ins_that_begin_at_once_the_last_one_alone_waits(
+    place: SimpleNamespace, count: int
+) -> None:
+    signing = SignIn(Issuer(place.at.url), CLIENT, place.store, os.urandom)
+    ends: list[tuple[str, str | None]] = []
+
+    def told(id: str, error: str | None) -> None:
+        ends.append((id, error))
+
+    for _ in range(2):
+        ends.clear()
+        begun = await asyncio.gather(*(signing.begin(told) for _ in range(count)))
+        assert [error for _, error in ends] == ["the sign-in was canceled"] * (count - 1)
+        (last,) = [one for one in begun if one.id not in {id for id, _ in ends}]
+        for one in begun:
+            redirect = dict(parse_qsl(urlsplit(one.url).query))["redirect_uri"]
+            if one is not last:
+                with pytest.raises(httpx.ConnectError):
+                    await redirected(redirect, place.at.authorize(one.url))
+        assert not await signing.cancel("another")
+        assert await signing.cancel(last.id)
+        assert ends[-1] == (last.id, "the sign-in was canceled")
+        assert not await signing.cancel()
+    assert place.store.read() is None
 
 
 async def test_issuer_that_is_away_is_named_at_once(place: SimpleNamespace) -> None:
