@@ -67,6 +67,36 @@ async def test_window_that_reads_has_nothing_that_waits_counted_against_it() -> 
     await asyncio.gather(running, return_exceptions=True)
 
 
+@pytest.mark.parametrize("text", ["x" * 12, "é" * 6, "字" * 4, "😀" * 3, "\ud800" * 4])
+@pytest.mark.parametrize("merged", [True, False])
+async def test_bytes_of_a_text_wait_and_not_its_characters(text: str, merged: bool) -> None:
+    stream, sending = Stream(asyncio.get_running_loop().time, 10 * 12), asyncio.Event()
+
+    async def blocked(data: bytes) -> None:
+        sending.set()
+        await asyncio.Event().wait()
+
+    def piece(number: int) -> Line:
+        key = ("k",) if merged else ("k", number)
+        data = text.encode("utf-8", "surrogatepass")
+        return Line("item/agentMessage/delta", {"delta": text}, data, 5, key)
+
+    channel = LogChannel("thread:x", stream.news)
+    stream.add(channel)
+    running = asyncio.ensure_future(stream.run(blocked))
+    channel.put("0", line(1))
+    async with asyncio.timeout(20):
+        await sending.wait()
+        for number in range(10):
+            channel.put("1", piece(number))
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert (channel.waiting, running.done()) == (120, False)
+        channel.put("1", piece(10))
+        with pytest.raises(TooMuch):
+            await running
+
+
 def test_stream_that_hears_a_thread_takes_no_agent_below_it() -> None:
     seat = ThreadSeat(LogChannel("thread:x", lambda: None), cast(Any, None))
     assert not seat.takes(SessionId("0199a2b4-0000-7000-8000-000000000002"))

@@ -156,7 +156,7 @@ class LogChannel:
         if line.merges is not None and isinstance(last, _Waiting) and last.line.merges == line.merges:
             before = last.line.params["delta"] if last.delta is None else last.delta
             last.delta, last.cursor = before + line.params["delta"], cursor
-            size = len(line.params["delta"])
+            size = len(line.params["delta"].encode("utf-8", "surrogatepass"))
             last.size += size
         else:
             self._waiting.append(_Waiting(cursor, line, size))
