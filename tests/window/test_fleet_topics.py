@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
+import uuid
 from typing import Any
 
 import pytest
 
+from orchestrator.broker.notices import Listener
+from orchestrator.broker.records import Committed
 from orchestrator.core.commit_parts import Approval
+from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window import feeds
+from tests.broker.actors import step
 from tests.doors.test_app_server_turns import working
-from tests.doors.test_fleet_methods import agent, does, held, rests, tree
+from tests.doors.test_fleet_methods import SAID_MS, agent, does, held, meta, rests, tree
 from tests.runtime.players import ends, message
 from tests.window.site import Site, Stream, Told
 
@@ -171,3 +177,87 @@ async def test_workers_are_told_as_they_come_and_to_no_namespace(
         async with working(site.harness):
             told = await stream.until(lambda told: bool(told.data.get("changed")))
             assert told.data["changed"][0]["status"] == "serving"
+
+
+# ── several trees ─────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.fixture
+def untimed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Looks are taken where something is told, and not because time has passed."""
+    monkeypatch.setattr(feeds, "IDLE_S", 60.0)
+    monkeypatch.setattr(feeds, "LOOK_S", 0.0)
+
+
+def spoke(text: str) -> bytes:
+    event = {"type": "agent_message", "message": text}
+    return encode_entry(Entry(EVENT_MSG, event), SAID_MS, {}).line
+
+
+@pytest.mark.usefixtures("untimed")
+async def test_each_tree_tells_of_its_own_agents_as_soon_as_each_says_something(site: Site) -> None:
+    """Of those that are made later, too, each time: what an agent says changes nothing of its tree."""
+    broker, browser = site.harness.broker, await site.signed_in()
+    roots = [await tree(broker), await tree(broker)]
+    owns = [await held(broker, root) for root in roots]
+    at = [await does(broker, own, own, status="running") for own in owns]
+    async with browser.stream(*(f"tree:{root}" for root in roots)) as stream:
+        for root in roots:
+            first = await stream.next()
+            assert first is not None
+            assert [row["threadId"] for row in first.data["data"]] == [first.data["treeId"]]
+            assert first.topic in {f"tree:{root}" for root in roots}
+        for number in (1, 2):
+            for place, root in enumerate(roots):
+                child, said = agent(owns[place], number)
+                at[place] = await does(
+                    broker, at[place], owns[place], status="running", children=(child,), summary=said
+                )
+                told = await stream.until(lambda told: row_of(told, child.session, "threadId") is not None)  # noqa: B023
+                assert (told.topic, told.data["treeId"]) == (f"tree:{root}", root)
+                own = await held(broker, child.session)
+                text = f"{number} of {place}"
+                done = await broker.commits.commit(
+                    step(own, own.claim, uuid.uuid4().hex, [spoke(text)], status="running")
+                )
+                assert isinstance(done, Committed)
+                told = await stream.until(
+                    lambda told: (row_of(told, child.session, "threadId") or {}).get("last") == text  # noqa: B023
+                )
+                assert (told.topic, told.data["type"]) == (f"tree:{root}", "changed")
+
+
+@pytest.mark.usefixtures("untimed")
+async def test_limits_of_a_tree_are_told_beside_its_agents_and_to_no_other_tree(site: Site) -> None:
+    broker, browser = site.harness.broker, await site.signed_in()
+    roots = [await tree(broker), await tree(broker)]
+    async with browser.stream(*(f"tree:{root}" for root in roots)) as stream:
+        for _ in roots:
+            assert (await stream.next()) is not None
+        for number, root in enumerate((*roots, *roots), 1):
+            added = {"treeId": root, "requestId": f"r{number}", "add": {"tokens": number}}
+            limits = (await browser.call("budget/add", added))["limits"]
+            told = await stream.until(lambda told: told.data["limits"] == limits)  # noqa: B023
+            assert (told.topic, told.data["type"], told.data["treeId"]) == (f"tree:{root}", "changed", root)
+
+
+@pytest.mark.usefixtures("untimed")
+async def test_name_that_a_tree_gets_while_its_topic_begins_is_shown(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    broker, browser = site.harness.broker, await site.signed_in()
+    root = await tree(broker)
+    own = await held(broker, root)
+    tips, named = Listener.tips, asyncio.Event()
+
+    async def named_before(self: Listener, streams: list[str]) -> dict[str, str]:
+        if broker.keys.eq(root) in streams and not named.is_set():
+            named.set()
+            await does(broker, own, own, status="running", meta=meta(name="another", title="another"))
+        return await tips(self, streams)
+
+    monkeypatch.setattr(Listener, "tips", named_before)
+    async with browser.stream(f"tree:{root}") as stream:
+        told = await stream.next()
+        assert told is not None
+        assert (named.is_set(), told.data["title"]) == (True, "another")

@@ -275,9 +275,9 @@ async def fleet(ports: Ports, namespace: str, person: str) -> AsyncIterator[Upda
             changed = await trees.follow(IDLE_S)
             roots = set(trees.newest(MOST_ROWS) if changed is None else changed)
             if time.monotonic() - looked_s >= IDLE_S:
-                # A lease that runs out is told by nobody.
+                # A lease that runs out is told by nobody, however much else is.
                 roots |= {root for root in trees.busy() if root in told}
-            looked_s = time.monotonic()
+                looked_s = time.monotonic()
             there = await trees.rows([root for root in roots if trees.lists(root)], person)
             rows = {str(row.tree): tree_row(row) for row in there}
             counted: JsonObject = {"counts": dict(await trees.counts(person))}
@@ -331,9 +331,9 @@ async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update
             streams = [*shared, broker.keys.tree(root), *_events(broker, picture)]
             missing = [key for key in streams if key not in cursors]
             if missing:
-                # Their ends are known before the look that counts.
+                # Their ends are known before the look that counts: at the tree's agents, and at its root.
                 cursors = {**cursors, **await listener.tips(missing)}
-                picture = await _picture(reader, root)
+                picture, head = await _picture(reader, root), await broker.logs.head(root) or head
             drawn = tree_json(head, picture)
             rows = {str(row["agentId"]): row for row in drawn["agents"]}
             header = {name: value for name, value in drawn.items() if name not in ("agents", "atMs")}
