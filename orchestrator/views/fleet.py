@@ -200,7 +200,7 @@ class Fleet:
                 return
 
     async def _read_all(self) -> None:
-        """Reads every tree, and takes them all in at once: who is cut off meanwhile leaves no part of a list."""
+        """Reads every tree, and then takes all in at once: who is cut off before leaves no part of a list."""
         found = list[SessionHead]()
         for shelved in (False, True):
             wanted, place = Listed(self.namespace, SOURCES, shelved), None
