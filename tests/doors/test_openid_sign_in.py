@@ -17,6 +17,7 @@ import orjson
 import pytest
 
 from orchestrator.config_keys import Secret
+from orchestrator.gateways import openid_sign_in
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.openid_sign_in import SignIn
 from orchestrator.model.credentials import CredentialStore, Tokens
@@ -148,6 +149,35 @@ async def test_of_sign_ins_that_begin_at_once_the_last_one_alone_waits(
         assert ends[-1] == (last.id, "the sign-in was canceled")
         assert not await signing.cancel()
     assert place.store.read() is None
+
+
+@pytest.mark.parametrize("wrong", [62, 63, 64])
+async def test_sign_in_takes_so_many_requests_and_the_next_one_begins_to_count_anew(wrong: int) -> None:
+    assert openid_sign_in.MOST_REDIRECTS == 64
+    for _ in range(2):
+        code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        serve = openid_sign_in._redirects(code, "state")
+
+        async def asked(query: str) -> bytes:
+            reader, sent = asyncio.StreamReader(), bytearray()
+            reader.feed_data(f"GET /callback?{query} HTTP/1.1\r\n\r\n".encode())
+            writer = SimpleNamespace(
+                write=sent.extend, drain=nothing, close=lambda: None, wait_closed=nothing
+            )
+            await serve(reader, writer)  # noqa: B023
+            return bytes(sent[:12])
+
+        for _ in range(wrong):
+            assert await asked("state=other&code=mine") == b"HTTP/1.1 400"
+        good = await asked("state=state&code=mine")
+        assert good == (b"HTTP/1.1 200" if wrong < 64 else b"HTTP/1.1 429")
+        assert code.done() is (wrong < 64)
+        # A code counts once.
+        assert await asked("state=state&code=yours") == (b"HTTP/1.1 400" if wrong < 63 else b"HTTP/1.1 429")
+        assert not code.done() or code.result() == "mine"
+
+
+async def nothing() -> None: ...
 
 
 async def test_issuer_that_is_away_is_named_at_once(place: SimpleNamespace) -> None:

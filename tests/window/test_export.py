@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.bearer_tokens import revoke
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window import door
 from orchestrator.rollouts import RolloutError
@@ -104,3 +105,41 @@ async def test_two_exports_at_once_are_served_and_a_third_one_waits(
     assert (status, "wait for one to end" in text) == (429, True)
     assert [one.result().content for one in two] == [b"{}\n", b"{}\n"]
     assert (await _file(browser, {"threadId": session})).content == b"{}\n"
+
+
+@pytest.mark.parametrize("end", ["breaks off", "its window leaves", "its token ends"])
+async def test_export_that_ends_early_leaves_its_place_to_another_each_time(
+    end: str, site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session, browser = await _said(site), await site.signed_in()
+    begun, ended = asyncio.Queue[None](), asyncio.Queue[None]()
+
+    async def early(*_: Any) -> AsyncIterator[bytes]:
+        try:
+            begun.put_nowait(None)
+            yield b"{}\n"
+            if end == "breaks off":
+                raise RolloutError("entry 3 is missing")
+            await asyncio.Event().wait()
+        finally:
+            ended.put_nowait(None)
+
+    async def whole(*_: Any) -> AsyncIterator[bytes]:
+        yield b"{}\n"
+
+    for _ in range(door.MOST_AT_ONCE + 1):
+        monkeypatch.setattr(door, "exported", early)
+        token = await site.token()
+        asking = asyncio.ensure_future(_file(site.program(token), {"threadId": session}))
+        await begun.get()
+        if end == "its window leaves":
+            asking.cancel()
+        elif end == "its token ends":
+            assert await revoke(site.harness.broker.requests, token.split("_")[1])
+            await site.watch.look()
+        await ended.get()
+        with pytest.raises((httpx.RemoteProtocolError, asyncio.CancelledError)):
+            await asking
+        monkeypatch.setattr(door, "exported", whole)
+        assert (await _file(browser, {"threadId": session})).content == b"{}\n"
+    assert site.window._exports == 0

@@ -12,6 +12,7 @@ import pytest
 
 from orchestrator.gateways.bearer_tokens import PrincipalLookUp, TokenWish, listed, new_token, revoke
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.gateways.window import door
 from orchestrator.gateways.window.door import MOST_WRONG, WRONG_S, Tries
 from orchestrator.gateways.window.sign_in import NotSignedIn, Windows, new_code
 from tests.runtime.harness import Harness
@@ -231,3 +232,23 @@ def test_right_try_takes_no_wrong_one_back_and_other_addresses_do_not_wait() -> 
     assert tries.wait_s("there") == 0
     now[0] += WRONG_S
     assert tries.wait_s("here") == 0
+
+
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_addresses_that_tried_last_are_kept_in_mind_and_no_more_of_them(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert door.MOST_ADDRESSES == 10_000
+    monkeypatch.setattr(door, "MOST_ADDRESSES", most)
+    tries = Tries(lambda: 0.0)
+    for _ in range(MOST_WRONG):
+        for number in range(most):
+            tries.count(f"10.0.0.{number}")
+    assert [tries.wait_s(f"10.0.0.{number}") > 0 for number in range(most)] == [True] * most
+    # It tries again, and so it is not the oldest any more.
+    tries.count("10.0.0.0")
+    tries.count("10.0.0.99")
+    kept = [f"10.0.0.{number}" for number in range(most + 1) if tries.wait_s(f"10.0.0.{number}") > 0]
+    oldest = 1 if most > 1 else 0
+    assert kept == [f"10.0.0.{number}" for number in range(most) if number != oldest]
+    assert len(tries._at) == most
