@@ -9,7 +9,7 @@ from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 import httpx
@@ -164,7 +164,7 @@ async def test_sign_in_takes_so_many_requests_and_the_next_one_begins_to_count_a
             writer = SimpleNamespace(
                 write=sent.extend, drain=nothing, close=lambda: None, wait_closed=nothing
             )
-            await serve(reader, writer)  # noqa: B023
+            await serve(reader, cast(Any, writer))  # noqa: B023
             return bytes(sent[:12])
 
         for _ in range(wrong):

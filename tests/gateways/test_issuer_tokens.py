@@ -5,11 +5,12 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import AsyncIterator, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import jwt
 import pytest
 
+from orchestrator.gateways import bearer_tokens
 from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, TokenWish, new_token
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.window.sign_in import Windows
@@ -210,3 +211,36 @@ async def test_browser_that_signed_in_with_an_issuers_token_is_signed_in_until_t
     assert await windows.record(cookie, "") == made
     clock.ahead += 301
     assert await windows.record(cookie, "") is None
+
+
+@pytest.mark.parametrize("most", [1, 3, 100])
+async def test_each_of_several_tokens_counts_until_its_own_end_however_many_were_presented(
+    most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are over are forgotten; one that counts never is, or its connections would end."""
+    assert bearer_tokens.MOST_REMEMBERED == 10_000
+    monkeypatch.setattr(bearer_tokens, "MOST_REMEMBERED", most)
+    now, ends = [0.0], {"a": 10, "b": 20, "c": 30, "d": 40}
+
+    class Known:
+        async def claims(self, text: str, audience: str) -> dict[str, Any]:
+            return {"sub": text, "scope": "dendro:submit", "exp": ends[text]}
+
+    own = PrincipalLookUp(Records(), lambda: int(now[0] * 1000))
+    found = IssuerTokens(own, cast(Any, Known()), "dendro", lambda: now[0])
+    ids = {}
+    for text in ("b", "a", "c", "b"):
+        holder = await found(text)
+        assert holder is not None
+        ids[text] = holder.token
+    assert await found.in_force() == {ids["a"], ids["b"], ids["c"]}
+    for now[0], over in ((9.5, ""), (10.0, "a"), (15.0, "a"), (20.0, "ab")):
+        assert await found.in_force() == {id for text, id in ids.items() if text not in over}
+    now[0] = 15.0
+    last = await found("d")
+    assert last is not None
+    assert await found.in_force() == {ids["b"], ids["c"], last.token}
+    assert [found.until_ms(ids[text]) for text in "bc"] == [20_000, 30_000]
+    assert found.until_ms(last.token) == 40_000
+    assert found.until_ms(ids["a"]) == (10_000 if most == 100 else None)
+    assert found.until_ms("dendro's own") is None

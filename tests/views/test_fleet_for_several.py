@@ -149,7 +149,7 @@ async def test_change_that_is_cut_off_while_it_is_taken_in_is_shown_to_who_asks_
         await asyncio.gather(asking, return_exceptions=True)
         redis.waits = None
     page = await found.page(FleetFilter(), (), "ben")
-    assert {row.tree: row.state for row in page.rows} == {
+    assert {row.head.session: row.state for row in page.rows} == {
         id_of(1): "ready",
         id_of(2): "working",
         id_of(3): "ready",
@@ -175,7 +175,7 @@ async def test_list_that_could_not_be_read_anew_leaves_out_no_tree_for_who_waite
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
     reads.set()
-    assert [row.tree for row in (await first).rows] == [id_of(2), id_of(1)]
+    assert [row.head.session for row in (await first).rows] == [id_of(2), id_of(1)]
     assert len((await found.page(FleetFilter(shelved=True), (), "ann")).rows) == 1
 
 
@@ -184,7 +184,7 @@ async def test_tree_that_no_list_has_is_taken_in_by_none_however_it_is_told() ->
     redis.roots = {id_of(1): root(1), id_of(2): root(2, labels=Labels(ephemeral=True))}
     found = Fleet(cast(Any, redis), "")
     for _ in range(2):
-        assert [row.tree for row in (await found.page(FleetFilter(), (), "ann")).rows] == [id_of(1)]
+        assert [row.head.session for row in (await found.page(FleetFilter(), (), "ann")).rows] == [id_of(1)]
         changes(redis, found, "another", 2)
     changes(redis, found, "anew", 2)
-    assert [row.tree for row in (await found.page(FleetFilter(), (), "ann")).rows] == [id_of(1)]
+    assert [row.head.session for row in (await found.page(FleetFilter(), (), "ann")).rows] == [id_of(1)]

@@ -17,10 +17,12 @@ from orchestrator.broker.records import OpenApproval
 from orchestrator.core.facts import Answered
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.door_ports import Ports
+from orchestrator.gateways.app_server.methods.approvals import request_id
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.window import feeds
 from orchestrator.gateways.window.feeds import Feeds, Gone, Shared, Topic, Update
 from orchestrator.gateways.window.stream import MOST_NAME, MOST_TOPICS, StateChannel, topics_of
+from orchestrator.protocol.ids import CallId, SubmissionId
 
 IDS = [SessionId(f"0199a2b4-0000-7000-8000-{number:012}") for number in range(9)]
 
@@ -44,7 +46,8 @@ class Seat:
         found: dict[str, Any] = {}
         for update in self.told:
             found = {} if update.whole else found
-            found = {key: row for key, row in found.items() if key not in update.gone} | update.changed
+            found = {key: row for key, row in found.items() if key not in update.gone}
+            found |= update.changed
         return found
 
 
@@ -261,7 +264,7 @@ def queue(monkeypatch: pytest.MonkeyPatch) -> Requests:
         return made.decided.get((head, call))
 
     def row(one: OpenApproval, reader: Principal) -> dict[str, Any]:
-        id = feeds.request_id(one.session, one.key)
+        id = request_id(one.session, one.key)
         return {"requestId": id, "openedAtMs": one.opened_ms, "mayAnswer": reader.may(Scope.APPROVE)}
 
     for name, double in (
@@ -288,12 +291,12 @@ async def test_each_request_that_ends_is_told_with_its_own_end_to_its_own_namesp
     await until(lambda: all(seat.told for seat in seats.values()))
     assert set(seats[""].rows) == {f"{IDS[0]}:c1", f"{IDS[1]}:c1", f"{IDS[0]}:c2"}
     assert set(seats["acme"].rows) == {f"{IDS[2]}:c1", f"{IDS[8]}:c1"}
-    for (session, call), (word, who) in {
+    for (session, call), (word, by) in {
         (IDS[0], "c1"): ("approved", "ann"),
         (IDS[1], "c1"): ("denied", "ben"),
         (IDS[2], "c1"): ("approved", "acme/ben"),
     }.items():
-        queue.decided[session, call] = Answered(call, "turn", word, who, 7)
+        queue.decided[session, call] = Answered(CallId(call), SubmissionId("t"), word, by, 7)
     queue.of("").put_nowait(
         (Settled(IDS[0], "c1"), Settled(IDS[1], "c1"), Settled(IDS[0], "c2"), Opened(asked(IDS[1], "c2")))
     )

@@ -151,7 +151,7 @@ async def answer(call: asyncio.Task[sdk.CallToolResult]) -> tuple[bool | None, A
 async def test_cancel_interrupts_the_turn_of_its_call_and_no_other(
     cancelled: int, as_text: bool, begun: bool
 ) -> None:
-    """One that is not known to have begun is taken out of the queue, if it waits there."""
+    """And a turn that is not known to have begun is taken out of the queue, if it waits there."""
     at = Calls()
     replies = {"thread_id": SESSIONS[5], "prompt": "go"}
     calls = [at.call(1, "run", prompt="go"), at.call("2", "reply", **replies), at.call(3, "run", prompt="go")]
