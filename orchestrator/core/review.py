@@ -13,7 +13,6 @@ import orjson
 from pydantic import ValidationError
 
 from orchestrator.core.frozen import record
-from orchestrator.core.history import opened_message
 from orchestrator.protocol.items import InputText, Message
 from orchestrator.protocol.review import (
     BaseBranch,
@@ -209,10 +208,10 @@ def _score(value: JsonValue) -> float:
 # ── what the conversation keeps ───────────────────────────────────────────────────────────────────
 
 
-def review_message(asked: str, output: ReviewOutputEvent) -> Message:
-    """The message that tells the conversation of a review, so that the person can refer to it.
+def review_message(asked: str, output: ReviewOutputEvent) -> tuple[str, str]:
+    """The opening and the rest of the message that tells the conversation of a review.
 
-    `asked` is what the reviewer was asked for.
+    So the person can refer to it. `asked` is what the reviewer was asked for.
     """
     verdict = f"{_VERDICT}{output.overall_correctness}." if output.overall_correctness else ""
     what = _cut(" ".join(asked.split()), ASKED_CHARS)
@@ -222,7 +221,7 @@ def review_message(asked: str, output: ReviewOutputEvent) -> Message:
         parts.append(output.overall_explanation)
     parts.append("Findings:" if output.findings else "It has no findings.")
     parts += [f"{number}. {_told(finding)}" for number, finding in enumerate(output.findings, 1)]
-    return opened_message(f"{opening}\n\n", "\n\n".join((*parts, f"</{REVIEW_TAG[1:]}")))
+    return f"{opening}\n\n", "\n\n".join((*parts, f"</{REVIEW_TAG[1:]}"))
 
 
 def asked_in(message: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from orchestrator.core.history import Log, message_text, user_message
+from orchestrator.core.history import Log, message_text, opened_message, user_message
 from orchestrator.core.review import (
     BODY_CHARS,
     EXPLANATION_CHARS,
@@ -191,7 +191,7 @@ def test_reviewer_is_given_the_prompt_or_a_sentence_of_the_target(asked: JsonObj
 
 
 def test_conversation_keeps_the_explanation_and_each_finding_with_its_place() -> None:
-    text = message_text(written(review_message("look at\n a.py" + " x" * 999, read(ANSWER))))
+    text = message_text(written(opened_message(*review_message("look at\n a.py" + " x" * 999, read(ANSWER)))))
     assert text.startswith(f"{REVIEW_TAG}\n\nThe user ran a code review")
     assert "It was asked: look at a.py x" in text
     assert "Verdict: patch is correct.\n\ne\n\nFindings:" in text
@@ -200,7 +200,7 @@ def test_conversation_keeps_the_explanation_and_each_finding_with_its_place() ->
 
 
 def test_session_that_begins_with_a_review_is_listed_by_what_was_asked() -> None:
-    said = review_message("look at a.py", read(ANSWER)), user_message("next")
+    said = opened_message(*review_message("look at a.py", read(ANSWER))), user_message("next")
     state = State(history=Log.of(map(written, said)))
     assert title(state) == "look at a.py"
     assert title(State(history=Log.of([written(user_message(f"{REVIEW_TAG} of my own"))]))) == ""

@@ -12,7 +12,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.compaction import newest_texts, user_turns
 from orchestrator.core.decide.task import TOO_LONG
 from orchestrator.core.entries import item
-from orchestrator.core.history import message_text
+from orchestrator.core.history import message_text, opened_message
 from orchestrator.core.outstanding import OweRequest
 from orchestrator.core.review import REVIEW_BRIEF, REVIEW_TAG, review_message, reviewed
 from orchestrator.core.settings import Rules
@@ -355,7 +355,7 @@ def test_conversation_knows_the_message_of_a_review_however_many_findings_it_has
     session = Session()
     session.say("hello", "u1")
     session.answers("hi", "resp-hello")
-    session.record(item(review_message("look at a.py", read.output)))
+    session.record(item(opened_message(*review_message("look at a.py", read.output))))
     assert len(read.output.findings) == findings
     session.say("and now?", "u2")
     assert user_turns(session.state.history) == [0, 3]

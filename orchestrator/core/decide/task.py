@@ -33,7 +33,7 @@ from orchestrator.core.decide.agent import (
 from orchestrator.core.decide.call_end import close, withdrawn
 from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_input, show_tokens
 from orchestrator.core.frozen import record, replace
-from orchestrator.core.history import Item, message_text, user_message
+from orchestrator.core.history import Item, message_text, opened_message, user_message
 from orchestrator.core.modes import (
     helper_settings,
     mode_kind,
@@ -866,7 +866,7 @@ def review_exit(task: Task, branch: Branch, message: str | None) -> Exit:
     if found.left_out:
         events.insert(0, ev.WarningEvent(message=_left_out(found.left_out)))
     told = review_message(message_text(branch.opening[-1]), found.output)
-    return Exit(message, tuple(events), (told,))
+    return Exit(message, tuple(events), (opened_message(*told),))
 
 
 def _left_out(count: int) -> str:
