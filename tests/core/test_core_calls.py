@@ -172,6 +172,26 @@ def test_reasoning_is_shown_in_summary_and_raw_only_where_configured() -> None:
         assert session.item(thought).types == types
 
 
+@pytest.mark.parametrize("count", [99, 100, 101, 1_000])
+def test_parts_of_a_reasoning_are_told_one_by_one_as_far_as_a_commit_carries_them(count: int) -> None:
+    session = Session(rules=Rules(show_raw_reasoning=True))
+    session.say("go")
+    session.begin()
+    texts = [f"part {number}" for number in range(count)]
+    parts = {
+        "summary": [{"type": "summary_text", "text": text} for text in texts],
+        "content": [{"type": "reasoning_text", "text": text} for text in texts],
+    }
+    seen = session.item({"type": "reasoning", **parts})
+    for kind in ("agent_reasoning", "agent_reasoning_raw_content"):
+        told = [event["text"] for event in seen.all(kind)]
+        assert told == [*texts[:99], *(["\n\n".join(texts[99:])] if count > 99 else [])], kind
+    assert len(seen.entries) <= 256
+    session.ends()
+    [kept] = [item for item in session.shown() if item["type"] == "reasoning"]
+    assert kept["summary"] == parts["summary"], "the model is shown all"
+
+
 def test_web_search_of_the_model_is_told_by_a_pair_of_events() -> None:
     session = Session()
     session.say("go")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import get_args
 
 from orchestrator.core import entries as e
@@ -58,6 +59,8 @@ SUMMARY_BYTES = 60_000
 MOST_CALLS = 1_024
 """Calls of one response that run: the state holds each of them until the turn is over."""
 TOO_MANY_CALLS = f"not run: a response may ask for at most {MOST_CALLS:,} calls"
+MOST_PARTS = 100
+"""Parts of a reasoning that are told one by one: clients get an event of each."""
 SAID_WITH_REQUEST = 16
 """Inputs that join the conversation with the request that shows them: mail may bring a hundred entries."""
 
@@ -187,8 +190,8 @@ def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> lis
         case "reasoning":
             raw = item.get("content") or () if draft.moment.rules.show_raw_reasoning else ()
             return [
-                *(ev.AgentReasoning(text=part.get("text", "")) for part in item.get("summary") or ()),
-                *(ev.AgentReasoningRawContent(text=part.get("text", "")) for part in raw),
+                *(ev.AgentReasoning(text=text) for text in _told_parts(item.get("summary") or ())),
+                *(ev.AgentReasoningRawContent(text=text) for text in _told_parts(raw)),
             ]
         case "web_search_call":
             call_id = CallId(command.item_id)
@@ -197,6 +200,14 @@ def _item_events(draft: Draft, item: JsonMapping, command: ItemCompleted) -> lis
             return [end] if command.begun else [ev.WebSearchBegin(call_id=call_id), end]
         case _:
             return []
+
+
+def _told_parts(parts: Sequence[Item]) -> Iterator[str]:
+    """The texts of parts, an event each; those beyond a number are one: a commit carries all of them."""
+    texts = [str(part.get("text", "")) for part in parts]
+    yield from texts[: MOST_PARTS - 1]
+    if rest := texts[MOST_PARTS - 1 :]:
+        yield "\n\n".join(rest)
 
 
 def _phase(item: JsonMapping) -> ev.MessagePhase | None:
