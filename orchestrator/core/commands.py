@@ -7,7 +7,7 @@ from dataclasses import field
 from typing import Literal, TypeAlias
 
 from orchestrator.core.calls import AskWork, Await, Runnable, WriteStdin
-from orchestrator.core.calls.exec import Shown
+from orchestrator.core.calls.exec import CallKey, Shown
 from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.frozen import record
 from orchestrator.core.history import Item
@@ -553,7 +553,7 @@ class TookOver:
     """A new claim found work that its predecessor had begun.
 
     `judgements`: for each running patch what its files say: `none`, `all`, `in_doubt`. `shown`: what lost
-    commands and processes had shown, by the ids of their calls; one that had shown nothing is left out.
+    commands and processes had shown, by their turns and calls; one that had shown nothing is left out.
     """
 
     judgements: Mapping[str, str] = field(default_factory=dict)
@@ -561,7 +561,7 @@ class TookOver:
     """For a portable session with unsaved changes: their snapshot, if this machine can make it."""
     abandoned: str = ""
     """The person who gave these changes up; empty if nobody has."""
-    shown: Mapping[str, Shown] = field(default_factory=dict)
+    shown: Mapping[CallKey, Shown] = field(default_factory=dict)
 
 
 @record

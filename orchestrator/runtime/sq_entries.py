@@ -26,7 +26,7 @@ from orchestrator.core.calls import (
     work_of,
 )
 from orchestrator.core.calls.ask import DoesNotAnswer, digest_of
-from orchestrator.core.calls.exec import Shown
+from orchestrator.core.calls.exec import CallKey, Shown
 from orchestrator.core.decide.call import needs_signature, reply_of
 from orchestrator.core.decide.call_end import lost_processes, unknown_end
 from orchestrator.core.decide.draft import Note
@@ -133,11 +133,14 @@ MOST_SHOWN_BYTES = 32 << 10
 """Bytes of output that all of them share; one has no more than any command's output has."""
 
 
-async def shown_by_lost(ports: Ports, state: State, claim: Claim) -> dict[str, Shown]:
+async def shown_by_lost(ports: Ports, state: State, claim: Claim) -> dict[CallKey, Shown]:
     """The output that commands and processes of lost workers had shown to clients; only there is it known."""
-    running = state.task.running if state.task is not None else ()
-    calls = [call.call_id for call in running if call.epoch != claim.epoch and call.is_command]
-    calls += [process.call_id for process in lost_processes(state.processes.living, claim.epoch)]
+    task = state.task
+    running = task.running if task is not None else ()
+    turn = task.id if task is not None else ""
+    calls = [(turn, call.call_id) for call in running if call.epoch != claim.epoch and call.is_command]
+    lost = lost_processes(state.processes.living, claim.epoch)
+    calls += [(process.turn, process.call_id) for process in lost]
     if not calls:
         return {}
     what = f"session {claim.session}: what its commands had shown"
@@ -147,31 +150,31 @@ async def shown_by_lost(ports: Ports, state: State, claim: Claim) -> dict[str, S
         return dict.fromkeys(calls, Shown(whole=False))
 
 
-async def _shown(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[str, Shown]:
+async def _shown(ports: Ports, claim: Claim, calls: Sequence[CallKey]) -> dict[CallKey, Shown]:
     begun = await _beginnings(ports, claim, calls)
-    heard = {call_id: _Heard() for call_id in calls[:MOST_SHOWN]}
-    after = min(begun.get(call_id, 0) for call_id in calls)
+    heard = {call: _Heard() for call in calls[:MOST_SHOWN]}
+    after = min(begun.get(call, 0) for call in calls)
     while page := await ports.broker.logs.read_eq(claim.session, after, _PAGE):
         after = page[-1].n
         for event in page:
             told = _told(event, ev.ExecCommandOutputDelta)
-            if told is not None and told.call_id in heard and event.n > begun.get(told.call_id, 0):
-                heard[told.call_id].add(told.stream, told.chunk)
+            if told is not None and (call := _key(event, told)) in heard and event.n > begun.get(call, 0):
+                heard[call].add(told.stream, told.chunk)
     most = min(MODEL_BYTES, MOST_SHOWN_BYTES // len(heard))
-    found = {call_id: one.shown(most, whole=call_id in begun) for call_id, one in heard.items()}
-    return found | {call_id: Shown(whole=False) for call_id in calls[MOST_SHOWN:]}
+    found = {call: one.shown(most, whole=call in begun) for call, one in heard.items()}
+    return found | {call: Shown(whole=False) for call in calls[MOST_SHOWN:]}
 
 
-async def _beginnings(ports: Ports, claim: Claim, calls: Sequence[str]) -> dict[str, int]:
+async def _beginnings(ports: Ports, claim: Claim, calls: Sequence[CallKey]) -> dict[CallKey, int]:
     """The number of the event with which each command began; one that is not kept any more has none."""
-    begun: dict[str, int] = {}
+    begun: dict[CallKey, int] = {}
     before: int | None = None
     while len(begun) < len(set(calls)):
         page = await ports.broker.logs.read_eq_back(claim.session, before, _PAGE)
         for event in page:
             told = _told(event, ev.ExecCommandBegin)
-            if told is not None and told.call_id in calls:
-                begun.setdefault(told.call_id, event.n)
+            if told is not None and (call := _key(event, told)) in calls:
+                begun.setdefault(call, event.n)
         if len(page) < _PAGE:
             break
         before = page[-1].n
@@ -182,6 +185,11 @@ def _told(event: StoredEvent, kind: type[E]) -> E | None:
     """The event, if it is of this kind."""
     told = published_event(event.payload) if published_kind(event.payload) is kind else None
     return told if isinstance(told, kind) else None
+
+
+def _key(event: StoredEvent, told: ev.ExecCommandBegin | ev.ExecCommandOutputDelta) -> CallKey:
+    """The call that an event is of: its turn's, whose id the event bears."""
+    return orjson.loads(event.payload)["id"], told.call_id
 
 
 class _Heard:

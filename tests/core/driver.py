@@ -377,7 +377,11 @@ class Session:
     def is_taken_over(self, shown: Mapping[str, Shown] | None = None, /, **judgements: str) -> Seen:
         """The worker dies; the next claim finds what it left, and what its commands had `shown`."""
         self.epoch += 1
-        return self.happens(c.TookOver(judgements, shown=shown or {}))
+        turns: dict[str, str] = {process.call_id: process.turn for process in self.state.processes.living}
+        if (task := self.state.task) is not None:
+            turns |= {call.call_id: task.id for call in task.running}
+        by_turn = {(turns[call_id], call_id): one for call_id, one in (shown or {}).items()}
+        return self.happens(c.TookOver(judgements, shown=by_turn))
 
     def fires(self, id: str, generation: int | None = None) -> Seen:
         """A timer's time comes."""

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+from base64 import b64encode
 
 import pytest
 
+from orchestrator.core.calls import Call
+from orchestrator.core.commands import CallFinished
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import message_text
 from orchestrator.core.ids import SessionId
@@ -18,7 +21,8 @@ from orchestrator.protocol.scalars import OutputStream
 from orchestrator.protocol.wire import written
 from orchestrator.runtime import worker
 from orchestrator.runtime.runner import Ended, Runner
-from tests.core.driver import RULES
+from orchestrator.tools.tool_context import CallSite
+from tests.core.driver import RULES, op
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
@@ -176,6 +180,103 @@ async def test_process_and_command_that_are_lost_together_each_end_with_what_cli
     over = await harness.logged_events(session, "exec_command_end")
     told = {end["call_id"]: end["aggregated_output"].rpartition("until then:\n")[2] for end in over}
     assert told == {"c1": "serves", "c2": "runs"}
+
+
+@pytest.mark.parametrize("tool", ["shell", "exec_command"])
+@pytest.mark.parametrize("earlier", ["shell", "exec_command"])
+async def test_what_is_lost_beside_a_process_shows_nothing_of_an_earlier_command_of_its_id(
+    harness: Harness, earlier: str, tool: str
+) -> None:
+    session = await harness.session()
+    lost, running = await serves(harness, session)
+    harness.tools.deltas["c2"] = [b64encode(b"earlier").decode()]
+    harness.models.will([calls("c2", earlier), ends()])
+    await harness.say(session, id="u2")
+    lost.notify()
+    await harness.until(session, "task_complete")
+    if earlier == "exec_command":
+        harness.tools.processes[2].open()
+        await harness.until(session, "exec_command_end")
+    harness.tools.gates["c2"] = Gate()
+    harness.tools.deltas["c2"] = [b64encode(b"later").decode()]
+    harness.models.will([calls("c2", tool), ends()])
+    await harness.say(session, id="u3")
+    lost.notify()
+    await harness.until(session, "exec_command_output_delta")
+    if tool == "exec_command":
+        harness.tools.gates["c2"].open()
+        await harness.until(session, "task_complete")
+    lost.lose(fenced=True)
+    assert await running is Ended.LOST
+    await harness.broker.trees.revoke(session)
+    assert await harness.run(session) is Ended.PARKED
+    over = await harness.logged_events(session, "exec_command_end")
+    assert [end["call_id"] for end in over[:-2]] == ["c2"]
+    told = {end["call_id"]: end["aggregated_output"].rpartition("until then:\n")[2] for end in over[-2:]}
+    assert told == {"c1": "serves", "c2": "later"}
+
+
+@pytest.mark.parametrize("tool", ["shell", "exec_command"])
+async def test_process_and_what_a_later_turn_began_under_its_id_each_end_with_what_that_one_had_shown(
+    harness: Harness, tool: str
+) -> None:
+    """Ids of calls are a model's: some begin with the same one in each turn."""
+    session = await harness.session()
+    lost, running = await serves(harness, session)
+    first = harness.tools.lasting_deltas["c1"]
+    harness.tools.gates["c1"] = Gate()
+    harness.tools.deltas["c1"] = [b64encode(b"later").decode()]
+    harness.models.will([calls("c1", tool), ends()])
+    await harness.say(session, id="u2")
+    lost.notify()
+    await harness.until(session, "exec_command_output_delta")
+    if tool == "exec_command":
+        harness.tools.gates["c1"].open()
+        await harness.until(session, "task_complete")
+    first({"type": "exec_command_output_delta", "call_id": "c1", "stream": "stdout", "chunk": "IG9u"})
+    await harness.until(session, "exec_command_output_delta")
+    lost.lose(fenced=True)
+    assert await running is Ended.LOST
+    await harness.broker.trees.revoke(session)
+    assert await harness.run(session) is Ended.PARKED
+    over = await harness.logged_events(session, "exec_command_end")
+    told = [end["aggregated_output"].rpartition("until then:\n")[2] for end in over]
+    assert told == ["serves on", "later"]
+
+
+async def test_command_that_is_lost_in_its_second_run_shows_nothing_of_the_first_one_beside_a_process(
+    harness: Harness, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sandbox stopped the first one, and a person let it run without."""
+    session = await harness.session("on-failure")
+    confined = op("override_turn_context", sandbox_policy={"mode": "workspace-write"})
+    await harness.submit(session, confined)
+    lost, running = await serves(harness, session)
+    run = harness.tools.run
+
+    async def is_stopped(call: Call, site: CallSite) -> CallFinished:
+        done = await run(call, site)
+        if call.call_id == "c2":
+            harness.tools.gates["c2"] = Gate()
+            harness.tools.deltas["c2"] = [b64encode(b"later").decode()]
+        return replace(done, sandbox_denied=call.call_id == "c2")
+
+    monkeypatch.setattr(harness.tools, "run", is_stopped)
+    harness.tools.deltas["c2"] = [b64encode(b"earlier").decode()]
+    harness.models.will([calls("c2"), ends()])
+    await harness.say(session, id="u2")
+    lost.notify()
+    await harness.until(session, "exec_approval_request")
+    await harness.approve(session, "c2")
+    lost.notify()
+    await harness.until(session, "exec_command_output_delta")
+    lost.lose(fenced=True)
+    assert await running is Ended.LOST
+    await harness.broker.trees.revoke(session)
+    assert await harness.run(session) is Ended.PARKED
+    over = (await harness.logged_events(session, "exec_command_end"))[-2:]
+    told = {end["call_id"]: end["aggregated_output"].rpartition("until then:\n")[2] for end in over}
+    assert told == {"c1": "serves", "c2": "later"}
 
 
 async def test_shutdown_is_complete_behind_the_end_of_the_process(harness: Harness) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import field
-from typing import ClassVar, Final, Literal
+from typing import ClassVar, Final, Literal, TypeAlias
 
 from orchestrator.core.calls.approval_policy import (
     MOST_WORDS,
@@ -154,6 +154,8 @@ class Shown:
 
 
 NOTHING_SHOWN = Shown()
+CallKey: TypeAlias = tuple[str, str]
+"""The turn and the id of a call: a model may use an id anew in each turn."""
 
 
 @record

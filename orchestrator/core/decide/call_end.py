@@ -29,6 +29,7 @@ from orchestrator.core.calls.approval_policy import Ask
 from orchestrator.core.calls.ask import digest_of
 from orchestrator.core.calls.exec import (
     NOTHING_SHOWN,
+    CallKey,
     Lasting,
     Shown,
     StdinWork,
@@ -534,7 +535,7 @@ def lose(
     lost: Sequence[Process],
     why: str,
     over: ProcessEnd | None = None,
-    shown: Mapping[str, Shown] = MappingProxyType({}),
+    shown: Mapping[CallKey, Shown] = MappingProxyType({}),
 ) -> None:
     """Processes are gone with their worker: their clients are told, and the model.
 
@@ -544,7 +545,7 @@ def lose(
         return
     lines = [f"process {one.number} ({one.command}) is gone: {why}" for one in lost]
     for process, line in zip(lost, lines, strict=True):
-        seen = shown.get(process.call_id, NOTHING_SHOWN)
+        seen = shown.get((process.turn, process.call_id), NOTHING_SHOWN)
         ended = over.end if over is not None else unknown_end(process, line, seen)
         draft.add(e.event(process.turn, ended), f.ProcessOver(process.number))
     message = "\n".join(lines)

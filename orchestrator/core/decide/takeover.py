@@ -71,7 +71,7 @@ def took_over(draft: Draft, command: TookOver) -> None:
     for call in task.running:
         if call.epoch != draft.moment.epoch:
             judgement = command.judgements.get(call.call_id, "in_doubt")
-            _judge(draft, call, judgement, command.shown.get(call.call_id, NOTHING_SHOWN))
+            _judge(draft, call, judgement, command.shown.get((task.id, call.call_id), NOTHING_SHOWN))
     task = draft.state.task
     if task is not None and task.stopping:
         all_stopped(draft, {})
