@@ -313,7 +313,10 @@ _HALF_DONE = (
 def write(plan: Plan, folder: Path, theirs: Known, work: Path) -> None:
     """Writes the steps. `work` is a folder of ours; used if files can be moved from it to the folder."""
     if (work / OWED).exists():
-        take_back(folder, work)
+        try:
+            take_back(folder, work)
+        except OSError as error:
+            raise outcomes.FolderError("half", _HALF_DONE) from error
     else:
         settle(work)
     if not plan.steps:
@@ -381,7 +384,7 @@ def take_back(folder: Path, work: Path) -> None:
         except OSError as error:
             settle(work)
             raise outcomes.FolderError(
-                "failed",
+                "half",
                 f"a merge was broken off, and {staging.name}, where it kept what it replaced, is no "
                 "folder any more: a part of it may be in the folder",
             ) from error
@@ -492,7 +495,7 @@ class _Writer:
                 self._go_back()
                 if self.is_back:
                     raise
-                raise outcomes.FolderError("failed", _HALF_DONE) from error
+                raise outcomes.FolderError("half", _HALF_DONE) from error
 
     def _go_back(self) -> None:
         for back in reversed(self._back):

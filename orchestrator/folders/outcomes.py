@@ -288,12 +288,13 @@ ErrorKind = Literal[
     "lost",
     "missing",
     "failed",
+    "half",
 ]
 """too_many_files, too_large: beyond a bound. time: the bound's seconds were over. no_space: the disk is
 full. damaged: a pack or an object is not what its name says. refused: a name or a link in a snapshot leads
 out of the folder, or rules of what git ignores are not read whole. busy: another keeper has the copy. lost:
 the keeper's process ended. missing: a snapshot or an object that no pack has. failed: the system refused
-something."""
+something. half: so it did, and a part of a merge may be in the folder."""
 
 
 @dataclass(frozen=True, slots=True)

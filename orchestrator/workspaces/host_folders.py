@@ -148,6 +148,8 @@ class HostFolders:
         try:
             return await self._merge(state, claim, work)
         except (FolderError, OSError) as error:
+            if isinstance(error, FolderError) and error.kind == "half":
+                return FolderNotMerged(error.text, partly=True)
             return await self._taken_back(state, claim, str(error))
 
     async def _merge(self, state: State, claim: Claim, work: MergeWork) -> FolderMerged | FolderNotMerged:

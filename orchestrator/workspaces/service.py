@@ -425,7 +425,7 @@ class MachineFolders:
                 return await merge(held, self._packs, work)
             except FolderError as error:
                 if error.kind not in LOST:
-                    return c.FolderNotMerged(error.text)
+                    return c.FolderNotMerged(error.text, partly=error.kind == "half")
                 return await self._taken_back(held, error.text)
 
     async def _taken_back(self, held: Held, why: str) -> c.FolderNotMerged:

@@ -267,7 +267,13 @@ def test_old_files_are_kept_where_a_merge_cannot_be_taken_back_and_the_next_one_
         full_from(patched, 4, "rename")
         with pytest.raises(FolderError, match=r"could not be taken back yet.*merge again") as caught:
             write(plan, bench.folder, Known(), work)
-    assert caught.value.kind == "failed"
+    assert caught.value.kind == "half"
+    assert content_of(bench.folder) != before
+    with pytest.MonkeyPatch.context() as patched:
+        full_from(patched, 0, "rename")
+        with pytest.raises(FolderError, match=r"could not be taken back yet.*merge again") as caught:
+            write(Plan((), ()), bench.folder, Known(), work)
+    assert caught.value.kind == "half", "nor could the next one take it back"
     assert content_of(bench.folder) != before
     write(Plan((), ()), bench.folder, Known(), work)
     assert content_of(bench.folder) == before

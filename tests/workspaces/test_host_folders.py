@@ -399,6 +399,39 @@ async def test_merge_that_a_worker_failed_to_take_back_is_taken_back_by_the_one_
     assert tree_of(host.checkout) == before
 
 
+@pytest.mark.parametrize("kind", ["lost", "time", "failed", "half"])
+@pytest.mark.parametrize("fails", [0, 1, 2])
+async def test_merge_of_which_a_part_could_not_be_taken_back_is_not_told_as_unwritten(
+    host: Host, monkeypatch: pytest.MonkeyPatch, fails: int, kind: Any
+) -> None:
+    """Nor is the next one, before which it could not be taken back either; then it is."""
+    work, error = await work_of(host, write("x", "x\n")), FolderError(kind, "it broke off")
+    before = tree_of(host.checkout)
+    write_merge = Keeper.write_merge
+
+    async def breaks_off(keeper: Keeper, *args: Any) -> None:
+        await write_merge(keeper, *args)
+        raise error
+
+    async def lost(*_: object) -> None:
+        raise error
+
+    left = bool(fails) or kind == "half"
+    for times in range(max(1, fails)):
+        with monkeypatch.context() as patched:
+            patched.setattr(Keeper, "write_merge", breaks_off)
+            if fails:
+                patched.setattr(Keeper, "take_back_merge", lost)
+            told = await host.folders.merge(host.state, host.claim(), work)
+        assert isinstance(told, FolderNotMerged)
+        assert told.partly is left, times
+        assert (tree_of(host.checkout) != before) is left
+        assert bool(host.place.state().unsaved) is left
+    again = await host.folders.merge(host.state, host.claim(), work)
+    assert isinstance(again, FolderMerged), again
+    assert (host.checkout / "x").exists()
+
+
 async def test_second_merge_of_an_agent_is_taken_back_whose_first_one_the_log_has(host: Host) -> None:
     first = await work_of(host, write("x", "x\n"))
     await written(host, first)

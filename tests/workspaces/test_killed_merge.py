@@ -7,14 +7,15 @@ import os
 import signal
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from orchestrator.core.commands import FolderMerged, FolderNotMerged
 from orchestrator.folders.keeper import Keeper
-from orchestrator.folders.outcomes import FolderError
+from orchestrator.folders.outcomes import ErrorKind, FolderError
 from orchestrator.workspaces.copies import Copy
+from orchestrator.workspaces.service import LOST
 from tests.workspaces.machines import NewMachine, Session, tree_of
 
 MANY = 1500
@@ -78,6 +79,27 @@ async def test_merge_that_cannot_be_taken_back_is_not_told_as_unwritten(
     told = await here.folders.merge(parent.state, claim, child.offered())
     assert isinstance(told, FolderNotMerged)
     assert told.partly
+
+
+@pytest.mark.parametrize("kind", [kind for kind in get_args(ErrorKind) if kind not in LOST])
+@pytest.mark.parametrize("step", ["plan_merge", "write_merge"])
+async def test_merge_that_its_keeper_refused_has_written_nothing_unless_the_keeper_says_so(
+    machine: NewMachine, monkeypatch: pytest.MonkeyPatch, step: str, kind: Any
+) -> None:
+    here, there = machine("m1"), machine("m2")
+    parent = Session()
+    claim = await parent.made(here)
+    child = parent.child()
+    theirs = await child.made(there)
+    (Copy(there.root, child.id, there.folders._boot).folder / "new").write_text("theirs\n")
+    await child.changed(there, theirs)
+
+    async def refuses(*_: object) -> None:
+        raise FolderError(kind, "its reason")
+
+    monkeypatch.setattr(Keeper, step, refuses)
+    told = await here.folders.merge(parent.state, claim, child.offered())
+    assert told == FolderNotMerged("its reason", partly=kind == "half")
 
 
 async def test_file_in_whose_place_a_lost_merge_has_made_a_folder_comes_back(
