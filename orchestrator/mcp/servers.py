@@ -145,10 +145,12 @@ class Servers:
         try:
             await connection.relist()
         except server_records.McpFault as fault:
-            self._retire(slot, _redacted(slot.settings, fault))
+            if slot.connection is connection:
+                self._retire(slot, _redacted(slot.settings, fault))
         else:
-            slot.tools = connection.tools
-            self._offer(self._folders[slot.cwd])
+            if slot.connection is connection:
+                slot.tools = connection.tools
+                self._offer(self._folders[slot.cwd])
 
     async def _connected(self, slot: _Slot) -> Connection:
         """The server's connection, a new one if the last is at fault; callers wait for the same start."""
