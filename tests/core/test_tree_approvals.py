@@ -122,19 +122,79 @@ def test_answer_means_the_call_of_that_name_before_the_turn_of_that_name(first: 
     assert other.call("c9").phase is Phase.AWAITING_APPROVAL
 
 
-def test_answer_that_comes_behind_two_decisions_is_told_who_made_the_last_one() -> None:
+@pytest.mark.parametrize("second", ["approved", "denied", "abort"])
+@pytest.mark.parametrize("said", ["approved", "denied", "abort"])
+def test_answer_that_comes_behind_two_decisions_is_told_who_made_the_last_one(second: str, said: str) -> None:
     tree, (child,) = a_family(settings={"approval_policy": "on-failure"})
     child.asks_for("c1")
     child.assessed("c1", a_command("make", dangerous=True))
     asked = below(child, "c1")
-    tree.root.submit(op("exec_approval", id="c1", decision="denied"), "late", below=asked, who="cas")
+    tree.root.submit(op("exec_approval", id="c1", decision=said), "late", below=asked, who="cas")
     late = tree.queues[child.sid].popleft()
     child.decides("c1", "approved", who="ann")
     child.finishes("c1", "denied", events=(exec_end("c1", 1),), sandbox_denied=True)
-    child.decides("c1", "abort", who="ben")
+    child.decides("c1", second, who="ben")
     child.happens(late)
     told = [fact.message["message"] for fact in tree.log if fact.message["type"] == "error"]
-    assert told == ["c1 of agent 1 was already decided: abort, by ben"]
+    assert told == ([] if said == second else [f"c1 of agent 1 was already decided: {second}, by ben"])
+
+
+def withdrawals(tree: TreeDriver) -> list[tuple[str, str, str]]:
+    """Calls of agents as the root was told of their decisions, with who decided."""
+    return [
+        (m["call_id"], m["decision"], m["who"])
+        for m in (fact.message for fact in tree.log)
+        if m["type"] == "request_resolved"
+    ]
+
+
+@pytest.mark.parametrize("at_root", [True, False])
+@pytest.mark.parametrize("earlier", ["abort", "denied", "approved"])
+def test_request_that_ends_with_its_turn_is_withdrawn_whatever_was_decided_under_its_id_in_an_earlier_turn(
+    earlier: str, at_root: bool
+) -> None:
+    tree, (child,) = a_family()
+    asking(child)
+    if at_root:
+        answer = op("exec_approval", id="c1", decision=earlier)
+        tree.root.submit(answer, below=below(child, "c1"), who="ann")
+        tree.settle()
+    else:
+        child.decides("c1", earlier, who="ann")
+    if earlier == "approved":
+        child.finishes("c1")
+    if earlier != "abort":
+        answers(child)
+    tree.settle()
+    for turn in ("u2", "u3"):
+        child.say("more", turn)
+        asking(child)
+        child.interrupt()
+        tree.settle()
+    assert withdrawals(tree) == [("c1", earlier, "ann"), ("c1", "withdrawn", ""), ("c1", "withdrawn", "")]
+
+
+@pytest.mark.parametrize("aborted", ["c1", "c2", "c3"])
+def test_abort_of_one_of_several_requests_withdraws_the_others_in_nobodys_name(aborted: str) -> None:
+    """Also where the others were aborted by people in earlier turns."""
+    tree, (child,) = a_family()
+    for turn, (call, who) in enumerate((("c1", "ann"), ("c2", "bob"), ("c3", "cas"), (aborted, "dora"))):
+        if turn:
+            child.say("more", f"u{turn}")
+        child.asks_for("c1", "c2", "c3")
+        for asked in ("c1", "c2", "c3"):
+            child.assessed(asked, a_command("rm", "-rf", asked, dangerous=True))
+        before = len(tree.log)
+        child.decides(call, "abort", who=who)
+        tree.settle()
+        told = {
+            m["call_id"]: (m["decision"], m["who"])
+            for m in (fact.message for fact in tree.log[before:])
+            if m["type"] == "request_resolved"
+        }
+        assert told == {
+            one: ("abort", who) if one == call else ("withdrawn", "") for one in ("c1", "c2", "c3")
+        }
 
 
 def test_answer_that_two_children_could_mean_is_refused_by_name() -> None:
