@@ -271,6 +271,29 @@ async def test_merge_of_what_was_merged_changes_nothing() -> None:
     assert "nothing to merge" in str(found.output)
 
 
+TAKEN_BACK = FolderChange(0, 0, 0)
+CHANGED = FolderChange(1, 2, 0, ("a",))
+
+
+@pytest.mark.parametrize("change", [None, TAKEN_BACK, CHANGED])
+@pytest.mark.parametrize("known", [None, "s0", "t1", "t2"])
+@pytest.mark.parametrize("offered", ["s0", "t1", "t2"])
+async def test_there_is_nothing_to_merge_where_the_snapshot_is_that_which_was_merged_and_only_there(
+    offered: str, known: str | None, change: FolderChange | None
+) -> None:
+    """Work that an agent has taken back since it was merged changes nothing since its beginning."""
+    merged = Merged(SnapshotId(known), PACKS[:1]) if known is not None else None
+    offer = Offer(SnapshotId(offered), SnapshotId("s0"), PACKS, change)
+    found = await asked("subagent_merge", state=portable(offer, merged), agent_id=1)
+    if offered == (known or "s0"):
+        assert isinstance(found, c.Immediate)
+        assert "nothing to merge" in str(found.output)
+    else:
+        files, names = (change.files, change.names) if change is not None else (0, ())
+        base = SnapshotId(known or "s0")
+        assert found == Merge(AgentId(1), base, SnapshotId(offered), PACKS, files, names)
+
+
 @pytest.mark.parametrize(
     ("state", "agent_id", "told"),
     [
