@@ -139,8 +139,8 @@ class Servers:
             report(name, mcp.McpFailed(error=_redacted(slot.settings, fault)))
 
     async def _relist(self, slot: _Slot, connection: Connection) -> None:
-        """Asks a server for its tools again if it said that they changed."""
-        if not connection.stale:
+        """Asks a server for its tools again if it said that they changed, or waits for who asks already."""
+        if not (connection.stale or connection.lists):
             return
         try:
             await connection.relist()
@@ -842,6 +842,7 @@ class Connection:
         """As the server names it in its handshake; empty for one that has none."""
         self.stale = False
         """Whether the server has said that its tools changed since they were listed."""
+        self._listing = asyncio.Lock()
         self._traffic = Traffic(settings.id)
         self._streams = streams
         self._info = sdk.Implementation(name="dendro", version=version)
@@ -858,6 +859,11 @@ class Connection:
     def fault(self) -> str | None:
         """Why the connection cannot be used any more."""
         return self._traffic.fault
+
+    @property
+    def lists(self) -> bool:
+        """Whether its tools are being listed anew."""
+        return self._listing.locked()
 
     @property
     def idle(self) -> bool:
@@ -884,16 +890,24 @@ class Connection:
             raise server_records.StartFailed(self.fault)
 
     async def relist(self) -> None:
-        """Lists the tools anew; raises `McpFault` if that cannot be done in time."""
-        session = self._session
-        if session is None:
-            return
-        self.stale = False
-        try:
-            async with asyncio.timeout(self.settings.startup_timeout_s):
-                self.tools = await self._listed(session)
-        except (TimeoutError, MCPError, ValidationError) as error:
-            raise server_records.McpFault(f"it does not list its tools any more: {_told(error)}") from None
+        """Lists the tools anew if they changed; raises `McpFault` if that cannot be done in time.
+
+        Sessions that come meanwhile wait for the same list, or make it where the first of them leaves.
+        """
+        async with self._listing:
+            session = self._session
+            if session is None or not self.stale:
+                return
+            self.stale = False
+            try:
+                async with asyncio.timeout(self.settings.startup_timeout_s):
+                    self.tools = await self._listed(session)
+            except (TimeoutError, MCPError, ValidationError) as error:
+                why = f"it does not list its tools any more: {_told(error)}"
+                raise server_records.McpFault(why) from None
+            except asyncio.CancelledError:
+                self.stale = True
+                raise
 
     async def drain(self) -> None:
         """Closes the connection once its calls have ended, if it is not at fault already."""

@@ -114,7 +114,7 @@ def connection_of(made: Servers) -> Connection:
 
 
 async def handled() -> None:
-    """What a server has said is heard."""
+    """Waits until what a server has said is heard."""
     for _ in range(20):
         await asyncio.sleep(0)
 
@@ -133,9 +133,9 @@ def calls(made: Servers, tool: str) -> asyncio.Task[Any]:
     return asyncio.create_task(made.call(("a", tool), None, HERE, Heard().ask))
 
 
-async def names(made: Servers) -> list[str]:
+async def names(made: Servers, session: str = "s") -> list[str]:
     """The tools that a session's next request offers."""
-    await made.start("s", HERE, Heard().report)
+    await made.start(session, HERE, Heard().report)
     return [each.tool.name for each in made.offered(HERE)]
 
 
@@ -239,3 +239,65 @@ async def test_list_of_a_connection_that_was_replaced_meanwhile_changes_nothing_
         await again
         await spoken.ends("long")
         await running
+
+
+@pytest.mark.parametrize("fails", [False, True])
+@pytest.mark.parametrize("leaves", [None, 0, 1, 2])
+async def test_sessions_that_come_while_tools_are_listed_anew_wait_for_that_list(
+    spoken: Spoken, leaves: int | None, fails: bool
+) -> None:
+    """A session that leaves takes no list from the others; what is listed for it counts for nobody."""
+    waiting: list[Message] = []
+
+    def listed(server: int, asked: Message) -> None:
+        if len(spoken.listed) == 1:
+            spoken.has(server, asked, "old")
+        else:
+            waiting.append(asked)
+
+    spoken.lists = listed
+    async with served() as made:
+        assert await names(made) == ["old"]
+        spoken.changed(0)
+        await until(lambda: connection_of(made).stale)
+        coming = [asyncio.create_task(names(made, session)) for session in ("s", "t", "u")]
+        await until(lambda: bool(waiting))
+        await handled()
+        assert len(waiting) == 1, "of all of them the server is asked once"
+        if leaves is not None:
+            coming[leaves].cancel()
+            await asyncio.wait({coming[leaves]})
+        if leaves == 0:
+            await until(lambda: len(waiting) == 2)
+        if fails:
+            spoken.says(0, id=waiting[-1]["id"], error={"code": -1, "message": "no list"})
+        else:
+            spoken.has(0, waiting[-1], "new")
+        stay = [each for at, each in enumerate(coming) if at != leaves]
+        assert [await each for each in stay] == [["old" if fails else "new"]] * len(stay)
+        await until(lambda: spoken.open == [not fails])
+
+
+async def test_tools_are_listed_at_the_next_request_where_the_session_that_listed_them_has_left(
+    spoken: Spoken,
+) -> None:
+    waiting: list[Message] = []
+
+    def listed(server: int, asked: Message) -> None:
+        if len(spoken.listed) == 2:
+            waiting.append(asked)
+        else:
+            spoken.has(server, asked, f"tool{len(spoken.listed)}")
+
+    spoken.lists = listed
+    async with served() as made:
+        assert await names(made) == ["tool1"]
+        spoken.changed(0)
+        await until(lambda: connection_of(made).stale)
+        coming = asyncio.create_task(names(made))
+        await until(lambda: bool(waiting))
+        coming.cancel()
+        await asyncio.wait({coming})
+        assert await names(made, "t") == ["tool3"]
+        assert await names(made) == ["tool3"]
+        assert len(spoken.listed) == 3

@@ -54,7 +54,7 @@ class Wire:
     def __init__(self, settings: McpServerSettings, streams: Any, version: str) -> None:
         self.settings = settings
         self.fault = ""
-        self.stale = False
+        self.stale = self.lists = False
         self.idle = True
         self.closed = False
         self.server_version = ""
