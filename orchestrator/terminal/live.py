@@ -425,7 +425,7 @@ def _show_request(live: Live, request: requests.Request) -> None:
 
             live.line(_indented(plan_text(PlanProposal.model_validate(request.proposal)), "  "))
         case requests.ServerRequest():
-            live.line(f"  {request.where}", "yellow")
+            live.line(f"  {one_line(request.where)}", "yellow")
             live.line("  " + plain(request.message).replace("\n", "\n  │ "), "bold")
         case requests.CommandRequest():
             _show_place(live, request)
