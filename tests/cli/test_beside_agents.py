@@ -3,19 +3,38 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
-from typing import Any
+import os
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
 
+import orjson
 import pytest
 
+from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.records import BrokerConfig, Claimed, Committed, SessionHead
+from orchestrator.cli import logs
+from orchestrator.core import facts as f
+from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry, fact
+from orchestrator.core.ids import AgentId
+from orchestrator.core.tree import Mail
+from orchestrator.gateways.client import Client, ClientPorts
 from orchestrator.terminal import attachment
 from orchestrator.terminal.faults import Fault
+from orchestrator.terminal.live import JsonView
 from orchestrator.terminal.streams import Left
 from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Typed
+from orchestrator.views.agent_past import MAIL, Page
 from orchestrator.views.event import Event
-from tests.cli.test_typed_lines import ASKED, OF_AGENT, Beside, Sent, happens
+from orchestrator.views.find import Addressed
+from tests.broker.actors import step, working
+from tests.cli.test_typed_lines import ASKED, OF_AGENT, Beside, Notes, Sent, happens
 from tests.requests.test_answers import ASKS
+from tests.stated import StatedRedis
 from tests.views.test_threads import ROOT
 
 QUESTION = {"id": "q", "header": "Q", "question": "Which token?", "isOther": True}
@@ -229,3 +248,138 @@ async def test_who_sits_beside_a_session_that_is_deleted_is_told_so(
         await beside.attached.run()
     for task in asyncio.all_tasks() - {asyncio.current_task()}:
         task.cancel()
+
+
+# ── what happens while a person comes ─────────────────────────────────────────────────────────────
+
+
+class Working:
+    """A session on a broker, as its worker goes on with it, and a person who comes to it."""
+
+    def __init__(self, broker: Broker, held: Claimed, agent: int) -> None:
+        self.broker, self.held, self.agent = broker, held, agent
+        self.at: Claimed | Committed = held
+        self.said = 0
+
+    async def says(self, *texts: str) -> None:
+        """A commit for each text: a message from an agent, then an event with the same words."""
+        for text in texts:
+            content = {"prompt": text}
+            mail = Mail(text, "message", 1, False, 1, {"agent_id": 4}, content)
+            lines = [
+                encode_entry(entry, 1, {}).line
+                for entry in (fact(f.MailReceived(mail)), Entry(EVENT_MSG, _event(text), "u1"))
+            ]
+            self.said += 1
+            made = step(self.at, self.held.claim, f"{self.agent} {self.said}", lines)
+            payload = orjson.dumps({"id": "u1", "msg": _event(text)})
+            made = replace(made, events=tuple(replace(event, payload=payload) for event in made.events))
+            committed = await self.broker.commits.commit(made)
+            assert isinstance(committed, Committed)
+            self.at = committed
+
+    async def looked_at(self) -> Addressed:
+        head = await self.broker.logs.head(self.held.claim.session)
+        assert head is not None
+        return Addressed(replace(head, agent_id=AgentId(self.agent)))
+
+    def opened(self) -> Any:
+        ports = ClientPorts(self.broker, cast(Any, None), os.urandom)
+
+        async def large_texts(*_: object) -> dict[str, str]:
+            return {}
+
+        client = Client(ports, "person")
+        return SimpleNamespace(broker=self.broker, client=lambda via="": client, large_texts=large_texts)
+
+
+def _event(text: str) -> dict[str, Any]:
+    return {"type": "agent_message", "message": text}
+
+
+@pytest.fixture
+async def broker() -> AsyncIterator[Broker]:
+    double = StatedRedis()
+    opened = Broker(Connection(double, double), BrokerConfig(lease_s=60.0), lambda: 0.0)
+    await opened.open()
+    yield opened
+    await opened.aclose()
+
+
+def _words(event: Event) -> str:
+    return f"✉ {event.msg['text']}" if event.type == MAIL else str(event.msg["message"])
+
+
+def _told(*texts: str) -> list[str]:
+    return [words for text in texts for words in (f"✉ {text}", text)]
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+@pytest.mark.parametrize("between", [(), ("b",), ("b", "c")])
+@pytest.mark.parametrize("before", [(), ("a",)])
+async def test_person_is_told_of_all_that_happens_behind_the_look_at_the_agent_and_of_nothing_twice(
+    before: tuple[str, ...], between: tuple[str, ...], agent: int, broker: Broker
+) -> None:
+    beside, other = [Working(broker, await working(broker), number) for number in (agent, 7)]
+    await beside.says(*before)
+    target = await beside.looked_at()
+    await other.says("of another agent")
+    await beside.says(*between)
+    attached = attachment.Attachment(beside.opened(), target, Notes())
+    listening = asyncio.create_task(attached._listen(Left()))
+    heard: list[str] = []
+    try:
+        for behind in ("d", "e"):
+            await other.says(f"{behind} of another agent")
+            await beside.says(behind)
+        while heard[-1:] != ["e"]:
+            event = await asyncio.wait_for(attached._news.get(), 10)
+            assert isinstance(event, Event)
+            heard.append(_words(event))
+    finally:
+        listening.cancel()
+        await asyncio.gather(listening, return_exceptions=True)
+    assert heard == _told(*between, "d", "e")
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+@pytest.mark.parametrize("between", [(), ("b",), ("b", "c")])
+async def test_reader_who_follows_is_shown_all_that_happens_while_the_page_is_read(
+    between: tuple[str, ...], agent: int, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = Working(broker, await working(broker), agent)
+    await beside.says("a")
+    shown: list[str] = []
+    left = Left()
+
+    class Shows(JsonView):
+        def event(self, event: Event) -> None:
+            shown.append(_words(event))
+            if event.msg.get("message") == "d":
+                left.set()
+
+    @asynccontextmanager
+    async def opens(*_: object, **__: object) -> AsyncIterator[Any]:
+        yield beside.opened()
+
+    async def looks(*_: object) -> Addressed:
+        return await beside.looked_at()
+
+    async def reads(found: object, head: SessionHead, *_: object) -> Page:
+        await beside.says(*between)
+        return Page((Event("u1", _event("a")),), None)
+
+    @contextmanager
+    def until_left() -> Iterator[Left]:
+        behind = asyncio.create_task(beside.says("d"))
+        yield left
+        behind.result()
+
+    monkeypatch.setattr("orchestrator.cli.invocation.opened", opens)
+    monkeypatch.setattr("orchestrator.terminal.live.JsonView", Shows)
+    monkeypatch.setattr("orchestrator.terminal.streams.ctrl_c", until_left)
+    monkeypatch.setattr("orchestrator.views.find.addressed", looks)
+    monkeypatch.setattr("orchestrator.views.agent_past.page_before", reads)
+    invocation = cast(Any, SimpleNamespace(settings=lambda: None))
+    await asyncio.wait_for(logs._logs(invocation, ("s", agent), (20, None), (True, True)), 10)
+    assert shown == ["a", *_told(*between, "d")]
