@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import itertools
+import shlex
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, get_args
 
 import pytest
+from rich.console import Console
 
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.commands import AnswerOp
@@ -33,6 +36,8 @@ from orchestrator.requests import (
 )
 from orchestrator.requests.approvals import MOST_SHOWN, command_text, shown_as
 from orchestrator.requests.person_request import Option
+from orchestrator.terminal.live import Live, show_request
+from orchestrator.views.patterns import denies, why_not_allowed
 from orchestrator.views.turns.turn_records import ItemId, RequestOpened, TurnId
 
 ASKS: dict[str, dict[str, Any]] = {
@@ -313,6 +318,38 @@ def test_command_is_shown_with_its_variables_on_one_line_before_it() -> None:
     request = request_of({**ASKS["command"], "env": {"A": "1\n2", "B": "x y"}})
     assert request.subject == "A='1␊2' B='x y' git push"
     assert [part.text for part in request.body] == ["A='1␊2' B='x y' ", "git push", "/w"]
+
+
+EMPTY_OR_NOT = [
+    dict(zip("ABC", values, strict=False))
+    for count in range(4)
+    for values in itertools.product(("", "x", "1 2"), repeat=count)
+]
+
+
+@pytest.mark.parametrize("variables", EMPTY_OR_NOT, ids=lambda each: "-".join(each.values()) or None)
+def test_each_variable_of_a_command_is_shown_to_whoever_is_asked_also_one_that_is_set_to_nothing(
+    variables: dict[str, str],
+) -> None:
+    """An empty one changes what a program does, too: `HISTFILE=`, `LC_ALL=`, `IFS=`."""
+    words = [f"{name}={shlex.quote(value)}" for name, value in variables.items()]
+    request = request_of({**ASKS["command"], "env": variables} if variables else ASKS["command"])
+    assert isinstance(request, CommandRequest)
+    assert request.subject == " ".join([*words, "git push"])
+    shown = [part.text for part in request.body if part.title == "Variables"]
+    assert shown == ([" ".join(words) + " "] if variables else [])
+    params = request_params(SessionId("s"), RequestOpened(TurnId("t"), ItemId("c"), request), 1)
+    said = f"with the variables {' '.join(words)}"
+    told = (request.told, params["reason"], shown_of(request), v1_params(SessionId("s"), request)["reason"])
+    assert {said in text for text in told} == {bool(variables)}
+    assert {"with the variables" in text for text in told} == {bool(variables)}
+    out = io.StringIO()
+    show_request(Live(Console(file=out, width=200), streaming=False), request)
+    lines = [line.strip() for line in out.getvalue().splitlines() if line.startswith("  with ")]
+    assert lines == ([f"with {' '.join(words)}"] if variables else [])
+    why = why_not_allowed("git push", request)
+    assert why == (f"it sets variables ({', '.join(variables)}); allow it by its call" if variables else "")
+    assert [denies(f"{name}={value}", request) for name, value in variables.items()] == [True] * len(words)
 
 
 def test_client_that_is_shown_a_reason_beside_the_command_reads_the_variables_in_it() -> None:
