@@ -273,3 +273,54 @@ def test_folder_that_is_entered_tells_what_none_of_the_known_folders_has_told_wh
             assert re.findall("words of (.*)", text) == new, (folder, others)
             skills = [list(CHAINS)[int(number)] for number in re.findall("- skill-(.):", text)]
             assert skills == new[::-1], (folder, others)
+
+
+@pytest.mark.parametrize("place", [".agents/skills", ".dendro/skills"])
+@pytest.mark.parametrize("known", range(3))
+def test_folder_that_is_entered_tells_what_is_its_own_though_others_have_the_same_by_name(
+    known: int, place: str, repository: Path, guide: Guide, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another folder's file of the same name, and with the same words, is another file."""
+    files = {}
+    for name in CHAINS:
+        (repository / name).mkdir(parents=True, exist_ok=True)
+        (repository / name / "AGENTS.md").write_text("the same words")
+        files[str(write(repository / name / place, "release"))] = name
+    git(repository / "nested", "init", "-q")
+    monkeypatch.setattr(project, "git", cache(project.git))
+    first = guide.first(repository / "a/b").text or ""
+    assert [files[path] for path in re.findall(r"\(file: (.*)\)", first)] == ["a/b", "a", "."]
+    for folder, chain in CHAINS.items():
+        for others in permutations(CHAINS, known):
+            told = {name for other in others for name in CHAINS[other]}
+            new = [name for name in chain if name not in told]
+            paths = [str(repository / other) for other in others]
+            text = guide.further(str(repository / folder), paths).text or ""
+            assert text.count("the same words") == len(new), (folder, others)
+            skills = [files[path] for path in re.findall(r"- release: .* \(file: (.*)\)", text)]
+            assert skills == new[::-1], (folder, others)
+
+
+@pytest.mark.parametrize("owner", ["repository", "home", "anna", "etc"])
+def test_skill_of_one_name_is_offered_of_each_owner_that_has_it_and_once_to_a_session(
+    owner: str, repository: Path, home: Path, guide: Guide, tmp_path: Path
+) -> None:
+    (repository / "sub").mkdir()
+    roots = {
+        "repository": repository / ".agents/skills",
+        "home": home / "skills",
+        "anna": tmp_path / "anna/.agents/skills",
+        "etc": tmp_path / "etc",
+    }
+    there = write(roots[owner], "release")
+    below = write(repository / "sub/.agents/skills", "release")
+    # Dendro's own folder is hidden from commands: the model could not read a file there.
+    outer = [] if owner == "home" else [str(there)]
+
+    def told(text: str | None) -> list[str]:
+        return re.findall(r"- release: .* \(file: (.*)\)", text or "")
+
+    assert told(guide.first(repository / "sub").text) == [str(below), *outer]
+    assert told(guide.first(repository).text) == outer
+    assert told(guide.further(str(repository / "sub"), [str(repository)]).text) == [str(below)]
+    assert told(guide.further(str(repository), [str(repository / "sub")]).text) == []
