@@ -7,10 +7,11 @@ import os
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from orchestrator.broker.errors import Unavailable
 from orchestrator.core.birth import Birth, ForkedFrom, first_entries
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
@@ -35,7 +36,7 @@ from orchestrator.wiring.portable import (
 )
 from orchestrator.workspaces.host_folders import birth_bounds
 from orchestrator.workspaces.pack_keys import new_file
-from orchestrator.workspaces.stored_packs import PackName
+from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.instructions.test_skills import write
 from tests.workspaces.machines import tree_of
 
@@ -52,6 +53,27 @@ class Announced(list[str]):
 
 
 ANNOUNCED: Any = Announced()
+
+
+class Told:
+    """A broker and a store that note in which order they hear of sessions that are to be."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, away: bool = False) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self.away = away
+        put = Packs.put
+
+        async def noted(packs: Packs, name: PackName, file: Path) -> None:
+            self.seen.append(("stored", name.session))
+            await put(packs, name, file)
+
+        monkeypatch.setattr(Packs, "put", noted)
+
+    async def announce(self, session: str) -> int:
+        self.seen.append(("announced", session))
+        if self.away:
+            raise Unavailable("no Redis")
+        return 7
 
 
 @pytest.fixture
@@ -338,3 +360,49 @@ async def test_fork_of_a_portable_folder_cannot_be_given_another_one(settings: N
     own = new_birth(found, Workspace(), 1_790_000_000_000, os.urandom)
     with pytest.raises(NoWorkspace, match="leave the folder out"):
         await forked_folder(ANNOUNCED, dataclasses.replace(found, named=frozenset({"cwd"})), source, own)
+
+
+# ── announced first ───────────────────────────────────────────────────────────────────────────────
+
+
+async def begin(kind: str, settings: Settings, folder: Path, source: State, told: Told) -> str:
+    """A session of this kind begins, and a broker hears of it; answers its id."""
+    name, commits = str(source.facts.session_id), cast(Any, told)
+    wish = WorkspaceSource(folder=str(folder)) if kind == "folder" else WorkspaceSource(session=name)
+    first = (
+        None
+        if kind == "fork"
+        else first_folder(settings, wish, (source, name) if kind == "session" else None)
+    )
+    own = new_birth(settings, Workspace(), 1_790_000_000_000, os.urandom, first)
+    if first is None:
+        forked = ForkedFrom(source.facts.session_id, 7, "ab" * 32, source)
+        birth = await forked_folder(commits, settings, forked, own)
+    else:
+        birth = await with_folder(commits, settings, own, first)
+    assert birth.announced_ms == 7
+    return str(birth.facts.session_id)
+
+
+@pytest.mark.parametrize("kind", ["folder", "session", "fork"])
+async def test_session_is_announced_before_the_store_has_its_packs(
+    kind: str, settings: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing else would know whose they are if its client died in between."""
+    found, work = settings(), tmp_path / "work"
+    source = state_of(await born(found, WorkspaceSource(folder=str(work))))
+    told = Told(monkeypatch)
+    session = await begin(kind, found, work, source, told)
+    assert told.seen == [("announced", session), ("stored", session)]
+
+
+@pytest.mark.parametrize("kind", ["folder", "session", "fork"])
+async def test_session_that_cannot_be_announced_has_nothing_in_the_store(
+    kind: str, settings: New, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found, work = settings(), tmp_path / "work"
+    source = state_of(await born(found, WorkspaceSource(folder=str(work))))
+    told = Told(monkeypatch, away=True)
+    with pytest.raises(Unavailable):
+        await begin(kind, found, work, source, told)
+    assert [what for what, _ in told.seen] == ["announced"]
