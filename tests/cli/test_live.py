@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -409,7 +409,7 @@ def test_file_of_a_patch_is_named_on_a_line_of_its_own_whatever_it_is_called(
     )
 
 
-def asked_of(event: dict[str, Any]) -> list[str]:
+def asked_of(event: Mapping[str, Any]) -> list[str]:
     """The lines of a request as a person is shown them."""
     out = io.StringIO()
     show_request(Live(Console(file=out, width=200), streaming=False), request_of(event))

@@ -15,14 +15,24 @@ from hypothesis import strategies as st
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.records import BrokerConfig, Claimed, Committed, InboxDepth, StoredEntry, TreeEntry
+from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import TreeEvent
-from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
+from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry, fact
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import RegistryView, fold_tree
 from orchestrator.rollouts.tree_log import tree_fact, tree_log
 from orchestrator.views import tree_past
 from orchestrator.views.tree import LIMITS_RAISED
-from orchestrator.views.tree_past import IDLE_S, MOST_GAPS, MOST_PASTS, Pasts, TreePast, looked, place_then
+from orchestrator.views.tree_past import (
+    GAP_MS,
+    IDLE_S,
+    MOST_GAPS,
+    MOST_PASTS,
+    Pasts,
+    TreePast,
+    looked,
+    place_then,
+)
 from tests.broker.actors import session_id, step, working
 from tests.stated import StatedRedis
 
@@ -464,3 +474,90 @@ async def test_of_very_many_pauses_the_longest_are_gaps() -> None:
     assert min(to - begin for begin, to in found.gaps) == 400_000 + (pauses - MOST_GAPS + 1) * 1_000
     assert sum(bar.entries for bar in found.buckets) == pauses
     assert [bar.seq for bar in found.buckets] == sorted(bar.seq for bar in found.buckets)
+
+
+ACTS = st.lists(
+    st.tuples(st.sampled_from(("said", "limits", "pause", "record", "deleted")), st.integers(1, 3)),
+    min_size=1,
+    max_size=24,
+)
+
+
+def _told_by(acts: Sequence[tuple[str, int]], begins: int) -> list[TreeEntry]:
+    """A tree's log of agents that are born and end, of changed limits, and of pauses between them."""
+    found, at_ms = list[TreeEntry](), begins
+    for seq, (kind, number) in enumerate(acts, 1):
+        at_ms += GAP_MS + 10 if kind == "pause" else 10
+        message: dict[str, Any] = {"type": "background_event", "message": "hello"}
+        about: dict[str, Any] = {}
+        if kind == "limits":
+            message["message"] = f"ana{LIMITS_RAISED}{number} slots"
+            about = {"limits": {"slots": [begins + number, 10]}}
+        elif kind in ("record", "deleted"):
+            created = kind == "record"
+            event = "created" if created else "deleted"
+            message = {"type": "subagent_lifecycle", "event": event, "agent_id": number}
+            record = {"agent_id": number, "session_id": f"s{number}", "parent_agent_id": 0}
+            more = {"agent_path": f"0/{number}", "status": "running", "turn": "", "label": f"l{begins}"}
+            about = {"record": {**record, **more}} if created else {}
+        payload = orjson.dumps({"id": "", "msg": message})
+        session = SessionId(f"s{number}")
+        found.append(TreeEntry(seq, payload, session, seq, b"", (), at_ms, orjson.dumps(about)))
+    return found
+
+
+async def _all_of(past: TreePast) -> Any:
+    """Everything that a past tells."""
+    trees = [await past.at(seq, {"slots": 99}) for seq in range(1, past.read + 1)]
+    return past.read, past.end, past.timeline(7), trees, await past.marks_of_sessions(takeovers=True)
+
+
+def _own_log(who: str, times: Sequence[int]) -> list[StoredEntry]:
+    """A session's own log, in this one's words; each second entry is an act of a person."""
+    found = list[StoredEntry]()
+    for seq, ms in enumerate(times, 1):
+        said = Entry(EVENT_MSG, {"type": "agent_message", "message": f"{who} {seq}"})
+        line = encode_entry(said if seq % 2 else fact(f.Bundled("d", 1, 1, 0, "k", who)), ms, {}).line
+        found.append(StoredEntry(seq, 1, line, b"", b""))
+    return found
+
+
+@given(
+    lost=ACTS,
+    came=ACTS,
+    kept=st.integers(0, 12),
+    looks=st.lists(st.integers(0, 24), max_size=8),
+    own=st.lists(st.integers(1, 400), max_size=6),
+    most=st.integers(1, 6),
+)
+@settings(max_examples=30, deadline=None)
+def test_past_of_a_log_that_was_put_back_is_that_of_what_came_in_its_place_whatever_was_looked_at(
+    lost: Any, came: Any, kept: int, looks: list[int], own: list[int], most: int
+) -> None:
+    """The first entries may be the same, and the new log shorter, as long, or longer; and then again."""
+    before = _told_by(lost, 1)
+    kept = min(kept, len(before) - 1)
+    after = [*before[:kept], *_told_by([*lost[:kept], *came], 5)[kept:]]
+    sessions = {SessionId(name): sorted(own)[number:] for number, name in enumerate(("t", "s1", "s2", "s3"))}
+
+    async def looks_back() -> None:
+        logs = Listed(before)
+        past = past_of(logs)
+        for entries, who, later in ((before, "ann", 0), (after, "bob", 7), (before, "eve", 3)):
+            logs.entries = list(entries)
+            logs.own = {
+                session: _own_log(who, [ms + later for ms in each]) for session, each in sessions.items()
+            }
+            assert await past.read_on()
+            if who == "ann":
+                for seq in looks:
+                    await past.at(1 + seq % past.read, {"slots": 99})
+                await past.marks_of_sessions(takeovers=True)
+                continue
+            fresh = past_of(logs)
+            assert await fresh.read_on()
+            assert await _all_of(past) == await _all_of(fresh)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tree_past, "MOST_MARKS", most)
+        asyncio.run(looks_back())
