@@ -226,7 +226,7 @@ async def _signed(
 ) -> list[tuple[Asked, AnswerOp]]:
     """Prints each request, and signs its answer over just that text."""
     from orchestrator.protocol.ops import Shown
-    from orchestrator.terminal.text import plain
+    from orchestrator.terminal.text import one_line, plain
     from orchestrator.views.approvals import needed, signed
 
     signed_ops = []
@@ -237,7 +237,8 @@ async def _signed(
         typer.echo(text)
         answer = signed(asked, op, signer, Shown(text=text, surface="cli", opened_ms=now_ms), now_ms)
         if answer is op:
-            typer.echo(f"dendro: {asked.call} is answered for a program, and is not signed", err=True)
+            told = one_line(f"dendro: {asked.call} is answered for a program, and is not signed")
+            typer.echo(told, err=True)
         signed_ops.append((asked, answer))
     return signed_ops
 
@@ -495,7 +496,7 @@ def _details(asked: Asked) -> Iterator[str]:
 
     request = asked.request
     if isinstance(request, CommandRequest) and request.prefix:
-        yield f"--amend {asked.call} allows whatever begins with {one_line(request.prefix_text)}"
+        yield one_line(f"--amend {asked.call} allows whatever begins with {request.prefix_text}")
     if isinstance(request, PlanDecisionRequest):
         yield from map(one_line, request.steps)
     for question in request.questions:
@@ -526,8 +527,7 @@ def _wanted(request: Request) -> str:
         case ClientToolRequest():
             return f"wait, or end it: {request.subject}"
         case CommandRequest():
-            with_variables = f" with {request.variables_text}" if request.variables_text else ""
-            return f"run {request.subject}{with_variables}"
+            return f"run {request.subject}"
         case PatchRequest():
             return f"change {request.subject}"
         case UnknownRequest():

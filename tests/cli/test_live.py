@@ -416,21 +416,21 @@ def asked_of(event: Mapping[str, Any]) -> list[str]:
     return out.getvalue().splitlines()
 
 
-def _forged(value: Any) -> Iterator[Any]:
+def forged(value: Any) -> Iterator[Any]:
     """The value with each of its texts in turn, and each path of a patch, as one that deceives sets it."""
     match value:
         case str():
             yield FORGED
         case list():
             for place, inner in enumerate(value):
-                for other in _forged(inner):
+                for other in forged(inner):
                     yield [*value[:place], other, *value[place + 1 :]]
         case dict():
             for name, inner in value.items():
                 if name.startswith("/"):
                     yield {FORGED if each == name else each: found for each, found in value.items()}
                 if name not in ("type", "status"):
-                    for other in _forged(inner):
+                    for other in forged(inner):
                         yield {**value, name: other}
 
 
@@ -448,15 +448,21 @@ TOLD: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.mark.parametrize("kind", TOLD)
-def test_no_text_of_a_request_begins_a_line_that_looks_like_one_of_dendros(kind: str) -> None:
+def told_event(kind: str) -> dict[str, Any]:
+    """A request of this kind with all that it may tell."""
     event = {**ASKS["command" if kind == "prefix" else kind], **TOLD[kind]}
     if kind == "patch":
         moved = {"type": "update", "unified_diff": "-a\n+b", "move_path": "/w/c"}
         event["changes"] = {**event["changes"], "/w/b": moved, "/w/d": {"type": "add", "content": "d"}}
-    forged = list(_forged({name: value for name, value in event.items() if name != "type"}))
-    assert forged
-    for each in forged:
+    return event
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_no_text_of_a_request_begins_a_line_that_looks_like_one_of_dendros(kind: str) -> None:
+    event = told_event(kind)
+    found = list(forged(event))
+    assert found
+    for each in found:
         request = request_of({**each, "type": event["type"]})
         lines = asked_of(request.event)
         assert not [line for line in lines if line.startswith("request")], each

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,7 @@ from orchestrator.protocol.policy import ApprovedExecpolicyAmendment
 from orchestrator.requests import request_of
 from orchestrator.terminal.faults import Fault
 from orchestrator.views.approvals import Asked, Needed
+from tests.cli.test_live import FORGED, TOLD, forged, told_event
 
 REACH = {"sandboxed": False, "text": "OUTSIDE THE SANDBOX, in /w", "why": "a\nb", "says": "c\nd"}
 REQUEST = {"type": "exec_approval_request", "command": ["bash", "-lc", "npm test\nrm x"], "reach": REACH}
@@ -31,6 +33,32 @@ def test_person_reads_who_needs_them_what_for_and_where_it_would_run() -> None:
     value = needed.value()
     assert (value["where"], value["sandboxed"]) == ("OUTSIDE THE SANDBOX, in /w", False)
     assert (value["title"], value["label"], value["cwd"]) == ("Fix the\nparser", "tests", "/home/me/parser")
+
+
+@pytest.mark.parametrize(
+    ("variables", "before"),
+    [
+        ({}, ""),
+        ({"A": ""}, "A='' "),
+        ({"A": "x"}, "A=x "),
+        ({"A": "1 2", "B": "", "C": "y"}, "A='1 2' B='' C=y "),
+    ],
+)
+def test_person_reads_each_variable_of_a_command_once_before_it(
+    variables: dict[str, str], before: str
+) -> None:
+    asked = open_request("c1", {**REQUEST, "command": ["make"], "env": variables})
+    lines = [line for line, _ in needed_lines(Needed(asked, "7c1e95aa", "", "", "/w"), 2_000)]
+    assert lines[1] == f"     3:c1  run {before}make"
+
+
+@pytest.mark.parametrize("kind", TOLD)
+def test_each_line_of_a_request_in_the_list_is_one_whatever_its_texts_are(kind: str) -> None:
+    event = told_event(kind)
+    for each in forged(event):
+        asked = replace(open_request("c1", {**each, "type": event["type"]}), call_id=FORGED)
+        lines = [line for line, _ in needed_lines(Needed(asked, "7c1e95aa", FORGED, FORGED, FORGED), 2_000)]
+        assert not [line for line in lines if "\n" in line], each
 
 
 PREFIX = {**REQUEST, "command": ["npm", "test"], "proposed_execpolicy_amendment": ["npm", "te\x1bst"]}
