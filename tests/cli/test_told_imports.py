@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 
-from orchestrator.cli.export import _import_summary, _text_path
+from orchestrator.broker.errors import Unavailable
+from orchestrator.cli.export import _import, _import_summary, _text_path
+from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.packs import Pack
 from orchestrator.rollouts.imports import ImportPlan
+from orchestrator.settings import SettingsSources, load_settings
 from tests.rollouts.deployments import asking, plan_of, said
 
 BASE = plan_of(said("one"), said("two"))
@@ -63,3 +71,54 @@ def test_policies_that_are_in_force_are_told_where_those_of_the_file_do_not_coun
 def test_file_is_named_by_its_whole_path_where_that_is_a_text(name: str, named: bool) -> None:
     assert _text_path(Path("/w") / name) == (f"/w/{name}" if named else None)
     assert _text_path(Path(name)) == (str(Path.cwd() / name) if named else None)
+
+
+@pytest.mark.parametrize("away", [False, True])
+@pytest.mark.parametrize("packs", range(4))
+async def test_session_of_a_file_is_announced_before_the_store_has_its_packs_and_made_behind_them(
+    packs: int, away: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Packs that nobody announced would stay for ever if the import broke off behind them."""
+    seen: list[Any] = []
+    plan = replace(BASE, packs=tuple(Pack(f"p{number}", "ab", 1, whole=True) for number in range(packs)))
+
+    async def announce(session: SessionId) -> int:
+        seen.append(("announced", session))
+        if away:
+            raise Unavailable("no Redis")
+        return 7
+
+    async def copied(store: object, tree: TreeId, session: SessionId, given: Any, *more: object) -> int:
+        seen.extend([("stored", session)] * len(given))
+        return 0
+
+    async def made(
+        found: object, made: ImportPlan, blobs: object, now: int, who: str, at_ms: int
+    ) -> SessionId:
+        seen.append(("made", made.facts.session_id, at_ms))
+        return made.facts.session_id
+
+    @asynccontextmanager
+    async def opens(*_: object) -> AsyncIterator[Any]:
+        commits = SimpleNamespace(announce=announce)
+        yield SimpleNamespace(
+            broker=SimpleNamespace(commits=commits), may_create=AsyncMock(), packs=lambda: None
+        )
+
+    monkeypatch.setattr("orchestrator.cli.invocation.opened", opens)
+    monkeypatch.setattr("orchestrator.rollouts.imports.plan_import", lambda *_, **__: plan)
+    monkeypatch.setattr("orchestrator.rollouts.imports.store", made)
+    monkeypatch.setattr("orchestrator.rollouts.file_format.read_rollout", lambda *_: None)
+    monkeypatch.setattr("orchestrator.views.workspaces.copied_to", copied)
+    file = tmp_path / "session.jsonl"
+    file.write_text("{}\n")
+    settings = load_settings(SettingsSources(tmp_path, {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path)}))
+    own = plan.facts.session_id
+    if away and packs:
+        with pytest.raises(Unavailable):
+            await _import(settings, file, False, trust=True)
+        assert seen == [("announced", own)]
+        return
+    await _import(settings, file, False, trust=True)
+    before = [("announced", own), *[("stored", own)] * packs] if packs else []
+    assert seen == [*before, ("made", own, 7 if packs else 0)]
