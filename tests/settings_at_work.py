@@ -241,6 +241,7 @@ def gives_way(settings: Settings, after_s: float) -> bool:
     there = context(settings, monotonic=lambda: now[0])
     work = SideWork(there, Arrivals(there))
     now[0] = after_s
+    work.look_at_time()
     return work.leaving()
 
 

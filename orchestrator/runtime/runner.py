@@ -211,6 +211,7 @@ class Runner:
         """Runs one turn of the loop; None means that the runner goes on."""
         while not self._lost:
             await self._arrivals.read()
+            self._side_work.look_at_time()
             step = Step(self._journal.position, self._writer, self._ports.broker.now_ms())
             if self._ports.observer is not None:
                 step.taken = []
@@ -229,6 +230,7 @@ class Runner:
 
     def _release(self, step: Step) -> records.Release:
         state = step.position.state
+        self._side_work.look_at_time()
         if self._side_work.unsettled or self._arrivals:
             return "keep"
         owed = self._decisions.owed(state)

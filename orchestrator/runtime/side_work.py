@@ -90,6 +90,7 @@ class SideWork:
         self._agents: TreeLookups | None = None
         self._began = context.ports.monotonic()
         self._draining = False
+        self._gives_way = False
         self._overdue = False
         """Whether a drain's grace is over: what is owed is answered, and not started."""
         self._delay: asyncio.Task[None] | None = None
@@ -334,11 +335,18 @@ class SideWork:
 
     def leaving(self) -> bool:
         """Whether nothing new is to be begun, because the session is to be given back."""
+        return self._draining or self.folder.given_up or self._gives_way
+
+    def look_at_time(self) -> None:
+        """Sees whether the session's time is over, which holds until the next look.
+
+        It wakes nobody: what is not begun for it has to be given back in the same step.
+        """
         config = self._context.config
         over = self._ports.monotonic() - self._began > config.worker.quantum_s
         # Elsewhere there are no processes of the session: it stays with its own.
         busy = self._effects or self._processes or self.folder.unsettled
-        return self._draining or self.folder.given_up or (over and not busy and config.others_wait())
+        self._gives_way = bool(over and not busy and config.others_wait())
 
     def drain(self) -> None:
         """Begins to leave: effects that run have a grace to end by themselves."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from dataclasses import replace
 
 import orjson
 import pytest
@@ -143,6 +144,24 @@ async def test_a_session_gives_way_after_its_quantum_and_goes_on_later(harness: 
     assert await harness.run(session) is Ended.PARKED
     assert sum(stopped_at.values()) < 2
     assert harness.tools.started == {"c1": 1, "c2": 1}
+
+
+async def test_session_whose_quantum_ends_while_its_step_is_committed_is_not_left_lying(
+    harness: Harness,
+) -> None:
+    session, clock, ahead_s = await harness.session(), harness.ports.monotonic, 0.0
+
+    async def passes(_: object) -> None:
+        nonlocal ahead_s
+        ahead_s += 3600.0
+
+    harness.ports = replace(harness.ports, monotonic=lambda: clock() + ahead_s)
+    harness.connection.after["commit"] = passes
+    await harness.submit(session, ops.ListSkills(), "l1")
+    async with asyncio.timeout(20):
+        while await harness.run(session, quantum_s=60.0, others_wait=lambda: True) is Ended.YIELDED:
+            assert ahead_s
+    assert await harness.logged_events(session, "list_skills_response")
 
 
 async def test_nobody_gives_way_while_nobody_waits(harness: Harness) -> None:
