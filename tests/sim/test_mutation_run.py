@@ -19,7 +19,7 @@ PINNED = (
     ("lua", "if not s.tree then", "if not (not s.tree) then", "claim"),
     (
         "core",
-        "draft.event(ev.task_complete(left.message, bookmark))",
+        "draft.event(ev.task_complete(_as_it_stands(draft, left.message), bookmark))",
         "pass",
         "",
     ),
