@@ -52,6 +52,19 @@ def stated_secrets(urls: Iterable[str | None], *tables: Mapping[str, str]) -> It
                 yield behind[1]
 
 
+LEAST_SECRET = 4
+"""Characters of the shortest secret that is looked for: a shorter one stands in every text."""
+
+
+def redacted(text: str, secrets: Iterable[str | None]) -> str:
+    """`text` without these secrets: servers like to quote the key that they refuse."""
+    # The longest first: another one may be a part of it.
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        if len(secret) >= LEAST_SECRET:
+            text = text.replace(secret, "[redacted]")
+    return text
+
+
 KIB = 1024
 MIB = 1024 * KIB
 LOOPBACK_URL = r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?(/[^\s?#]*)?"

@@ -29,7 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from orchestrator.config_keys import McpServerSettings, stated_secrets
+from orchestrator.config_keys import McpServerSettings, redacted, stated_secrets
 from orchestrator.mcp import server_records
 from orchestrator.protocol import mcp
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
@@ -327,21 +327,11 @@ async def _over_program(
         yield streams
 
 
-LEAST_SECRET = 4
-"""Characters of the shortest secret that is looked for: a shorter one stands in every text."""
-
-
 def _redacted(settings: McpServerSettings, fault: server_records.McpFault | server_records.ToolFault) -> str:
     """The text of a fault without the server's secrets: servers like to quote the key that they refuse."""
-    text = str(fault)
     stated = stated_secrets((settings.url, settings.proxy), settings.http_headers)
     handed = (*settings.secret_headers.values(), *settings.given_env.values())
-    given = (settings.bearer_token, *handed, *stated)
-    # The longest first: another one may be a part of it.
-    for secret in sorted(filter(None, given), key=len, reverse=True):
-        if len(secret) >= LEAST_SECRET:
-            text = text.replace(secret, "[redacted]")
-    return text
+    return redacted(str(fault), (settings.bearer_token, *handed, *stated))
 
 
 def _seen(task: asyncio.Task[Connection]) -> None:

@@ -16,6 +16,7 @@ import aiohttp
 import httpx
 from yarl import URL
 
+from orchestrator import config_keys
 from orchestrator.config_keys import ProviderSettings, stated_secrets
 
 MAX_CONNECTIONS = 1024
@@ -166,19 +167,11 @@ def request_url(provider: ProviderSettings, path: str) -> str:
     return f"{url}?{urlencode(provider.query_params)}" if provider.query_params else url
 
 
-LEAST_SECRET = 4
-"""Characters of the shortest key that is looked for: a shorter one stands in every text."""
-
-
 def redacted(provider: ProviderSettings, text: str) -> str:
     """`text` without any of the provider's secrets: servers like to quote the key that they refuse."""
     stated = stated_secrets((provider.base_url, provider.proxy), provider.query_params, provider.http_headers)
-    given = (provider.api_key or "", *provider.secret_headers.values(), *stated)
-    # The longest first: another one may be a part of it.
-    for secret in sorted(given, key=len, reverse=True):
-        if len(secret) >= LEAST_SECRET:
-            text = text.replace(secret, "[redacted]")
-    return text
+    given = (provider.api_key, *provider.secret_headers.values(), *stated)
+    return config_keys.redacted(text, given)
 
 
 def _is_http(url: str) -> bool:
