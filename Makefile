@@ -81,10 +81,10 @@ peers: setup
 	$(BIN)/python -m proof.peers --page docs/proof/peers.md $(PEERS)
 
 # A deployment under load for ten minutes, and some minutes more until nothing is left of it; MINUTES, AGENTS and THINK,
-# the seconds that its model thinks, change it.
+# the seconds that its model thinks, change it. With KEPT, a folder, it has sittings of SITTING minutes, or until SIGTERM.
 soak: setup
 	$(BIN)/python -m proof.soak --minutes $(or $(MINUTES),10) --agents $(or $(AGENTS),100) --think $(or $(THINK),2) \
-	  --page docs/proof/soak.md
+	  --page docs/proof/soak.md $(if $(KEPT),--kept "$(KEPT)") $(if $(SITTING),--sitting $(SITTING))
 
 # Ten thousand sessions wait for a week by a clock that is set, and are answered behind a restart of everything.
 week: setup

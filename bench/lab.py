@@ -150,18 +150,21 @@ class Fleet:
 
 
 @asynccontextmanager
-async def fleet(lab: Lab, script: str, *overrides: str) -> AsyncIterator[Fleet]:
-    """A stub that answers by `script`, and a client; workers are hired later."""
-    with stub_of(lab, script) as (stub, base_url):
+async def fleet(lab: Lab, script: str, *overrides: str, port: int = 0) -> AsyncIterator[Fleet]:
+    """A stub that answers by `script`, and a client; workers are hired later.
+
+    Sessions of an earlier fleet go on in this one if its stub has the port of theirs.
+    """
+    with stub_of(lab, script, port) as (stub, base_url):
         async with attached(lab, base_url, *overrides) as running:
             running.stub = stub
             yield running
 
 
 @contextmanager
-def stub_of(lab: Lab, script: str) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+def stub_of(lab: Lab, script: str, port: int = 0) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
     """A stub that answers by `script`, with its address."""
-    stub = _child(["bench.stub_process", script], lab.environ(), lab)
+    stub = _child(["bench.stub_process", script, str(port)], lab.environ(), lab)
     try:
         yield stub, _first_line(stub)
     finally:

@@ -1,4 +1,4 @@
-"""The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT`.
+"""The model stub as a process of its own, with a watch on it: `python -m bench.stub_process SCRIPT [PORT]`.
 
 SCRIPT is a behaviour's name, a scenario file, `questions` (`questions`), `trees` or `slow-trees`
 (`tree_script`), `chaos`, `peers`, or `soak:SECONDS`, which its model thinks (`proof`). `GET /marks` tells
@@ -76,10 +76,10 @@ def _script(name: str) -> Script:
     return Scenario.read(Path(name)) if name.endswith(".json") else behaviour(name)
 
 
-async def _serve(script: Script) -> None:
+async def _serve(script: Script, port: int) -> None:
     config: Any = uvicorn.Config(
         Watched(build_app(script)),
-        port=0,
+        port=port,
         http="httptools",
         ws="none",
         lifespan="off",
@@ -90,12 +90,12 @@ async def _serve(script: Script) -> None:
     serving = asyncio.ensure_future(server.serve())
     while not server.started:  # noqa: ASYNC110  the server has no event for it
         await asyncio.sleep(0.01)
-    port = server.servers[0].sockets[0].getsockname()[1]
-    print(f"http://127.0.0.1:{port}/v1", flush=True)
+    bound = server.servers[0].sockets[0].getsockname()[1]
+    print(f"http://127.0.0.1:{bound}/v1", flush=True)
     await asyncio.to_thread(sys.stdin.read)
     server.should_exit = True
     await serving
 
 
 if __name__ == "__main__":
-    uvloop.run(_serve(_script(sys.argv[1])))
+    uvloop.run(_serve(_script(sys.argv[1]), int((sys.argv[2:] or ["0"])[0])))

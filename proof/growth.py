@@ -68,9 +68,10 @@ class Growth:
         return self.per_hour * self.over_s / 3600
 
 
-def growth(points: Sequence[tuple[float, float]]) -> Growth | None:
-    """The growth of the second half; None where that has too few points to say anything."""
-    half = [point for point in points if point[0] >= (points[0][0] + points[-1][0]) / 2] if points else []
+def growth(points: Sequence[tuple[float, float]], since: float = 0.0) -> Growth | None:
+    """The growth of the second half, from `since` on; None where that has too few points to say anything."""
+    middle = max(since, (points[0][0] + points[-1][0]) / 2) if points else since
+    half = [point for point in points if point[0] >= middle]
     n = len(half)
     if n < LEAST_POINTS:
         return None
@@ -85,9 +86,9 @@ def growth(points: Sequence[tuple[float, float]]) -> Growth | None:
     return Growth(mean, slope * 3600, error * 3600, half[-1][0] - half[0][0])
 
 
-def verdict(series: Series) -> str:
+def verdict(series: Series, since: float = 0.0) -> str:
     """Why the series is not flat; empty if it is, or if nobody can say."""
-    found = growth(series.points)
+    found = growth(series.points, since)
     if found is None:
         return ""
     limit, least = PER_HOUR * abs(found.mean), FLOORS[series.unit]

@@ -8,6 +8,10 @@ timed; at the end all is closed, and nothing may be left.
 
 SIGINT to its process ends the load early; the run is judged by what was measured until then.
 
+With `--kept FOLDER` a run has sittings, each of `--sitting` minutes or until SIGTERM: behind one all
+processes end, as on a machine that is shut down, and the same command goes on with what Redis, the home and
+the measures have in the folder. The last one judges.
+
 Exit code 1 if something grew or was left, and what; the page has the figures.
 """
 
@@ -16,6 +20,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import math
 import os
 import re
 import signal
@@ -33,7 +38,9 @@ from pathlib import Path
 from random import Random
 from textwrap import wrap
 from typing import Any, Literal, cast
+from urllib.parse import urlsplit
 
+import orjson
 import uvloop
 from PIL import Image
 from websockets.asyncio.client import connect
@@ -81,6 +88,9 @@ AGES = (
     "upkeep.seal_after=64",
 )
 """A quarter of a minute until a closed tree is archived, and a minute until it is deleted."""
+WARM_S = 1_800.0
+"""For so long nothing is judged where processes were started anew in a run's middle: their caches fill."""
+KEPT_FILE = "soak.json"
 COPIES_S = 60
 """For so long a machine keeps its copy of a folder that nobody works in."""
 MORE, MOST_TYPES = 1_000, 12
@@ -145,9 +155,15 @@ class Soak:
     """A run: what it has done so far, and what was measured of it."""
 
     running: Fleet
-    until: float
     random: Random
+    minutes: float
+    """How long the load is meant to last in all sittings, or did."""
+    sitting_s: float = math.inf
+    """The longest that it lasts before everything ends and is started anew."""
     began: float = field(default_factory=time.monotonic)
+    """Its begin, on this machine's clock: in a later sitting as if there had been none before."""
+    sittings: list[float] = field(default_factory=list)
+    """Seconds of load before each of them."""
     beside: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
     """Upkeep and the gateway."""
     gateway: str = ""
@@ -162,6 +178,10 @@ class Soak:
     """Those that were closed last: people look at them, too, and some are deleted by then."""
     stay: set[SessionId] = field(default_factory=set)
     """Agents of the trees that live throughout."""
+    turns: dict[SessionId, int] = field(default_factory=dict)
+    """How many turns the root of each of those has had."""
+    waiting: list[SessionId] = field(default_factory=list)
+    """Such roots of the sitting before, which nobody goes on with yet."""
     probes: list[tuple[float, float]] = field(default_factory=list)
     costs: dict[str, float] = field(default_factory=dict)
     """Seconds of processors by part, of the whole run."""
@@ -170,6 +190,8 @@ class Soak:
     """What the memory of Redis's process consists of, look by look: MiB by part."""
     kept_kib: dict[str, float] = field(default_factory=dict)
     """What Redis keeps on purpose when all sessions are deleted, by kind of key."""
+    before_kib: float = 0.0
+    """Data of Redis at the begin."""
     left_mib: float = 0.0
     """Data of Redis at the end beside those, more than at the begin."""
     unseen: dict[str, float] = field(default_factory=dict)
@@ -178,17 +200,39 @@ class Soak:
     """Objects by their types, look by look, of each process."""
 
     @property
+    def at_s(self) -> float:
+        """Seconds of load until now."""
+        return time.monotonic() - self.began
+
+    @property
+    def until_s(self) -> float:
+        """When the sitting's load ends, in seconds of load."""
+        return min(self.minutes * 60, self.sittings[-1] + self.sitting_s)
+
+    @property
     def over(self) -> bool:
-        return time.monotonic() >= self.until
+        return self.at_s >= self.until_s
+
+    @property
+    def judged(self) -> bool:
+        """Whether the run ends with this sitting."""
+        return self.until_s >= self.minutes * 60
+
+    @property
+    def since_s(self) -> float:
+        """From here on it is judged: its second half, but for the caches of processes that are new in it."""
+        if len(self.sittings) == 1:
+            return self.minutes * 30
+        start_s, end_s = self.sittings[-1], self.minutes * 60
+        return max(end_s / 2, start_s + min(WARM_S, (end_s - start_s) / 2))
 
     def end(self) -> None:
         """Ends the load now: the run is judged by what was measured."""
-        self.until = min(self.until, time.monotonic())
+        self.minutes = min(self.minutes, self.at_s / 60)
 
-    @property
-    def minutes(self) -> float:
-        """How long the load was meant to last, or did."""
-        return (self.until - self.began) / 60
+    def rest(self) -> None:
+        """Ends the sitting now."""
+        self.sitting_s = min(self.sitting_s, self.at_s - self.sittings[-1])
 
     def any_root(self) -> SessionId | None:
         """A root that somebody looks at."""
@@ -200,7 +244,44 @@ class Soak:
         return key.rpartition(":")[2] in self.stay
 
     def put(self, name: str, value: float, unit: str) -> None:
-        self.series[name, unit].append((time.monotonic() - self.began, value))
+        self.series[name, unit].append((self.at_s, value))
+
+    def keep(self, file: Path) -> None:
+        """Writes what the next sitting goes on with."""
+        kept = {
+            **{name: getattr(self, name) for name in _KEPT_AS_IS},
+            **{name: sorted(getattr(self, name)) for name in ("living", "ended", "stay")},
+            "at_s": self.until_s,
+            "done": dict(self.done),
+            # Sessions name their model's address.
+            "port": urlsplit(self.running.base_url).port,
+            "probes": self.probes,
+            "series": [[name, unit, points] for (name, unit), points in self.series.items()],
+        }
+        file.with_suffix(".new").write_bytes(orjson.dumps(kept))
+        file.with_suffix(".new").rename(file)
+
+    def go_on(self, file: Path) -> None:
+        """Takes over what the sitting before has measured, and what lives of it, if there was one."""
+        if not file.exists():
+            self.sittings.append(0.0)
+            return
+        kept = orjson.loads(file.read_bytes())
+        for name in _KEPT_AS_IS:
+            setattr(self, name, kept[name])
+        for name, unit, points in kept["series"]:
+            self.series[name, unit] += [(at, value) for at, value in points]
+        self.probes += [(at, took) for at, took in kept["probes"]]
+        self.done.update(kept["done"])
+        self.living |= set(kept["living"])
+        self.ended.extend(kept["ended"])
+        self.stay |= set(kept["stay"])
+        self.waiting += self.turns
+        self.sittings.append(kept["at_s"])
+        self.began = time.monotonic() - kept["at_s"]
+
+
+_KEPT_AS_IS = ("sittings", "turns", "costs", "parts", "before_kib", "unseen")
 
 
 # ── load ──────────────────────────────────────────────────────────────────────────────────────────
@@ -235,18 +316,17 @@ async def tree_life(soak: Soak, life: Life) -> None:
     running = _asking(soak.running) if life == "asks" else soak.running
     stays = life == "stays"
     while not soak.over:
-        root = await _portable(running) if life == "portable" else await running.session()
-        soak.living.add(root)
-        first = TextInput(text=task(TREE - 1, _WORK.get(life, "command")))
-        picture = (ImageInput(image_url=_picture(soak)),) if life == "picture" else ()
-        await _works(soak, running, root, "turn-0", ops.UserInput(items=(first, *picture)), merged(TREE - 1))
-        turn = 0
+        if stays and soak.waiting:
+            root = soak.waiting.pop()
+        else:
+            root = await _first_turn(soak, running, life)
         if stays:
+            soak.turns.setdefault(root, 0)
             members = await running.opened.broker.trees.members(TreeId(root))
             soak.stay |= {head.session for head in members}
         while stays and not soak.over:
-            turn += 1
             await asyncio.sleep(15.0 * soak.random.uniform(0.5, 1.5))
+            soak.turns[root] = turn = soak.turns[root] + 1
             # A conversation that goes on for ever is compacted now and then.
             op = GO_ON if turn % COMPACTED_AFTER else ops.Compact()
             await _works(soak, running, root, f"turn-{turn}", op)
@@ -256,9 +336,19 @@ async def tree_life(soak: Soak, life: Life) -> None:
             await _works(soak, running, root, "turn-2", GO_ON)
         if life == "fork":
             await _forks(soak, root)
-        soak.done[_TOLD[life]] += 1
         if not stays:
+            soak.done[_TOLD[life]] += 1
             await _closed(soak, root)
+
+
+async def _first_turn(soak: Soak, running: Fleet, life: Life) -> SessionId:
+    """Makes a root, which makes its agents and hears them out."""
+    root = await _portable(running) if life == "portable" else await running.session()
+    soak.living.add(root)
+    first = TextInput(text=task(TREE - 1, _WORK.get(life, "command")))
+    picture = (ImageInput(image_url=_picture(soak)),) if life == "picture" else ()
+    await _works(soak, running, root, "turn-0", ops.UserInput(items=(first, *picture)), merged(TREE - 1))
+    return root
 
 
 def _asking(running: Fleet) -> Fleet:
@@ -395,7 +485,7 @@ async def churn(soak: Soak) -> None:
     while not soak.over:
         await asyncio.to_thread(soak.running.hire, 8)
         worker = soak.running.workers.pop()
-        await asyncio.sleep(min(CHURN_S, max(0.0, soak.until - time.monotonic())))
+        await asyncio.sleep(min(CHURN_S, max(0.0, soak.until_s - soak.at_s)))
         if number % 2:
             worker.send_signal(signal.SIGKILL)
             soak.done["workers killed"] += 1
@@ -532,13 +622,13 @@ async def _left(soak: Soak) -> list[str]:
     return found
 
 
-async def bare(soak: Soak, before_kib: float) -> None:
+async def bare(soak: Soak) -> None:
     """Takes what is kept on purpose out of Redis, where nobody works any more; the rest was there before."""
     names = [name for name in await keys_of(soak.running) if kind_of(name) in KEPT]
     soak.kept_kib = await _kept_kib(soak, names)
     for name in names:
         await soak.running.opened.broker.command("DEL", name)
-    grown = (await _data_kib(soak.running) - before_kib) / 1024
+    grown = (await _data_kib(soak.running) - soak.before_kib) / 1024
     soak.left_mib = grown
     if grown > EMPTY_MIB:
         soak.findings.append(f"the data of Redis take {grown:.1f} MiB more than at the begin")
@@ -605,13 +695,27 @@ async def said(running: Fleet, name: str, pattern: str) -> re.Match[str]:
     return found
 
 
-async def soaked(
-    place: Lab, minutes: float, agents: int, leaks: str = "", seed: int = 1, think_s: float = THINK_S
-) -> Soak:
-    """Runs it to its end."""
-    (place.folder / "tmp").mkdir()
-    async with fleet(place, f"soak:{think_s:g}", *WIDE) as running:
-        (place.folder / "heap").mkdir()
+@dataclass(frozen=True, slots=True)
+class Run:
+    """The run that was asked for."""
+
+    minutes: float
+    agents: int
+    leaks: str = ""
+    seed: int = 1
+    think_s: float = THINK_S
+    sitting_s: float = math.inf
+    goes_on: bool = False
+    """Whether its folder stays."""
+
+
+async def soaked(place: Lab, run: Run) -> Soak:
+    """Runs it to its end, or to that of a sitting."""
+    for part in ("tmp", "heap"):
+        (place.folder / part).mkdir(exist_ok=True)
+    kept = place.folder / KEPT_FILE
+    port = orjson.loads(kept.read_bytes())["port"] if kept.exists() else 0
+    async with fleet(place, f"soak:{run.think_s:g}", *WIDE, port=port) as running:
         running.environ |= {
             "TMPDIR": str(place.folder / "tmp"),
             "BENCH_HEAP": str(place.folder / "heap"),
@@ -622,32 +726,49 @@ async def soaked(
         # Of each command that was ever called Redis would keep how long it took, some 20 KiB.
         for key, value in (("auto-aof-rewrite-min-size", AOF_BYTES), ("latency-tracking", "no")):
             await running.opened.broker.command("CONFIG", "SET", key, value)
-        before_kib = await _data_kib(running)
-        soak = Soak(running, time.monotonic() + minutes * 60, Random(seed))
-        asyncio.get_running_loop().add_signal_handler(signal.SIGINT, soak.end)
-        soak.unseen = await unseen_bytes(running)
+        soak = Soak(running, Random(run.seed), run.minutes, run.sitting_s)
+        soak.go_on(kept)
+        if len(soak.sittings) == 1:
+            soak.before_kib = await _data_kib(running)
+            soak.unseen = await unseen_bytes(running)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGINT, soak.end)
+        if run.goes_on:
+            loop.add_signal_handler(signal.SIGTERM, soak.rest)
         for _ in range(WORKERS):
-            running.hire(max(16, agents // WORKERS))
-        async with _beside(soak, leaks):
-            trees = max(2, agents // TREE)
+            running.hire(max(16, run.agents // WORKERS))
+        async with _beside(soak, run.leaks):
+            trees = max(2, run.agents // TREE)
             lives = [tree_life(soak, LIVES[n % len(LIVES)]) for n in range(trees)]
             people = [(onlooker, visitor)[n % 2](soak) for n in range(FOLLOWERS)]
             await _all(*lives, *people, probe(soak), churn(soak), observe(soak))
-            ledger = (place.folder / LEDGER).read_text()
-            soak.done["calls of the MCP server"] = ledger.count("end ")
-            soak.costs = _costs(soak)
-            soak.findings += [v for s in _series(soak) if (v := verdict(s))]
-            soak.findings += _slower(soak)
-            await emptied(soak)
+            _add_costs(soak)
+            if soak.judged:
+                await _judged(soak)
         running.dismiss_workers()
-        await bare(soak, before_kib)
+        if soak.judged:
+            await bare(soak)
+        else:
+            soak.keep(kept)
     return soak
 
 
-def _costs(soak: Soak) -> dict[str, float]:
-    found = {part: cpu.own_s for part, cpu in soak.running.costs().items() if part != "client"}
+async def _judged(soak: Soak) -> None:
+    ledger = (soak.running.lab.folder / LEDGER).read_text()
+    soak.done["calls of the MCP server"] = ledger.count("end ")
+    soak.done[_TOLD["stays"]] = len(soak.turns)
+    soak.findings += [v for s in _series(soak) if (v := verdict(s, soak.since_s))]
+    soak.findings += _slower(soak)
+    await emptied(soak)
+
+
+def _add_costs(soak: Soak) -> None:
+    """Adds what the processes of this sitting took to what those before did."""
+    costs = soak.running.costs()
+    found = {part: cpu.own_s for part, cpu in costs.items() if part != "client"}
     found |= {name: cpu_of(process.pid).own_s for name, process in soak.beside.items()}
-    return found | {"commands": soak.running.costs()["worker"].below_s}
+    for part, spent in (found | {"commands": costs["worker"].below_s}).items():
+        soak.costs[part] = soak.costs.get(part, 0.0) + spent
 
 
 async def _all(*parts: Coroutine[Any, Any, None]) -> None:
@@ -661,9 +782,8 @@ def _series(soak: Soak) -> list[Series]:
 
 
 def _slower(soak: Soak) -> list[str]:
-    half = (soak.until - soak.began) / 2
-    first = [took for at, took in soak.probes if at < half]
-    return slower(first, [took for at, took in soak.probes if at >= half])
+    first = [took for at, took in soak.probes if at < soak.minutes * 30]
+    return slower(first, [took for at, took in soak.probes if at >= soak.since_s])
 
 
 def report(soak: Soak, load: str, under: str) -> str:
@@ -673,20 +793,21 @@ def report(soak: Soak, load: str, under: str) -> str:
         "",
         "`make soak` writes this page; [testing](../testing.md#beyond-the-suites) says what it does. Memory",
         "of a process is its share of it (Pss); memory and data of Redis are those beside what it keeps on",
-        "purpose (last of all). *Grows*: more than 1 % an hour, and surely so.",
+        "purpose (last of all). *Grows*: more than 1 % an hour, and surely so. A run of several sittings",
+        "starts all processes anew behind each; it is judged from half an hour behind the last start on.",
         "",
         *wrap(f"{load}. {under}.", 120),
         "",
         *wrap(f"Done: {', '.join(f'{count:,} {what}' for what, count in sorted(soak.done.items()))}.", 120),
         "",
-        "| what | mean of the second half | growth in it | an hour | |",
+        f"| what | mean from minute {soak.since_s / 60:.0f} on | growth in it | an hour | |",
         "|---|---:|---:|---:|---|",
     ]
     for series in _series(soak):
-        found = growth(series.points)
+        found = growth(series.points, soak.since_s)
         if found is None:
             continue
-        word = "**grows**" if verdict(series) else ""
+        word = "**grows**" if verdict(series, soak.since_s) else ""
         lines.append(
             f"| {series.name} | {found.mean:,.1f} {series.unit} | {found.grown:+,.1f} | "
             f"{found.per_hour:+,.1f} ± {found.unsure:,.1f} | {word} |"
@@ -725,7 +846,7 @@ def _of_redis(parts: Sequence[dict[str, float]]) -> list[str]:
 
 
 def _of_types(types: Mapping[str, Sequence[Mapping[str, int]]]) -> list[str]:
-    """The types whose objects became more in the second half of the run, by process: means of a tenth of it.
+    """The types whose objects became more in the second half of the sitting, by process: means of a tenth.
 
     Objects that the collector knows: neither strings nor numbers, nor what stays from a process's start.
     """
@@ -738,7 +859,7 @@ def _of_types(types: Mapping[str, Sequence[Mapping[str, int]]]) -> list[str]:
         most = sorted(more, key=lambda kind: -more[kind])[:MOST_TYPES]
         told = ", ".join(f"`{kind}` {middle[kind]:,.0f} → {last[kind]:,.0f}" for kind in most)
         lines += wrap(f"- {name}: {told or 'none'}", 120, subsequent_indent="  ", break_long_words=False)
-    head = f"Objects that became more by {MORE:,} or more between the middle and the end of the run:"
+    head = f"Objects that became more by {MORE:,} or more between the middle and the end of the last sitting:"
     return ["", head, "", *lines] if lines else []
 
 
@@ -760,15 +881,28 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--leak", default="", help=f"plant leaks, which must be found: {', '.join(LEAKS)}, or all"
     )
+    parser.add_argument("--kept", type=Path, help="a folder that stays: the run goes on with what is there")
+    parser.add_argument("--sitting", type=float, help="minutes after which it ends, to be gone on with")
     given = parser.parse_args(argv)
     leaks = ",".join(LEAKS) if given.leak == "all" else given.leak
     if unknown := set(filter(None, leaks.split(","))) - set(LEAKS):
         parser.error(f"no such leak: {', '.join(sorted(unknown))}")
-    with lab() as place:
+    if given.sitting and not given.kept:
+        parser.error("--sitting needs --kept: without a folder that stays nothing can go on")
+    sitting_s = given.sitting * 60 if given.sitting else math.inf
+    run = Run(given.minutes, given.agents, leaks, given.seed, given.think, sitting_s, bool(given.kept))
+    if given.kept:
+        given.kept.mkdir(parents=True, exist_ok=True)
+    with lab(given.kept and given.kept.resolve()) as place:
         under = "; ".join(f"{name}: {value}" for name, value in conditions(place).items())
-        of = soaked(place, given.minutes, given.agents, leaks, given.seed, given.think)
-        soak = uvloop.run(of)
+        soak = uvloop.run(soaked(place, run))
+    if not soak.judged:
+        print(f"{soak.until_s / 60:.0f} of {soak.minutes:.0f} minutes are done. The same command goes on.")
+        return 0
     load = f"{soak.minutes:.0f} minutes with {given.agents:,} agents at a time"
+    if len(soak.sittings) > 1:
+        starts = ", ".join(f"{at / 60:.0f}" for at in soak.sittings)
+        load += f" in {len(soak.sittings)} sittings, which began at minutes {starts}"
     page = report(soak, f"{load}, whose model thinks {given.think:g} s", under)
     if given.page:
         given.page.parent.mkdir(parents=True, exist_ok=True)

@@ -27,6 +27,14 @@ def test_caches_that_fill_in_the_first_half_are_no_growth() -> None:
     assert verdict(series([100 + min(at, 240) / 10 for at in TEN_MINUTES])) == ""
 
 
+def test_caches_that_fill_anew_behind_a_start_in_the_second_half_are_no_growth() -> None:
+    values = [100 + max(0.0, min(at, 500) - 310) / 4 for at in TEN_MINUTES]
+    assert verdict(series(values)), "its processes were started anew at 310 s"
+    assert verdict(series(values), since=500) == ""
+    still = [value + max(0.0, at - 500) / 20 for at, value in zip(TEN_MINUTES, values, strict=True)]
+    assert verdict(series(still), since=500)
+
+
 @pytest.mark.parametrize("unit", sorted(FLOORS))
 @pytest.mark.parametrize("seed", range(5))
 def test_noise_is_no_growth(unit: str, seed: int) -> None:
