@@ -365,6 +365,28 @@ async def test_thread_that_a_client_puts_away_is_in_no_list_until_it_is_brought_
     assert [one["id"] for one in (await peer.call("thread/list"))["data"]] == [thread]
 
 
+async def test_each_client_that_hears_a_thread_is_told_that_another_one_puts_it_away_and_brings_it_back(
+    peer: Peer, other: Peer, harness: Harness
+) -> None:
+    thread, beside = await talked(peer, harness, "one"), await talked(other, harness, "two")
+    await other.call("thread/resume", {"threadId": thread})
+    for by in (peer, other):
+        await by.call("thread/archive", {"threadId": thread})
+        for each in (peer, other):
+            assert await each.until("thread/archived") == {"threadId": thread}
+    await peer.call("thread/unarchive", {"threadId": thread})
+    for each in (peer, other):
+        assert await each.until("thread/unarchived") == {"threadId": thread}
+    await other.call("thread/archive", {"threadId": thread})
+    harness.models.will(HELLO)
+    await said(peer, thread, "It goes on.")
+    for each in (peer, other):
+        assert await each.until("thread/unarchived") == {"threadId": thread}, "words bring it back"
+    await other.call("thread/archive", {"threadId": beside})
+    await other.until("thread/archived")
+    assert not [line for line in peer.heard if line.get("params", {}).get("threadId") == beside]
+
+
 @pytest.mark.parametrize("method", ["reorder", "update", "delete"])
 async def test_client_whose_change_of_the_queue_is_refused_hears_so_though_another_one_changed_it_then(
     peer: Peer, other: Peer, harness: Harness, monkeypatch: pytest.MonkeyPatch, method: str

@@ -163,7 +163,7 @@ class Door:
     async def goes_on(self, head: SessionHead) -> None:
         """Brings a session that was put away back into the lists, as a person speaks in it again."""
         if head.shelved and await self.ports.found.broker.trees.enlist(head.session, shelve=False):
-            self.notify("thread/unarchived", {"threadId": head.session})
+            self.tell_all(head.session, "thread/unarchived", {"threadId": head.session})
 
     async def decided(
         self,

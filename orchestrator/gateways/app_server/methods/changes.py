@@ -117,7 +117,7 @@ async def archive(door: Door, params: ThreadParams) -> Result:
     await _at_rest(door, head)
     await door.ports.found.broker.trees.enlist(head.session, shelve=True)
     door.notify("thread/status/changed", {"threadId": head.session, "status": {"type": "notLoaded"}})
-    door.notify("thread/archived", {"threadId": head.session})
+    door.tell_all(head.session, "thread/archived", {"threadId": head.session})
     return {}
 
 
@@ -125,7 +125,7 @@ async def unarchive(door: Door, params: ThreadParams) -> Result:
     """Brings a thread back into the lists."""
     head = await _root(door, params.thread_id)
     await door.ports.found.broker.trees.enlist(head.session, shelve=False)
-    door.notify("thread/unarchived", {"threadId": head.session})
+    door.tell_all(head.session, "thread/unarchived", {"threadId": head.session})
     return {"thread": await thread_of(door, await door.head(params.thread_id))}
 
 
