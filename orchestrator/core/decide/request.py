@@ -78,16 +78,18 @@ def begin_request(draft: Draft) -> None:
         joining = first_said(task)
         draft.add(*map(e.item, joining), f.SteeredJoined(len(joining)))
         return
-    if task.branch is None:
+    purpose = _purpose(draft)
+    if task.branch is None and purpose == "turn":
+        # Of what a compaction were shown, the summary alone would tell: it waits for the request behind it.
         deliver(draft)
     show_thinking(draft)
     draft.add(*map(e.item, task.steered))
     draft.add(
-        f.RequestBegun(draft.state.requests + 1, _purpose(draft), draft.moment.epoch),
+        f.RequestBegun(draft.state.requests + 1, purpose, draft.moment.epoch),
         e.line(ContextLine.of(task.settings)),
     )
     token_count(draft)
-    if draft.task.request is not None and draft.task.request.purpose == "compact":
+    if purpose == "compact":
         publish_compaction(draft, done=False)
 
 
