@@ -611,6 +611,8 @@ class TimerFired:
     """For a look after cancelled agents: whether any below has not ended yet, by the registry."""
     parent: SessionId | None = None
     """For a watchdog on an agent that is below a child: the session that made it, by the registry."""
+    over: bool = False
+    """For a watchdog: whether its agent, or one above that, was cancelled or pruned, by the registry."""
 
 
 @record

@@ -106,6 +106,11 @@ class RegistryView:
     def children_of(self, agent_id: int) -> list[Agent]:
         return [a for a in self.agents.values() if a.record["parent_agent_id"] == agent_id]
 
+    def is_marked(self, agent: Agent) -> bool:
+        """Whether the agent, or one above it, was cancelled: nothing starts in it any more."""
+        line = (self.agents.get(int(number)) for number in agent.path.split("/"))
+        return any(each is not None and each.marked for each in line)
+
     def after(self, fact: TreeFact) -> RegistryView:
         """The view after one more entry of the tree log."""
         return fold_tree((fact,), self)

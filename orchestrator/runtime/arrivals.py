@@ -184,14 +184,18 @@ class Arrivals:
         if command.id in (REAP_TIMER, REAP_BELOW_TIMER):
             return replace(command, left=await self._reap())
         context, state = self._context, self._context.journal.state
-        known = {ROOT, state.facts.agent_id, *state.tree.children}
-        below = [id for id in state.tree.watchdogs if id not in known and watchdog_timer(id) == command.id]
-        if not below:
+        stays = {ROOT, state.facts.agent_id}
+        watched = [id for id in state.tree.watchdogs if id not in stays and watchdog_timer(id) == command.id]
+        if not watched:
             return command
         lookups = TreeLookups.of(context.ports, state.facts)
         view = await context.writing.insist(lookups.registry)
-        agent = view.agents.get(below[0]) if view is not None else None
-        return command if agent is None else replace(command, parent=agent.record["parent_session_id"])
+        if view is None:
+            return command
+        agent = view.agents.get(watched[0])
+        if agent is None or view.is_marked(agent):
+            return replace(command, over=True)
+        return replace(command, parent=agent.record["parent_session_id"])
 
     async def _with_history(self, command: c.Submitted) -> c.Submitted:
         """Looks up the sender's history of prompts, for the answer that tells of it."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from orchestrator.core import commands as c
@@ -336,6 +338,70 @@ def test_watchdog_of_an_agent_that_is_pruned_ends() -> None:
     tree.root.prunes(child.id, completed_only=False)
     assert tree.root.state.tree.watchdogs == {}
     assert "watchdog:1" not in tree.root.timers
+
+
+@pytest.mark.parametrize("by", ["a call", "a person"])
+def test_watchdogs_of_agents_that_are_cancelled_end_with_the_cancel_and_no_others(by: str) -> None:
+    tree, (child, sibling) = a_family(2)
+    grandchild = child.spawns()
+    tree.settle()
+    for watched in (child, sibling, grandchild, tree.root):
+        watch = c.SetWatchdog(tree.target(watched.id), 30_000, "how far?")
+        tree.root.asks(f"w{watched.id}", "subagent_watchdog", watch)
+    if by == "a call":
+        tree.root.cancels(child.id)
+    else:
+        cancel = op("cancel_agent", agent_id=child.id)
+        tree.root.submit(cancel, "p1", agents=tuple(map(tree.target, (child.id, grandchild.id))))
+    left = {0, sibling.id}
+    assert set(tree.root.state.tree.watchdogs) == left
+    assert {id for id in tree.root.timers if id.startswith("watchdog")} == {f"watchdog:{id}" for id in left}
+    tree.settle()
+    tree.check()
+
+
+@pytest.mark.parametrize("known", ["its end was told", "it is to end", "by the registry"])
+def test_watchdog_of_an_agent_that_others_have_cancelled_ends_with_its_next_time(known: str) -> None:
+    tree, (child, sibling) = a_family(2)
+    grandchild = child.spawns()
+    tree.settle()
+    # The keeper of the watchdog is told of the end of its own child alone.
+    keeper, watched = (tree.root, grandchild) if known == "by the registry" else (child, grandchild)
+    for other in (watched, keeper):
+        watch = c.SetWatchdog(tree.target(other.id), 30_000, "how far?")
+        keeper.asks(f"w{other.id}", "subagent_watchdog", watch)
+    if known == "it is to end":
+        child.shutdown()
+        assert child.state.tree.children[grandchild.id].ending
+        assert child.state.tree.watchdogs
+    else:
+        canceller = child if keeper is tree.root else tree.root
+        canceller.cancels(grandchild.id)
+        tree.settle()
+    name = f"watchdog:{watched.id}"
+    fired = c.TimerFired(name, keeper.timers.pop(name).generation, over=known == "by the registry")
+    seen = keeper.happens(fired)
+    part = seen.decision.tree
+    assert part is None or not part.outbox
+    assert list(keeper.state.tree.watchdogs) == [keeper.id]
+    assert name not in keeper.timers
+    tree.settle()
+    tree.check()
+
+
+def test_agent_that_was_cancelled_gets_no_watchdog() -> None:
+    tree, (child,) = a_family()
+    tree.root.asks("w", "subagent_watchdog", c.SetWatchdog(tree.target(child.id), 30_000, "how far?"))
+    tree.root.cancels(child.id)
+    watch = c.SetWatchdog(tree.target(child.id), 30_000, "how far?")
+    refused = "agent 1 was canceled, for good: spawn another one"
+    assert tree.root.asks("w2", "subagent_watchdog", watch) == refused
+    tree.settle()
+    watch = c.SetWatchdog(replace(tree.target(child.id), marked=False, status=""), 30_000, "how far?")
+    assert tree.root.asks("w3", "subagent_watchdog", watch) == refused
+    assert dict(tree.root.state.tree.watchdogs) == {}
+    stopping = c.SetWatchdog(tree.target(child.id), 30_000, "", cancel=True)
+    assert tree.root.asks("w4", "subagent_watchdog", stopping)["action"] == "not_found"
 
 
 def test_person_who_writes_to_a_cancelled_agent_reads_that_it_takes_no_more_input() -> None:

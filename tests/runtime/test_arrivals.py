@@ -12,8 +12,9 @@ import pytest
 
 from orchestrator.broker.records import Claimed, OpenApproval
 from orchestrator.core import commands as c
-from orchestrator.core.commit_parts import OpenRequest
+from orchestrator.core.commit_parts import OpenRequest, watchdog_timer
 from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.core.tree import Child, TreeView, Watchdog
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.loader import BEGINNING
@@ -93,3 +94,55 @@ async def test_answer_is_held_against_the_requests_that_stood_open_when_it_was_g
     ports: Any = SimpleNamespace(broker=SimpleNamespace(requests=SimpleNamespace(approvals=approvals)))
     facts: Any = SimpleNamespace(tree_id="t")
     assert bool(await TreeLookups.of(ports, facts).pending_below(1_000)) is found
+
+
+def an_agent(number: int, path: str) -> bytes:
+    return orjson.dumps(
+        {
+            "agent_id": number,
+            "session_id": f"session {number}",
+            "parent_session_id": f"session {path.split('/')[-2]}",
+            "agent_path": path,
+            "status": "idle",
+            "turn": 1,
+        }
+    )
+
+
+@pytest.mark.parametrize("watched", [0, 1, 2, 3])
+@pytest.mark.parametrize("gone", ["", "cancel:1", "cancel:2", "cancel:3", "x:1", "x:2", "x:3", "cancel:4"])
+async def test_time_of_a_watchdog_tells_whether_its_agent_takes_messages_any_more(
+    watched: int, gone: str
+) -> None:
+    """Agent 1 is the keeper's child, 3 is below 2, which is below 1; 4 is another child."""
+    agents = {
+        f"a:{number}": an_agent(number, path)
+        for number, path in ((1, "0/1"), (2, "0/1/2"), (3, "0/1/2/3"), (4, "0/4"))
+    }
+    fields = agents | ({gone: b"1"} if gone else {})
+
+    async def read(tree: str) -> dict[str, bytes]:
+        return fields
+
+    async def insist(send: Any) -> Any:
+        return await send()
+
+    dogs = {AgentId(id): Watchdog(AgentId(id), SessionId(""), 1, "", id) for id in (0, 1, 2, 3)}
+    children = {AgentId(1): Child(AgentId(1), SessionId("session 1"), "spawn", "idle", 0)}
+    state = replace(BEGINNING.state, tree=TreeView(children=children, watchdogs=dogs))
+    context: Any = SimpleNamespace(
+        ports=SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(agents=read))),
+        claimed=SimpleNamespace(sq_tip="0-0", cursor="0-0"),
+        journal=SimpleNamespace(state=state),
+        writing=SimpleNamespace(insist=insist),
+    )
+    fired = c.TimerFired(watchdog_timer(AgentId(watched)), watched)
+    entry: Any = None
+    found = await Arrivals(context)._with_lookups(fired, entry)
+    assert isinstance(found, c.TimerFired)
+    line = {1: "1", 2: "12", 3: "123"}.get(watched, "")
+    kind, _, number = gone.partition(":")
+    over = number in line if kind == "cancel" else number == str(watched)
+    assert found.over is (bool(gone) and over)
+    if not found.over and watched:
+        assert found.parent == f"session {watched - 1}"

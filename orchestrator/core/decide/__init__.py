@@ -320,7 +320,7 @@ def timer_fired(draft: Draft, command: TimerFired) -> None:
             command.id == parts.watchdog_timer(watchdog.agent_id)
             and command.generation == watchdog.generation
         ):
-            watchdog_fired(draft, watchdog, command.parent)
+            watchdog_fired(draft, watchdog, command.parent, over=command.over)
             return
     if draft.state.task is not None:
         _timer_of_task(draft, draft.state.task, command)

@@ -197,6 +197,12 @@ def heading(draft: Draft, item: Item) -> None:
 def end_watchdogs(draft: Draft) -> None:
     # A snapshot does not keep the order in which they were set.
     for agent_id in sorted(draft.state.tree.watchdogs):
+        end_watchdog(draft, agent_id)
+
+
+def end_watchdog(draft: Draft, agent_id: AgentId) -> None:
+    """Ends the watchdog that this agent keeps on another one, if it does."""
+    if agent_id in draft.state.tree.watchdogs:
         draft.clear_timer(watchdog_timer(agent_id))
         draft.add(f.WatchdogEnded(agent_id))
 
@@ -383,6 +389,8 @@ def cancel_line(draft: Draft, target: Target, below: Sequence[Target], reason: s
     for agent in told:
         shown = SubagentSummary.model_validate(agent.record)
         flag_and_notify(draft, agent.session, agent.agent_id, reason, shown)
+    for agent in active:
+        end_watchdog(draft, agent.agent_id)
     expect_ends(draft, [agent.agent_id for agent in told])
     return [agent.agent_id for agent in active]
 

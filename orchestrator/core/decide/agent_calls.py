@@ -29,6 +29,7 @@ from orchestrator.core.decide.agent import (
     begin_copy,
     cancel_line,
     copy_for,
+    end_watchdog,
     facts_in_copy,
     flag_and_notify,
     lacks_copy,
@@ -127,11 +128,14 @@ def _carry_out(draft: Draft, call: Call, asked: c.AgentAssessment) -> None:
 # ── messages ──────────────────────────────────────────────────────────────────────────────────────
 
 
+CANCELED: Final = "agent {} was canceled, for good: spawn another one"
+
+
 def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
     target, prompt = asked.target, asked.prompt if asked.prompt.strip() else ""
     child = draft.state.tree.children.get(target.agent_id)
-    if target.marked or "canceled" in (target.status, child.status if child is not None else ""):
-        close(draft, call, f"agent {target.agent_id} was canceled, for good: spawn another one")
+    if _was_canceled(draft, target):
+        close(draft, call, CANCELED.format(target.agent_id))
         return
     draft.guard()
     _follow_up(draft, asked, prompt)
@@ -152,6 +156,12 @@ def _send(draft: Draft, call: Call, asked: c.SendMessage) -> None:
             target.agent_id, views.one_line(prompt, views.SENT_CHARS), interrupt=asked.interrupt
         )
     close(draft, call, json_text(_described(draft, target)), sent=sent)
+
+
+def _was_canceled(draft: Draft, target: c.Target) -> bool:
+    """Whether the agent was cancelled, by the registry or by what this session knows of its child."""
+    child = draft.state.tree.children.get(target.agent_id)
+    return target.marked or "canceled" in (target.status, child.status if child is not None else "")
 
 
 def post(draft: Draft, target: c.Target, payload: views.Said, key: str, interrupt: bool = False) -> None:
@@ -204,10 +214,11 @@ def _watchdog(draft: Draft, call: Call, asked: c.SetWatchdog) -> None:
     id = asked.target.agent_id
     had = id in draft.state.tree.watchdogs
     if asked.cancel:
-        if had:
-            draft.clear_timer(parts.watchdog_timer(id))
-            draft.add(f.WatchdogEnded(id))
+        end_watchdog(draft, id)
         action = "canceled" if had else "not_found"
+    elif _was_canceled(draft, asked.target):
+        close(draft, call, CANCELED.format(id))
+        return
     elif not had and len(draft.state.tree.watchdogs) >= draft.state.facts.tree_rules.watchdogs:
         most = draft.state.facts.tree_rules.watchdogs
         close(draft, call, f"an agent keeps at most {counted(most, 'watchdog')}; cancel one first")
@@ -234,12 +245,16 @@ def arm(draft: Draft, watchdog: Watchdog, sent: f.SentMessage | None = None) -> 
     draft.add(f.WatchdogSet(replace(watchdog, generation=generation), sent))
 
 
-def watchdog_fired(draft: Draft, watchdog: Watchdog, parent: str | None) -> None:
+def watchdog_fired(draft: Draft, watchdog: Watchdog, parent: str | None, *, over: bool = False) -> None:
     """Sends the watchdog's message and sets its next time, in one decision.
 
-    `parent`: the session that made the agent, where the log of this one does not tell it.
+    The watchdog of an agent that takes no more messages ends. `parent`: the session that made the agent, where
+    the log of this one does not tell it; `over`: whether it was cancelled or pruned.
     """
-    facts = draft.state.facts
+    facts, child = draft.state.facts, draft.state.tree.children.get(watchdog.agent_id)
+    if over or (child is not None and (child.status == "canceled" or child.ending or child.pruned)):
+        draft.add(f.WatchdogEnded(watchdog.agent_id))
+        return
     if watchdog.agent_id == facts.agent_id:
         parent = facts.parent_session
     elif watchdog.agent_id in draft.state.tree.children:
@@ -306,9 +321,7 @@ def _take_off(draft: Draft, target: c.Target) -> None:
     if not target.finished:
         flag_and_notify(draft, target.session, target.agent_id, "pruned", shown)
     draft.tree.note(pruned_flag(target.agent_id), "1")
-    if target.agent_id in draft.state.tree.watchdogs:
-        draft.clear_timer(parts.watchdog_timer(target.agent_id))
-        draft.add(f.WatchdogEnded(target.agent_id))
+    end_watchdog(draft, target.agent_id)
     if target.agent_id not in draft.state.tree.children:
         parent = str(target.record["parent_session_id"])
         key = f"gone:{draft.state.facts.agent_id}:{target.agent_id}"
