@@ -7,7 +7,8 @@ commit behind it, whatever connection either travels on.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import orjson
@@ -94,7 +95,7 @@ class Deltas:
         text = message.get("delta")
         if (last := self._continued(task_id, message)) is not None:
             last["delta"] += text
-            self._bytes += len(text or "")
+            self._bytes += _length(text)
             return
         self._pending.append((task_id, dict(message)))
         self._bytes += _size(self._pending[-1])
@@ -115,7 +116,11 @@ class Deltas:
     @property
     def many(self) -> bool:
         """Whether the pending deltas are more than one commit should carry beside its entries."""
-        return self._bytes > TAKEN_BYTES
+        # What stands beside a text, and how it is written, is counted only where it may matter.
+        if self._bytes <= TAKEN_BYTES // _MOST_WRITTEN:
+            return False
+        sizes = (len(payload) for pending in self._pending for payload in _payloads(*pending))
+        return any(size > TAKEN_BYTES for size in accumulate(sizes))
 
     def take(self, seq: int, head: bytes = GENESIS) -> list[NewEvent]:
         """The oldest pending deltas, as events that belong to entry `seq`: all unless they are `many`."""
@@ -124,13 +129,9 @@ class Deltas:
             if size > TAKEN_BYTES:
                 break
             taken += 1
-            text = message.get("delta") or ""
-            for piece in pieces(text):
-                told = message if piece is text else {**message, "delta": piece}
-                id = event_id(task_id, message)
-                event = NewEvent(orjson.dumps({"id": id, "msg": told}), seq, head[:4].hex())
-                events.append(event)
-                size += len(event.payload)
+            for payload in _payloads(task_id, message):
+                events.append(NewEvent(payload, seq, head[:4].hex()))
+                size += len(payload)
         self._taken, self._pending = self._pending[:taken], self._pending[taken:]
         self._bytes = sum(map(_size, self._pending))
         return events
@@ -153,9 +154,26 @@ def pieces(text: str) -> Sequence[str]:
     return [text[start : start + PIECE_CHARS] for start in range(0, len(text), PIECE_CHARS)]
 
 
+def _payloads(task_id: str, message: Mapping[str, Any]) -> Iterator[bytes]:
+    """The events of one delta, as they are written."""
+    text, id = message.get("delta") or "", event_id(task_id, message)
+    for piece in pieces(text):
+        told = message if piece is text else {**message, "delta": piece}
+        yield orjson.dumps({"id": id, "msg": told})
+
+
+_MOST_WRITTEN = 16
+"""A delta is written in at most so many times the bytes that are counted of it."""
+
+
 def _size(pending: tuple[str, Mapping[str, Any]]) -> int:
     message = pending[1]
-    return len(message.get("delta") or message.get("chunk") or "") + 64
+    return _length(message.get("delta") or message.get("chunk")) + 64
+
+
+def _length(text: str | None) -> int:
+    """The bytes of a text."""
+    return 0 if not text else len(text) if text.isascii() else len(text.encode("utf-8", "surrogatepass"))
 
 
 # ── commits ───────────────────────────────────────────────────────────────────────────────────────

@@ -3,10 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
 
 import orjson
 import pytest
 
+from orchestrator.broker.records import Claim, CommitRequest, Committed
+from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
 from orchestrator.model.prompt import ItemAdded, ItemDone, ReasoningRawDelta, TextDelta
@@ -14,7 +19,9 @@ from orchestrator.model.provider_errors import RetryableModelError
 from orchestrator.protocol import ops
 from orchestrator.protocol.plans import PlanRequest
 from orchestrator.protocol.scalars import CollaborationMode, ItemEvents
-from orchestrator.runtime.committing import PIECE_CHARS, Deltas
+from orchestrator.runtime.committing import PIECE_CHARS, TAKEN_BYTES, Delta, Deltas, Writing
+from orchestrator.runtime.journal import Step, Writer
+from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
@@ -199,12 +206,74 @@ async def test_megabytes_that_come_at_once_are_shown_in_small_events_and_their_s
     assert max(len(event.msg["delta"]) for event in shown) <= PIECE_CHARS
 
 
-def test_more_than_256_kib_of_deltas_are_many_for_a_commit() -> None:
-    deltas, overhead = Deltas(), 64
-    deltas.add("t", {"type": "exec_command_output_delta", "chunk": "x" * (256 * 1024 - overhead)})
+TEXTS: Mapping[str, Callable[[str], dict[str, Any]]] = {
+    "of an answer": lambda text: {"type": "agent_message_delta", "delta": text},
+    "of an item": lambda text: {
+        "type": "agent_message_content_delta",
+        "thread_id": "t" * 36,
+        "item_id": "i" * 50,
+        "delta": text,
+    },
+    "of a command": lambda text: {"type": "exec_command_output_delta", "chunk": text},
+}
+
+
+def written(told: Mapping[str, Any]) -> int:
+    return len(orjson.dumps({"id": "t", "msg": told}))
+
+
+@pytest.mark.parametrize("letter", ["x", "\n", "ä", "€", "😀", "\x00"])
+@pytest.mark.parametrize("kind", TEXTS)
+def test_more_than_256_kib_of_deltas_as_they_are_written_are_many_for_a_commit(
+    kind: str, letter: str
+) -> None:
+    deltas, told = Deltas(), TEXTS[kind](letter * 4_000)
+    count = TAKEN_BYTES // written(told)
+    for number in range(count):
+        # Others come between: what continues the last one is joined to it.
+        deltas.add(f"{number % 2}", told)
+    output = TEXTS["of a command"]
+    left = TAKEN_BYTES - count * written(told) - written(output(""))
+    if left >= 0:
+        deltas.add("t", output("x" * left))
     assert not deltas.many
-    deltas.add("t", {"type": "exec_command_output_delta", "chunk": ""})
+    deltas.add("t", {"type": "warning", "message": ""})
     assert deltas.many
+    deltas.take(1)
+    assert not deltas.many
+
+
+@pytest.mark.parametrize("letter", ["x", "€", "\n"])
+async def test_step_carries_no_delta_behind_what_it_leads_up_to_however_much_came_before(letter: str) -> None:
+    """Redis is away while a text of a megabyte comes, and its message with it."""
+    sent: list[tuple[str, Sequence[NewEvent]]] = []
+
+    async def emit(claim: Claim, events: Sequence[NewEvent]) -> None:
+        sent.append(("emit", events))
+
+    async def commit(request: CommitRequest, successor: object) -> Committed:
+        sent.append(("commit", request.events))
+        return Committed(1, b"\0" * 32, "0-0", 0, False, 0, 0, last_commit="c")
+
+    commits = SimpleNamespace(emit=emit, commit=commit)
+    broker = SimpleNamespace(commits=commits, config=SimpleNamespace(core_version=1))
+    folders = SimpleNamespace(machine="m")
+    ports: Any = SimpleNamespace(
+        broker=broker, folders=folders, random_bytes=bytes, spawn=lambda work, name: work.close()
+    )
+    claim: Any = SimpleNamespace(session="s", tree="t")
+    writing = Writing(ports, claim, "")
+    pieces = [letter * 3_000 for _ in range(400)]
+    for piece in pieces:
+        writing.delta(Delta("t", {"type": "agent_message_delta", "delta": piece}), BEGINNING)
+    step = Step(BEGINNING, Writer(1, bytes), 0)
+    step.show(NewEvent(b"{}", 0, ""))
+    await writing.commit(step, "0-0", "keep", None)
+    told = [event.payload for _, events in sent for event in events]
+    assert told.pop() == b"{}"
+    assert "".join(orjson.loads(each)["msg"]["delta"] for each in told) == "".join(pieces)
+    assert [kind for kind, _ in sent] == [*["emit"] * (len(sent) - 1), "commit"]
+    assert all(sum(len(event.payload) for event in events) < 300_000 for _, events in sent)
 
 
 async def test_delta_behind_a_finished_text_is_shown_though_the_text_is_not_in_the_log_yet(
