@@ -8,7 +8,7 @@ from typing import Any
 
 from sim.reference.births import Around, Birth, Labels, append_entries, append_events, birth, new_session
 from sim.reference.budgets import Budget, amount_of, amount_text, lately, used_by, wakes
-from sim.reference.given import Given, number, replied, written
+from sim.reference.given import Given, letters, number, replied, written
 from sim.reference.lists import is_told_of_release, is_told_of_request, is_used, may_rest
 from sim.reference.queues import (
     Entry,
@@ -470,7 +470,7 @@ def _used_that_day(sight: Sight, step: Step, settled: list[list[int]]) -> None:
     day, own = sight.hash(step.day), step.targets[0].hash_
     if not day:
         sight.expires_in(step.day, step.day_ms)
-    namespace, who = own.get(b"namespace", b""), own.get(b"who", b"")[:200]
+    namespace, who = own.get(b"namespace", b""), letters(own.get(b"who", b""), 200)
     for (_, _, model), amount in zip(step.settlements, settled, strict=True):
         alone, rest = b"\n".join((namespace, model, who)), namespace + b"\n\n"
         kinds = number(day, b"n")

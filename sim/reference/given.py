@@ -22,6 +22,11 @@ def written(value: float) -> bytes:
     return b"%d" % value
 
 
+def letters(text: bytes, most: int) -> bytes:
+    """As many of the first letters as `most` bytes hold."""
+    return text[:most].decode("utf-8", "ignore").encode() if len(text) > most else text
+
+
 class Given:
     """Arguments, from the first one on."""
 

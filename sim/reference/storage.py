@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sim.reference.given import Given, number, written
+from sim.reference.given import Given, letters, number, written
 from sim.reference.lists import is_told_of_release, is_told_of_request, may_rest
 from sim.reference.sessions import Keys, Reply, fenced, holds, unstored
 from sim.reference.sight import Fields, Sight
@@ -166,7 +166,7 @@ def delete(sight: Sight, keys: Keys, given: Given) -> Reply:
         del deleted[old[1]]
         sight.hash(keys[13]).pop(old[1], None)
     for name, namespace in of_namespace.items():
-        sight.hash(keys[13])[name] = b"\n".join((written(sight.now), namespace, by[:200]))
+        sight.hash(keys[13])[name] = b"\n".join((written(sight.now), namespace, letters(by, 200)))
     sight.expires_in(keys[13], DELETED_KEPT_MS)
     for name, *_ in listed:
         is_told_of_release(sight, keys[12], name)

@@ -108,6 +108,11 @@ def registry(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     return [sight.now, [word for pair in sight.hash(keys[0]).items() for word in pair]]
 
 
+def _moved(limit: int, more: int) -> int:
+    """A limit behind a change of it: no addition brings it beyond 2^52."""
+    return max(limit, min(limit + more, 1 << 52)) if more > 0 else max(0, limit + more)
+
+
 def raise_limits(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
     agents, stream, timers, root_key, eq = keys
     change, keep, ttl_ms = given.word(), given.number(), given.number()
@@ -123,7 +128,7 @@ def raise_limits(sight: Sight, keys: Sequence[bytes], given: Given) -> Reply:
         stored = tree.get(b"limit:" + kind)
         value = int(stored) if stored else used.get(kind) if fresh else None
         if value is not None:
-            raised[kind] = max(0, value + int(more)) if fresh else value
+            raised[kind] = _moved(value, int(more)) if fresh else value
             was = written(int(stored)) if stored else b"null"
             noted.append(b'"%s":[%s,%s]' % (kind, was, written(raised[kind])))
     limits = [word for pair in raised.items() for word in pair]

@@ -392,6 +392,25 @@ async def test_tree_s_log_has_the_limits_before_and_behind_a_change(broker: Brok
     ], "a limit that is none and no budget's stays none, and is not told of"
 
 
+@pytest.mark.parametrize("kind", ["tokens", "cost", "requests", "wall", "slots"])
+async def test_additions_together_bring_no_limit_beyond_what_is_held_exactly(
+    broker: Broker, kind: str
+) -> None:
+    most = 1 << 52
+    root = await root_of(broker, **{f"limit_{kind}": str(most - 5).encode()})
+    limits = []
+    for number, more in enumerate((3, most, most, 1, -4, 2)):
+        change = LimitChange(f"change {number}", {kind: more})
+        raised = await broker.trees.raise_limits(root.tree, change)
+        assert raised == await broker.trees.raise_limits(root.tree, change) or raised.fresh
+        limits.append(raised.limits[kind])
+    assert limits == [most - 2, most, most, most, most - 4, most - 2]
+    over = await root_of(broker, **{f"limit_{kind}": str(most + 10).encode()})
+    for number, (more, limit) in enumerate([(1, most + 10), (-3, most + 7), (5, most + 7), (-most, 7)]):
+        raised = await broker.trees.raise_limits(over.tree, LimitChange(f"{number}", {kind: more}))
+        assert raised.limits == {kind: limit}
+
+
 async def test_other_changes_add_up(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     for change, more in (("c1", 50), ("c2", 50), ("c3", -500)):
@@ -648,6 +667,17 @@ async def test_long_names_of_models_and_people_are_cut_before_they_are_counted(b
     assert await today(broker) == {
         ("", "ä" * 200, "jo" + "x" * 198): Spend(11, 22, 2),
         ("", "ä" * 199 + "b", "jo" + "x" * 198): Spend(100, 200, 1),
+    }
+
+
+async def test_long_names_of_people_end_with_whole_letters_where_they_are_counted(broker: Broker) -> None:
+    names = ["x" * 199 + "äb", "x" * 198 + "äb", "€" * 100, "j" + "😀" * 60, "ä" * 100]
+    for number, name in enumerate(names):
+        own = await someones(broker, name)
+        await own.does(settlements=(uses(str(number), 10**number, "large"),))
+    kept = ["x" * 199, "x" * 198 + "ä", "€" * 66, "j" + "😀" * 49, "ä" * 100]
+    assert {who: spend.tokens for (_, _, who), spend in (await today(broker)).items()} == {
+        name: 10**number for number, name in enumerate(kept)
     }
 
 

@@ -126,6 +126,21 @@ async def test_every_session_of_a_tree_has_who_deleted_it_and_when(broker: Broke
         assert before_ms <= found.at_ms <= await broker.server_ms()
 
 
+@pytest.mark.parametrize("letter", ["ä", "€", "😀"])
+@pytest.mark.parametrize("before", [0, 1, 2, 3])
+async def test_long_name_of_who_deleted_a_tree_ends_with_a_whole_letter(
+    broker: Broker, letter: str, before: int
+) -> None:
+    for count in ((200 - before) // len(letter.encode()), 150):
+        family = await _family(broker)
+        name = "j" * before + letter * count
+        await broker.trees.delete_tree(await _seen(broker, family), by=name)
+        found = await broker.trees.deletion_of(family[0].session)
+        assert found is not None
+        fits = (200 - before) // len(letter.encode())
+        assert found.who == name[: before + fits]
+
+
 async def test_a_tree_whose_time_was_over_was_deleted_by_nobody(broker: Broker) -> None:
     born = new_session(session_id(1))
     await broker.commits.create(NewTree(born, {}, Labels(namespace="team", who="jo")))

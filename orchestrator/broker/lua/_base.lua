@@ -17,6 +17,13 @@ local function num(value)
   return tonumber(value or 0) or 0
 end
 
+-- The first so many bytes of a text in UTF-8, without a part of a letter at its end.
+local function beginning(whole, bytes)
+  local kept = math.min(bytes, #whole)
+  while kept > 0 and kept < #whole and math.floor(string.byte(whole, kept + 1) / 64) == 2 do kept = kept - 1 end
+  return string.sub(whole, 1, kept)
+end
+
 local function misfit(key, wanted)
   local kind = redis.call('TYPE', key).ok
   if kind ~= 'none' and kind ~= wanted then

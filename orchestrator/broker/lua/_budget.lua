@@ -158,7 +158,7 @@ end
 
 -- `by`: namespace, model and person.
 local function use_on(day, key, by, counted)
-  local users = {by[1] .. '\n' .. by[2] .. '\n' .. string.sub(by[3], 1, MOST_USER), by[1] .. '\n\n', '\n\n'}
+  local users = {by[1] .. '\n' .. by[2] .. '\n' .. beginning(by[3], MOST_USER), by[1] .. '\n\n', '\n\n'}
   local before, user
   for i = 1, #users do
     user = users[i]

@@ -120,7 +120,7 @@ end
 -- Who asks for one of them is told who deleted it, and when.
 for _, row in ipairs(sessions) do
   if row.namespace then
-    redis.call('HSET', KEYS[14], row.session, text(now) .. '\n' .. row.namespace .. '\n' .. string.sub(by, 1, MOST_BY))
+    redis.call('HSET', KEYS[14], row.session, text(now) .. '\n' .. row.namespace .. '\n' .. beginning(by, MOST_BY))
   end
 end
 redis.call('PEXPIRE', KEYS[14], KEPT_MS)

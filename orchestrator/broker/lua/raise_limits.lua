@@ -4,12 +4,15 @@
 --
 -- Moves limits of a tree and wakes whoever waits for room in its budgets. Once per change id. A budget
 -- that the tree did not have begins at what is used by now; a limit that is none and no budget's stays
--- none. Events that were said once at the old limit may be said again. Beside the event the tree's log gets the
+-- none. No addition brings a limit beyond MOST_LIMIT: each was looked at by itself before, and others came between.
+-- Events that were said once at the old limit may be said again. Beside the event the tree's log gets the
 -- limits before (null: there was none) and behind: {"limits":{"tokens":[100,300]}}.
 --
 -- KEYS  1 agents hash   2 tree stream   3 timers zset   4 root's session hash   5 root's eq stream
 
 
+-- With what is used beside it, a number that is still held exactly.
+local MOST_LIMIT = 4503599627370496
 local limits = {eq_keep = eq_keep, eq_ttl_ms = eq_ttl_ms}
 local bad = misfit(KEYS[1], 'hash') or misfit(KEYS[2], 'stream') or misfit(KEYS[3], 'zset')
   or misfit(KEYS[4], 'hash') or misfit(KEYS[5], 'stream')
@@ -25,7 +28,8 @@ for _, row in ipairs(adds) do
   local value = was or fresh and used[row.kind]
   if value then
     if fresh then
-      value = math.max(0, value + row.amount)
+      local moved = value + row.amount
+      value = row.amount > 0 and math.max(value, math.min(moved, MOST_LIMIT)) or math.max(0, moved)
       noted[#noted + 1] = '"' .. row.kind .. '":[' .. (was and text(was) or 'null') .. ',' .. text(value) .. ']'
     end
     raised[#raised + 1] = {kind = row.kind, limit = value}
