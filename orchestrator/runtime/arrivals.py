@@ -232,10 +232,12 @@ class Arrivals:
         own: set[str] = {call.call_id for call in task.requests} if task is not None else set()
         own |= {asked.id for asked in task.open_elicitations} if task is not None else set()
         reply = reply_of(op)
-        # What a turn asks for by now does not keep an answer from being late for what it asked before.
-        open_now = reply.id in own or any(
+        # What a turn asks for by now does not keep an answer from being late for what it asked before; nor does
+        # what other agents ask for, where it names its agent.
+        open_now = (reply.agent_id in (None, ROOT) and reply.id in own) or any(
             reply.id == asked.call_id or (reply.id == asked.turn and reply.fits(asked.kind))
             for asked in below
+            if reply.agent_id in (None, asked.agent_id)
         )
         if open_now:
             return replace(command, below=below)
@@ -344,14 +346,14 @@ class Bisect:
         assert not isinstance(command, (Delta, Note, Unreadable))
         if isinstance(command, c.CommitRefused) and answer.reason == "budget_free":
             # Room was made between the two commits: it is tried once more.
-            inbox.appendleft((command.command, sq_place))
-            return
-        if isinstance(command, c.CommitRefused):
+            instead: c.Command = command.command
+        elif isinstance(command, c.CommitRefused):
             raise RefusedTwice(f"{command.reason}, then {answer.reason} {answer.detail}")
-        refused = c.CommitRefused(command, answer.reason, answer.detail, _budget(answer))
-        instead: Arrival = (refused, sq_place)
-        kept = [instead if arrival is commands[0] else arrival for arrival in self.arrived]
-        inbox.extendleft(reversed(kept if self.arrived else [instead]))
+        else:
+            instead = c.CommitRefused(command, answer.reason, answer.detail, _budget(answer))
+        # Beside it stand words that no rule decides on, also where the runner made the command itself.
+        kept = [(instead, sq_place) if arrival is commands[0] else arrival for arrival in decided]
+        inbox.extendleft(reversed(kept))
 
 
 def _budget(answer: Refused) -> dict[str, Any]:

@@ -14,13 +14,15 @@ from orchestrator.broker.records import Claimed, OpenApproval
 from orchestrator.core import commands as c
 from orchestrator.core.commit_parts import OpenRequest, watchdog_timer
 from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.core.state import State
 from orchestrator.core.tree import Child, TreeView, Watchdog
-from orchestrator.protocol.ids import SubmissionId
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.lookups import TreeLookups
 from orchestrator.runtime.runner import RunnerConfig
 from orchestrator.runtime.runner_context import RunnerContext
+from tests.core.driver import Session, a_command, op
 from tests.runtime.harness import Harness
 
 
@@ -146,3 +148,58 @@ async def test_time_of_a_watchdog_tells_whether_its_agent_takes_messages_any_mor
     assert found.over is (bool(gone) and over)
     if not found.over and watched:
         assert found.parent == f"session {watched - 1}"
+
+
+def asked_by(agent_id: int, kind: str = "exec") -> c.PendingBelow:
+    agent = AgentId(agent_id)
+    return c.PendingBelow(agent, SessionId(f"s{agent_id}"), CallId("c1"), SubmissionId("t1"), True, kind)
+
+
+def own_request() -> State:
+    session = Session()
+    session.say("go", "t1")
+    session.asks_for("c1")
+    session.assessed("c1", a_command("rm", "-rf", "x", dangerous=True))
+    return session.state
+
+
+@pytest.mark.parametrize("id", ["c1", "t1"])
+@pytest.mark.parametrize("meant", [None, 0, 2, 3])
+@pytest.mark.parametrize("open_for", [(), (0,), (2,), (3,), (0, 3), (2, 3)])
+async def test_answer_is_held_against_earlier_decisions_unless_its_own_agent_is_asked_that_now(
+    monkeypatch: pytest.MonkeyPatch, open_for: tuple[int, ...], meant: int | None, id: str
+) -> None:
+    decided = c.DecidedBelow(AgentId(2), CallId("c1"), SubmissionId("t1"), "approved", "ann")
+    looked: list[tuple[str, int | None]] = []
+
+    async def pending_below(self: TreeLookups, at_ms: int) -> tuple[c.PendingBelow, ...]:
+        return tuple(map(asked_by, filter(None, open_for)))
+
+    async def decided_below(self: TreeLookups, id: str, agent_id: int | None) -> tuple[c.DecidedBelow, ...]:
+        looked.append((id, agent_id))
+        return (decided,)
+
+    async def insist(send: Any) -> Any:
+        return await send()
+
+    monkeypatch.setattr(TreeLookups, "pending_below", pending_below)
+    monkeypatch.setattr(TreeLookups, "decided_below", decided_below)
+    state = own_request() if 0 in open_for else Session().state
+    child = Child(AgentId(2), SessionId("s2"), "spawn", "running", 0)
+    state = replace(state, tree=TreeView(children={child.agent_id: child}))
+    context: Any = SimpleNamespace(
+        ports=None,
+        claimed=SimpleNamespace(sq_tip="0-0", cursor="0-0"),
+        journal=SimpleNamespace(state=state),
+        writing=SimpleNamespace(insist=insist),
+    )
+    answer = c.Submitted(SubmissionId("a"), op("exec_approval", id=id, decision="denied", agent_id=meant))
+    entry: Any = SimpleNamespace(at_ms=1)
+    found = await Arrivals(context)._with_lookups(answer, entry)
+    assert isinstance(found, c.Submitted)
+    asked = open_for if meant is None else [agent for agent in open_for if agent == meant]
+    # Under its turn's id the root's own request is found by the rules, and hides no decision.
+    is_open = bool([agent for agent in asked if agent or id == "c1"])
+    assert found.decided == (() if is_open else (decided,))
+    assert looked == ([] if is_open else [(id, meant or None)])
+    assert [each.agent_id for each in found.below] == [agent for agent in open_for if agent]
