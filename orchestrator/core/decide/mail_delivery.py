@@ -66,10 +66,13 @@ def by_sender(mails: Sequence[Mail]) -> list[list[Mail]]:
     return list(groups.values())
 
 
-def deliver(draft: Draft) -> None:
+def deliver(draft: Draft, *, instructions_only: bool = False) -> None:
     """Puts the mail into the conversation, before the request that shows it."""
     facts = draft.state.facts
-    mails = _fitting([mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)])
+    mails = [mail for mail in in_order(draft.state.tree.inbox) if _by_itself(facts, mail)]
+    if instructions_only:
+        mails = [mail for mail in mails if is_instruction(facts, mail)]
+    mails = _fitting(mails)
     if not mails:
         return
     for mail in mails:
@@ -93,7 +96,7 @@ def deliver(draft: Draft) -> None:
     take(draft, mails)
 
 
-def _fitting(mails: Sequence[Mail]) -> Sequence[Mail]:
+def _fitting(mails: list[Mail]) -> list[Mail]:
     """The first messages that one commit can carry; at least one."""
     size = 0
     for place, mail in enumerate(mails):

@@ -79,9 +79,9 @@ def begin_request(draft: Draft) -> None:
         draft.add(*map(e.item, joining), f.SteeredJoined(len(joining)))
         return
     purpose = _purpose(draft)
-    if task.branch is None and purpose == "turn":
-        # Of what a compaction were shown, the summary alone would tell: it waits for the request behind it.
-        deliver(draft)
+    if task.branch is None and task.kind != "compact":
+        # Of a result that a compaction were shown, the summary alone would tell; what people say is kept.
+        deliver(draft, instructions_only=purpose == "compact")
     show_thinking(draft)
     draft.add(*map(e.item, task.steered))
     draft.add(
