@@ -232,8 +232,8 @@ class Arrivals:
         own: set[str] = {call.call_id for call in task.requests} if task is not None else set()
         own |= {asked.id for asked in task.open_elicitations} if task is not None else set()
         reply = reply_of(op)
-        # What a turn asks for by now does not keep an answer from being late for what it asked before; nor does
-        # what other agents ask for, where it names its agent.
+        # What a turn asks for by now does not keep an answer from being late for what it asked before; nor
+        # does what other agents ask for, where it names its agent.
         open_now = (reply.agent_id in (None, ROOT) and reply.id in own) or any(
             reply.id == asked.call_id or (reply.id == asked.turn and reply.fits(asked.kind))
             for asked in below

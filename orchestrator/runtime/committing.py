@@ -183,6 +183,10 @@ T = TypeVar("T")
 
 RESEND_S = 0.05
 RESEND_MAX_S = 1.0
+ARCHIVE_S = 2.0
+"""Seconds until an archive that could not be read is tried again."""
+OWED = frozenset({"completion", "status", "ended"})
+"""Messages of an agent to its parent that have to arrive."""
 
 
 class Writing:
@@ -256,19 +260,25 @@ class Writing:
             answer = await self._ports.broker.commits.commit(request, successor)
         if isinstance(answer, records.Unstored):
             raise Unavailable("Redis lost the texts of a step twice")
-        if isinstance(answer, records.Refused) and await self._brought_back(answer):
+        if isinstance(answer, records.Refused) and await self._brought_back(answer, request):
             return await self._stand(request, texts, successor)
         return answer
 
-    async def _brought_back(self, answer: records.Refused) -> bool:
-        """Whether the step was refused because it speaks to an archived agent, which is there again now."""
+    async def _brought_back(self, answer: records.Refused, request: records.CommitRequest) -> bool:
+        """Whether the step was refused because it speaks to an archived agent, which is there again now.
+
+        What an agent owes its parent waits for an archive that is away.
+        """
         if answer.reason != "archived_target" or self._ports.restore is None:
             return False
         try:
             await self._ports.restore(SessionId(answer.detail))
         except (BrokenLog, BrokenArchive, ArchiveUnavailable, UnknownSession) as error:
             log.warning("session %s: agent %s stays archived: %s", self._claim.session, answer.detail, error)
-            return False
+            owed = any(mail.to == answer.detail and mail.kind in OWED for mail in request.tree.outbox)
+            if not (owed and isinstance(error, ArchiveUnavailable)):
+                return False
+            await self._ports.sleep(ARCHIVE_S)
         return not self._given_up
 
     def _request(

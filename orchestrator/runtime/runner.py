@@ -43,6 +43,7 @@ from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.session_summary import Position, session_meta, shown_anew
 from orchestrator.runtime import log
 from orchestrator.runtime.arrivals import Arrivals
+from orchestrator.runtime.committing import ARCHIVE_S
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import Cache, Loaded, Weight, load, payload_bytes
 from orchestrator.runtime.ports import Ports
@@ -67,8 +68,6 @@ FILE_S = 0.1
 """Seconds for which a session has rested when its rollout's file is written: many go on at once."""
 FILE_BYTES = 64 << 10
 """Bytes of entries that are not kept for that."""
-ARCHIVE_S = 2.0
-"""Seconds until an archive that could not be read is tried again."""
 
 
 class Ended(StrEnum):

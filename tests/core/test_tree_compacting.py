@@ -196,7 +196,7 @@ def test_each_compaction_of_a_task_leaves_the_news_to_the_request_behind_it() ->
 
 
 def test_interrupting_message_ends_a_compaction_and_is_read_first_behind_the_next_one() -> None:
-    tree, (child, other) = a_family(2)
+    tree, (child, _) = a_family(2)
     grandchild = child.spawns()
     tree.settle()
     by_itself(child)
@@ -219,7 +219,7 @@ def test_interrupting_message_ends_a_compaction_and_is_read_first_behind_the_nex
 @pytest.mark.parametrize("by", ["a message", "a person"])
 def test_interrupt_of_a_compaction_that_an_interrupting_message_has_begun_ends_it(by: str) -> None:
     """The message was read with it: it begins no other task behind the one that was stopped."""
-    tree, (child, other) = a_family(2)
+    tree, (child, _) = a_family(2)
     by_itself(child)
     tree.root.sends(child.id, "leave that", interrupt=True)
     tree.settle()

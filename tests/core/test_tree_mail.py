@@ -362,7 +362,7 @@ def test_watchdogs_of_agents_that_are_cancelled_end_with_the_cancel_and_no_other
 
 @pytest.mark.parametrize("known", ["its end was told", "it is to end", "by the registry"])
 def test_watchdog_of_an_agent_that_others_have_cancelled_ends_with_its_next_time(known: str) -> None:
-    tree, (child, sibling) = a_family(2)
+    tree, (child, _) = a_family(2)
     grandchild = child.spawns()
     tree.settle()
     # The keeper of the watchdog is told of the end of its own child alone.

@@ -1,4 +1,4 @@
-"""A worker's jobs: taken while there is room, done once, kept alive, answered, or given up with their askers."""
+"""A worker's jobs: taken while there is room, done once, kept alive, answered, or given up with an asker."""
 
 from __future__ import annotations
 
@@ -248,7 +248,7 @@ async def test_worker_that_leaves_ends_each_job_and_says_why() -> None:
         await jobs.offered("a", "b")
     assert sorted(jobs.doer.cancelled) == [b"a", b"b"]
     told = {job: orjson.loads(answer) for job, _, answer in jobs.queue.answered}
-    assert told == dict.fromkeys("ab", {"kind": "failed", "message": LEAVES})
+    assert told == {job: {"kind": "failed", "message": LEAVES} for job in "ab"}
 
 
 async def test_answer_and_look_are_tried_again_while_redis_is_away() -> None:

@@ -69,6 +69,7 @@ from orchestrator.core.decide.takeover import refused, stopped, took_over
 from orchestrator.core.decide.task import end_turn, fail, go_on, pause, resume, start_next, unpriced
 from orchestrator.core.state import State, Task
 from orchestrator.core.tree import pruned_flag
+from orchestrator.protocol import ops
 
 __all__ = ["Decision", "IllegalCommand", "decide"]
 
@@ -231,11 +232,29 @@ _WHY = {
 }
 
 
+_UNREACHABLE = frozenset({"unknown_target", "archived_target"})
+"""Refusals of messages that their session cannot be given."""
+_TOLD = (c.CallAssessed, c.TimerFired, c.EndChildren, c.BeginRequest)
+"""Commands that have an answer of their own where a message of theirs reaches nobody."""
+
+
+def _is_told(refused: c.Command) -> bool:
+    """Whether a person meant the very session that nothing reaches."""
+    return isinstance(refused, c.Submitted) and isinstance(
+        refused.op, c.AnswerOp | ops.MessageAgent | ops.CancelAgent
+    )
+
+
 def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
     """Decides anew, in the state that the refused command met."""
     refused = command.command
     if command.reason == "marked":
         _ended(draft, refused, command.detail)
+        return
+    if command.reason in _UNREACHABLE and not isinstance(refused, _TOLD) and not _is_told(refused):
+        # What else it decides does not wait for a session that nothing reaches.
+        draft.apart, draft.tree.unreachable = True, command.detail
+        _apply(draft, refused)
         return
     match refused:
         case c.CallAssessed(call_id):
@@ -264,6 +283,7 @@ def _why(command: c.CommitRefused) -> str:
 
 def _ended(draft: Draft, refused: c.Command, mark: str) -> None:
     """An agent that was cancelled ends; one that was only taken off the list stays as it is."""
+    draft.apart = True
     if draft.state.task is None and mark == pruned_flag(draft.state.facts.agent_id):
         draft.add(f.AgentChanged({"pruned": True}))
         leave_unread(draft)

@@ -346,7 +346,7 @@ def cancel_children(draft: Draft, reason: str) -> None:
     tree = draft.state.tree
     waiting = frozenset(tree.to_end)
     ending = [id for id, child in tree.children.items() if _may_be_told(child) and id not in waiting]
-    if len(ending) <= MOST_TOLD and not waiting:
+    if len(ending) <= MOST_TOLD and not waiting and not draft.apart:
         _tell(draft, ending, reason)
     elif ending:
         draft.add(f.ToEnd((*tree.to_end, *ending), reason or None, draft.sender))

@@ -248,8 +248,8 @@ def arm(draft: Draft, watchdog: Watchdog, sent: f.SentMessage | None = None) -> 
 def watchdog_fired(draft: Draft, watchdog: Watchdog, parent: str | None, *, over: bool = False) -> None:
     """Sends the watchdog's message and sets its next time, in one decision.
 
-    The watchdog of an agent that takes no more messages ends. `parent`: the session that made the agent, where
-    the log of this one does not tell it; `over`: whether it was cancelled or pruned.
+    The watchdog of an agent that takes no more messages ends. `parent`: the session that made the agent,
+    where the log of this one does not tell it; `over`: whether it was cancelled or pruned.
     """
     facts, child = draft.state.facts, draft.state.tree.children.get(watchdog.agent_id)
     if over or (child is not None and (child.status == "canceled" or child.ending or child.pruned)):
@@ -757,10 +757,11 @@ def _target(draft: Draft, command: Submitted, agent_id: int) -> Target | None:
 def interrupt_below(draft: Draft, key: str) -> None:
     """Stops what the agents below do, from above to below: none of them is cancelled.
 
-    A finished agent is told as well: below it, some may be at work.
+    A finished agent is told as well: below it, some may be at work. It is not where one of them cannot be
+    reached: that one rests, with all below it.
     """
     for child in draft.state.tree.children.values():
-        if child.status != "canceled":
+        if child.status != "canceled" and (child.active or not draft.apart):
             told, asked = f"{key}:{child.agent_id}", views.InterruptPayload(at_ms=draft.moment.at_ms)
             if draft.sender is not None:
                 asked["by"] = draft.sender.wire()

@@ -120,6 +120,7 @@ class Draft:
         "_requests",
         "_seq",
         "_set",
+        "apart",
         "before",
         "budget_wait",
         "export",
@@ -140,6 +141,9 @@ class Draft:
         self.moment = moment
         self.export = False
         self.budget_wait = False
+        self.apart = False
+        """Whether children are told of their end by steps of their own: one may be refused for each that
+        nothing reaches, and this decision must not be."""
         self._logged = state
         self._seq = moment.seq
         self._entries: list[Encoded] = []
@@ -273,6 +277,7 @@ class TreeDraft:
         "outbox",
         "summary",
         "unless_flagged",
+        "unreachable",
     )
 
     def __init__(self, blobs: dict[str, bytes]) -> None:
@@ -282,6 +287,8 @@ class TreeDraft:
         self.summary: dict[str, bytes] = {}
         self.debits: list[parts.Debit] = []
         self.unless_flagged: tuple[str, ...] = ()
+        self.unreachable = ""
+        """The session that nothing reaches: messages to it are left out."""
         self.dropped: list[str] = []
         """The names of answers whose texts nobody needs any more."""
         self._blobs = blobs
@@ -293,7 +300,8 @@ class TreeDraft:
         """Sends a message to another session of the tree."""
         content = encode_json({"kind": kind, **payload})
         message = parts.OutboundMessage(SessionId(to), kind, content, key, interrupt)
-        self.outbox.append(message)
+        if to != self.unreachable:
+            self.outbox.append(message)
         return message
 
     def publish(
