@@ -180,7 +180,7 @@ DEFECTS = (
     Mutant(
         "deleted by nobody",
         "`delete` keeps that a session was deleted, and not by whom",
-        lua("delete", ".. string.sub(by, 1, MOST_BY))", ")"),
+        lua("delete", ".. beginning(by, MOST_BY))", ")"),
         test="tests/broker/test_deletion.py::test_every_session_of_a_tree_has_who_deleted_it_and_when",
     ),
     Mutant(

@@ -1,4 +1,4 @@
-"""Sessions that nothing reaches: gone, or archived where the archive is away or damaged; what goes on without."""
+"""Sessions that nothing reaches: gone, or archived where the archive is away or damaged."""
 
 from __future__ import annotations
 

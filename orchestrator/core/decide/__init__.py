@@ -69,7 +69,7 @@ from orchestrator.core.decide.takeover import refused, stopped, took_over
 from orchestrator.core.decide.task import end_turn, fail, go_on, pause, resume, start_next, unpriced
 from orchestrator.core.state import State, Task
 from orchestrator.core.tree import pruned_flag
-from orchestrator.protocol import ops
+from orchestrator.protocol.ops import CancelAgent, MessageAgent
 
 __all__ = ["Decision", "IllegalCommand", "decide"]
 
@@ -240,9 +240,8 @@ _TOLD = (c.CallAssessed, c.TimerFired, c.EndChildren, c.BeginRequest)
 
 def _is_told(refused: c.Command) -> bool:
     """Whether a person meant the very session that nothing reaches."""
-    return isinstance(refused, c.Submitted) and isinstance(
-        refused.op, c.AnswerOp | ops.MessageAgent | ops.CancelAgent
-    )
+    said_to_one = c.AnswerOp | MessageAgent | CancelAgent
+    return isinstance(refused, c.Submitted) and isinstance(refused.op, said_to_one)
 
 
 def commit_refused(draft: Draft, command: c.CommitRefused) -> None:
