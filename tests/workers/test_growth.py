@@ -16,12 +16,15 @@ import pytest
 from orchestrator.broker.blobs import Texts
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.port import Deployment
-from orchestrator.broker.records import NewTree, SessionHead
+from orchestrator.broker.records import FolderPlace, NewTree, SessionHead
 from orchestrator.broker.trees import RestingTree
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.commit_parts import NewSession, Timer, TreePart
 from orchestrator.core.ids import AgentId, TreeId
+from orchestrator.core.settings import TurnSettings
+from orchestrator.core.tree import Mail
+from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
@@ -256,6 +259,82 @@ async def test_session_with_a_timer_stays_in_redis(mover: Mover, storage: Storag
     await root.writes([], status="closed", ended_ms=now_ms, timers_set=(Timer("t", 1, now_ms * 2),))
     assert await archive_tree(mover, TreeId(root.session), now_ms + 2 * DAY_MS) is Moved.BUSY
     assert await _archived(storage, [root]) == [False]
+
+
+SETTINGS = TurnSettings("/repo", "never", {"mode": "read-only"}, "m")
+TASK = f.TaskBegun(SubmissionId("t1"), "user", SETTINGS)
+OWED: dict[str, tuple[Sequence[f.Fact], f.Fact]] = {
+    "a task": ((TASK,), f.TaskEnded("completed")),
+    "an answer to a look-up": (
+        (f.LookUpAsked(SubmissionId("l"), {"type": "list_skills"}, "c", ""),),
+        f.LookUpEnded(SubmissionId("l"), "c"),
+    ),
+    "a process": (
+        (f.ProcessKept(1, CallId("c1"), SubmissionId("t1"), "make", "/repo", 1, ""),),
+        f.ProcessOver(1),
+    ),
+    "a slot": ((f.AgentChanged({"slot": True}),), f.AgentChanged({"slot": False})),
+    "word to children that end": ((f.ToEnd((AgentId(5),), "closed"),), f.ToldToEnd(1)),
+    "unread mail of a cancelled agent": (
+        (
+            f.AgentChanged({"canceling": "canceled"}),
+            f.MailReceived(Mail("k", "message", 1, False, 1, {"agent_id": 0}, {"prompt": "go"})),
+        ),
+        f.MailTaken(("k",)),
+    ),
+}
+
+
+@pytest.mark.parametrize("owes", OWED)
+@pytest.mark.parametrize("closed", [True, False])
+async def test_session_whose_log_says_that_it_owes_something_stays_in_redis_until_that_is_over(
+    mover: Mover, storage: Storage, closed: bool, owes: str
+) -> None:
+    """Lists call it idle, or closed, all the same."""
+    begun, over = OWED[owes]
+    root, agent = await _tree(storage, 1, closed=closed)
+    mover = replace(mover, idle_after_ms=DAY_MS)
+    tree, now_ms = TreeId(root.session), await storage.broker.server_ms()
+    await agent.writes(map(e.fact, begun), ended_ms=now_ms)
+    assert await archive_tree(mover, tree, now_ms + DAY_MS) is Moved.BUSY
+    assert await _archived(storage, [root, agent]) == [True, False]
+    assert await _due(mover, now_ms + DAY_MS + upkeep_resting.LATER_MS // 2) == [], "it is let rest for long"
+    await agent.writes([e.fact(over)], ended_ms=now_ms)
+    assert await archive_tree(mover, tree, now_ms + 3 * DAY_MS) is Moved.DONE
+    assert await _archived(storage, [root, agent]) == [True, True]
+
+
+@pytest.mark.parametrize("closed", [True, False])
+async def test_changes_that_one_machine_has_keep_a_session_in_redis_until_its_tree_is_closed(
+    mover: Mover, storage: Storage, closed: bool
+) -> None:
+    root, agent = await _tree(storage, 1, closed=closed)
+    mover = replace(mover, idle_after_ms=DAY_MS)
+    tree, now_ms = TreeId(root.session), await storage.broker.server_ms()
+    await agent.writes(some_entries(1), ended_ms=now_ms, folder=FolderPlace("m1", unsaved=True))
+    moved = await archive_tree(mover, tree, now_ms + DAY_MS)
+    assert moved is (Moved.DONE if closed else Moved.BUSY)
+    assert await _archived(storage, [root, agent]) == [True, closed]
+    if not closed:
+        await agent.writes(some_entries(1), ended_ms=now_ms, folder=FolderPlace("m1"))
+        assert await archive_tree(mover, tree, now_ms + 3 * DAY_MS) is Moved.DONE
+
+
+async def test_session_that_was_set_aside_stays_and_the_others_of_its_tree_go(
+    mover: Mover, storage: Storage
+) -> None:
+    root, lost, other = await _tree(storage)
+    now_ms = await storage.broker.server_ms()
+    for number in range(storage.broker.config.max_tries):
+        await is_told(storage, lost.session)
+        if await storage.broker.claims.claim_session(lost.session, "w", f"c{number}") is None:
+            break
+        await storage.broker.command("ZADD", storage.broker.keys.leases(3, "default"), 1, lost.session)
+    assert (await head_of(storage, lost.session)).quarantined
+    now_ms = max(now_ms, await storage.broker.server_ms()) + DAY_MS
+    assert await archive_tree(mover, TreeId(root.session), now_ms) is Moved.BUSY
+    assert await _archived(storage, [root, lost, other]) == [True, False, True]
+    assert await _due(mover, now_ms + upkeep_resting.LATER_MS // 2) == []
 
 
 # ── what nobody closes ────────────────────────────────────────────────────────────────────────
