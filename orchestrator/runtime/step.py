@@ -371,8 +371,8 @@ def instead_of(command: c.Command | Unreadable, error: Exception, state: State) 
             return _message_given_up(command, why)
         case c.ItemCompleted(n):
             return c.ResponseBroken(n, "fatal", f"{UNRECORDED}: {why}")
-        case c.ResponseCompleted(n, _, usage):
-            return c.ResponseBroken(n, "fatal", f"{UNRECORDED}: {why}", usage=usage)
+        case c.ResponseCompleted(n, _, usage, price=price):
+            return c.ResponseBroken(n, "fatal", f"{UNRECORDED}: {why}", usage=usage, price=price)
         case c.CallFinished(call_id):
             return failed_call(call_of(state, call_id), f"its output could not be recorded: {why}")
         case c.LookedUp(key) if command.error is None:

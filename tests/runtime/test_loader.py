@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.broker.records import Claim, Claimed, StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
-from orchestrator.core.entries import encode_entry, item
+from orchestrator.core.entries import Entry, encode_entry, fact, item
+from orchestrator.core.facts import Redacted
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.session_summary import Position
@@ -49,9 +50,10 @@ class Log:
             self.append(text)
 
     def append(self, text: str) -> None:
-        line = encode_entry(
-            item({"type": "message", "role": "user", "content": [{"text": text}]}), 0, {}
-        ).line
+        self.adds(item({"type": "message", "role": "user", "content": [{"text": text}]}))
+
+    def adds(self, entry: Entry) -> None:
+        line = encode_entry(entry, 0, {}).line
         chain = next_chain(self.head, len(self.entries) + 1, 1, payload_digest(b"salt", line))
         self.entries.append(StoredEntry(len(self.entries) + 1, 1, line, b"salt", chain))
 
@@ -187,3 +189,25 @@ async def test_log_under_another_key_is_told_of_as_such_at_its_first_entry_alone
     log.entries[1] = replace(log.entries[1], chain=bytes(32))
     with pytest.raises(BrokenLog, match=r"entry 2 does not follow from the one before it$"):
         await log.folded()
+
+
+@pytest.mark.parametrize("at", [1, 2, 3])
+@pytest.mark.parametrize("behind", [0, 2])
+async def test_known_state_of_before_a_redaction_is_not_gone_on_with(at: int, behind: int) -> None:
+    """It still has the words that were taken away."""
+    log, cache = Log("a", "b", "c"), Cache()
+    known = await log.load(cache)
+    log.adds(fact(Redacted(SESSION, at, "d", "ann", "", {"type": "event_msg", "payload": {}})))
+    for text in ("d", "e")[:behind]:
+        log.append(text)
+    cache.keep(SESSION, known)
+    log.read_after.clear()
+    loaded = await log.load(cache)
+    assert log.read_after == [3, 0], "it is folded from its first entry"
+    assert (loaded.position.seq, loaded.position.head) == (4 + behind, log.head)
+    assert len(loaded.unexported) == 4 + behind
+    cache.keep(SESSION, loaded)
+    log.append("f")
+    log.read_after.clear()
+    await log.load(cache)
+    assert log.read_after == [4 + behind], "what was folded since is gone on with"
