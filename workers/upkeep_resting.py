@@ -43,16 +43,25 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
     for shard in range(broker.config.shards):
         key, start = broker.keys.to_archive(shard), 0
         while found < MOST_TREES:
-            seen = await broker.trees.seen_resting(key, now_ms - _least_ms(mover), start)
-            roots = {head.tree: head for head in await broker.logs.heads([SessionId(at.tree) for at in seen])}
+            seen, damaged = (
+                await broker.trees.seen_resting(key, now_ms - _least_ms(mover), start),
+                list[Corrupt](),
+            )
+            heads = await broker.logs.heads([SessionId(at.tree) for at in seen], damaged)
+            roots, unread = {head.tree: head for head in heads}, {error.key for error in damaged}
             for at in seen:
                 root = roots.get(at.tree)
-                if root is not None and root.status == IMPORTING:
+                if broker.keys.session(SessionId(at.tree)) in unread:
+                    # Nobody knows for how long it has rested: it stays, and hides none behind it.
+                    start += 1
+                elif root is not None and root.status == IMPORTING:
                     # Its time is that of its beginning: by that upkeep finds one whose process has died.
                     start += 1
                 elif await _stays_due(mover, at, root, now_ms):
                     start, found = start + 1, found + 1
                     yield at.tree
+            for error in damaged:
+                log.error("session left out: %s", error)
             if len(seen) < RESTING_AT_ONCE:
                 break
 
@@ -84,7 +93,11 @@ async def archive_tree(mover: Mover, tree: TreeId, now_ms: int) -> Moved:
     """Archives every session of a tree that has rested for long enough as a whole."""
     broker = mover.storage.broker
     seen = await broker.trees.resting_since(tree)
-    members = await broker.trees.members(tree)
+    try:
+        members = await broker.trees.members(tree)
+    except Corrupt as error:
+        log.error("tree %s: not archived: %s", tree, error)
+        return Moved.BUSY if seen is None else await _later(mover, seen, Moved.BUSY, now_ms + LATER_MS)
     if seen is None or not members or str(members[-1].session) != str(tree):
         return Moved.NOT_DUE
     wanted_ms = rest_wanted_ms(mover, members[-1])
@@ -158,12 +171,14 @@ async def enlist_trees(storage: Storage, *, idle: bool) -> int:
         known, ended = [
             await broker.trees.trees_of(k(shard)) for k in (broker.keys.to_archive, broker.keys.to_delete)
         ]
-        with_log, closed, roots = set[str](), set[str](), set[str]()
-        async for heads in broker.logs.heads_of_shard(shard):
+        with_log, closed, roots, damaged = set[str](), set[str](), set[str](), list[Corrupt]()
+        async for heads in broker.logs.heads_of_shard(shard, damaged):
             with_log |= {str(head.tree) for head in heads if not head.archived}
             own = [head for head in heads if str(head.session) == str(head.tree)]
             roots |= {str(head.tree) for head in own if idle or head.status == IMPORTING}
             closed |= {str(head.tree) for head in own if head.status == "closed"}
+        for error in damaged:
+            log.error("session left out: %s", error)
         enlisted += await _enlist(storage, sorted(((roots | closed) & with_log) - known | closed - ended))
     return enlisted
 

@@ -10,7 +10,7 @@ import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import suppress
 
-from orchestrator.broker.errors import SessionHeld, UnknownSession
+from orchestrator.broker.errors import Corrupt, SessionHeld, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import SessionId
@@ -35,7 +35,12 @@ async def expired_trees(
         key, start = broker.keys.to_delete(shard), 0
         while seen := await broker.trees.seen_resting(key, now_ms - retention_ms, start):
             for at in seen:
-                members = await broker.trees.members(at.tree)
+                try:
+                    members = await broker.trees.members(at.tree)
+                except Corrupt as error:
+                    log.error("tree %s: not deleted: %s", at.tree, error)
+                    start += 1
+                    continue
                 ended = ended_ms(members[-1]) if members else None
                 if ended is None:
                     # It is open again: its next end puts it there anew.
@@ -53,7 +58,8 @@ async def old_imports(storage: Storage, now_ms: int) -> list[SessionHead]:
     for shard in range(broker.config.shards):
         key, start = broker.keys.to_archive(shard), 0
         while seen := await broker.trees.seen_resting(key, now_ms - IMPORT_MS, start):
-            heads = await broker.logs.heads([SessionId(at.tree) for at in seen])
+            # What cannot be read is told of by each look.
+            heads = await broker.logs.heads([SessionId(at.tree) for at in seen], [])
             found += [head for head in heads if head.status == IMPORTING]
             start += len(seen)
     return found

@@ -25,7 +25,7 @@ from typing import Any, assert_never
 import httpx
 import orjson
 
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError, Corrupt, Unavailable
 from orchestrator.broker.open_requests import Opened as OpenedRequest
 from orchestrator.broker.open_requests import RequestChange
 from orchestrator.broker.records import OpenApproval, SessionHead, StoredEvent
@@ -298,7 +298,11 @@ class Webhook:
             page = await self.found.broker.logs.changed_since(shard, since, PAGE + len(seen))
             if not (changed := [session for session, at in page if at > since or session not in seen]):
                 return
-            for head in await self.found.broker.logs.heads(changed):
+            damaged: list[Corrupt] = []
+            heads = await self.found.broker.logs.heads(changed, damaged)
+            for error in damaged:
+                log.warning("webhook: a session cannot be told of: %s", error)
+            for head in heads:
                 with _tolerant(head.session):
                     news = await rest_news(self.found, head)
                     if news is not None and news.at_ms >= began_ms:

@@ -157,12 +157,14 @@ class Logs(Port):
         """The sessions that changed last, newest first."""
         return await self.heads(await self.newest(limit))
 
-    async def heads_of_shard(self, shard: int) -> AsyncIterator[tuple[SessionHead, ...]]:
-        """The heads of all sessions of a shard, some at a time."""
+    async def heads_of_shard(
+        self, shard: int, damaged: list[Corrupt] | None = None
+    ) -> AsyncIterator[tuple[SessionHead, ...]]:
+        """The heads of all sessions of a shard, some at a time; `damaged` as in `heads`."""
         found = await self._connection.command("ZRANGE", self.keys.sessions(shard), 0, -1)
         for start in range(0, len(found), _HEADS):
             page = [SessionId(member.decode()) for member in found[start : start + _HEADS]]
-            yield await self.heads(page)
+            yield await self.heads(page, damaged)
 
     async def session_ids(self) -> AsyncIterator[list[SessionId]]:
         """The ids of all sessions, a shard at a time, newest first in each.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, Literal
 from orchestrator.broker.claims import Claims
 from orchestrator.broker.commit_requests import tree_event_rows
 from orchestrator.broker.connection import ScriptCall, call
-from orchestrator.broker.errors import SessionHeld, UnknownSession
+from orchestrator.broker.errors import Corrupt, SessionHeld, UnknownSession
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.port import Deployment, Port
 from orchestrator.broker.records import (
@@ -495,12 +495,16 @@ class Trees(Deletion, FleetIndex, Resting):
     async def heads_at_once(self, tree: TreeId) -> tuple[int, tuple[SessionHead, ...]]:
         """The end of the tree's log, and the heads of all its sessions, pruned agents too: of one moment.
 
-        Raises `UnknownSession` if there is no such tree.
+        Raises `UnknownSession` if there is no such tree, `Corrupt` if one of its sessions cannot be read.
         """
         known: dict[SessionId, SessionHead] = {}
+        damaged: list[Corrupt] = []
         # Agents that were pruned are in no registry, so the tree's shard is read.
-        async for page in self._logs.heads_of_shard(self.keys.shard_of(tree)):
+        async for page in self._logs.heads_of_shard(self.keys.shard_of(tree), damaged):
             known.update({head.session: head for head in page if head.tree == tree})
+        for error in damaged:
+            if await self._connection.command("HGET", error.key, "tree") == tree.encode():
+                raise error
         if not known:
             raise UnknownSession(tree)
         tree_seq, ends = await self.ends_at_once(tree, known)

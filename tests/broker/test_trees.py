@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import BrokerConfig, ClaimState, Committed, Fenced, Released, Renewed, Spend
 from orchestrator.core.commit_parts import Debit, NewSession, TreeEvent
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -74,6 +74,22 @@ async def test_members_of_a_tree_are_its_own_sessions_and_heads_at_once_those_th
     }
     with pytest.raises(UnknownSession):
         await broker.trees.heads_at_once(TreeId(session_id()))
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+async def test_heads_at_once_are_kept_back_by_a_damaged_session_of_the_tree_itself_and_by_no_other(
+    broker: Broker, pruned: bool
+) -> None:
+    root, other = await root_of(broker), await root_of(broker)
+    child, stranger = await root.spawns(1), await other.spawns(1)
+    await broker.command("HSET", broker.keys.session(stranger.session), "seq", "many")
+    _, heads = await broker.trees.heads_at_once(root.tree)
+    assert {head.session for head in heads} == {root.session, child.session}
+    if pruned:
+        await broker.command("HDEL", broker.keys.agents(root.tree), "s:1")
+    await broker.command("HSET", broker.keys.session(child.session), "seq", "many")
+    with pytest.raises(Corrupt, match=child.session):
+        await broker.trees.heads_at_once(root.tree)
 
 
 # ── watching ───────────────────────────────────────────────────────────────────────────────────

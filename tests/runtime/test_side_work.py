@@ -1,4 +1,4 @@
-"""Work beside a session's loop: what ends it, what does not, what is told of each, and when nothing begins."""
+"""Work beside a session's loop: what ends it, what does not, what is told of each, and when none begins."""
 
 from __future__ import annotations
 

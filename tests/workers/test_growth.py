@@ -337,6 +337,60 @@ async def test_session_that_was_set_aside_stays_and_the_others_of_its_tree_go(
     assert await _due(mover, now_ms + upkeep_resting.LATER_MS // 2) == []
 
 
+# ── what cannot be read ───────────────────────────────────────────────────────────────────────
+
+
+class _Listed:
+    """A queue that only lists what it is given."""
+
+    def __init__(self) -> None:
+        self.jobs: list[tuple[str, str]] = []
+
+    async def enqueue_job(self, name: str, subject: str, **_: Any) -> None:
+        self.jobs.append((name, subject))
+
+
+async def _damages(storage: Storage, author: Author) -> None:
+    await storage.broker.command("HSET", storage.broker.keys.session(author.session), "seq", "many")
+
+
+@pytest.mark.parametrize("which", ["root", "agent"])
+async def test_session_that_cannot_be_read_holds_up_neither_archiving_nor_retention_of_other_trees(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch, which: str
+) -> None:
+    before, family, behind = [await _tree(storage, 1) for _ in range(3)]
+    damaged = family[0] if which == "root" else family[1]
+    await _damages(storage, damaged)
+    _at(storage, monkeypatch, DAY_MS + HOUR_MS)
+    context = _context(mover, None)
+    queue = context["redis"] = _Listed()
+    await look(context)
+    trees = [TreeId(one[0].session) for one in (before, family, behind)]
+    due = [subject for name, subject in queue.jobs if name == "archive"]
+    assert set(due) == {trees[0], trees[2], *([trees[1]] if which == "agent" else [])}
+    now_ms = storage.broker.now_ms()
+    moved = [await archive_tree(mover, tree, now_ms) for tree in trees]
+    assert moved == [Moved.DONE, Moved.BUSY, Moved.DONE]
+    assert await archive_tree(mover, trees[1], now_ms) in (Moved.BUSY, Moved.NOT_DUE)
+    key = storage.broker.keys.to_archive(3)
+    assert await storage.broker.trees.trees_of(key) == {trees[1]}, "it is looked at again when it is mended"
+    await retain(_context(mover, HOUR_MS))
+    left = {one for one in trees if await storage.broker.command("EXISTS", storage.broker.keys.agents(one))}
+    assert left == {trees[1]}
+
+
+async def test_trees_of_an_earlier_version_are_enlisted_though_a_session_of_their_shard_cannot_be_read(
+    storage: Storage,
+) -> None:
+    first, damaged, last = [await _tree(storage, 0) for _ in range(3)]
+    keys = storage.broker.keys
+    await storage.broker.command("DEL", keys.to_archive(3), keys.to_delete(3))
+    await _damages(storage, damaged[0])
+    assert await enlist_trees(storage, idle=True) == 2
+    found = await storage.broker.trees.trees_of(keys.to_archive(3))
+    assert found == {first[0].session, last[0].session}
+
+
 # ── what nobody closes ────────────────────────────────────────────────────────────────────────
 
 

@@ -277,6 +277,17 @@ async def test_end_of_a_task_is_told_of_each_root_that_rests_and_of_no_agent(
     )
 
 
+async def test_session_that_cannot_be_read_hides_no_end_behind_it(found: Opened) -> None:
+    roots = [await ended(await Author(stored(found)).is_born()) for _ in range(4)]
+    webhook = told(found)
+    for at in (0, 2):
+        await found.broker.command("HSET", found.broker.keys.session(roots[at].session), "seq", "many")
+    news = await looked(webhook)
+    assert {one["data"]["session_id"] for one in news} == {roots[1].session, roots[3].session}
+    await ended(roots[1])
+    assert len(await looked(webhook)) == 3, "it looks on behind them"
+
+
 async def test_last_of_the_ends_that_follow_one_another_is_told_and_each_end_has_an_id_of_its_own(
     found: Opened,
 ) -> None:
