@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import Fired
 from orchestrator.core.commit_parts import REAP_MS, STANDING_TIMERS
@@ -22,6 +22,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
+from orchestrator.runtime import log
 
 SILENT_S = 2.0
 """Seconds for which a lease must have run out before its session counts as unheld."""
@@ -66,9 +67,10 @@ async def unended(
     # One that is done already owes its own parent word of the end, too.
     resting = (SessionId(agent.session) for agent in marked if not agent.active)
     others = [session for session in dict.fromkeys((*known, *resting)) if session not in active]
-    heads = [await broker.logs.head(session) for session in others]
+    # One that cannot be read owes nothing that anybody could bring to an end.
+    heads = await broker.logs.heads(others, [])
     # With nothing to read a parked one would be taken in vain, and be quarantined after a few times.
-    owing = (h.session for h in heads if h is not None and not h.parked)
+    owing = (head.session for head in heads if not head.parked)
     return Unended(active, tuple(owing))
 
 
@@ -101,7 +103,7 @@ async def trees_with_cancels(logs: Logs, fired: Sequence[Fired]) -> list[TreeId]
     trees = []
     for timer in fired:
         if timer.timer in STANDING_TIMERS:
-            with suppress(UnknownSession):
+            with suppress(UnknownSession, Corrupt):
                 trees.append((await logs.place(timer.session)).tree)
     return list(dict.fromkeys(trees))
 
@@ -126,8 +128,16 @@ class Reaper:
             waited_ms = self.broker.now_ms() - since_ms
             if waited_ms < self.grace_ms:
                 continue
-            found = await forsaken(self.broker, tree)
+            found = await self._looked_at(tree)
             self.adopt(found.lying)
             if not found.left or waited_ms > self.grace_ms + REAP_MS:
                 # The timer fires again where anything is left, for the workers that live then.
                 del self._since[tree]
+
+    async def _looked_at(self, tree: TreeId) -> Forsaken:
+        """The rest of a tree's cancels; of one that cannot be read nothing, and it hides no other."""
+        try:
+            return await forsaken(self.broker, tree)
+        except Corrupt as error:
+            log.warning("tree %s: its cancels were not looked after: %s", tree, error)
+            return Forsaken(True, ())

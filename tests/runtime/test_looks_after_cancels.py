@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import Fired
 from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.ids import SessionId, TreeId
@@ -40,10 +41,13 @@ class Looked:
     def __init__(self, monkeypatch: pytest.MonkeyPatch, module: Any) -> None:
         self.trees: list[str] = []
         self.finds: dict[str, Iterator[Forsaken]] = {}
+        self.damaged: set[str] = set()
         monkeypatch.setattr(module, "forsaken", self.forsaken)
 
     async def forsaken(self, broker: Any, tree: TreeId) -> Forsaken:
         self.trees.append(tree)
+        if tree in self.damaged:
+            raise Corrupt(tree, "a field of it cannot be read")
         return next(self.finds[tree])
 
 
@@ -126,10 +130,25 @@ async def test_tree_is_given_up_behind_its_time_and_taken_up_again_when_it_is_to
     assert await fleet.polls() == ["a"]
 
 
+async def test_tree_that_cannot_be_read_hides_none_behind_it_and_is_given_up_in_time(fleet: Fleet) -> None:
+    fleet.looked.finds = {"b": iter([Forsaken(True, ids("b1")), Forsaken(False, ())])}
+    fleet.looked.damaged = {"a", "c"}
+    await fleet.told("a", "b", "c")
+    fleet.clock.ms += GRACE_MS
+    assert await fleet.polls() == ["a", "b", "c"]
+    assert fleet.adopted == [*ids("b1")]
+    assert await fleet.polls() == ["a", "b", "c"]
+    fleet.clock.ms += REAP_MS + 1
+    assert await fleet.polls() == ["a", "c"]
+    assert await fleet.polls() == []
+
+
 async def test_timers_of_cancels_name_their_trees_once_and_no_other_timer_does() -> None:
     async def place(session: SessionId) -> Any:
         if session == "gone":
-            raise unserved_cancels.UnknownSession(session)
+            raise UnknownSession(session)
+        if session == "damaged":
+            raise Corrupt(session, "a field of it cannot be read")
         return SimpleNamespace(tree=f"tree of {session[0]}")
 
     logs: Any = SimpleNamespace(place=place)
@@ -139,6 +158,7 @@ async def test_timers_of_cancels_name_their_trees_once_and_no_other_timer_does()
             ("wait:c1", "a0"),
             (REAP_BELOW_TIMER, "b1"),
             (REAP_TIMER, "gone"),
+            (REAP_TIMER, "damaged"),
             (REAP_TIMER, "a1"),
             (REAP_TIMER, "b2"),
             ("watchdog:1", "d1"),

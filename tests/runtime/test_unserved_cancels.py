@@ -84,6 +84,13 @@ async def test_agent_that_may_owe_word_of_its_end_is_looked_after(broker: Broker
     assert below.sessions == (), "who is parked and has read everything is over, whoever thinks of it"
 
 
+async def test_agent_that_cannot_be_read_keeps_no_other_from_being_ended(broker: Broker) -> None:
+    family = await a_family(broker)
+    await broker.command("HSET", broker.keys.session(family.silent.session), "seq", "many")
+    found = await forsaken(broker, family.root.tree)
+    assert (found.left, found.lying) == (True, (family.unread.session,))
+
+
 async def test_who_looks_after_a_tree_waits_until_a_holder_is_silent(broker: Broker) -> None:
     family = await a_family(broker)
     first = await forsaken(broker, family.root.tree)
