@@ -125,5 +125,5 @@ async def finish_deletions(storage: Storage) -> None:
                 log.info("tree %s: its deletion is finished", tree)
             else:
                 await storage.archive.spare(tree)
-        except ArchiveUnavailable as error:
+        except (ArchiveUnavailable, Corrupt) as error:
             log.warning("tree %s: its deletion cannot be finished: %s", tree, error)

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 from orchestrator.broker.connection import Connection
+from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.notices import Found, Listener
 from orchestrator.broker.records import START, SessionHead
 from orchestrator.broker.redis_keys import Keys
@@ -37,7 +38,9 @@ MOST_GROWN = 1_000
 class Heads(Protocol):
     """The reads that a feed needs."""
 
-    async def heads(self, sessions: Sequence[SessionId]) -> tuple[SessionHead, ...]: ...
+    async def heads(
+        self, sessions: Sequence[SessionId], damaged: list[Corrupt] | None = None
+    ) -> tuple[SessionHead, ...]: ...
 
     async def changed_since(
         self, shard: int, since_ms: int, limit: int, start: int = 0
@@ -147,8 +150,11 @@ class FleetFeed:
         return [session for grown in await asyncio.gather(*looks) for session, _ in grown]
 
     async def _changed(self, sessions: Sequence[SessionId], *, told: bool) -> FleetChanges:
-        there = await self._heads.heads(sessions)
+        damaged: list[Corrupt] = []
+        there = await self._heads.heads(sessions, damaged)
+        unread = {error.key for error in damaged}
         living = {head.session for head in there}
+        living |= {session for session in sessions if self._keys.session(session) in unread}
         namespace = self._namespace
         return FleetChanges(
             tuple(head for head in there if namespace is None or head.labels.namespace == namespace),

@@ -64,6 +64,20 @@ async def test_follower_is_told_of_each_step_of_a_session_s_life(broker: Broker)
     await feed.aclose()
 
 
+async def test_session_that_cannot_be_read_hides_no_other_and_is_not_told_gone(broker: Broker) -> None:
+    feed = await following(broker)
+    damaged, sound = await created(broker), await created(broker)
+    key = broker.keys.session(damaged)
+    await broker.command("HSET", key, "seq", "many")
+    assert await told(feed) == {sound: ("idle", "")}
+    await submitted(broker, sound)
+    assert await told(feed) == {sound: ("idle", "")}, "the feed goes on"
+    await broker.command("HSET", key, "seq", "0")
+    await submitted(broker, damaged)
+    assert await told(feed) == {damaged: ("idle", "")}
+    await feed.aclose()
+
+
 async def test_follower_is_told_of_a_name_and_a_title_and_of_no_step_that_lists_do_not_show(
     broker: Broker,
 ) -> None:

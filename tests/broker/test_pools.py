@@ -102,7 +102,11 @@ async def test_queue_of_a_pool_has_all_of_its_shards_and_the_age_of_what_was_not
     await submitted(timed, read, "unread")
     clock.advance(2.0)
     assert await timed.claims.queue_of(POOL) == PoolQueue(due=2, leased=1, age_ms=7_000)
-    await claimed(timed, (await timed.claims.at_work(3, [POOL]))[0], "w2", "takes")
+    (oldest,) = await timed.claims.at_work(3, [POOL])
+    await timed.command("HSET", timed.keys.session(oldest), "eq", "many")
+    assert await timed.claims.queue_of(POOL) == PoolQueue(due=2, leased=1, age_ms=2_000), "one cannot be read"
+    await timed.command("HSET", timed.keys.session(oldest), "eq", "0")
+    await claimed(timed, oldest, "w2", "takes")
     assert await timed.claims.queue_of(POOL) == PoolQueue(due=1, leased=2, age_ms=2_000)
     assert await timed.claims.queue_of("other") == PoolQueue(due=1, leased=0, age_ms=27_000)
     assert await timed.claims.queue_of("nobody's") == PoolQueue(due=0, leased=0, age_ms=0)

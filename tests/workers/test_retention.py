@@ -106,6 +106,21 @@ async def test_note_of_a_deletion_is_not_obeyed_for_a_tree_that_lives(storage: S
     assert await storage.archive.has_blob(tree, "0" * 64)
 
 
+async def test_note_about_a_tree_that_cannot_be_read_is_not_obeyed_and_holds_up_no_other(
+    storage: Storage,
+) -> None:
+    roots = [await (await Author(storage).is_born()).writes(some_entries(3)) for _ in range(3)]
+    damaged = roots[1]
+    for root in roots:
+        await storage.archive.write_blob(TreeId(root.session), "0" * 64, b"kept")
+        await storage.archive.condemn(TreeId(root.session))
+    key = storage.broker.keys.session(damaged.session)
+    await storage.broker.command("HSET", key, "seq", "many")
+    await finish_deletions(storage)
+    assert await storage.archive.condemned() == (damaged.session,)
+    assert await storage.archive.has_blob(TreeId(damaged.session), "0" * 64)
+
+
 async def test_tree_whose_archive_cannot_be_removed_holds_up_no_other(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
