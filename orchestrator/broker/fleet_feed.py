@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import field
 from typing import Protocol
 
 from orchestrator.broker.connection import Connection
@@ -39,7 +40,7 @@ class Heads(Protocol):
     """The reads that a feed needs."""
 
     async def heads(
-        self, sessions: Sequence[SessionId], damaged: list[Corrupt] | None = None
+        self, sessions: Sequence[SessionId], damaged: dict[SessionId, Corrupt] | None = None
     ) -> tuple[SessionHead, ...]: ...
 
     async def changed_since(
@@ -57,6 +58,8 @@ class FleetChanges:
     """As they are now: those of the namespace."""
     gone: tuple[SessionId, ...] = ()
     """Deleted, of any namespace: whoever has never seen one passes it over."""
+    damaged: Mapping[SessionId, Corrupt] = field(default_factory=dict)
+    """Those that cannot be read, of any namespace."""
     told: bool = True
     """Whether scripts named them; else their logs grew lately, and they may be as they were."""
     anew: bool = False
@@ -150,15 +153,14 @@ class FleetFeed:
         return [session for grown in await asyncio.gather(*looks) for session, _ in grown]
 
     async def _changed(self, sessions: Sequence[SessionId], *, told: bool) -> FleetChanges:
-        damaged: list[Corrupt] = []
+        damaged: dict[SessionId, Corrupt] = {}
         there = await self._heads.heads(sessions, damaged)
-        unread = {error.key for error in damaged}
-        living = {head.session for head in there}
-        living |= {session for session in sessions if self._keys.session(session) in unread}
+        living = {head.session for head in there} | damaged.keys()
         namespace = self._namespace
         return FleetChanges(
             tuple(head for head in there if namespace is None or head.labels.namespace == namespace),
             tuple(session for session in sessions if session not in living),
+            damaged,
             told,
         )
 

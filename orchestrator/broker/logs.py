@@ -26,12 +26,13 @@ from typing import Any, TypeVar
 import orjson
 import zstandard
 
-from orchestrator.broker.errors import BrokerError, Corrupt, DamagedEntry, Unavailable
+from orchestrator.broker.errors import BrokerError, Corrupt, DamagedEntry
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.port import Port, scored
 from orchestrator.broker.records import (
     START,
     TIP_FIELDS,
+    AgentStates,
     Place,
     RedactedEntry,
     SessionHead,
@@ -88,11 +89,23 @@ class Logs(Port):
         values = await self._connection.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
         return self._head(session, values)
 
-    def _head(self, session: SessionId, values: Sequence[bytes | None]) -> SessionHead | None:
+    def _head(self, session: SessionId, values: Sequence[bytes | None] | None) -> SessionHead | None:
+        if values is None:
+            raise Corrupt(self.keys.session(session), "it is no hash")
         try:
             return session_head(session, values)
         except ValueError as error:
             raise Corrupt(self.keys.session(session), f"a field of it cannot be read: {error}") from error
+
+    def _check_texts(self, head: SessionHead) -> None:
+        """Raises `Corrupt` where a text in which a hash has several facts cannot be read."""
+        try:
+            if not isinstance(head.summary, Mapping):
+                raise ValueError("it is no object")
+            AgentStates.of(head.states)
+        except ValueError as error:
+            why = f"its summary, or the states of its agents, cannot be read: {error}"
+            raise Corrupt(self.keys.session(head.session), why) from error
 
     async def count_sessions(self) -> int:
         """How many sessions there are."""
@@ -100,25 +113,28 @@ class Logs(Port):
         return sum(await self._connection.commands(rows))
 
     async def heads(
-        self, sessions: Sequence[SessionId], damaged: list[Corrupt] | None = None
+        self, sessions: Sequence[SessionId], damaged: dict[SessionId, Corrupt] | None = None
     ) -> tuple[SessionHead, ...]:
         """The heads of the sessions that exist, in the order given.
 
-        Raises `Corrupt` for one that cannot be read; with `damaged` such a one is left out and put there.
+        Raises `Corrupt` for one that cannot be read; with `damaged` such a one is left out and put there,
+        and so is one whose summary, or the states of whose agents, cannot be read.
         """
         found: list[SessionHead] = []
         # More at once would be long, and would go over a connection of their own: half again the CPU.
         for start in range(0, len(sessions), _HEADS):
             some = sessions[start : start + _HEADS]
             rows = [("HMGET", self.keys.session(session), *HEAD_FIELDS) for session in some]
-            values = await self._connection.commands(rows)
-            for one, row in zip(some, values, strict=True):
+            reading = self._connection.commands(rows) if damaged is None else self._each(rows)
+            for one, row in zip(some, await reading, strict=True):
                 try:
                     head = self._head(one, row)
+                    if damaged is not None and head is not None:
+                        self._check_texts(head)
                 except Corrupt as error:
                     if damaged is None:
                         raise
-                    damaged.append(error)
+                    damaged[one] = error
                     continue
                 if head is not None:
                     found.append(head)
@@ -296,7 +312,7 @@ class Logs(Port):
             some = sessions[start : start + _HEADS]
             rows = [("HMGET", self.keys.session(session), *TIP_FIELDS) for session in some]
             for session, row in zip(some, await self._each(rows), strict=True):
-                if row[0] is None:
+                if row is None or row[0] is None:
                     continue
                 tree, seq, head, status, namespace = (value or b"" for value in row)
                 with suppress(ValueError):
@@ -305,15 +321,15 @@ class Logs(Port):
                     )
         return found
 
-    async def _each(self, rows: Sequence[Sequence[Argument]]) -> list[list[bytes | None]]:
-        """The answers to several reads of hashes; empty ones for keys that are none."""
+    async def _each(self, rows: Sequence[Sequence[Argument]]) -> list[list[bytes | None] | None]:
+        """The answers to several reads of hashes; None for keys that are none."""
         try:
-            return await self._connection.commands(rows)
-        except Unavailable:
-            raise
-        except BrokerError:
+            return list(await self._connection.commands(rows))
+        except BrokerError as error:
+            if "WRONGTYPE" not in str(error):
+                raise
             if len(rows) == 1:
-                return [[None] * (len(rows[0]) - 2)]
+                return [None]
             # One key of another kind is no reason to know nothing of the others.
             return [(await self._each([row]))[0] for row in rows]
 

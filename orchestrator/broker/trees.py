@@ -150,12 +150,26 @@ class FleetIndex(Port):
         return ("ZRANGEBYLEX", key, low, high, "LIMIT", 0, limit)
 
     async def listed_heads(
-        self, wanted: Listed, after: IndexPlace | None = None, limit: int = 50
+        self,
+        wanted: Listed,
+        after: IndexPlace | None = None,
+        limit: int = 50,
+        damaged: dict[SessionId, Corrupt] | None = None,
     ) -> tuple[tuple[IndexPlace, SessionHead], ...]:
-        """The same with the sessions' heads; one that was deleted meanwhile is left out."""
-        places = await self.listed(wanted, after, limit)
-        heads = {head.session: head for head in await self._logs.heads([place.session for place in places])}
-        return tuple((place, heads[place.session]) for place in places if place.session in heads)
+        """The same with the sessions' heads; fewer than `limit` where the list ends, and nowhere else.
+
+        One that was deleted meanwhile is left out, and with `damaged` one that cannot be read, too.
+        """
+        found, limit = list[tuple[IndexPlace, SessionHead]](), min(limit, MOST_LISTED)
+        while wants := limit - len(found):
+            places = await self.listed(wanted, after, wants)
+            heads = await self._logs.heads([place.session for place in places], damaged)
+            known = {head.session: head for head in heads}
+            found += [(place, known[place.session]) for place in places if place.session in known]
+            if len(places) < wants:
+                break
+            after = places[-1]
+        return tuple(found)
 
     async def enlist(self, session: SessionId, *, shelve: bool | None = None) -> bool:
         """Brings a root into the index if an earlier version made it; `shelve` puts it away, or back.

@@ -41,6 +41,7 @@ from orchestrator.views import SetAside
 from orchestrator.views.approvals import Asked, open_requests_of
 from orchestrator.views.event import for_tenant
 from orchestrator.views.find import find
+from orchestrator.views.readable import readable
 from orchestrator.views.threads import settings_of
 
 _ASKING = frozenset(ev.EVENTS[tag] for tag in TYPES)
@@ -255,7 +256,7 @@ async def until_read(found: LogSource, head: SessionHead) -> bool:
     waiting = [*asking, head.session]
 
     async def read() -> bool:
-        return not any(each.has_unread for each in await found.broker.logs.heads(waiting))
+        return not any(each.has_unread for each in await readable(found.broker.logs, waiting))
 
     return bool(await until(found.broker, waiting, read, READ_S))
 

@@ -24,6 +24,7 @@ from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.views import Contradiction, ViewError
 from orchestrator.views.find import short_ids
+from orchestrator.views.readable import readable
 from orchestrator.views.sessions import no_worker
 
 if TYPE_CHECKING:
@@ -140,7 +141,7 @@ async def open_requests_of(
     # The sessions of a tree are in one shard.
     shards = range(requests.config.shards) if tree is None else (requests.keys.shard_of(tree),)
     opened = await requests.approvals_of(shards)
-    heads = await found.broker.logs.heads(list(dict.fromkeys(one.session for one in opened)))
+    heads = await readable(found.broker.logs, list(dict.fromkeys(one.session for one in opened)))
     places = {
         head.session: head
         for head in heads
@@ -309,7 +310,7 @@ async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
     """The requests with names and folders, in the same order."""
     trees = list(dict.fromkeys(one.tree for one in asked))
     sessions = dict.fromkeys((*map(SessionId, trees), *(one.session for one in asked)))
-    heads = {head.session: head for head in await found.broker.logs.heads(list(sessions))}
+    heads = {head.session: head for head in await readable(found.broker.logs, list(sessions))}
     registries = zip(trees, await found.broker.trees.registries(trees), strict=True)
     agents = {tree: projected(fields).agents for tree, fields in registries}
     shorts = short_ids(map(SessionId, trees))

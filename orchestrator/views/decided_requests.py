@@ -26,6 +26,7 @@ from orchestrator.views.agent_past import page_before
 from orchestrator.views.approvals import Asked, Decided, Wishes, decision_text
 from orchestrator.views.event import Event
 from orchestrator.views.patterns import names_call
+from orchestrator.views.readable import readable
 
 LOOK_AT = 512
 """Entries of one tree's logs among which earlier decisions are looked for."""
@@ -85,7 +86,7 @@ async def _trees(found: LogSource, tree: TreeId | None) -> AsyncIterator[TreeId]
     if tree is not None:
         yield tree
         return
-    heads = await found.broker.logs.heads(await found.broker.logs.newest(NEWEST))
+    heads = await readable(found.broker.logs, await found.broker.logs.newest(NEWEST))
     for each in dict.fromkeys(head.tree for head in heads):
         yield each
 

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import DamagedEntry, UnknownSession
+from orchestrator.broker.errors import BrokerError, Corrupt, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.fleet_feed import FleetFeed
 from orchestrator.broker.records import AT_REST, AgentStates, SessionHead, Source, TreeAccount
 from orchestrator.broker.trees import IndexPlace, Listed
@@ -22,6 +22,7 @@ from orchestrator.core.entries import line_ms
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
+from orchestrator.views.readable import UNREADABLE, tell
 from orchestrator.views.sessions import nobody_spoke
 from orchestrator.views.threads import ReadMark, mark_name
 from orchestrator.views.tree import Doing, doing_of
@@ -52,6 +53,8 @@ DRAINS: Final = 16
 MOST_PEOPLE: Final = 64
 """People whose read states are kept at hand."""
 NOW_S: Final = 0.0
+TEMPORARY: Final = (Unavailable, OutOfMemory, Misconfigured)
+"""Errors of Redis, which are of no one key."""
 OF_STATUS: Final[Mapping[str, State]] = {
     "idle": "idle",
     "closed": "idle",
@@ -119,6 +122,8 @@ class FleetPage:
     rows: tuple[TreeRow, ...]
     counts: Mapping[State, int]
     more: bool
+    damaged: tuple[SessionId, ...] = ()
+    """The trees of the namespace that no list has, because they cannot be read."""
 
 
 @record
@@ -145,6 +150,8 @@ class Fleet:
     """The state of each root by its hash alone."""
     _words: dict[SessionId, str] = field(default_factory=dict)
     _accounts: dict[SessionId, TreeAccount] = field(default_factory=dict)
+    _damaged: set[SessionId] = field(default_factory=set)
+    """The trees whose roots cannot be read: they are in no list."""
     _ends: dict[SessionId, tuple[int, Doing, int]] = field(default_factory=dict)
     """By the root: its log's end, what it is at there, and the last entry's time."""
     _unread: dict[str, set[SessionId]] = field(default_factory=dict)
@@ -182,10 +189,15 @@ class Fleet:
                 return None
             roots = {SessionId(head.tree): head for head in changes.heads if head.agent_id == ROOT}
             of_agents = {SessionId(head.tree) for head in changes.heads} - roots.keys()
-            for head in await self.broker.logs.heads(sorted(of_agents)):
+            damaged = dict(changes.damaged)
+            for head in await self.broker.logs.heads(sorted(of_agents), damaged):
                 roots[head.session] = head
             changed = {root for root, head in roots.items() if self._keep(head)}
             changed |= {session for session in changes.gone if self._drop(session)}
+            # One of another namespace was never in this list.
+            known = {root: error for root, error in damaged.items() if root in self._heads}
+            self._leave_out(known)
+            changed |= known.keys()
             named = roots.keys() & self._heads.keys()
             await self._mark(named)
             self._anew = False
@@ -201,12 +213,12 @@ class Fleet:
 
     async def _read_all(self) -> None:
         """Reads every tree, and then takes all in at once: who is cut off before leaves no part of a list."""
-        found = list[SessionHead]()
+        found, damaged = list[SessionHead](), dict[SessionId, Corrupt]()
         for shelved in (False, True):
             wanted, place = Listed(self.namespace, SOURCES, shelved), None
             for _ in range(MOST_TREES // PAGE):
                 places: tuple[IndexPlace, ...] = await self.broker.trees.listed(wanted, place, PAGE)
-                found += await self.broker.logs.heads([one.session for one in places])
+                found += await self.broker.logs.heads([one.session for one in places], damaged)
                 if len(places) < PAGE:
                     break
                 place = places[-1]
@@ -215,8 +227,17 @@ class Fleet:
         self._accounts.clear()
         self._words.clear()
         self._unread.clear()
+        self._damaged.clear()
         for head in found:
             self._keep(head)
+        self._leave_out(damaged)
+
+    def _leave_out(self, damaged: Mapping[SessionId, Corrupt]) -> None:
+        """Takes trees out that cannot be read: one of them must not hide all others."""
+        tell(damaged)
+        for root in damaged:
+            self._drop(root)
+            self._damaged.add(root)
 
     def _keep(self, head: SessionHead) -> bool:
         """Takes a root as it is now; whether it is another than before."""
@@ -225,12 +246,14 @@ class Fleet:
         before, self._heads[head.session] = self._heads.get(head.session), head
         if before == head:
             return False
+        self._damaged.discard(head.session)
         self._base[head.session] = _state_by_hash(head)
         self._accounts.pop(head.session, None)
         self._words.pop(head.session, None)
         return True
 
     def _drop(self, root: SessionId) -> bool:
+        self._damaged.discard(root)
         for kept in (self._base, self._words, self._accounts, self._ends):
             kept.pop(root, None)
         for unread in self._unread.values():
@@ -308,7 +331,8 @@ class Fleet:
         )
         behind = [place for place in places if after is None or place < after]
         rows = await self._rows([SessionId(root) for _, root in behind[:limit]], around, unread)
-        return FleetPage(tuple(rows), Counter(found.values()), len(behind) > limit)
+        more = len(behind) > limit
+        return FleetPage(tuple(rows), Counter(found.values()), more, tuple(sorted(self._damaged)))
 
     async def counts(self, person: str) -> Counter[State]:
         """How many trees of the list have each state."""
@@ -316,6 +340,11 @@ class Fleet:
             around, unread = await self._around(), await self.unread(person)
             listed = (root for root, base in self._base.items() if base != "archived")
             return Counter(self._state(root, around, unread) for root in listed)
+
+    @property
+    def damaged(self) -> list[SessionId]:
+        """The trees that cannot be read."""
+        return sorted(self._damaged)
 
     def lists(self, root: SessionId) -> bool:
         """Whether the list has a tree: it is there, and nobody has put it away."""
@@ -417,7 +446,10 @@ class Fleet:
             return session
         try:
             root = SessionId((await self.broker.logs.place(session)).tree)
-        except UnknownSession:
+        except TEMPORARY:
+            raise
+        except BrokerError:
+            # It is gone, or its key is damaged.
             return None
         return root if root in self._heads else None
 
@@ -460,14 +492,20 @@ class Fleet:
                 entries = await self.broker.logs.read_rollout(root, max(0, head.seq - LAST), LAST)
             doing = doing_of(entries, head)
             last_ms = line_ms(entries[-1].payload) if entries else last_ms
-        except (DamagedEntry, ValueError, KeyError, TypeError):
+        except UNREADABLE:
             # One damaged log must not hide all other trees; whoever reads it is told of the damage.
             doing = doing_of((), head)
         self._ends[root] = head.seq, doing, last_ms
 
     async def _agents(self, root: SessionId) -> AgentStates:
         head = self._heads[root]
-        return AgentStates.of(head.states or await self.broker.trees.recount(head.tree) or "")
+        try:
+            return AgentStates.of(head.states or await self.broker.trees.recount(head.tree) or "")
+        except TEMPORARY:
+            raise
+        except BrokerError:
+            # The key of one of its agents is damaged.
+            return AgentStates.of("")
 
 
 def _state_by_hash(head: SessionHead) -> State:

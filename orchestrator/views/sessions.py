@@ -19,6 +19,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.agents import SubagentStatus
+from orchestrator.views.readable import readable
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -129,7 +130,7 @@ async def found_rows(broker: Broker, most: int) -> AsyncIterator[tuple[dict[str,
     """The newest sessions, read a page at a time."""
     ids = await broker.logs.newest(most)
     for start in range(0, len(ids), PAGE):
-        heads = await broker.logs.heads(ids[start : start + PAGE])
+        heads = await readable(broker.logs, ids[start : start + PAGE])
         agents = await _agents(broker, {head.tree for head in heads if head.agent_id})
         for found, head in zip(await _rows(broker.logs, heads, agents), heads, strict=True):
             yield found, head
@@ -158,7 +159,7 @@ async def trees_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool)
     listing, seen = Listing(await broker.logs.count_sessions()), set[TreeId]()
     ids = await broker.logs.newest(listing.total if all else LOOKED_THROUGH)
     for start in range(0, len(ids), PAGE):
-        page = await broker.logs.heads(ids[start : start + PAGE])
+        page = await readable(broker.logs, ids[start : start + PAGE])
         new = [tree for tree in dict.fromkeys(head.tree for head in page) if tree not in seen]
         seen.update(new)
         for tree in await _trees(broker, new, wanted, all=all):
@@ -189,7 +190,7 @@ async def _trees(
     rows: dict[str, list[dict[str, Any]]] = {}
     unspoken: set[str] = set()
     for start in range(0, len(members), PAGE):
-        heads = await broker.logs.heads(members[start : start + PAGE])
+        heads = await readable(broker.logs, members[start : start + PAGE])
         unspoken.update(head.tree for head in heads if not head.agent_id and nobody_spoke(head))
         for found in await _rows(broker.logs, heads, agents):
             rows.setdefault(found["tree_id"], []).append(found)

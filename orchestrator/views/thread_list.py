@@ -21,6 +21,7 @@ from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, created_ms
 from orchestrator.core.registry import projected
 from orchestrator.core.tree import ROOT
+from orchestrator.views.readable import readable, readable_listed
 from orchestrator.views.thread_pages import MOST_CURSOR, BadCursor, Direction
 from orchestrator.views.threads import Thread, threads
 
@@ -188,7 +189,7 @@ async def _listed(trees: Trees, asked: ListAsked) -> AsyncIterator[Stretch]:
     )
     place = None if asked.cursor is None else _place(asked.cursor, asked.direction)
     size = READ if asked.wanted.is_narrow else min(READ, asked.limit + 1)
-    while found := await trees.listed_heads(wanted, place, size):
+    while found := await readable_listed(trees, wanted, place, size):
         yield [(Key(at.at_ms, at.session), head) for at, head in found]
         place, size = found[-1][0], READ
 
@@ -207,7 +208,7 @@ async def _agents_too(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch
     ids = await _sessions_of(broker, asked.wanted)
     found: Stretch = []
     for start in range(0, len(ids), READ):
-        for head in await broker.logs.heads(ids[start : start + READ]):
+        for head in await readable(broker.logs, ids[start : start + READ]):
             if head.labels.namespace == asked.namespace:
                 found.append((_key(asked, head), head))
     found.sort(key=lambda one: one[0], reverse=asked.direction == "desc")
@@ -246,7 +247,7 @@ async def loaded(logs: Logs, most: int, namespace: str = "") -> list[SessionId]:
     ids = await logs.newest(LOOKED_THROUGH)
     found: list[SessionId] = []
     for start in range(0, len(ids), READ):
-        heads = await logs.heads(ids[start : start + READ])
+        heads = await readable(logs, ids[start : start + READ])
         found += [head.session for head in heads if _is_loaded(head) and head.labels.namespace == namespace]
         if len(found) >= most:
             break

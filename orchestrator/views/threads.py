@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Literal, TypeAlias
 
 import orjson
@@ -26,8 +27,11 @@ from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import TURN_ENDS, SessionConfigured, UserMessage
 from orchestrator.rollouts.log_source import LogSource
+from orchestrator.rollouts.object_store import ArchiveUnavailable
+from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.session_summary import PREVIEW_CHARS
 from orchestrator.views.agent_past import MOST, STRETCH
+from orchestrator.views.readable import UNREADABLE, readable
 
 FIRST_ENTRIES = 64
 """Entries of a log among which the first words of a person stand."""
@@ -176,10 +180,14 @@ async def _first_words(logs: Logs, head: SessionHead) -> str:
     """The first words of a person in a session that has never rested; later its head says them."""
     if head.archived or head.status in AT_REST or "updated_ms" in head.summary:
         return ""
-    for stored in await logs.read_rollout(head.session, 0, FIRST_ENTRIES):
-        if stored_kind(stored.payload) is UserMessage:
-            said = decode_entry(stored.payload).payload.get("message")
-            return (one_line(said, PREVIEW_CHARS) or "") if isinstance(said, str) else ""
+    try:
+        for stored in await logs.read_rollout(head.session, 0, FIRST_ENTRIES):
+            if stored_kind(stored.payload) is UserMessage:
+                said = decode_entry(stored.payload).payload.get("message")
+                return (one_line(said, PREVIEW_CHARS) or "") if isinstance(said, str) else ""
+    except UNREADABLE:
+        # One damaged log must not hide all other threads; whoever reads it is told of the damage.
+        pass
     return ""
 
 
@@ -242,11 +250,16 @@ async def read_state(found: LogSource, head: SessionHead, person: str) -> ReadSt
 async def read_states(
     found: LogSource, sessions: Sequence[SessionId], person: str
 ) -> Mapping[SessionId, ReadState]:
-    """The states of those threads that the person has ever marked."""
+    """The states of those threads that the person has ever marked, as far as their logs can be read."""
     notes = await found.broker.requests.notes(mark_name(person), sessions)
     marks = {session: ReadMark.of(note) for session, note in zip(sessions, notes, strict=True) if note}
-    heads = await found.broker.logs.heads(list(marks))
-    return {head.session: await _state(found, head, marks[head.session]) for head in heads}
+    heads = await readable(found.broker.logs, list(marks))
+    states = dict[SessionId, ReadState]()
+    for head in heads:
+        # A log that is damaged, or whose archive is away, must not hide the states of all others.
+        with suppress(*UNREADABLE, ArchiveUnavailable, BrokenArchive):
+            states[head.session] = await _state(found, head, marks[head.session])
+    return states
 
 
 async def mark_read(

@@ -39,6 +39,7 @@ from orchestrator.protocol.turn_items import PlanItem
 from orchestrator.requests import TYPES, CommandRequest, PatchRequest, Request, request_of
 from orchestrator.requests.approvals import command_text
 from orchestrator.views.event_text import lifecycle_text, mcp_call_text, resolved_text, whole_or_note
+from orchestrator.views.readable import UNREADABLE, readable
 from orchestrator.views.sessions import session_status, wants_worker
 
 TAIL = 80
@@ -140,7 +141,7 @@ class TreeReader:
         registry, fields = await self.broker.trees.projection(self.tree)
         known = projected(fields).agents
         sessions = [SessionId(self.tree), *(SessionId(agent.session) for agent in known.values())]
-        heads, gate = await self.broker.logs.heads(sessions), asyncio.Semaphore(AT_ONCE)
+        heads, gate = await readable(self.broker.logs, sessions), asyncio.Semaphore(AT_ONCE)
         doings = await asyncio.gather(*(self._doing(head, gate) for head in heads if self._grew(head)))
         self._doings |= {head.session: doing for head, doing in doings}
         found = [(head, self._doings[head.session]) for head in heads]
@@ -170,9 +171,13 @@ class TreeReader:
         return known is None or known.seq != head.seq
 
     async def _doing(self, head: SessionHead, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing]:
-        async with gate:
-            entries = await self.broker.logs.read_rollout(head.session, max(0, head.seq - TAIL), TAIL)
-        return head, doing_of(entries, head)
+        try:
+            async with gate:
+                entries = await self.broker.logs.read_rollout(head.session, max(0, head.seq - TAIL), TAIL)
+            return head, doing_of(entries, head)
+        except UNREADABLE:
+            # The damaged log of one agent must not hide all others; whoever reads it is told of the damage.
+            return head, doing_of((), head)
 
 
 def _drawn(

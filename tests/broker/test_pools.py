@@ -184,11 +184,12 @@ async def test_session_that_cannot_be_read_hides_no_other_from_who_asks_for_thos
     sessions = [await created(broker, session_id(shard)) for shard in (3, 1, 3, 0, 3)]
     for bad in (sessions[0], sessions[3]):
         await broker.command("HSET", broker.keys.session(bad), "seq", "many")
-    damaged: list[Corrupt] = []
+    damaged: dict[SessionId, Corrupt] = {}
     gone = session_id()
     found = await broker.logs.heads([*sessions[:4], gone, sessions[4]], damaged)
     assert [head.session for head in found] == [sessions[1], sessions[2], sessions[4]]
-    assert [error.key for error in damaged] == [broker.keys.session(sessions[at]) for at in (0, 3)]
+    keys = {sessions[at]: broker.keys.session(sessions[at]) for at in (0, 3)}
+    assert {one: error.key for one, error in damaged.items()} == keys
     with pytest.raises(Corrupt):
         await broker.logs.heads(sessions)
 

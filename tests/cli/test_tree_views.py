@@ -377,7 +377,7 @@ class Looked:
     async def projection(self, tree: TreeId) -> Any:
         return picture(agent(0, None), agent(1, 0)).registry, self.fields
 
-    async def heads(self, sessions: Sequence[SessionId]) -> tuple[SessionHead, ...]:
+    async def heads(self, sessions: Sequence[SessionId], damaged: Any) -> tuple[SessionHead, ...]:
         numbers = [int(session[1:]) if session.startswith("s") else 0 for session in sessions]
         return tuple(
             replace(head(self.seq[number]), session=session, agent_id=AgentId(number))

@@ -38,7 +38,9 @@ class Fleet:
         )
         return id
 
-    async def listed_heads(self, wanted: Listed, after: IndexPlace | None, limit: int) -> list[Any]:
+    async def listed_heads(
+        self, wanted: Listed, after: IndexPlace | None, limit: int, damaged: Any
+    ) -> list[Any]:
         found = [
             (IndexPlace(head.created_ms, head.session), head)
             for head in sorted(self.heads.values(), key=lambda one: -one.created_ms)

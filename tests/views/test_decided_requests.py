@@ -88,7 +88,7 @@ class Logs:
             return None
         return head(session=session, tree=TreeId(self.trees[session]), seq=len(self.logs[session]))
 
-    async def heads(self, sessions: Sequence[SessionId]) -> tuple[Any, ...]:
+    async def heads(self, sessions: Sequence[SessionId], damaged: Any) -> tuple[Any, ...]:
         return tuple([await self.head(one) for one in sessions if one in self.logs])
 
     async def newest(self, most: int) -> list[SessionId]:

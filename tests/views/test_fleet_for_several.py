@@ -44,7 +44,7 @@ class Busy(Redis):
         shelved = wanted.shelved
         return [IndexPlace(1, one) for one, head in sorted(self.roots.items()) if head.shelved is shelved]
 
-    async def heads(self, sessions: Sequence[SessionId]) -> list[SessionHead]:
+    async def heads(self, sessions: Sequence[SessionId], damaged: Any = None) -> list[SessionHead]:
         await self._others_go_on()
         return [self.roots[one] for one in sessions if one in self.roots]
 

@@ -66,7 +66,7 @@ class Redis:
     async def read_rollout(self, *_: Any) -> tuple[()]:
         return ()
 
-    async def heads(self, sessions: Sequence[SessionId]) -> list[SessionHead]:
+    async def heads(self, sessions: Sequence[SessionId], damaged: Any = None) -> list[SessionHead]:
         return [self.roots[one] for one in sessions]
 
     async def recount(self, tree: TreeId) -> str:

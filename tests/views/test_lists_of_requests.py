@@ -72,7 +72,7 @@ class Found:
         self.shards = list(shards)
         return self.opened
 
-    async def _heads(self, sessions: Sequence[SessionId]) -> list[Any]:
+    async def _heads(self, sessions: Sequence[SessionId], damaged: Any) -> list[Any]:
         return [
             SimpleNamespace(
                 session=session,

@@ -42,7 +42,7 @@ class Fleet:
         self.gone = gone
         self.broker = SimpleNamespace(logs=self, trees=self)
 
-    async def heads(self, sessions: list[SessionId]) -> list[Any]:
+    async def heads(self, sessions: list[SessionId], damaged: Any) -> list[Any]:
         assert len(set(sessions)) == len(sessions), "each is read once"
         return [
             SimpleNamespace(session=one, title=f"title {one[-1]}", summary={"cwd": f"/work/{one[-1]}"})

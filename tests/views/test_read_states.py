@@ -30,7 +30,7 @@ class Noted(Logs):
         broker.logs.heads = self._heads
         return broker
 
-    async def _heads(self, sessions: list[SessionId]) -> list[Any]:
+    async def _heads(self, sessions: list[SessionId], damaged: Any) -> list[Any]:
         return [self.heads[session] for session in sessions]
 
     async def notes(self, name: str, sessions: list[SessionId]) -> list[bytes]:

@@ -45,7 +45,7 @@ class Fleet:
         return session
 
     async def listed_heads(
-        self, wanted: Listed, after: IndexPlace | None, limit: int
+        self, wanted: Listed, after: IndexPlace | None, limit: int, damaged: Any
     ) -> list[tuple[IndexPlace, SessionHead]]:
         """As the fleet's index does it: the keys of its sets, in their order."""
         found = [
@@ -96,7 +96,7 @@ class Fleet:
     async def newest(self, limit: int) -> list[SessionId]:
         return sorted(self.changes, key=lambda one: -self.changes[one])[:limit]
 
-    async def heads(self, sessions: list[SessionId]) -> list[SessionHead]:
+    async def heads(self, sessions: list[SessionId], damaged: Any) -> list[SessionHead]:
         self.read += len(sessions)
         return [self.heads_of[session] for session in sessions if session in self.heads_of]
 

@@ -394,6 +394,7 @@ class Trees:
         self.tells: list[frozenset[SessionId] | None] = []
         self.states: dict[SessionId, str] = {}
         self.away: set[SessionId] = set()
+        self.damaged: list[SessionId] = []
         self.now_s = 100.0
         self.looked = asyncio.Event()
 
@@ -471,7 +472,7 @@ async def test_each_tree_that_leaves_the_list_or_comes_back_is_told_and_counted(
     trees.tells = [None]
     seat = fleet_seat(heard)
     await asyncio.wait_for(trees.looked.wait(), 3)
-    assert (set(seat.rows), seat.told[-1].beside) == (set(IDS[:3]), {"counts": {"idle": 5}})
+    assert (set(seat.rows), seat.told[-1].beside) == (set(IDS[:3]), {"counts": {"idle": 5}, "damaged": []})
     steps: list[tuple[set[SessionId], set[SessionId], set[SessionId], set[SessionId]]] = [
         # Those that are away, those that are told, the rows that go, and those that come.
         ({IDS[0], IDS[1]}, {IDS[0], IDS[1]}, {IDS[0], IDS[1]}, set()),
@@ -488,12 +489,18 @@ async def test_each_tree_that_leaves_the_list_or_comes_back_is_told_and_counted(
         assert len(seat.told) == before + 1
         update = seat.told[-1]
         assert (set(update.gone), set(update.changed), update.whole) == (gone, come, False)
-        assert update.beside == {"counts": {"idle": 5 - len(away)}}
+        assert update.beside == {"counts": {"idle": 5 - len(away)}, "damaged": []}
         assert all(row == {"treeId": key} for key, row in update.gone.items())
     trees.looked.clear()
     trees.tells = [frozenset({IDS[0]}), frozenset()]
     await asyncio.wait_for(trees.looked.wait(), 3)
     assert len(seat.told) == 1 + len(steps), "nothing is another"
+    for damaged in ([IDS[6]], [IDS[6], IDS[5]], []):
+        trees.looked.clear()
+        trees.damaged, trees.tells = damaged, [frozenset(damaged)]
+        await asyncio.wait_for(trees.looked.wait(), 3)
+        assert seat.told[-1].beside["damaged"] == damaged, "those that cannot be read are told of"
+    assert len(seat.told) == 4 + len(steps)
     trees.looked.clear()
     trees.states, trees.tells = {IDS[7]: "idle"}, [None]
     await asyncio.wait_for(trees.looked.wait(), 3)

@@ -280,7 +280,7 @@ async def fleet(ports: Ports, namespace: str, person: str) -> AsyncIterator[Upda
                 looked_s = time.monotonic()
             there = await trees.rows([root for root in roots if trees.lists(root)], person)
             rows = {str(row.tree): tree_row(row) for row in there}
-            counted: JsonObject = {"counts": dict(await trees.counts(person))}
+            counted: JsonObject = {"counts": dict(await trees.counts(person)), "damaged": trees.damaged}
             if changed is None:
                 told, counts = rows, counted
                 yield Update(dict(rows), whole=True, beside=counted)

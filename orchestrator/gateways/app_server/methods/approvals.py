@@ -51,6 +51,7 @@ from orchestrator.views.approvals import (
     open_requests_of,
 )
 from orchestrator.views.decided_requests import decided_call, decided_of
+from orchestrator.views.readable import readable_listed
 
 if TYPE_CHECKING:
     from orchestrator.core.commands import AnswerOp
@@ -368,7 +369,7 @@ async def approval_history(door: Door, params: ApprovalHistory) -> Result:
         trees: Sequence[SessionHead] = (root,)
     else:
         wanted = Listed(reader.namespace, SOURCES)
-        trees = [head for _, head in await found.broker.trees.listed_heads(wanted, None, TREES)]
+        trees = [head for _, head in await readable_listed(found.broker.trees, wanted, None, TREES)]
     most = params.most(USUAL_HISTORY, MOST_HISTORY)
     decided = [await decided_of(found, root) for root in trees]
     newest = merge(*decided, key=lambda one: -one.at_ms)

@@ -132,6 +132,7 @@ async def fleet_list(door: Door, params: FleetList) -> Result:
         "data": [tree_row(row) for row in found.rows],
         "nextCursor": None if last is None else _cursor(last, params.sort),
         "counts": dict(found.counts),
+        "damaged": list(found.damaged),
     }
 
 

@@ -41,6 +41,7 @@ from orchestrator.protocol.policy import (
 from orchestrator.protocol.scalars import ReasoningEffort, ReasoningSummary
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject, JsonValue
+from orchestrator.views.readable import readable_listed
 from orchestrator.views.threads import Thread, path_at_birth, thread, threads
 
 MOST_LISTED, USUAL_LISTED = 100, 25
@@ -155,7 +156,7 @@ async def list_conversations(door: Door, params: ListConversations) -> Result:
     limit = min(params.page_size or USUAL_LISTED, MOST_LISTED)
     wanted = Listed(door.client.namespace or "", sources=("cli", "exec"))
     broker = door.ports.found.broker
-    page = await broker.trees.listed_heads(wanted, after, limit)
+    page = await readable_listed(broker.trees, wanted, after, limit)
     found = await threads(broker, [head for _, head in page])
     more = {"nextCursor": str(page[-1][0])} if len(page) == limit else {}
     paths = [await _path(door, head) for _, head in page]
@@ -252,7 +253,7 @@ async def _newest(door: Door, wanted: Listed, named: bytes) -> SessionHead | Non
     """The newest session of a list whose summary has a member."""
     after, broker = None, door.ports.found.broker
     for _ in range(MOST_SOUGHT // MOST_LISTED_AT_ONCE):
-        page = await broker.trees.listed_heads(wanted, after, MOST_LISTED_AT_ONCE)
+        page = await readable_listed(broker.trees, wanted, after, MOST_LISTED_AT_ONCE)
         if (found := next((head for _, head in page if named in head.meta), None)) is not None:
             return found
         if not page:

@@ -19,6 +19,7 @@ from orchestrator.gateways.principals import Scope
 from orchestrator.protocol.bounds import PATH_BYTES
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.views import ViewError
+from orchestrator.views.readable import readable
 
 if TYPE_CHECKING:
     from orchestrator.folders.outcomes import JoinedFile
@@ -153,7 +154,7 @@ async def _members(door: Door, head: SessionHead) -> list[Member]:
     order = sorted(below, key=lambda number: (len(below[number]), number))
     heads = {
         int(one.agent_id): one
-        for one in await broker.logs.heads([SessionId(agents[it].session) for it in order])
+        for one in await readable(broker.logs, [SessionId(agents[it].session) for it in order])
     }
     rows = [Member(it, heads[it], below[it]) for it in order if it in heads and heads[it].portable]
     return [Member(top, head), *rows]

@@ -6,7 +6,7 @@ import { plain, visible } from "./text.js";
 import { Age, canopy, dollars, Glyph, go, html, Key, Link, Meter, phone, place, quantity, short, Stat, STATES, title, Words } from "./parts.js";
 import { bind, overlay } from "./keys.js";
 import { Rows } from "./rows.js";
-import { counts, failed, loaded, ORDER, order, readAll, readMore, rows, rowsNow } from "./trees.js";
+import { counts, damaged, failed, loaded, ORDER, order, readAll, readMore, rows, rowsNow } from "./trees.js";
 
 const FOLDED = 20, HEAD = 34, MARKS = /\*\*|__|`/g;
 const chosen = signal(null), unfolded = signal(false);
@@ -82,6 +82,7 @@ export function Fleet() {
   const groups = ORDER.map((name) => [name, list.filter(([, is]) => is === name)]).filter(([, found]) => found.length);
   return html`<main class="fleet" data-testid="fleet">
     <header><h1>Fleet</h1><span class="count">${loaded.value ? total : ""}</span><span class="grow" /><div class="filters"><${Link} class="chip ${bare ? "on" : ""}" to="/fleet">All<//><${Link} class="chip ${mine ? "on" : ""}" to=${to({ mine: !mine })}>Mine<//>${pools.length > 1 ? pools.map((name) => html`<${Link} key=${name} class="chip pools ${pool === name ? "on" : ""}" to=${to({ pool: pool === name ? null : name })}>${plain(name, 30)}<//>`) : null}<input ref=${filter} data-testid="filter" aria-label="Filter" placeholder="Filter…  /" value=${place.value.query.get("q") ?? ""} onInput=${(event) => go(to({ q: event.target.value }), { replace: true })} /></div>${may("submit") ? html`<button class="mini new" onClick=${() => { overlay.value = "tree"; }}>New tree <${Key} k="n" /></button>` : null}</header>
+    ${damaged.value.length ? html`<p class="error" role="alert" data-testid="damaged">${quantity(damaged.value.length, "tree")} cannot be read: <code>dendro verify ${damaged.value[0]}</code></p>` : null}
     ${loaded.value && !order.value.length ? html`<${First} />` : html`<div class="cols head" aria-hidden="true"><span></span><span>Tree</span><span>Agents</span><span class="act">Last hour</span><span class="r">Working</span><span class="r">Tokens</span><span class="r">Cost</span><span class="r chg">Changes</span><span class="pool">Pool</span><span class="r">Last</span></div>
     <div role="grid" aria-label="Trees" aria-rowcount=${list.length} class="rows" tabindex="0" ref=${box}>${groups.map(([name, found]) => {
       const before = above;

@@ -10,13 +10,13 @@ const PAGE = 100, RAIL = 11;
 
 export const rows = new Map(); // tree → signal of its row
 export const order = signal([]); // [tree, state], by state, the newest first in each
-export const counts = signal({});
+export const counts = signal({}), damaged = signal([]);
 export const loaded = signal(false), failed = signal("");
 const more = signal("start");
 const agentsAtWork = signal(0);
 let begun = false;
 
-onSignedOut(() => { rows.clear(); order.value = []; counts.value = {}; loaded.value = false; more.value = "start"; });
+onSignedOut(() => { rows.clear(); order.value = []; counts.value = {}; damaged.value = []; loaded.value = false; more.value = "start"; });
 
 // A row keeps its place among those of its state while it works: what moves cannot be read.
 function sort() {
@@ -34,6 +34,7 @@ function put(row) {
 }
 function onFleet(event) {
   if (event.counts) counts.value = event.counts;
+  if (event.damaged) damaged.value = event.damaged;
   if (event.type === "all") {
     const there = new Set(event.data.map((row) => row.treeId));
     for (const id of rows.keys()) if (!there.has(id)) rows.delete(id);
@@ -51,7 +52,7 @@ function onFleet(event) {
 export async function readAll() {
   try {
     const page = await api("fleet/list", { sort: "activity", limit: PAGE });
-    onFleet({ type: "all", data: page.data, counts: page.counts });
+    onFleet({ type: "all", data: page.data, counts: page.counts, damaged: page.damaged });
   } catch (error) { if (!loaded.peek()) failed.value = error.message; }
 }
 // Older trees than the server pushes: pages are read until one has something new.
