@@ -44,7 +44,13 @@ class OpenRequests:
         return next(iter(self._open.values()), None)
 
     def add(self, request: Request) -> None:
-        self._open[self._key(request.event)] = request
+        """Opens a request; one that was listed, and is told by its event too, stays as it is."""
+        key = self._key(request.event)
+        known = self._open.get(key)
+        if known is None or known.turn_id != request.turn_id:
+            # An earlier one of this name has ended: this one has waited for a shorter time than all others.
+            self._open.pop(key, None)
+            self._open[key] = request
 
     def take_first(self) -> Request:
         """Removes and returns the request that has waited longest; the caller must answer it."""

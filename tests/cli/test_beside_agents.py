@@ -102,6 +102,28 @@ async def test_oldest_request_is_put_and_the_next_when_it_is_decided_and_again_w
     assert "agent 3" in beside.view.notes[-1]
 
 
+@pytest.mark.parametrize("agent", [0, 3])
+@pytest.mark.parametrize("others", [(), (ASKED,), (ASKED, PLAIN)])
+async def test_request_that_opens_between_the_look_at_those_that_wait_and_the_events_is_put_once(
+    others: tuple[dict[str, Any], ...], agent: int
+) -> None:
+    """With the answers that it has so far."""
+    beside = Beside(agent, TWO, *others, status="running")
+    listed = list(beside.attached._open)
+    beside.attached._put(listed[0])
+    await beside.attached._typed("the first", hidden=False)
+    for event in (TWO, *others):
+        beside.attached._event(asks(event))
+    assert (beside.view.asked, list(beside.attached._open)) == (["s3"], listed)
+    await beside.attached._typed("the second", hidden=False)
+    (op,) = [submission.op for _, submission in beside.client.sent]
+    assert {name: one.answers for name, one in op.response.answers.items()} == {
+        "q": ("the first",),
+        "r": ("the second",),
+    }
+    assert beside.view.asked == ["s3", *(str(other["call_id"]) for other in others[:1])]
+
+
 async def test_answer_of_a_person_is_followed_by_the_next_request() -> None:
     third = {**ASKED, "call_id": "c3"}
     beside = Beside(0, ASKED, PLAIN, third, status="running")

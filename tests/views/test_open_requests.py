@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.ids import SessionId
+from orchestrator.requests import request_of
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
 from tests.requests.test_answers import ASKS
@@ -104,3 +105,25 @@ def test_request_of_every_kind_is_closed_by_what_ends_it_and_by_nothing_else(
     first, beside = [(session, "c")], [(session, "other")]
     others = [] if over and not named else beside
     assert left == [*([] if over else first), ("b", "c"), *others]
+
+
+@pytest.mark.parametrize("agent", [{}, AGENT])
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("turn", [None, "u1"])
+def test_request_that_was_listed_and_is_told_by_its_event_too_stays_the_one_that_it_is(
+    turn: str | None, place: int, agent: dict[str, Any]
+) -> None:
+    """With its answers so far, and its place among the others."""
+    calls = [f"c{number}" for number in range(3)]
+    events = [asks(call, **({"turn_id": turn} if turn else {}), **agent) for call in calls]
+    found = OpenRequests(ROOT)
+    for event in events:
+        found.add(request_of(event))
+    before = list(found)
+    found.receive(Event("u1", dict(events[place])))
+    assert len(found) == 3
+    assert all(now is then for now, then in zip(found, before, strict=True))
+    found.receive(Event("u2", {**events[place], "turn_id": "u2"}))
+    others = [call for call in calls if call != calls[place]]
+    assert [one.call_id for one in found] == [*others, calls[place]], "a later one of its name comes last"
+    assert [one.turn_id for one in found][-1] == "u2"
