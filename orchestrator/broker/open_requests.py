@@ -17,6 +17,7 @@ from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.script_requests import SECRETS, queue_number
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.sender import OF_ISSUER
 
 if TYPE_CHECKING:
     from orchestrator.broker.replies import ForgetPromptsOk, KeepSecretSecrets, NoteFull, NoteWas
@@ -193,8 +194,8 @@ MOST_TEXT = 32 << 10
 _ID_BYTES = 6
 """Any program that reads JSON keeps a number of this size."""
 _MOST_OFFSET = 1 << 53
-_OF_ISSUER = re.compile(r"([^/@]*/)?openid:")
-"""The names of those with a token of an issuer, in a namespace or in none: no other name begins so."""
+_OF_ISSUER = re.compile(rf"([^/@]*/)?{re.escape(OF_ISSUER)}")
+"""The names of those with a token of an issuer, in a namespace or in none."""
 _FORGOTTEN_AT_ONCE = 500
 """Prompts that one script removes: Redis serves nobody else meanwhile."""
 

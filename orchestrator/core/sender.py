@@ -19,6 +19,8 @@ Via: TypeAlias = Literal["cli", "terminal", "proto", "sq-eq", "app-server", "win
 socket."""
 MACHINE: Final = "machine"
 """In the place of a token's id: the machine's own user, who needs none."""
+OF_ISSUER: Final = "openid:"
+"""The begin of the names of those with a token of an issuer, behind their namespace: no other name has it."""
 
 
 @record

@@ -22,6 +22,7 @@ from typing import Any, Final, Protocol
 import orjson
 
 from orchestrator.core.frozen import record
+from orchestrator.core.sender import OF_ISSUER
 from orchestrator.gateways.principals import (
     HOME_NAMESPACE,
     WORKSPACE_KINDS,
@@ -317,8 +318,7 @@ def principal_of(claims: Mapping[str, Any], token: str) -> Principal:
     workspace = claims.get(WORKSPACE)
     if workspace is not None and workspace not in WORKSPACE_KINDS:
         raise BadIssuerToken(f"its {WORKSPACE} is none of {', '.join(WORKSPACE_KINDS)}")
-    # No name of a token, and no user of a machine, begins so.
-    name = f"openid:{subject}"
+    name = f"{OF_ISSUER}{subject}"
     named, issued = f"{namespace}/{name}" if namespace else name, f"{claims.get('iss', '')}|{subject}"
     return Principal(named, namespace, _scope(claims), token, workspace, issued)
 

@@ -10,8 +10,16 @@ from typing import Any, Literal, cast
 import jwt
 import pytest
 
+from orchestrator.broker.open_requests import person_of
 from orchestrator.gateways import bearer_tokens
-from orchestrator.gateways.bearer_tokens import IssuerTokens, PrincipalLookUp, TokenWish, new_token
+from orchestrator.gateways.bearer_tokens import (
+    NAMESPACE,
+    IssuerTokens,
+    PrincipalLookUp,
+    TokenWish,
+    new_token,
+    principal_of,
+)
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.window.sign_in import Windows
 from orchestrator.model.issuer import Issuer
@@ -59,6 +67,16 @@ def look_up(at: TestIssuer, clock: Clock | None = None) -> IssuerTokens:
     clock = clock or Clock()
     own = PrincipalLookUp(Records(), lambda: int(clock() * 1000))
     return IssuerTokens(own, Issuer(at.url, clock), "dendro", clock)
+
+
+@pytest.mark.parametrize("namespace", ["", "acme"])
+@pytest.mark.parametrize("subject", ["ann", "ann@one", "ann@two", "a/b@c", "openid:ann@x"])
+def test_each_subject_of_an_issuer_is_a_person_of_their_own(subject: str, namespace: str) -> None:
+    """The part behind an `@` belongs to the subject, and is no machine."""
+    claims = {"sub": subject, "scope": "dendro:read", **({NAMESPACE: namespace} if namespace else {})}
+    name = principal_of(claims, "t").name
+    assert person_of(name) == name
+    assert name.removeprefix(f"{namespace}/" if namespace else "") == f"openid:{subject}"
 
 
 async def test_holder_of_an_issuers_token_is_a_principal_with_the_highest_scope_that_it_names(
