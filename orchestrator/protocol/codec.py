@@ -160,6 +160,8 @@ def parse_submission(line: bytes) -> Submission:
     submission_id = frame.get("id")
     if not isinstance(submission_id, str):
         raise MalformedSubmission("id: a string is required")
+    if not submission_id:
+        raise MalformedSubmission("id: at least one character is required: no answer would be known by it")
     if more_values_than(frame, MESSAGE_VALUES):
         raise MalformedSubmission(f"op: at most {MESSAGE_VALUES:,} values in all", short_id(submission_id))
     submission = Submission(SubmissionId(submission_id), _op(frame.get("op"), short_id(submission_id)))

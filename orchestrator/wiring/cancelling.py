@@ -13,7 +13,7 @@ from contextlib import AsyncExitStack
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.registry import Agent, projected
-from orchestrator.gateways.submit import patience, submit_op
+from orchestrator.gateways.submit import OpRefused, patience, submit_op
 from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import ShutdownComplete, SubagentLifecycle
 from orchestrator.protocol.ops import CancelAgent, Op, Shutdown
@@ -104,7 +104,12 @@ async def submit_end(found: Opened, target: Addressed, reason: str | None, timeo
 
     op: Op = CancelAgent(agent_id=target.agent_id, reason=reason) if target.agent_id else Shutdown()
     most_s = await patience(found, [target.head.pool])
-    await submit_op(found.client(), target.root, op, heard, min(timeout_s, most_s))
+    try:
+        await submit_op(found.client(), target.root, op, heard, min(timeout_s, most_s))
+    except OpRefused:
+        # A root refuses a shutdown where it is being closed by another one: the end is the same.
+        if target.agent_id:
+            raise
 
 
 async def wait_for_ends(

@@ -233,6 +233,21 @@ def test_shutdown_interrupts_what_runs_and_is_complete_last(phase: Phase) -> Non
     assert (session.status, session.owes()) == ("closed", ())
 
 
+@pytest.mark.parametrize("phase", BUSY)
+def test_each_shutdown_of_a_session_that_is_being_closed_is_answered_under_its_own_id(phase: Phase) -> None:
+    session = phase()
+    session.shutdown("bye")
+    for id in ("again", "and again"):
+        seen = session.shutdown(id)
+        assert [(told, message["type"]) for told, message in seen.events] == [(id, "error")]
+        assert "being closed already, by bye" in seen.one("error")["message"]
+        assert session.state.closing == "bye"
+    seen = session.stopped()
+    ends = [(id, message["type"]) for id, message in seen.events]
+    assert ends == [("u1", "turn_aborted"), ("bye", "shutdown_complete")]
+    assert session.shutdown("later").events == [("later", {"type": "shutdown_complete"})]
+
+
 def test_shutdown_comes_before_input_that_was_queued_and_the_input_is_not_lost() -> None:
     session = running()
     session.say("queued", "u2")

@@ -184,6 +184,7 @@ def test_closing_a_root_ends_its_tree_first() -> None:
     tree.root.shutdown()
     tree.settle()
     assert tree.root.status != "closed"
+    assert tree.root.shutdown("again").types == ["error"]
     grandchild.stopped(c1=0.1)
     tree.settle()
     assert tree.root.state.closed

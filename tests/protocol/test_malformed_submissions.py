@@ -23,6 +23,7 @@ MALFORMED = [
     (b'["id"]', "", "not a JSON object"),
     (b"{}", "", "id: a string is required"),
     (b'{"id":7,"op":{"type":"interrupt"}}', "", "id: a string is required"),
+    (b'{"id":"","op":{"type":"shutdown"}}', "", "id: at least one character is required"),
     (b'{"id":"a"}', "a", "op: an object is required"),
     (b'{"id":"a","op":"interrupt"}', "a", "op: an object is required"),
     (b'{"id":"a","op":{}}', "a", "op.type: a string is required"),

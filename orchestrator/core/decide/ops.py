@@ -231,7 +231,9 @@ def _get_path(draft: Draft, command: Submitted) -> None:
 
 
 def _shutdown(draft: Draft, command: Submitted) -> None:
-    if draft.state.closing:
+    if (first := draft.state.closing) is not None:
+        why = f"the session is being closed already, by {first}: it is closed at shutdown_complete of that"
+        error(draft, command.id, why)
         return
     if draft.state.tree.canceling:
         error(draft, command.id, "this agent was cancelled: it ends by that, and is not closed besides")
