@@ -174,13 +174,29 @@ class Logs(Port):
         return await self.heads(await self.newest(limit))
 
     async def heads_of_shard(
-        self, shard: int, damaged: list[Corrupt] | None = None
+        self, shard: int, damaged: dict[SessionId, Corrupt] | None = None
     ) -> AsyncIterator[tuple[SessionHead, ...]]:
         """The heads of all sessions of a shard, some at a time; `damaged` as in `heads`."""
         found = await self._connection.command("ZRANGE", self.keys.sessions(shard), 0, -1)
         for start in range(0, len(found), _HEADS):
             page = [SessionId(member.decode()) for member in found[start : start + _HEADS]]
             yield await self.heads(page, damaged)
+
+    async def heads_of_tree(self, tree: TreeId) -> tuple[SessionHead, ...]:
+        """The heads of all sessions of a tree: who was pruned is in no registry, so its shard is read.
+
+        Raises `Corrupt` for one of them that cannot be read, and for none of another tree.
+        """
+        shard = self.keys.shard_of(tree)
+        found = await self._connection.command("ZRANGE", self.keys.sessions(shard), 0, -1)
+        sessions = [SessionId(member.decode()) for member in found]
+        members, named = list[SessionId](), tree.encode()
+        for start in range(0, len(sessions), _HEADS):
+            some = sessions[start : start + _HEADS]
+            rows = [("HMGET", self.keys.session(session), "tree") for session in some]
+            trees = await self._each(rows)
+            members += [one for one, of in zip(some, trees, strict=True) if of is not None and of[0] == named]
+        return await self.heads(members)
 
     async def session_ids(self) -> AsyncIterator[list[SessionId]]:
         """The ids of all sessions, a shard at a time, newest first in each.

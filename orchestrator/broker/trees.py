@@ -511,14 +511,7 @@ class Trees(Deletion, FleetIndex, Resting):
 
         Raises `UnknownSession` if there is no such tree, `Corrupt` if one of its sessions cannot be read.
         """
-        known: dict[SessionId, SessionHead] = {}
-        damaged: list[Corrupt] = []
-        # Agents that were pruned are in no registry, so the tree's shard is read.
-        async for page in self._logs.heads_of_shard(self.keys.shard_of(tree), damaged):
-            known.update({head.session: head for head in page if head.tree == tree})
-        for error in damaged:
-            if await self._connection.command("HGET", error.key, "tree") == tree.encode():
-                raise error
+        known = {head.session: head for head in await self._logs.heads_of_tree(tree)}
         if not known:
             raise UnknownSession(tree)
         tree_seq, ends = await self.ends_at_once(tree, known)

@@ -88,14 +88,9 @@ async def _remove(found: Opened, root: SessionHead, *, force: bool, ask: bool) -
 
 
 async def _members(found: Opened, root: SessionHead) -> list[SessionHead]:
-    """All sessions of the tree, the root last; who was pruned is in no registry, so the shard is read."""
-    shard = found.broker.keys.shard_of(root.session)
-    others = [
-        head
-        async for page in found.broker.logs.heads_of_shard(shard)
-        for head in page
-        if head.tree == root.tree and head.session != root.session
-    ]
+    """All sessions of the tree, the root last."""
+    members = await found.broker.logs.heads_of_tree(root.tree)
+    others = [head for head in members if head.session != root.session]
     current = await found.broker.logs.head(root.session)
     return [*others, current or root]
 

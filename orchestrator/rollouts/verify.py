@@ -96,9 +96,7 @@ def _noted_in_file(found: Audited, head: SessionHead) -> Iterator[ExternalNote]:
 async def sessions_by_tree(found: Audited, tree: TreeId | None) -> AsyncIterator[list[SessionHead]]:
     """The sessions of one tree, or of each tree that there is."""
     if tree is not None:
-        # Agents that were pruned are in no registry, so the tree's shard is read.
-        pages = found.broker.logs.heads_of_shard(found.broker.keys.shard_of(tree))
-        yield [head async for page in pages for head in page if head.tree == tree]
+        yield list(await found.broker.logs.heads_of_tree(tree))
         return
     async for sessions in found.broker.logs.session_ids():
         # All of a tree are in one shard, and each page is one shard's.

@@ -5,11 +5,13 @@ from __future__ import annotations
 import pytest
 import zstandard
 
-from orchestrator.broker import blobs
+from orchestrator.broker import blobs, logs
 from orchestrator.broker.blobs import Blobs, digest_of
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import CommitTooLarge, Corrupt, DamagedEntry
+from orchestrator.core.ids import TreeId
 from tests.broker.actors import SHARD, Backend, created, session_id, step, working
+from tests.broker.families import root_of
 
 
 async def test_reader_of_a_session_whose_hash_holds_no_number_is_told_which_key_it_is(
@@ -24,6 +26,34 @@ async def test_reader_of_a_session_whose_hash_holds_no_number_is_told_which_key_
         await broker.logs.head(session)
     assert key in str(caught.value)
     await broker.aclose()
+
+
+@pytest.mark.parametrize("how", ["no number", "no hash"])
+@pytest.mark.parametrize("page", [1, 2, 250])
+async def test_sessions_of_a_tree_are_found_beside_a_damaged_one_of_another_tree(
+    page: int, how: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One of the tree itself is no session that could be left out."""
+    monkeypatch.setattr(logs, "_HEADS", page)
+    root, *others = [await root_of(broker) for _ in range(3)]
+    children = [await root.spawns(number) for number in (1, 2, 3)]
+    await others[0].spawns(1)
+    await children[2].parks()
+    await broker.command("HDEL", broker.keys.agents(root.tree), "s:2")
+    for other in others:
+        key = broker.keys.session(other.session)
+        if how == "no number":
+            await broker.command("HSET", key, "seq", "many")
+        else:
+            await broker.command("DEL", key)
+            await broker.command("SET", key, "no hash")
+    wanted = {root.session, *(child.session for child in children)}
+    assert {head.session for head in await broker.logs.heads_of_tree(root.tree)} == wanted
+    _, heads = await broker.trees.heads_at_once(root.tree)
+    assert {head.session for head in heads} == wanted
+    await broker.command("HSET", broker.keys.session(children[1].session), "seq", "many")
+    with pytest.raises(Corrupt):
+        await broker.logs.heads_of_tree(root.tree)
 
 
 @pytest.mark.parametrize(
@@ -95,8 +125,8 @@ async def test_content_beyond_the_bound_is_refused_before_it_is_sent(
 async def test_lists_of_sessions_have_each_once_by_the_shard_that_it_is_in(broker: Broker) -> None:
     here = [await created(broker) for _ in range(3)]
     elsewhere = await created(broker, session_id(SHARD + 1))
-    of_shard = [head.session async for page in broker.logs.heads_of_shard(SHARD) for head in page]
-    assert sorted(of_shard) == sorted(here)
+    for one in (*here, elsewhere):
+        assert [head.session for head in await broker.logs.heads_of_tree(TreeId(one))] == [one]
     everywhere = [id async for page in broker.logs.session_ids() for id in page]
     assert sorted(everywhere) == sorted([*here, elsewhere])
     assert await broker.logs.count_sessions() == 4

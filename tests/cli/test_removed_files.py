@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -162,23 +161,21 @@ async def test_tree_that_is_named_in_several_ways_is_removed_once(
 
 
 class Fleet:
-    """Sessions of one shard, by pages, and the open requests there."""
+    """Sessions of one shard, and the open requests there."""
 
     def __init__(self, *heads: Any, asked: tuple[int, ...] = (), gone: bool = False) -> None:
         self.heads, self.asked, self.gone = heads, asked, gone
         requests = SimpleNamespace(approvals_of=self._approvals_of)
         keys = SimpleNamespace(shard_of=lambda session: 5)
-        logs = SimpleNamespace(heads_of_shard=self._pages, head=self._head)
+        logs = SimpleNamespace(heads_of_tree=self._of_tree, head=self._head)
         self.broker = SimpleNamespace(requests=requests, keys=keys, logs=logs)
 
     async def _approvals_of(self, shards: list[int]) -> list[Any]:
         assert shards == [5]
         return [SimpleNamespace(session=session(number)) for number in self.asked]
 
-    async def _pages(self, shard: int) -> AsyncIterator[list[Any]]:
-        assert shard == 5
-        for place in range(0, len(self.heads), 2):
-            yield list(self.heads[place : place + 2])
+    async def _of_tree(self, tree: TreeId) -> list[Any]:
+        return [head for head in self.heads if head.tree == tree]
 
     async def _head(self, wanted: SessionId) -> Any:
         found = (head for head in self.heads if head.session == wanted)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
 from itertools import product
 from types import SimpleNamespace
 from typing import Any, cast
@@ -12,7 +11,7 @@ import pytest
 
 from orchestrator.broker.records import AT_REST
 from orchestrator.core import registry
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.methods import changes, fleet, turns
 from orchestrator.gateways.app_server.methods.turns import ThreadParams, ThreadResume
@@ -45,13 +44,10 @@ class Fleet:
         ]
         self.shelved: list[SessionId] = []
         self.deleted: list[list[SessionId]] = []
-        self.keys = SimpleNamespace(shard_of=lambda session: 3)
         self.logs, self.trees = self, self
 
-    async def heads_of_shard(self, shard: int) -> AsyncIterator[list[Any]]:
-        assert shard == 3
-        for head in self.heads:
-            yield [head]
+    async def heads_of_tree(self, tree: TreeId) -> list[Any]:
+        return [head for head in self.heads if head.tree == tree]
 
     async def enlist(self, session: SessionId, *, shelve: bool) -> bool:
         self.shelved.append(session)

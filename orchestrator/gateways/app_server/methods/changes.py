@@ -180,12 +180,8 @@ def _at_work(member: SessionHead) -> RpcError:
 
 
 async def _members(door: Door, root: SessionHead) -> list[SessionHead]:
-    """All sessions of a tree; pruned ones are in no registry, so the shard is read."""
-    broker = door.ports.found.broker
-    shard = broker.keys.shard_of(root.session)
-    return [
-        head async for page in broker.logs.heads_of_shard(shard) for head in page if head.tree == root.tree
-    ]
+    """All sessions of a tree."""
+    return list(await door.ports.found.broker.logs.heads_of_tree(root.tree))
 
 
 # ── turns of another kind ─────────────────────────────────────────────────────────────────────────
