@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -12,8 +13,10 @@ from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import door as door_module
 from orchestrator.gateways.app_server.door import ClientInfo, Door, Subscription
 from orchestrator.gateways.app_server.live_threads import Line, Told
+from orchestrator.gateways.app_server.methods import turns
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.requests import known_request_of
+from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.views.event import Event
 from orchestrator.views.turns.turn_records import ItemId, RequestOpened, RequestResolved, TurnId
 from tests.requests.test_answers import ASKS
@@ -152,6 +155,41 @@ async def test_request_that_fails_takes_back_every_thread_that_it_began_to_hear_
     assert list(client.door.subscriptions) == [ROOT]
     assert sorted(client.threads.left) == [AGENT, BELOW]
     assert client.lines == [str(ROOT).encode()]
+
+
+@pytest.mark.parametrize("fails", ["all_turns", "thread_of", ""])
+@pytest.mark.parametrize("ephemeral", [False, True])
+async def test_fork_whose_answer_fails_is_not_heard_and_nothing_is_told_of_it(
+    ephemeral: bool, fails: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its archive is away, as one cause; a client that is answered by an error knows of no thread."""
+    client = Sent()
+    client.hears(ROOT)
+
+    async def forks(*_: Any) -> Any:
+        return SimpleNamespace(head=SimpleNamespace(session=OWN), settings=None, warnings=())
+
+    def does(name: str, found: Any) -> Any:
+        async def done(*_: Any) -> Any:
+            if name == fails:
+                raise ArchiveUnavailable("away")
+            return found
+
+        return done
+
+    client.door.ports = cast(Any, SimpleNamespace(fork=forks, asks_auto_review=True, now_ms=lambda: 1))
+    for name, found in (("head_to_read", SimpleNamespace(session=ROOT)), ("_source", None)):
+        monkeypatch.setattr(turns, name, does(name, found))
+    for name, found in (("all_turns", []), ("thread_of", {"id": OWN})):
+        monkeypatch.setattr(turns, name, does(name, found))
+    monkeypatch.setattr(turns, "session_json", lambda settings: {})
+    monkeypatch.setattr(turns, "_cursors", lambda head: {})
+    given = {"threadId": ROOT, "ephemeral": ephemeral}
+    with client.door.response_first(), suppress(ArchiveUnavailable):
+        await turns.thread_fork(client.door, turns.ThreadFork.model_validate(given))
+    assert list(client.door.subscriptions) == [ROOT, *([] if fails else [OWN])]
+    assert client.threads.left == ([OWN] if fails else [])
+    assert [b"thread/started" in line for line in client.lines] == ([] if fails else [True])
 
 
 async def test_read_state_is_told_of_threads_that_are_heard_alone(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,6 +17,9 @@ from orchestrator.gateways.sq_eq import _client_id
 from orchestrator.views.turns.turn_records import ItemId, UserMessage
 from tests.doors.test_door_of_several_threads import OTHER, ROOT, Sent
 
+PNG = {"type": "image", "url": "data:image/png;base64,AA=="}
+JPEG = {"type": "image", "url": "data:image/jpeg;base64,AA=="}
+FILE = {"type": "localImage", "path": "/work/a.png"}
 PEOPLE = [
     *(Principal(name) for name in ("ann", "ben", "acme")),
     *(Principal(f"{space}/{name}", space) for space, name in product(("acme", "other"), ("ann", "ben"))),
@@ -187,11 +190,17 @@ async def test_addition_to_a_budget_counts_once_for_one_person_tree_and_name_and
 
 
 @pytest.mark.parametrize("message", ["m1", "m2", None])
-@pytest.mark.parametrize("texts", [("go",), ("go", "on"), ("on",)])
-def test_message_that_stands_in_the_running_turn_is_the_very_same_one_by_name_and_words(
-    message: str | None, texts: tuple[str, ...]
+@pytest.mark.parametrize("texts", [("go",), ("go", "on"), ("on",), ()])
+@pytest.mark.parametrize("had", [[], [PNG], [PNG, FILE]])
+@pytest.mark.parametrize("has", [[], [PNG], [PNG, FILE], [FILE], [FILE, PNG], [JPEG]])
+def test_message_that_stands_in_the_running_turn_is_the_very_same_one_by_name_words_and_images(
+    has: list[dict[str, str]], had: list[dict[str, str]], texts: tuple[str, ...], message: str | None
 ) -> None:
-    parts = tuple({"type": "text", "text": text} for text in ("go", "on"))
+    told_images = [{**one, "type": one["type"].replace("localImage", "local_image")} for one in had]
+    for one in told_images:
+        if "url" in one:
+            one["image_url"] = one.pop("url")
+    parts = (*({"type": "text", "text": text} for text in ("go", "on")), *told_images)
     told = [
         UserMessage(ItemId("a"), ({"type": "text", "text": "before"},), client_id="m0"),
         UserMessage(ItemId("b"), parts, client_id="m1"),
@@ -201,9 +210,11 @@ def test_message_that_stands_in_the_running_turn_is_the_very_same_one_by_name_an
     cast(Any, at.threads).of = lambda session: SimpleNamespace(projector=SimpleNamespace(turn=turn))
     given = {
         "threadId": ROOT,
-        "input": [{"type": "text", "text": text} for text in texts],
+        "input": [*({"type": "text", "text": text} for text in texts), *has],
         "clientUserMessageId": message,
     }
+    if not given["input"]:
+        return
     said = turns.TurnStartParams.model_validate(given).op()
     joined = turns._joined_before(at.door, cast(Any, SimpleNamespace(session=ROOT)), said)
-    assert joined == ("t" if message == "m1" and texts == ("go", "on") else None)
+    assert joined == ("t" if message == "m1" and texts == ("go", "on") and has == had else None)

@@ -49,7 +49,7 @@ from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
 from orchestrator.protocol.events import TURN_ENDS, InputAccepted, TaskStarted, TokenCount
 from orchestrator.protocol.ids import SubmissionId
-from orchestrator.protocol.inputs import TextInput
+from orchestrator.protocol.inputs import ImageInput, LocalImageInput, TextInput
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.protocol.scalars import Delivery
 from orchestrator.protocol.submission import Submission
@@ -270,9 +270,14 @@ def _joined_before(door: Door, head: SessionHead, said: ops.UserInput) -> TurnId
     if turn is None or said.client_user_message_id is None:
         return None
     words = [item.text for item in said.items if isinstance(item, TextInput)]
+    images = [written(item) for item in said.items if isinstance(item, ImageInput | LocalImageInput)]
     messages = (item for item in turn.items if isinstance(item, UserMessage))
-    told = (item for item in messages if item.client_id == said.client_user_message_id)
-    same = any([part.get("text") for part in item.content if "text" in part] == words for item in told)
+    told = [item.content for item in messages if item.client_id == said.client_user_message_id]
+    same = any(
+        [part["text"] for part in parts if "text" in part] == words
+        and [part for part in parts if "text" not in part] == images
+        for parts in told
+    )
     return turn.id if same else None
 
 
@@ -429,9 +434,10 @@ async def thread_fork(door: Door, params: ThreadFork) -> Result:
         raise bad_params(str(error)) from None
     except ViewError as error:
         raise RpcError(str(error)) from None
-    await _hear_new(door, born, params, wish)
-    turns = [] if params.exclude_turns else await all_turns(door, born.head)
-    started = await thread_of(door, born.head, turns)
+    with door.heard_if_answered():
+        await _hear_new(door, born, params, wish)
+        turns = [] if params.exclude_turns else await all_turns(door, born.head)
+        started = await thread_of(door, born.head, turns)
     door.notify("thread/started", {"thread": {**started, "turns": []}})
     _tell_warnings(door, born, wish)
     return {"thread": started, **session_json(born.settings), **_cursors(born.head)}
