@@ -117,9 +117,9 @@ def row(head: SessionHead, serving: Serving, agent: Agent | None = None) -> dict
 async def sessions_listed(broker: Broker, wanted: Filter, limit: int, *, all: bool) -> Listing:
     """Single sessions, agents too, for programs."""
     listing = Listing(await broker.logs.count_sessions())
-    async for found, _ in found_rows(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
+    async for found, head in found_rows(broker, listing.total if all else max(limit, LOOKED_THROUGH)):
         listing.looked += 1
-        if wanted.wants(found):
+        if wanted.wants(found) and (all or not head.labels.ephemeral):
             listing.rows.append(found)
             if len(listing.rows) == limit and not all:
                 break
@@ -188,13 +188,18 @@ async def _trees(
     members = [SessionId(tree) for tree in trees]
     members += [SessionId(agent.session) for tree in trees for agent in agents[tree].values()]
     rows: dict[str, list[dict[str, Any]]] = {}
-    unspoken: set[str] = set()
+    unspoken, ephemeral = set[str](), set[str]()
     for start in range(0, len(members), PAGE):
         heads = await readable(broker.logs, members[start : start + PAGE])
         unspoken.update(head.tree for head in heads if not head.agent_id and nobody_spoke(head))
+        ephemeral.update(head.tree for head in heads if not all and head.labels.ephemeral)
         for found in await _rows(broker.logs, heads, agents):
             rows.setdefault(found["tree_id"], []).append(found)
-    found_trees = (tree for tree in trees if tree in rows and any(map(wanted.wants, rows[tree])))
+    found_trees = (
+        tree
+        for tree in trees
+        if tree in rows and tree not in ephemeral and any(map(wanted.wants, rows[tree]))
+    )
     return [
         None if tree in unspoken and len(rows[tree]) == 1 and not all else _tree(rows[tree])
         for tree in found_trees

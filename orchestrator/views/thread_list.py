@@ -243,12 +243,16 @@ def _behind(key: Key, cursor: ListCursor, direction: Direction) -> bool:
 
 
 async def loaded(logs: Logs, most: int, namespace: str = "") -> list[SessionId]:
-    """The sessions of a namespace that are at work or wait for somebody, newest first."""
+    """The sessions of a namespace that are at work or wait for somebody, newest first; no ephemeral one."""
     ids = await logs.newest(LOOKED_THROUGH)
     found: list[SessionId] = []
     for start in range(0, len(ids), READ):
         heads = await readable(logs, ids[start : start + READ])
-        found += [head.session for head in heads if _is_loaded(head) and head.labels.namespace == namespace]
+        found += [
+            head.session
+            for head in heads
+            if _is_loaded(head) and head.labels.namespace == namespace and not head.labels.ephemeral
+        ]
         if len(found) >= most:
             break
     return found[:most]

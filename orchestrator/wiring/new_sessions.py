@@ -288,6 +288,6 @@ async def resumed_turn(
 async def newest_in(broker: Broker, folder: str) -> str | None:
     """The root that changed last of those that work in a folder; None if there is none."""
     async for row, head in found_rows(broker, LOOKED_THROUGH):
-        if head.agent_id == ROOT and row["cwd"] == folder:
+        if head.agent_id == ROOT and row["cwd"] == folder and not head.labels.ephemeral:
             return head.session
     return None

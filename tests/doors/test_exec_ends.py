@@ -89,19 +89,20 @@ async def test_run_that_nobody_stops_ends_as_its_turn_does(completed: bool, code
     assert stopped == []
 
 
-async def test_newest_thread_of_a_folder_is_its_root_that_changed_last(
+async def test_newest_thread_of_a_folder_is_its_root_that_changed_last_and_is_not_ephemeral(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     rows = [("/w/below", 0), ("/elsewhere", 0), ("/w", 3), ("/w", 0), ("/w", 0), ("/", 0)]
 
     async def found_rows(*_: Any) -> AsyncIterator[tuple[dict[str, Any], Any]]:
         for number, (cwd, agent_id) in enumerate(rows):
-            yield {"cwd": cwd}, SimpleNamespace(session=SESSIONS[number], agent_id=agent_id)
+            labels = SimpleNamespace(ephemeral=number == 3)
+            yield {"cwd": cwd}, SimpleNamespace(session=SESSIONS[number], agent_id=agent_id, labels=labels)
 
     monkeypatch.setattr(new_sessions, "found_rows", found_rows)
     broker = cast(Any, None)
     found = {folder: await new_sessions.newest_in(broker, folder) for folder in ("/w", "/w/below", "/", "/x")}
-    assert found == {"/w": SESSIONS[3], "/w/below": SESSIONS[0], "/": SESSIONS[5], "/x": None}
+    assert found == {"/w": SESSIONS[4], "/w/below": SESSIONS[0], "/": SESSIONS[5], "/x": None}
 
 
 @pytest.mark.parametrize(

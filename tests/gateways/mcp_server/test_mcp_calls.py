@@ -379,12 +379,21 @@ def row(number: int, **more: Any) -> dict[str, Any]:
     return {**found, "cwd": f"/w/{number}", "updated_ms": 100 - number, **more}
 
 
+ONCE = " for one question"
+"""Behind the namespace of a session that is ephemeral."""
+
+
 def listed_at(monkeypatch: pytest.MonkeyPatch, rows: list[tuple[dict[str, Any], str]]) -> Calls:
     async def found_rows(broker: Any, most: int) -> AsyncIterator[tuple[dict[str, Any], Any]]:
         for number, (found, namespace) in enumerate(rows):
             yield (
                 found,
-                SimpleNamespace(session=SESSIONS[number], labels=SimpleNamespace(namespace=namespace)),
+                SimpleNamespace(
+                    session=SESSIONS[number],
+                    labels=SimpleNamespace(
+                        namespace=namespace.removesuffix(ONCE), ephemeral=namespace.endswith(ONCE)
+                    ),
+                ),
             )
 
     monkeypatch.setattr(mcp_server, "found_rows", found_rows)
@@ -414,6 +423,8 @@ async def test_client_lists_so_many_of_its_own_sessions_in_their_order_by_name_t
         (row(3, name="login"), "acme"),
         (row(4, cwd="/w/login"), ""),
         (row(5), ""),
+        (row(6, name="login"), ONCE),
+        (row(7), f"acme{ONCE}"),
     ]
     at = listed_at(monkeypatch, rows)
     is_error, found, _ = await answer(at.call(1, "threads", **asked))
