@@ -62,6 +62,7 @@ from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import JsonValue
 from orchestrator.requests.approvals import AMENDMENT, shown_as
 from orchestrator.requests.asks import REVISE
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.views import SetAside, ViewError
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
@@ -382,6 +383,8 @@ class McpDoor:
             return await self._carried_out(context, arguments)
         except (ViewError, NotPermitted, MalformedSubmission, BrokerError) as error:
             return refusal(str(error))
+        except (ArchiveUnavailable, BrokenArchive) as error:
+            return refusal(f"a log that this needs cannot be read to its end now: {error}")
 
     async def _carried_out(
         self, context: ServerRequestContext[Any], arguments: Arguments
@@ -472,6 +475,8 @@ class McpDoor:
     async def _threads(self, arguments: ThreadsArguments) -> list[dict[str, Any]]:
         wanted, own, found = Filter(text=arguments.text), self._client.namespace, list[dict[str, Any]]()
         async for row, head in found_rows(self._there.broker, LOOKED_THROUGH):
+            if head.labels.ephemeral:
+                continue
             if own in (None, head.labels.namespace) and wanted.wants(row):
                 found.append({"threadId": head.session, **{name: row[name] for name in _LISTED}})
                 if len(found) == arguments.limit:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import logging
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -37,10 +38,16 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import ConfigureSession
 from orchestrator.protocol.submission import NO_ID, MalformedSubmission, ProtocolError, Submission
 from orchestrator.protocol.wire import UNSET, written
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.views import SetAside, ViewError
 from orchestrator.views.event import Event, without_places
 
-_REFUSALS = (ProtocolError, Unauthenticated, NotPermitted, BadSetting, ViewError, BrokerError)
+_REFUSALS = (
+    *(ProtocolError, Unauthenticated, NotPermitted, BadSetting, ViewError, BrokerError),
+    *(ArchiveUnavailable, BrokenArchive),
+)
+FAULT = "the connection failed inside the server; its log says why"
+log = logging.getLogger("dendro.sq_eq")
 
 
 @record
@@ -89,6 +96,9 @@ class SqEqDoor:
             await _error(stream, at, without_places(str(error)) if is_tenant else str(error))
         except WireClosed:
             pass
+        except Exception:
+            log.exception("a connection failed")
+            await _error(stream, id, FAULT)
 
     async def _session(
         self, stream: SocketStream, rest: bytes, first: FirstLine, principal: Principal

@@ -20,3 +20,11 @@ Begin with `full_log` and `file_format`. Must not know runners, claims of worker
 
 class RolloutError(Exception):
     """A log or a file cannot be used for what was asked; the message says why."""
+
+
+class ArchiveUnavailable(Exception):
+    """The archive could not be asked, or did not take what it was given: the same may succeed later."""
+
+
+class BrokenArchive(Exception):
+    """The archive does not hold what the manifest says; the message names the object."""

@@ -20,6 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 
 from orchestrator.home import folder_of
 from orchestrator.private_files import make_folder, replacing, write_new_file
+from orchestrator.rollouts import ArchiveUnavailable as ArchiveUnavailable
 
 _UNFINISHED = ".part"
 CHUNK = 1 << 20
@@ -31,10 +32,6 @@ class TooLarge(Exception):
 
 class UnknownStore(ValueError):
     """No library here speaks to stores of this kind of URL; the message names the settings and the way."""
-
-
-class ArchiveUnavailable(Exception):
-    """The archive could not be asked, or did not take what it was given: the same may succeed later."""
 
 
 class Objects:

@@ -26,6 +26,7 @@ import zstandard
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, Link, first_broken
 from orchestrator.core.frozen import record
+from orchestrator.rollouts import BrokenArchive as BrokenArchive
 
 VERSION = 1
 _LEVEL = 9
@@ -34,10 +35,6 @@ _NAME = re.compile(r"[0-9]+-([0-9]{1,18})-[0-9a-f]{8}(?:-[0-9a-f]{8})?\.jsonl\.z
 """Of a segment that was written anew, since entries of it were redacted, with a hash of its content."""
 MAX_SEGMENT_BYTES = 256 << 20
 """Most bytes unpacked of a segment: far above what is written, below what would exhaust memory."""
-
-
-class BrokenArchive(Exception):
-    """The archive does not hold what the manifest says; the message names the object."""
 
 
 @record

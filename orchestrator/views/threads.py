@@ -26,9 +26,8 @@ from orchestrator.core.registry import Agent, projected
 from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import TURN_ENDS, SessionConfigured, UserMessage
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.rollouts.log_source import LogSource
-from orchestrator.rollouts.object_store import ArchiveUnavailable
-from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.rollouts.session_summary import PREVIEW_CHARS
 from orchestrator.views.agent_past import MOST, STRETCH
 from orchestrator.views.readable import UNREADABLE, readable

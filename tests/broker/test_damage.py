@@ -33,7 +33,7 @@ async def test_reader_of_a_session_whose_hash_holds_no_number_is_told_which_key_
 async def test_sessions_of_a_tree_are_found_beside_a_damaged_one_of_another_tree(
     page: int, how: str, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One of the tree itself is no session that could be left out."""
+    """But a damaged one of the tree itself is no session that could be left out."""
     monkeypatch.setattr(logs, "_HEADS", page)
     root, *others = [await root_of(broker) for _ in range(3)]
     children = [await root.spawns(number) for number in (1, 2, 3)]

@@ -22,6 +22,7 @@ from orchestrator.gateways.app_server.messages import (
     Request,
     RpcError,
     Unreadable,
+    unreadable,
 )
 from orchestrator.gateways.app_server.method import ABSENT, Method, Params
 from orchestrator.gateways.app_server.methods import METHODS, refusal
@@ -31,6 +32,7 @@ from orchestrator.gateways.principals import NotPermitted
 from orchestrator.gateways.submit import OpRefused
 from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, CloseCode, Wire, WireClosed
 from orchestrator.protocol.submission import MalformedSubmission
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.views.event import without_places
 
 WAITING_MOST = 64
@@ -150,6 +152,8 @@ class Connection:
             self._refuse(request, error)
         except (BrokerError, NotPermitted, MalformedSubmission, OpRefused) as error:
             self._refuse(request, RpcError(str(error)))
+        except (ArchiveUnavailable, BrokenArchive) as error:
+            self._refuse(request, RpcError(unreadable(error)))
         except Exception:
             self._fail(request)
         else:

@@ -57,6 +57,11 @@ def not_found(thread: str) -> RpcError:
     return NotThere(f"thread not found: {thread}")
 
 
+def unreadable(error: Exception) -> str:
+    """The words about a log whose older part the archive does not give."""
+    return f"a log that this needs cannot be read to its end now: {error}"
+
+
 def bad_params(why: str) -> RpcError:
     """A member of `params` that cannot be used; `why` names it."""
     return RpcError(f"Invalid params: {why}", Code.BAD_PARAMS)

@@ -54,6 +54,7 @@ from orchestrator.gateways.wires.authentication import Crowded, Revoked, TokenWa
 from orchestrator.gateways.wires.byte_wire import HANDSHAKE_S
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.protocol.wire import JsonMapping, JsonObject, JsonValue
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.rollouts.export import Tally, exported, header_of
 from orchestrator.views.event import without_places
 
@@ -98,6 +99,11 @@ WRONG_S: Final = 60.0
 """So many wrong sign-ins of one address are taken in so long."""
 MOST_ADDRESSES: Final = 10_000
 SAME: Final = "same-origin"
+CALLS_END: Final = (
+    *(messages.RpcError, BrokerError, NotPermitted, MalformedSubmission, OpRefused),
+    *(ArchiveUnavailable, BrokenArchive),
+)
+"""Errors by which a call is refused; any other one is a fault of the server's."""
 T = TypeVar("T")
 FOREIGN: Final = (
     "only the window's own page may ask with its cookie: a program comes with Authorization: Bearer"
@@ -288,7 +294,7 @@ class Window:
                     "ephemeral: such a thread lasts as long as a connection, and here is none"
                 )
             return dict(await self._patiently(method.answer(door, params)))
-        except (messages.RpcError, BrokerError, NotPermitted, MalformedSubmission, OpRefused) as error:
+        except CALLS_END as error:
             refused = refused_by(error)
             if principal.is_tenant:
                 refused.message = without_places(refused.message)
@@ -345,21 +351,37 @@ class Window:
                 request.scope["state"]["abort"]()
 
     async def _joined(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
-        """Lets a stream hear a topic; the answer ends that. One that is not there is told as gone."""
+        """Lets a stream hear a topic; the answer ends that. One that is not there is told as gone.
+
+        Raises `Unavailable`.
+        """
+        told: JsonObject
         try:
             if asked.name == THREAD:
                 return await self._thread(asked, reader, stream)
             topic = TOPICS[asked.name]
             await topic.check(self._given.ports, reader, asked.named)
         except (messages.RpcError, UnknownSession) as error:
-            channel = LogChannel(asked.topic, stream.news)
-            stream.add(channel)
-            told = deleted_json(error.found) if isinstance(error, WasDeleted) else {}
-            channel.say("", {"type": "gone", **told})
-            return _nothing
-        state = StateChannel(asked.topic, topic, reader, stream.news)
-        stream.add(state)
-        return self.feeds.join(asked.name, asked.named, reader, state)
+            told = {"type": "gone", **(deleted_json(error.found) if isinstance(error, WasDeleted) else {})}
+        except Unavailable:
+            raise
+        except Exception as error:
+            # One topic that cannot be told must not silence the others.
+            if not isinstance(error, CALLS_END):
+                log.exception("a topic of the window cannot be told", extra={"topic": asked.topic[:100]})
+            why = refused_by(error).message if isinstance(error, CALLS_END) else FAULT
+            told = {
+                "type": "error",
+                "error": {"message": without_places(why) if reader.is_tenant else why},
+            }
+        else:
+            state = StateChannel(asked.topic, topic, reader, stream.news)
+            stream.add(state)
+            return self.feeds.join(asked.name, asked.named, reader, state)
+        channel = LogChannel(asked.topic, stream.news)
+        stream.add(channel)
+        channel.say("", told)
+        return _nothing
 
     async def _thread(self, asked: Asked, reader: Principal, stream: Stream) -> Callable[[], None]:
         channel = LogChannel(asked.topic, stream.news)
@@ -485,6 +507,8 @@ def refused_by(error: Exception) -> Refused:
             return Refused(HTTPStatus.NOT_FOUND, str(error))
         case Unavailable():
             return away()
+        case ArchiveUnavailable() | BrokenArchive():
+            return Refused(HTTPStatus.CONFLICT, messages.unreadable(error))
         case _:
             return Refused(HTTPStatus.CONFLICT, str(error))
 

@@ -27,6 +27,7 @@ from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.window.feeds import TOPICS, Topic, Update, deleted_json
 from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, STALL_S
 from orchestrator.protocol.wire import JsonMapping, JsonObject
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.views.threads import Thread
 
 BEAT_S: Final = 10.0
@@ -285,7 +286,11 @@ class ThreadSeat:
         """
         live = await threads.hear(head.session, self._client, self)
         place = live.place
-        missed = await live.missed(head, cursor) if cursor is not None else None
+        missed = None
+        if cursor is not None:
+            # What the archive does not give is read anew, as far as it can be.
+            with suppress(ArchiveUnavailable, BrokenArchive):
+                missed = await live.missed(head, cursor)
         if cursor is not None and missed is None:
             self._channel.say(str(place), {"type": "reset"})
         else:

@@ -164,8 +164,9 @@ class Talk {
     if (known) known.value = item; else this.items.set(item.id, signal(item));
   }
 
-  on({ type, method, params }) {
+  on({ type, method, params, error }) {
     if (type === "reset") { this.underway.clear(); this.read(true); return; }
+    if (type === "error") { this.fault.value = `Not followed: ${error?.message ?? ""}`; return; }
     switch (method) {
       case "turn/started": this.turn.value = params.turn.id; this.fault.value = ""; return;
       case "turn/completed": this.turn.value = null; this.underway.clear(); this.fault.value = params.turn.status === "failed" ? params.turn.error?.message ?? "" : ""; return;
