@@ -206,16 +206,35 @@ def _place(cursor: ListCursor, direction: Direction) -> IndexPlace:
 async def _agents_too(broker: Broker, asked: ListAsked) -> AsyncIterator[Stretch]:
     """Agents of one tree, or of all, with the roots where those are wanted."""
     ids = await _sessions_of(broker, asked.wanted)
-    found: Stretch = []
-    for start in range(0, len(ids), READ):
-        for head in await readable(broker.logs, ids[start : start + READ]):
-            if head.labels.namespace == asked.namespace:
-                found.append((_key(asked, head), head))
+    heads = [head for head in await _heads(broker, ids) if head.labels.namespace == asked.namespace]
+    if not (asked.wanted.parent or asked.wanted.ancestor):
+        heads = await _with_their_trees(broker, heads, archived=asked.wanted.archived)
+    found = [(_key(asked, head), head) for head in heads]
     found.sort(key=lambda one: one[0], reverse=asked.direction == "desc")
     cursor = asked.cursor
     behind = [one for one in found if cursor is None or _behind(one[0], cursor, asked.direction)]
     for start in range(0, len(behind), READ):
         yield behind[start : start + READ]
+
+
+async def _heads(broker: Broker, ids: Sequence[SessionId]) -> list[SessionHead]:
+    found: list[SessionHead] = []
+    for start in range(0, len(ids), READ):
+        found += await readable(broker.logs, ids[start : start + READ])
+    return found
+
+
+async def _with_their_trees(
+    broker: Broker, heads: Sequence[SessionHead], *, archived: bool
+) -> list[SessionHead]:
+    """The sessions without agents whose trees are not in this list: they are put away with their root."""
+    known = {head.tree: head for head in heads if head.agent_id == ROOT}
+    missing = {head.tree for head in heads} - known.keys()
+    known |= {root.tree: root for root in await _heads(broker, [SessionId(tree) for tree in sorted(missing)])}
+    left_out = {
+        tree for tree, root in known.items() if root.shelved is not archived or root.labels.ephemeral
+    }
+    return [head for head in heads if head.agent_id == ROOT or head.tree not in left_out]
 
 
 async def _sessions_of(broker: Broker, wanted: ThreadFilter) -> list[SessionId]:

@@ -288,11 +288,13 @@ def family() -> tuple[Fleet, dict[str, SessionId]]:
     add("foreign agent", 11, 50, "foreign", labels=Labels("eve"))
     add("run", 12, 50, labels=Labels(source="exec"))
     add("for a moment", 13, 50, labels=Labels(ephemeral=True))
+    add("its helper", 14, 50, "for a moment")
     return fleet, named
 
 
 ROOTS = {"root", "beside"}
-AGENTS = {"child", "second", "grandchild", "below", "niece", "its agent"}
+AGENTS = {"child", "second", "grandchild", "below", "niece"}
+"""An agent is put away with its root."""
 LISTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("people's", {}, ROOTS),
     ("programs'", {"kinds": frozenset({"exec"})}, {"run"}),
@@ -300,7 +302,15 @@ LISTS: list[tuple[str, dict[str, Any], set[str]]] = [
     ("agents", {"kinds": frozenset({"agent"})}, AGENTS),
     ("agents and people's", {"kinds": frozenset({"agent", "cli"})}, ROOTS | AGENTS),
     ("archived", {"archived": True}, {"archived"}),
-    ("archived, and agents", {"archived": True, "kinds": frozenset({"agent", "cli"})}, {"archived"} | AGENTS),
+    ("archived agents", {"archived": True, "kinds": frozenset({"agent"})}, {"its agent"}),
+    (
+        "archived, and agents",
+        {"archived": True, "kinds": frozenset({"agent", "cli"})},
+        {"archived", "its agent"},
+    ),
+    ("below an archived one", {"ancestor": "archived"}, {"its agent"}),
+    ("below an archived one, archived", {"ancestor": "archived", "archived": True}, {"its agent"}),
+    ("below an ephemeral one", {"ancestor": "for a moment"}, {"its helper"}),
     ("below the root", {"ancestor": "root"}, {"child", "second", "grandchild", "below"}),
     ("below an agent", {"ancestor": "child"}, {"grandchild", "below"}),
     ("below one that has none", {"ancestor": "second"}, set()),
