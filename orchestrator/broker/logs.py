@@ -86,7 +86,7 @@ class Logs(Port):
 
     async def head(self, session: SessionId) -> SessionHead | None:
         """The head of a session, or None if there is no such session."""
-        values = await self._connection.command("HMGET", self.keys.session(session), *HEAD_FIELDS)
+        (values,) = await self._each([("HMGET", self.keys.session(session), *HEAD_FIELDS)])
         return self._head(session, values)
 
     def _head(self, session: SessionId, values: Sequence[bytes | None] | None) -> SessionHead | None:

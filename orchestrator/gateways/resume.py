@@ -41,7 +41,7 @@ from orchestrator.views import SetAside
 from orchestrator.views.approvals import Asked, open_requests_of
 from orchestrator.views.event import for_tenant
 from orchestrator.views.find import find
-from orchestrator.views.readable import readable
+from orchestrator.views.readable import readable, readable_head
 from orchestrator.views.threads import settings_of
 
 _ASKING = frozenset(ev.EVENTS[tag] for tag in TYPES)
@@ -194,7 +194,7 @@ async def _events_until(found: LogSource, head: SessionHead, through: int) -> _P
 async def _events_of_source(found: LogSource, fork: SessionHead, fact: f.Forked) -> list[dict[str, Any]]:
     """The source's events up to the fork; of one that is gone, or is another by now, only what was said."""
     parent = fact.parent
-    source = await found.broker.logs.head(parent["session"])
+    source = await readable_head(found.broker.logs, parent["session"])
     if source is not None and source.seq >= parent["seq"]:
         past = await _events_until(found, source, parent["seq"])
         if past.head == parent["chain"]:

@@ -33,6 +33,7 @@ from orchestrator.requests import TO_PEOPLE
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.event import Event
 from orchestrator.views.event_text import GIVEN
+from orchestrator.views.readable import readable_head
 
 if TYPE_CHECKING:
     from orchestrator.broker.records import SessionHead
@@ -257,7 +258,7 @@ async def message_in(found: LogSource, head: SessionHead, fact: f.Fact | f.Unkno
             return _sent("message", {**sent, "watchdog": True})
         case f.AgentChanged({"turns": _, "status": status}) if head.parent is not None:
             # With the number of a turn the agent's result went to its parent, in the same commit.
-            parent = await found.broker.logs.head(head.parent)
+            parent = await readable_head(found.broker.logs, head.parent)
             above = 0 if parent is None else int(parent.agent_id)
             return _sent("completion", {"agent_id": above, "status": status, "text": None})
         case _:

@@ -24,7 +24,7 @@ from orchestrator.core.registry import Agent, projected
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.views import Contradiction, ViewError
 from orchestrator.views.find import short_ids
-from orchestrator.views.readable import readable
+from orchestrator.views.readable import readable, readable_head
 from orchestrator.views.sessions import no_worker
 
 if TYPE_CHECKING:
@@ -151,8 +151,8 @@ async def open_requests_of(
 
 
 async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
-    """The open request with all that it asks; None if its session is gone."""
-    head = await found.broker.logs.head(approval.session)
+    """The open request with all that it asks; None if its session is gone, or cannot be read."""
+    head = await readable_head(found.broker.logs, approval.session)
     return None if head is None else await _asked(found, approval, head)
 
 

@@ -9,10 +9,9 @@ import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from orchestrator.broker.errors import DamagedEntry
+from orchestrator.broker.errors import Corrupt, DamagedEntry
 
 if TYPE_CHECKING:
-    from orchestrator.broker.errors import Corrupt
     from orchestrator.broker.logs import Logs
     from orchestrator.broker.records import SessionHead
     from orchestrator.broker.trees import IndexPlace, Listed, Trees
@@ -32,6 +31,15 @@ async def readable(logs: Logs, sessions: Sequence[SessionId]) -> tuple[SessionHe
     heads = await logs.heads(sessions, damaged)
     tell(damaged)
     return heads
+
+
+async def readable_head(logs: Logs, session: SessionId) -> SessionHead | None:
+    """The head of a session beside the one that is meant; None if it is gone, or cannot be read."""
+    try:
+        return await logs.head(session)
+    except Corrupt as error:
+        tell({session: error})
+        return None
 
 
 async def readable_listed(

@@ -27,6 +27,7 @@ from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.agent_past import MOST as MOST_READ
 from orchestrator.views.agent_past import STRETCH
 from orchestrator.views.event import Event, for_tenant
+from orchestrator.views.readable import readable_head
 from orchestrator.views.turns import turn_records as r
 from orchestrator.views.turns.log_events import event_of, may_tell
 from orchestrator.views.turns.open_turn import lasts
@@ -361,14 +362,14 @@ def _taken_back(stored: StoredEntry) -> int:
 
 
 async def _source(found: LogSource, head: SessionHead) -> tuple[SessionHead, int] | None:
-    """The session that a root was forked from, and its last entry then; None if that is gone."""
+    """The session that a root was forked from, and its last entry then; None if that is gone, or damaged."""
     async for stored in found.log(head.session, min(head.seq, OPENING)):
         if stored_kind(stored.payload) is not f.Forked:
             continue
         fact = f.decode(decode_entry(stored.payload).payload)
         assert isinstance(fact, f.Forked)
         parent = fact.parent
-        source = await found.broker.logs.head(parent["session"])
+        source = await readable_head(found.broker.logs, parent["session"])
         if source is None or source.seq < parent["seq"]:
             return None
         async for there in found.log(source.session, parent["seq"], parent["seq"] - 1):

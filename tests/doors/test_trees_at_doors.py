@@ -9,6 +9,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.records import AT_REST
 from orchestrator.core import registry
 from orchestrator.core.ids import SessionId, TreeId
@@ -144,10 +145,15 @@ class Agent:
 @pytest.mark.parametrize("back_to", [0, 1])
 @pytest.mark.parametrize("at_work", list(product([True, False], repeat=3)))
 @pytest.mark.parametrize("asking", [(), (ROOT,), (AGENT, BELOW), (ROOT, AGENT, BELOW, OTHER)])
+@pytest.mark.parametrize("damaged", [None, BELOW])
 async def test_client_that_comes_back_hears_each_agent_below_that_works_and_is_asked_by_each(
-    back_to: int, at_work: tuple[bool, ...], asking: tuple[SessionId, ...], monkeypatch: pytest.MonkeyPatch
+    damaged: SessionId | None,
+    back_to: int,
+    at_work: tuple[bool, ...],
+    asking: tuple[SessionId, ...],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """An agent's thread has those below the agent, and none beside it."""
+    """An agent's thread has those below the agent, and none beside it; a damaged one keeps from no other."""
     agents = {
         number: Agent(session, path, at_work=works)
         for number, (session, path, works) in enumerate(
@@ -163,6 +169,8 @@ async def test_client_that_comes_back_hears_each_agent_below_that_works_and_is_a
         return {}
 
     async def thread_of(door: Any, head: Any) -> Any:
+        if head.session == damaged:
+            raise Corrupt("key", "it is no hash")
         return {"id": head.session}
 
     async def hear(session: SessionId, *given: Any, **named: Any) -> Any:
@@ -182,7 +190,11 @@ async def test_client_that_comes_back_hears_each_agent_below_that_works_and_is_a
     ports.found = SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(agents=value)))
     cast(Any, at.threads).hear = hear
     await turns.thread_resume(at.door, ThreadResume.model_validate({"threadId": thread}))
-    below = [one.session for one in agents.values() if one.at_work and (thread == ROOT or one.below(back_to))]
+    below = [
+        one.session
+        for one in agents.values()
+        if one.at_work and (thread == ROOT or one.below(back_to)) and one.session != damaged
+    ]
     assert list(at.door.subscriptions) == [thread, *below]
     told = [orjson.loads(line) for line in at.lines]
     started = [one["params"]["thread"]["id"] for one in told if one["method"] == "thread/started"]

@@ -14,16 +14,17 @@ import pytest
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import BrokerError, Unavailable
-from orchestrator.broker.records import BrokerConfig, Claimed, Committed, Labels, NewTree
+from orchestrator.broker.records import BrokerConfig, Claimed, Committed, Labels, NewTree, OpenApproval
 from orchestrator.core.commit_parts import Approval
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.gateways.app_server.methods import v1
 from orchestrator.gateways.app_server.methods.v1 import ListConversations, list_conversations
 from orchestrator.gateways.resume import until_read
+from orchestrator.gateways.window import feeds
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
 from orchestrator.views import decided_requests, readable
-from orchestrator.views.approvals import needed, open_requests_of
+from orchestrator.views.approvals import asked_of, needed, open_requests_of
 from orchestrator.views.fleet import Fleet, FleetFilter
 from orchestrator.views.sessions import Filter, found_rows, sessions_listed, trees_listed
 from orchestrator.views.thread_list import (
@@ -332,6 +333,24 @@ async def test_requests_of_all_other_sessions_wait_for_people_though_one_that_as
     assert head is not None
     assert await until_read(source, head)
     assert [tree async for tree in decided_requests._trees(source, None)] != []
+
+
+@pytest.mark.parametrize("how", ["no number", "no text", "no hash"])
+@pytest.mark.parametrize("bad", [0, 1, 2])
+async def test_request_of_a_damaged_session_is_nobody_s_to_answer_and_all_others_are_told(
+    bad: int, how: str, broker: Broker
+) -> None:
+    """Whoever follows the queue reads each that opens by itself: one of them must not end that."""
+    source = cast(Any, SimpleNamespace(broker=broker, large_texts=_no_texts))
+    sessions = await born(broker, 3)
+    opened = [OpenApproval(one, "c", ASKS, 5) for one in sessions]
+    await damaged(broker, how, [sessions[bad]])
+    found = [await asked_of(source, one) for one in opened]
+    wanted = [None if at == bad else one for at, one in enumerate(sessions)]
+    assert [None if one is None else one.session for one in found] == wanted
+    ports = cast(Any, SimpleNamespace(found=source))
+    rows = [await feeds._ended(ports, one, "c") for one in sessions]
+    assert [(row["threadId"], row["decision"]) for row in rows] == [(one, None) for one in sessions]
 
 
 async def _no_texts(tree: Any, digests: Any) -> dict[str, str]:

@@ -10,8 +10,10 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways.resume import past_events
 from orchestrator.views import thread_log
 from orchestrator.views.thread_log import Rollbacks, ThreadLog
 from orchestrator.views.turns.turn_records import CommandExecution, ItemStatus
@@ -47,6 +49,7 @@ class Logs:
     logs: dict[SessionId, list[StoredEntry]] = field(default_factory=dict)
     heads: dict[SessionId, SessionHead] = field(default_factory=dict)
     read: int = 0
+    damaged: set[SessionId] = field(default_factory=set)
     texts: dict[str, str] = field(default_factory=dict)
     """Large texts that stand beside the logs, by their digests."""
 
@@ -63,6 +66,8 @@ class Logs:
     @property
     def broker(self) -> Any:
         async def head_of(session: SessionId) -> SessionHead | None:
+            if session in self.damaged:
+                raise Corrupt(session, "it is no hash")
             return self.heads.get(session)
 
         return SimpleNamespace(logs=SimpleNamespace(head=head_of))
@@ -193,6 +198,20 @@ async def test_fork_of_a_session_that_was_put_back_shows_its_own_turns_alone() -
         opening = [fact("forked", parent=parent, content="[]")]
         logs.add(ROOT, [*opening, *turn("t3", "z")], meta={"forked_from": "x"})
         assert await newest_first(logs) == ["t3"]
+
+
+async def test_fork_of_a_session_that_cannot_be_read_any_more_shows_its_own_turns_alone() -> None:
+    logs = Logs()
+    logs.add(CHILD, [*turn("t1", "x"), *turn("t2", "y")])
+    at = {"session": CHILD, "seq": 12, "chain": logs.logs[CHILD][11].chain.hex()}
+    fork = logs.add(
+        ROOT, [fact("forked", parent=at, content="[]"), *turn("t3", "z")], meta={"forked_from": "x"}
+    )
+    for damaged, turns, said in ((set[SessionId](), ["t3", "t2", "t1"], 3), ({CHILD}, ["t3"], 1)):
+        logs.damaged = damaged
+        assert await newest_first(logs) == turns
+        past = await past_events(cast(Any, logs), fork)
+        assert sum(message["type"] == "user_message" for message in past) == said
 
 
 PROCESS = {"call_id": "p", "process_id": "7"}

@@ -37,6 +37,7 @@ from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.views.approvals import asked_of, needed
 from orchestrator.views.decided_requests import decided_call
 from orchestrator.views.fleet import Fleet
+from orchestrator.views.readable import readable_head
 from orchestrator.views.tree import TreePicture, TreeReader
 from orchestrator.views.workers import workers_of
 
@@ -242,7 +243,7 @@ NOBODY: Final = Principal("", scope=Scope.READ)
 
 async def _ended(ports: Ports, session: SessionId, call: str) -> JsonObject:
     named: JsonObject = {"requestId": request_id(session, call), "threadId": session, "callId": call}
-    head = await ports.found.broker.logs.head(session)
+    head = await readable_head(ports.found.broker.logs, session)
     found = None if head is None else await decided_call(ports.found, head, call, LOOKED_AT)
     return {**named, **answered_json(found)}
 

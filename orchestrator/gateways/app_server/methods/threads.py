@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import orjson
 from pydantic import Field
 
+from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.records import SessionHead, TreeEntry
 from orchestrator.core.counts import counted
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
@@ -264,7 +266,10 @@ async def all_turns(door: Door, head: SessionHead) -> list[JsonObject]:
 
 async def _root_turns(door: Door, head: SessionHead, turns: Sequence[Turn]) -> Callable[[Turn], str | None]:
     """Names the turn of the root in which a turn of its agent was begun; None for the turns of a root."""
-    root = None if head.agent_id == ROOT or not turns else await door.client.head(SessionId(head.tree))
+    root = None
+    if head.agent_id != ROOT and turns:
+        with suppress(Corrupt):
+            root = await door.client.head(SessionId(head.tree))
     oldest_ms = min((turn.started_ms or 0 for turn in turns), default=0)
     begun = [] if root is None else await begun_since(door.ports.found, root, oldest_ms)
     return lambda turn: turn_at(begun, turn.started_ms or 0)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError
 
-from orchestrator.broker.errors import SubmissionConflict, UnknownSession
+from orchestrator.broker.errors import Corrupt, SubmissionConflict, UnknownSession
 from orchestrator.broker.records import SessionHead, Submitted
 from orchestrator.broker.script_requests import queue_number
 from orchestrator.core.birth import ForkedFrom
@@ -589,7 +589,8 @@ async def _running_below(door: Door, head: SessionHead, asks: bool) -> list[Sess
     below = [agent for agent in agents if head.agent_id == ROOT or agent.below(head.agent_id)]
     running = [SessionId(agent.session) for agent in below if agent.at_work][:MOST_AGENTS]
     for session in running:
-        with suppress(UnknownSession):
+        # One that is gone or damaged must not keep the client from the thread, and from the others.
+        with suppress(UnknownSession, Corrupt):
             if session not in door.subscriptions:
                 await _hear_agent(door, session, head.session, asks)
     return running
