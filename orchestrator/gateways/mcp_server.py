@@ -937,10 +937,13 @@ def _questions(request: requests.ChoicesRequest | requests.InputRequest) -> Form
     fields = {each.name: _field(each) for each in asked}
 
     def read(content: Content) -> ops.Op:
-        return request.replied({each.name: each.texts(str(content.get(each.name, ""))) for each in asked})
+        said = {each: str(content.get(each.name) or "") for each in asked}
+        given = {each: text for each, text in said.items() if text.strip() or not each.may_be_left}
+        return request.replied({each.name: each.texts(text) for each, text in given.items()})
 
+    required = [each.name for each in asked if not each.may_be_left]
     lines = "\n".join(f"{each.header}: {each.question}{_choices(each)}" for each in asked)
-    return Form(shown(lines), _object(fields, *fields), read, request.refused())
+    return Form(shown(lines), _object(fields, *required), read, request.refused())
 
 
 def _field(question: requests.Question) -> dict[str, Any]:

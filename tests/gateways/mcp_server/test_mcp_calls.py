@@ -371,6 +371,27 @@ def test_each_of_several_questions_has_its_own_answer_by_number_or_in_words() ->
     assert op.response.answers == {"First": "blue", "Second": "a shade of 3", "Third": "red, green"}
 
 
+@pytest.mark.parametrize("left_out", [(), (0,), (1,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("how", ["missing", "", "  ", None])
+def test_question_that_may_be_left_out_is_left_out_where_its_field_is_empty(
+    how: str | None, left_out: tuple[int, ...]
+) -> None:
+    """As in a terminal; an answer without words would be one for the model."""
+    questions = [
+        {"id": f"q{number}", "header": "Q", "question": "Which?", "isOther": True} for number in range(3)
+    ]
+    form = form_of(request_of({**ASKS["input"], "questions": questions}), 1)
+    assert form is not None
+    assert form.schema["required"] == []
+    given = {f"q{number}": how if number in left_out else f"words {number}" for number in range(3)}
+    said = {name: text for name, text in given.items() if text != "missing"}
+    op = form.read(said)
+    assert isinstance(op, ops.UserInputAnswer)
+    assert {name: one.answers for name, one in op.response.answers.items()} == {
+        f"q{number}": (f"words {number}",) for number in range(3) if number not in left_out
+    }
+
+
 # ── lists ─────────────────────────────────────────────────────────────────────────────────────────
 
 
