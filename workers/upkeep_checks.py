@@ -175,9 +175,9 @@ class Looks:
         fresh = [session for session in dict.fromkeys(sessions) if session not in read]
         read.update(fresh)
         for start in range(0, len(fresh), PAGE):
-            damaged: list[Corrupt] = []
+            damaged: dict[SessionId, Corrupt] = {}
             heads = await logs.heads(fresh[start : start + PAGE], damaged)
-            for error in damaged:
+            for error in damaged.values():
                 log.error("session left out: %s", error)
             self._pools |= {head.pool for head in heads}
             yield heads

@@ -45,13 +45,13 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
         while found < MOST_TREES:
             seen, damaged = (
                 await broker.trees.seen_resting(key, now_ms - _least_ms(mover), start),
-                list[Corrupt](),
+                dict[SessionId, Corrupt](),
             )
             heads = await broker.logs.heads([SessionId(at.tree) for at in seen], damaged)
-            roots, unread = {head.tree: head for head in heads}, {error.key for error in damaged}
+            roots = {head.tree: head for head in heads}
             for at in seen:
                 root = roots.get(at.tree)
-                if broker.keys.session(SessionId(at.tree)) in unread:
+                if SessionId(at.tree) in damaged:
                     # Nobody knows for how long it has rested: it stays, and hides none behind it.
                     start += 1
                 elif root is not None and root.status == IMPORTING:
@@ -60,7 +60,7 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
                 elif await _stays_due(mover, at, root, now_ms):
                     start, found = start + 1, found + 1
                     yield at.tree
-            for error in damaged:
+            for error in damaged.values():
                 log.error("session left out: %s", error)
             if len(seen) < RESTING_AT_ONCE:
                 break
@@ -171,13 +171,14 @@ async def enlist_trees(storage: Storage, *, idle: bool) -> int:
         known, ended = [
             await broker.trees.trees_of(k(shard)) for k in (broker.keys.to_archive, broker.keys.to_delete)
         ]
-        with_log, closed, roots, damaged = set[str](), set[str](), set[str](), list[Corrupt]()
+        with_log, closed, roots = set[str](), set[str](), set[str]()
+        damaged = dict[SessionId, Corrupt]()
         async for heads in broker.logs.heads_of_shard(shard, damaged):
             with_log |= {str(head.tree) for head in heads if not head.archived}
             own = [head for head in heads if str(head.session) == str(head.tree)]
             roots |= {str(head.tree) for head in own if idle or head.status == IMPORTING}
             closed |= {str(head.tree) for head in own if head.status == "closed"}
-        for error in damaged:
+        for error in damaged.values():
             log.error("session left out: %s", error)
         enlisted += await _enlist(storage, sorted(((roots | closed) & with_log) - known | closed - ended))
     return enlisted

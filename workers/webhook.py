@@ -298,9 +298,9 @@ class Webhook:
             page = await self.found.broker.logs.changed_since(shard, since, PAGE + len(seen))
             if not (changed := [session for session, at in page if at > since or session not in seen]):
                 return
-            damaged: list[Corrupt] = []
+            damaged: dict[SessionId, Corrupt] = {}
             heads = await self.found.broker.logs.heads(changed, damaged)
-            for error in damaged:
+            for error in damaged.values():
                 log.warning("webhook: a session cannot be told of: %s", error)
             for head in heads:
                 with _tolerant(head.session):
