@@ -131,7 +131,8 @@ class _Read:
     """A log, as far as it was read for its folder."""
 
     seq: int = 0
-    last: bytes = b""
+    last: tuple[bytes, bytes] = (b"", b"")
+    """The last entry: its link of the chain, and its line."""
     known: Workspace = NO_WORKSPACE
     moments: list[Moment] = field(default_factory=list)
     merges: list[MergedChild] = field(default_factory=list)
@@ -141,17 +142,17 @@ class _Read:
         """Reads what is new; False if the log is not the one that was read: it was put back."""
         if self.seq > head.seq:
             return False
-        if self.seq == head.seq and self.last:
-            return True
+        if self.seq == head.seq:
+            return self.last[0] == head.head
         async for stored in source.log(head.session, head.seq, max(0, self.seq - 1)):
             if stored.seq > self.seq:
                 self._take(stored)
-            elif stored.payload != self.last:
+            elif (stored.chain, stored.payload) != self.last:
                 return False
         return True
 
     def _take(self, stored: StoredEntry) -> None:
-        self.seq, self.last = stored.seq, stored.payload
+        self.seq, self.last = stored.seq, (stored.chain, stored.payload)
         if stored_kind(stored.payload) not in _FACTS:
             return
         fact = f.decode(decode_entry(stored.payload).payload)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from difflib import unified_diff
+from hashlib import sha256
 from typing import Any, cast
 
 import pytest
@@ -188,15 +189,23 @@ class Logs:
 
     async def log(self, session: str, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
         self.read.append((session, through - after))
-        for seq, entry in enumerate(self.logs[session][after:through], start=after + 1):
-            yield StoredEntry(seq, 1, encode_entry(entry, 1_000 * seq, {}).line, b"", b"")
+        for seq in range(after + 1, min(through, len(self.logs[session])) + 1):
+            yield StoredEntry(seq, 1, self.line(session, seq), b"", self.link(session, seq))
+
+    def line(self, session: str, seq: int) -> bytes:
+        return encode_entry(self.logs[session][seq - 1], 1_000 * seq, {}).line
+
+    def link(self, session: str, seq: int) -> bytes:
+        """The link of an entry in the chain: over all lines up to it."""
+        return sha256(b"".join(self.line(session, one) for one in range(1, seq + 1))).digest()
 
     async def changes(
         self, made: FolderDiffs, above: Mapping[str, tuple[int, ...]], at_ms: int | None = None
     ) -> TreeChanges:
         members = [
-            Member(number, cast(SessionHead, Head(name, TREE, len(self.logs[name]))), line)
+            Member(number, cast(SessionHead, Head(name, TREE, last, self.link(name, last))), line)
             for number, (name, line) in enumerate(above.items())
+            for last in (len(self.logs[name]),)
         ]
         return await made.of_tree(cast(LogSource, self), members, at_ms)
 
@@ -206,6 +215,7 @@ class Head:
     session: str
     tree: TreeId
     seq: int
+    head: bytes
 
 
 FAMILY = {"root": (), "one": (0,), "two": (0,), "low": (0, 1)}
@@ -283,6 +293,23 @@ async def test_only_what_is_new_of_a_log_is_read_again_and_one_that_was_put_back
     logs.logs["root"] = [begun(0), saved(7), saved(9), saved(4)]
     await logs.changes(made, alone)
     assert [branches[0].now for branches in work.branches] == ["s1", "s2", "s7", "s8", "s4"]
+
+
+@pytest.mark.parametrize("more", [0, 1, 2])
+@pytest.mark.parametrize("other", [0, 1, 2], ids=["first", "second", "last"])
+async def test_log_that_was_put_back_and_is_as_long_again_is_read_anew(
+    work: Work, other: int, more: int
+) -> None:
+    """Another entry stands at one place, and behind it the same lines as before, or more of them."""
+    work.go.set()
+    logs, made, alone = Logs(root=[begun(0), saved(1), SAID]), diffs(), {"root": ()}
+    await logs.changes(made, alone)
+    changed = [begun(0), saved(1), SAID]
+    changed[other] = saved(9)
+    logs.logs["root"] = [*changed, *[SAID] * more]
+    found = await logs.changes(made, alone)
+    assert [one.now.snapshot for one in found.agents if one is not None] == [["s1", "s9", "s9"][other]]
+    assert logs.read[-1] == ("root", 3 + more), "from its first entry on"
 
 
 @pytest.mark.parametrize("bound", [{"MOST_AGENTS": 2}, {"MOST_PACKS": 2}])
