@@ -15,7 +15,7 @@ from orchestrator.core.frozen import record
 from orchestrator.terminal.faults import ExitCode, Fault, refuse
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from orchestrator.core.commands import AnswerOp
     from orchestrator.core.ids import TreeId
@@ -185,14 +185,18 @@ async def _answer(
 
     from orchestrator.core.calls.ask import DoesNotAnswer
     from orchestrator.gateways.submit import hand_in
+    from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.terminal.text import plain
     from orchestrator.views.approvals import Decided, chosen
     from orchestrator.views.decided_requests import decided_before
 
+    allowed = ReviewDecision.APPROVED
+    named = {**wishes, allowed: [*wishes[allowed], *words.calls]}
+    before = await decided_before(found, tree, asked, named)
+    words = words.without(before.calls)
     replies = [(one, _secrets_typed(one, answers)) for one, answers in words.meant(asked)]
     amendments = words.amendments(asked)
     revised = words.meant_plans(asked)
-    before = await decided_before(found, tree, asked, wishes)
     client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
 
     async def answered(one: Asked, op: AnswerOp) -> Decided:
@@ -355,11 +359,26 @@ class Words:
             call, _, text = revision.partition(" ")
             if not text.strip():
                 raise Fault(f"--revise {revision!r}: say 'CALL TEXT'", ExitCode.USAGE)
+            if call in feedback:
+                raise Fault(f"{call} is revised twice: say all of it in one text", ExitCode.USAGE)
             feedback[call] = text
         return cls(by_call, amended or (), feedback)
 
     def __bool__(self) -> bool:
         return bool(self.by_call or self.amended or self.feedback)
+
+    @property
+    def calls(self) -> tuple[str, ...]:
+        """The calls that it names."""
+        return (*self.by_call, *self.amended, *self.feedback)
+
+    def without(self, calls: Collection[str]) -> Words:
+        """The words for all other calls."""
+        return Words(
+            {call: said for call, said in self.by_call.items() if call not in calls},
+            [call for call in self.amended if call not in calls],
+            {call: text for call, text in self.feedback.items() if call not in calls},
+        )
 
     def amendments(self, asked: Sequence[Asked]) -> list[tuple[Asked, Decision]]:
         """The requests whose prefix is allowed; raises `Fault` for a call that proposes none, or several."""

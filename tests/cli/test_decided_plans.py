@@ -105,6 +105,15 @@ def test_words_of_the_command_line_mean_a_plan_by_its_call() -> None:
         Words.of((), (), revised=["0:p1"])
 
 
+@pytest.mark.parametrize("calls", [["0:p1", "0:p1"], ["0:p2", "0:p1", "0:p1"], ["0:p1", "0:p2", "0:p1"]])
+@pytest.mark.parametrize("texts", [["shorter"], ["shorter", "longer", "other"]])
+def test_plan_that_is_sent_back_twice_at_once_is_refused(calls: list[str], texts: list[str]) -> None:
+    said = [f"{call} {texts[place % len(texts)]}" for place, call in enumerate(calls)]
+    with pytest.raises(Fault, match="0:p1 is revised twice: say all of it in one text"):
+        Words.of(revised=said)
+    assert Words.of(revised=[f"0:p{n} shorter" for n in range(3)]).calls == ("0:p0", "0:p1", "0:p2")
+
+
 def test_plan_is_approved_by_its_call_and_by_no_pattern() -> None:
     plan = asked("p1", REQUEST)
     assert plan.meant_by("0:p1", ReviewDecision.APPROVED)

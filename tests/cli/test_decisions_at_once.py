@@ -119,6 +119,44 @@ async def test_two_different_answers_to_one_request_are_refused_before_any_is_gi
     assert handed == []
 
 
+WORDED = ("--answer", "--cancel", "--amend", "--revise")
+"""The options that answer by words, or by a call alone."""
+
+
+@pytest.mark.parametrize("option", [*DECIDES, *WORDED])
+@pytest.mark.parametrize("count", [1, 2])
+async def test_answer_in_any_way_that_comes_second_is_told_who_decided_beside_others_that_count(
+    option: str,
+    count: int,
+    handed: list[AnswerOp],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    settled = [f"settled{n}" for n in range(count)]
+
+    async def before(found: Any, tree: Any, open_ones: Any, wishes: Any) -> decided_requests.Before:
+        asked_for = {call for calls in wishes.values() for call in calls}
+        calls = {f"0:{kind}": f"0:{kind}: already answered, by ann" for kind in settled}
+        return decided_requests.Before({call: line for call, line in calls.items() if call in asked_for})
+
+    monkeypatch.setattr(decided_requests, "decided_before", before)
+    beside = [(kind, ways) for kind in WAYS for ways in WAYS[kind] if ways == option][:1]
+    await answers([*((kind, option) for kind in settled), *beside, ("patch", "--deny")], sign=False)
+    wanted = {"patch", *(kind for kind, _ in beside)}
+    assert {reply_of(op).id for op in handed} == wanted
+    told = capsys.readouterr().out.splitlines()
+    assert told[:count] == [f"0:{kind}: already answered, by ann" for kind in settled]
+
+
+@pytest.mark.parametrize("option", WORDED)
+async def test_words_for_a_call_that_nobody_asks_about_are_refused(
+    option: str, handed: list[AnswerOp]
+) -> None:
+    with pytest.raises(Fault, match="meant by '0:unknown'"):
+        await answers([("patch", "--deny"), ("unknown", option)], sign=False)
+    assert handed == []
+
+
 def test_every_option_that_answers_is_tried() -> None:
     options = {option for ways in WAYS.values() for option in ways}
     assert options == {*DECIDES, "--answer", "--cancel", "--amend", "--revise"}
