@@ -52,6 +52,29 @@ def stated_secrets(urls: Iterable[str | None], *tables: Mapping[str, str]) -> It
                 yield behind[1]
 
 
+def is_address(url: str) -> bool:
+    """Whether requests can be sent to a URL, and its user and password with them."""
+    try:
+        parts = urlsplit(url)
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+        user, password = unquote(parts.username or ""), unquote(parts.password or "")
+        f"{user}{password}".encode("latin-1")
+    except ValueError:
+        return False
+    return usable and url.isprintable() and ":" not in user
+
+
+def names_user(url: str) -> bool:
+    """Whether a URL holds a user or a password, which its requests bear as `Authorization`."""
+    return "@" in urlsplit(url).netloc
+
+
+def headers_of(*tables: Mapping[str, str]) -> dict[str, str]:
+    """The headers of several tables: of each name the last one, in whatever letters it is written."""
+    last = {name.lower(): (name, value) for table in tables for name, value in table.items()}
+    return dict(last.values())
+
+
 LEAST_SECRET = 4
 """Characters of the shortest secret that is looked for: a shorter one stands in every text."""
 
@@ -65,6 +88,7 @@ def redacted(text: str, secrets: Iterable[str | None]) -> str:
     return text
 
 
+_ADDRESS = "an http:// or https:// URL; a user in it has no colon, and a password Latin letters"
 KIB = 1024
 MIB = 1024 * KIB
 LOOPBACK_URL = r"http://(localhost|127\.0\.0\.1|\[::1\])(:[0-9]{1,5})?(/[^\s?#]*)?"
@@ -513,7 +537,7 @@ class ProviderSettings(Table):
 
     base_url: str = setting("", checked=True)
     """Root of the API, with its version: `https://host/v1`. Required; `OPENAI_BASE_URL` sets that of
-    `openai`."""
+    `openai`. A user and a password in it are sent as `Authorization`, and beside no key."""
 
     env_key: str | None = setting(None, shown_default="none: no key is sent")
     """Environment variable that holds the API key."""
@@ -591,22 +615,21 @@ class ProviderSettings(Table):
     """Resolved `env_http_headers`."""
 
     @property
+    def bears_key(self) -> bool:
+        """Whether its requests bear a key, or a header of the person's in the key's place."""
+        named = (name.lower() for name in (*self.http_headers, *self.secret_headers))
+        return self.auth != "env" or self.api_key is not None or "authorization" in named
+
+    @property
     def unset_key(self) -> str | None:
         """The variable of a key that is empty here, with no header of the person's in the key's place."""
-        own = {name.lower() for name in (*self.http_headers, *self.secret_headers)}
-        has = self.auth != "env" or self.api_key is not None or "authorization" in own
-        return None if has else self.env_key
+        return None if self.bears_key else self.env_key
 
     @field_validator("base_url")
     @classmethod
     def _is_url(cls, url: str) -> str:
-        try:
-            parts = urlsplit(url)
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            usable = False
-        if not usable:
-            raise unfit("an http:// or https:// URL")
+        if not is_address(url):
+            raise unfit(_ADDRESS)
         return url.rstrip("/")
 
     @model_validator(mode="after")
@@ -704,7 +727,8 @@ class McpServerSettings(Table):
     """Folder that it runs in."""
 
     url: str | None = setting(None, shown_default="none: the server is a program")
-    """URL of a server that speaks MCP over streamable HTTP."""
+    """URL of a server that speaks MCP over streamable HTTP. A user and a password in it are sent as
+    `Authorization`, and beside no token."""
 
     bearer_token_env_var: str | None = setting(None, shown_default="none: no token is sent")
     """Environment variable that holds the token for the `Authorization` header."""
@@ -755,13 +779,8 @@ class McpServerSettings(Table):
     @field_validator("url")
     @classmethod
     def _is_url(cls, url: str | None) -> str | None:
-        try:
-            parts = urlsplit(url or "http://none")
-            usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-        except ValueError:
-            usable = False
-        if not usable:
-            raise unfit("an http:// or https:// URL")
+        if not is_address(url or "http://none"):
+            raise unfit(_ADDRESS)
         return url
 
     @model_validator(mode="after")
@@ -776,6 +795,12 @@ class McpServerSettings(Table):
                 wanted = "url" if self.command is not None else "command"
                 raise conflict(f"{key}.{name}", "set", f"counts only for a server with `{wanted}`")
         return self
+
+    @property
+    def bears_token(self) -> bool:
+        """Whether its requests bear a token, or a header of the person's in the token's place."""
+        named = (name.lower() for name in (*self.http_headers, *self.secret_headers))
+        return self.bearer_token is not None or "authorization" in named
 
     def offers(self, tool: str) -> bool:
         """Whether the settings let a tool of the server be offered."""

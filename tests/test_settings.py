@@ -575,6 +575,103 @@ def test_provider_is_reached_through_the_proxy_that_other_programs_take(
     assert load(environ={"OPENAI_BASE_URL": url, **environ}).model.providers["openai"].proxy == proxy
 
 
+@pytest.mark.parametrize("excepted", ["Host.Example:443", "HOST.example", ".EXAMPLE", "*.Example"])
+def test_exceptions_from_proxies_are_names_in_any_letters(load: Load, excepted: str) -> None:
+    environ = {"OPENAI_BASE_URL": "https://Host.example/v1", "HTTPS_PROXY": "http://proxy:1"}
+    for name, others in (("NO_PROXY", excepted), ("no_proxy", f"a, {excepted} ,b")):
+        assert load(environ={**environ, name: others}).model.providers["openai"].proxy is None
+
+
+@pytest.mark.parametrize("number", ["²", "9" * 5_000, "0443"])
+def test_port_that_is_none_excepts_nothing(load: Load, number: str) -> None:
+    environ = {"OPENAI_BASE_URL": "https://host/v1", "HTTPS_PROXY": "http://proxy:1"}
+    found = load(environ={**environ, "NO_PROXY": f"host:{number}"})
+    assert found.model.providers["openai"].proxy == "http://proxy:1"
+
+
+KEYS = [
+    ("env_key = 'KEY'", {"KEY": "k"}),
+    ("auth = 'login'", {}),
+    ("http_headers = { X-A = 'b', authorization = 'Bearer x' }", {}),
+    ("env_http_headers = { X-A = 'NO', AUTHORIZATION = 'KEY' }", {"KEY": "Bearer k"}),
+]
+"""Ways in which requests to a provider bear a key, with what the environment holds."""
+
+
+@pytest.mark.parametrize("user", ["ann:hush@", "ann@", ":hush@"])
+@pytest.mark.parametrize(("key", "environ"), KEYS)
+def test_address_with_a_user_is_refused_beside_a_key_whose_place_it_would_take(
+    load: Load, key: str, environ: dict[str, str], user: str
+) -> None:
+    table = f"base_url = 'https://{user}host/v1'\n{key}\n"
+    file = f"model_provider = 'b'\n[model_providers.b]\n{table}"
+    with pytest.raises(SettingsError) as refused:
+        load(file, environ)
+    assert re.search(
+        r"model_providers\.b\.base_url = \(hidden\): no user .* beside a key", str(refused.value)
+    )
+    assert "hush" not in str(refused.value)
+    # Unchosen, it is left out; without a key, or without the user, it is taken.
+    (left_out,) = load(f"[model_providers.b]\n{table}", environ).warnings
+    assert left_out.startswith("provider b is left out: ")
+    assert "b" in load(file.replace(f"{key}\n", ""), environ).model.providers
+    assert "b" in load(file.replace(user, ""), environ).model.providers
+    if key != "auth = 'login'" and "x" not in key:
+        assert "b" in load(file, {}).model.providers, "the variable is not set"
+
+
+TOKENS = [
+    ("bearer_token_env_var = 'KEY'", {"KEY": "k"}),
+    ("http_headers = { X-A = 'b', authorization = 'Bearer x' }", {}),
+    ("env_http_headers = { X-A = 'NO', AUTHORIZATION = 'KEY' }", {"KEY": "Bearer k"}),
+]
+
+
+@pytest.mark.parametrize("user", ["ann:hush@", "ann@", ":hush@"])
+@pytest.mark.parametrize(("token", "environ"), TOKENS)
+def test_mcp_server_whose_address_has_a_user_is_left_out_beside_a_token(
+    load: Load, token: str, environ: dict[str, str], user: str
+) -> None:
+    file = f"[mcp_servers.b]\nurl = 'https://{user}host/mcp'\n{token}\n[mcp_servers.c]\ncommand = 'x'\n"
+    found = load(file, environ)
+    assert set(found.mcp_servers) == {"c"}
+    (left_out,) = found.warnings
+    assert re.search(r"b\.url = \(hidden\): no user .* beside a token", left_out)
+    assert set(load(file.replace(f"{token}\n", ""), environ).mcp_servers) == {"b", "c"}
+    assert set(load(file.replace(user, ""), environ).mcp_servers) == {"b", "c"}
+
+
+UNFIT_USERS = ["a%3Ahush:x@", "ł:hush@", "ann:%C5%82hush@", "ann:hu\tsh@", "ann:hu sh@x:port "]
+
+
+@pytest.mark.parametrize("user", UNFIT_USERS)
+@pytest.mark.parametrize(("table", "key"), [("model_providers.openai", "base_url"), ("mcp_servers.a", "url")])
+def test_address_whose_user_cannot_be_sent_is_refused_and_the_user_not_told(
+    load: Load, user: str, table: str, key: str
+) -> None:
+    def said(address: str) -> str:
+        try:
+            return str(load(f'[{table}]\n{key} = "{address}"\n').warnings)
+        except SettingsError as error:
+            return str(error)
+
+    refusal = said(f"https://{user}host/v1")
+    assert f"{table}.{key}" in refusal
+    assert "a user in it has no colon" in refusal
+    assert "hush" not in refusal.replace("hu sh", "hush").replace("hu\tsh", "hush")
+    assert said("https://ann%40x:h%C3%BCsh@host/v1") == "()"
+
+
+def test_each_variable_that_the_pages_name_is_known(load: Load) -> None:
+    """Beside those of settings, which have a test of their own."""
+    pages = "\n".join(file.read_text() for file in (Path(__file__).parent.parent / "docs").glob("*.md"))
+    named = set(re.findall(r"\bDENDRO_[A-Z_]+[A-Z]\b", pages))
+    assert {"DENDRO_HOME", "DENDRO_PROGRAMS"} <= named
+    settings = {variable(path) for path in known_paths()}
+    for name in sorted(named - settings - {"DENDRO_A_B"}):
+        assert load(environ={name: ""}).warnings == (), name
+
+
 def test_own_proxy_of_a_provider_is_heard_first(load: Load) -> None:
     file = "[model_providers.openai]\nproxy = 'http://own:1'\nca_file = 'ca.pem'\n"
     provider = load(file, {"HTTPS_PROXY": "http://proxy:1", "SSL_CERT_FILE": "/ca"}).model.providers["openai"]

@@ -29,7 +29,7 @@ from mcp.shared.message import SessionMessage
 from mcp.types import JSONRPCError, JSONRPCMessage, JSONRPCRequest, JSONRPCResponse, jsonrpc_message_adapter
 from pydantic import ValidationError
 
-from orchestrator.config_keys import McpServerSettings, redacted, stated_secrets
+from orchestrator.config_keys import McpServerSettings, headers_of, redacted, stated_secrets
 from orchestrator.mcp import server_records
 from orchestrator.protocol import mcp
 from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
@@ -385,7 +385,8 @@ async def over_http(settings: McpServerSettings, traffic: Traffic) -> AsyncItera
 def _headers(settings: McpServerSettings) -> Mapping[str, str]:
     """The headers of every request. Nothing compressed is asked for: it would pass the bounds small."""
     token = {"Authorization": f"Bearer {settings.bearer_token}"} if settings.bearer_token else {}
-    return {"Accept-Encoding": "identity", **settings.http_headers, **settings.secret_headers, **token}
+    own = settings.http_headers, settings.secret_headers
+    return headers_of({"Accept-Encoding": "identity"}, *own, token)
 
 
 def _transport(settings: McpServerSettings) -> httpx2.AsyncHTTPTransport:

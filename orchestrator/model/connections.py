@@ -17,7 +17,7 @@ import httpx
 from yarl import URL
 
 from orchestrator import config_keys
-from orchestrator.config_keys import ProviderSettings, stated_secrets
+from orchestrator.config_keys import ProviderSettings, is_address, stated_secrets
 
 MAX_CONNECTIONS = 1024
 """Sockets open to one provider at once; a streaming session holds one."""
@@ -143,12 +143,12 @@ class InvalidProvider(ValueError):
 
 def require_proxy(provider: ProviderSettings) -> None:
     """Raises `InvalidProvider` for a proxy that is not spoken to; the environment may name such a one."""
-    if provider.proxy is None or _is_http(provider.proxy):
+    if provider.proxy is None or is_address(provider.proxy):
         return
     # Not repeated: it may hold a password.
     raise InvalidProvider(
-        f"model provider {provider.id}: its proxy must be an http:// or https:// URL, SOCKS is not "
-        "spoken; set `proxy` in its table, or name its host in NO_PROXY"
+        f"model provider {provider.id}: its proxy must be an http:// or https:// URL, its user without a "
+        "colon, and SOCKS is not spoken; set `proxy` in its table, or name its host in NO_PROXY"
     )
 
 
@@ -172,8 +172,3 @@ def redacted(provider: ProviderSettings, text: str) -> str:
     stated = stated_secrets((provider.base_url, provider.proxy), provider.query_params, provider.http_headers)
     given = (provider.api_key, *provider.secret_headers.values(), *stated)
     return config_keys.redacted(text, given)
-
-
-def _is_http(url: str) -> bool:
-    parts = urlsplit(url)
-    return parts.scheme in ("http", "https") and bool(parts.hostname)

@@ -24,7 +24,7 @@ from typing import Any, Protocol, Self, assert_never, cast
 import aiohttp
 import orjson
 
-from orchestrator.config_keys import OPENAI, ProviderSettings, Secret
+from orchestrator.config_keys import OPENAI, ProviderSettings, Secret, headers_of
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.core.tokens import Served
@@ -233,7 +233,7 @@ class ModelClient:
 
     async def _exchange(self, content: bytes, prompt: Prompt) -> AsyncGenerator[ModelEvent, None]:
         reader = self._format.reader(prompt, self.provider)
-        response = await self._send(session_headers(prompt.session_id) | self._headers, content)
+        response = await self._send(headers_of(session_headers(prompt.session_id), self._headers), content)
         try:
             if response.status != 200:
                 raise await self._judged(response)
@@ -367,8 +367,8 @@ class ModelClient:
         headers = {"User-Agent": "dendro", "Accept-Encoding": "identity"}
         if self.provider.api_key:
             headers["Authorization"] = f"Bearer {self.provider.api_key}"
-        headers |= self._format.headers
-        return headers | dict(self.provider.http_headers) | dict(self.provider.secret_headers)
+        own = self.provider.http_headers, self.provider.secret_headers
+        return headers_of(headers, self._format.headers, *own)
 
     def _endless(self) -> FatalModelError:
         # Not tried again: the same request would be paid for once more, and end the same way.

@@ -52,6 +52,8 @@ from orchestrator.settings.sources import (
 HIDDEN: Final = "(hidden)"
 """In the place of a value that is, or may hold, a secret."""
 _USER_OF_URL = re.compile(r"(?<=//)[^/@\s]+(?=@)")
+_USER_OF_ANY_URL = re.compile(r"(?<=//)[^\n]*(?=@)")
+"""The same in one value that is refused, perhaps because of a sign in its password."""
 
 
 @record
@@ -164,7 +166,8 @@ TABLES_OF_NAMES = frozenset({"profiles", "model_providers", "model_prices", "mcp
 MCP_SERVER_NAME = re.compile(r"[!-~](?:[ -~]{0,62}[!-~])?")
 """Models are offered its tools under names in which other characters than letters, digits, _ and - are _."""
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
-NOT_SETTINGS = frozenset({"DENDRO_DEBUG", "DENDRO_HOME", "DENDRO_SANDBOX"})
+NOT_SETTINGS = frozenset({"DENDRO_DEBUG", "DENDRO_HOME", "DENDRO_PROGRAMS", "DENDRO_SANDBOX", "DENDRO_TOKEN"})
+"""The last one is the name that the pages give to a client's token."""
 NO_EFFECT = "has no effect here"
 """The end of the warning about a key of Codex's that nothing here obeys."""
 WITHOUT_EFFECT = frozenset(
@@ -342,7 +345,15 @@ def _provider(reader: TableReader, name: str, host: HostSettings) -> config_keys
         "api_key": _secret(host, given.env_key),
         "secret_headers": _from_variables(given.env_http_headers, host),
     }
-    return given.model_copy(update=derived)
+    provider = given.model_copy(update=derived)
+    if config_keys.names_user(provider.base_url) and provider.bears_key:
+        raise _two_users(reader, (*path, "base_url"), 'a key (env_key), a sign-in (auth = "login")')
+    return provider
+
+
+def _two_users(reader: TableReader, path: KeyPath, others: str) -> SettingsError:
+    allowed = f"no user and no password beside {others} or an Authorization header: a request bears one"
+    return SettingsError(reader.where(path), ".".join(path), HIDDEN, allowed)
 
 
 def _secret(host: HostSettings, variable: str | None) -> config_keys.Secret | None:
@@ -390,7 +401,10 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> config_ke
     if given.url is not None:
         derived["proxy"] = given.proxy or _usual_proxy(given.url, host.environ)
         derived["ca_file"] = given.ca_file or _usual_authorities(host)
-    return given.model_copy(update=derived)
+    server = given.model_copy(update=derived)
+    if server.url is not None and config_keys.names_user(server.url) and server.bears_token:
+        raise _two_users(reader, ("mcp_servers", name, "url"), "a token (bearer_token_env_var)")
+    return server
 
 
 def _secret_env(given: config_keys.McpServerSettings, host: HostSettings) -> dict[str, str]:
@@ -408,7 +422,7 @@ def _usual_proxy(url: str, environ: Mapping[str, str]) -> str | None:
 
     host = parts.hostname or ""
     port = parts.port or {"http": 80, "https": 443}.get(parts.scheme, 0)
-    entries = [entry.strip() for entry in said("no_proxy").split(",") if entry.strip()]
+    entries = [entry.strip() for entry in said("no_proxy").lower().split(",") if entry.strip()]
     if host in LOOPBACK or any(_excepts(entry, host, port) for entry in entries):
         return None
     proxy = said(f"{parts.scheme}_proxy") or said("all_proxy")
@@ -424,7 +438,7 @@ def _excepts(entry: str, host: str, port: int) -> bool:
     """
     name, colon, number = entry.rpartition(":")
     if colon and number.isdigit() and ":" not in name:
-        return int(number) == port and _excepts(name, host, port)
+        return number == str(port) and _excepts(name, host, port)
     suffix = entry.removeprefix("*").lstrip(".")
     return suffix in {"", host} or host.endswith(f".{suffix}") or _in_network(entry, host)
 
@@ -703,8 +717,10 @@ def _written(limit: float, spec: config_keys.Setting) -> str:
 
 def _shown(found: Found) -> str:
     if found.text is not None:
-        return repr(found.text)
-    return f'"{found.value}"' if isinstance(found.value, str) else str(found.value)
+        shown = repr(found.text)
+    else:
+        shown = f'"{found.value}"' if isinstance(found.value, str) else str(found.value)
+    return _USER_OF_ANY_URL.sub(HIDDEN, shown)
 
 
 def _error(path: KeyPath, found: Found, shown: str, allowed: str) -> SettingsError:

@@ -311,6 +311,17 @@ def test_token_of_a_server_counts_before_its_headers_and_secret_ones_before_othe
     )
 
 
+@pytest.mark.parametrize("write", [str.lower, str.upper])
+def test_header_of_a_server_is_one_in_whatever_letters_it_is_written(write: Callable[[str], str]) -> None:
+    headers = {write(name): "open" for name in ("Authorization", "X-Both", "Accept-Encoding")}
+    secret = {"x-both": Secret("secret")}
+    given = McpServerSettings(
+        id="a", url="http://x", http_headers=headers, secret_headers=secret, bearer_token=Secret("t")
+    )
+    found = [(name.lower(), value) for name, value in _headers(given).items()]
+    assert sorted(found) == [("accept-encoding", "open"), ("authorization", "Bearer t"), ("x-both", "secret")]
+
+
 # ── results ───────────────────────────────────────────────────────────────────────────────────────
 
 IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}

@@ -240,6 +240,25 @@ async def test_headers_of_the_table_replace_those_of_the_client_and_secret_ones_
     assert (headers["User-Agent"], headers["X-Both"]) == ("mine", "hidden")
 
 
+@pytest.mark.parametrize("write", [str.lower, str.upper, str.title])
+@pytest.mark.parametrize("wire_api", ["responses", "chat"])
+async def test_headers_replace_those_of_their_name_in_whatever_letters(
+    wire_api: str, write: Callable[[str], str]
+) -> None:
+    replaced = ("User-Agent", "Authorization", "Accept", "session_id", "Accept-Encoding", "Content-Type")
+    peer = Provider(
+        wire_api,
+        http_headers={**{write(name): "mine" for name in replaced}, "x-both": "open", "X-One": "1"},
+        secret_headers={"X-BOTH": Secret("hidden")},
+    )
+    await peer.ask()
+    (headers,) = peer.headers
+    found = [(name.lower(), value) for name, value in headers.items()]
+    assert len(found) == len(dict(found)), "each name once"
+    assert {name: dict(found)[name.lower()] for name in replaced} == dict.fromkeys(replaced, "mine")
+    assert (dict(found)["x-both"], dict(found)["x-one"]) == ("hidden", "1")
+
+
 @pytest.mark.parametrize("window", ["primary", "secondary"])
 async def test_rate_limits_are_told_whichever_window_the_answer_names(window: str) -> None:
     peer = Provider("responses")

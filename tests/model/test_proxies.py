@@ -99,7 +99,18 @@ async def test_a_provider_that_nobody_vouches_for_is_not_believed(certs: Path) -
             await completes(OUTSIDE, proxy=f"http://{gate.address}")
 
 
-@pytest.mark.parametrize("url", ["socks5://user:hidden@127.0.0.1:1", "127.0.0.1:1", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "socks5://user:hidden@127.0.0.1:1",
+        "127.0.0.1:1",
+        "http://",
+        "http://user:hidden@proxy:99999",
+        "http://user:hidden@proxy:0",
+        "http://user%3Ax:hidden@proxy:1",
+        "http://user:hidden@pro\txy:1",
+    ],
+)
 def test_a_proxy_of_another_kind_is_refused_before_any_request(url: str) -> None:
     with pytest.raises(InvalidProvider, match="far: its proxy must be an http:// or https:// URL") as refused:
         ModelClients({"far": ProviderSettings(id="far", base_url=OUTSIDE, proxy=url)})
