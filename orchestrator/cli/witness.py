@@ -161,14 +161,15 @@ def git(
     if not (repository / ".git").exists():
         raise Fault(f"{repository} is no working tree of git: make one with `git init`", ExitCode.USAGE)
     write_file(repository / name, found.note.encode())
+    known = ("diff", "--cached", "--quiet", "--no-ext-diff", "--", name)
     words = ("commit", "--quiet", "-m", f"{found.point.origin}: {found.point.size} statements", "--", name)
     try:
-        for each in (("add", "--", name), words):
+        for each in (("add", "--", name), known, words):
             done = run_git(repository, *each, writable=[repository.resolve()], seconds=30)
-            if done.code and each is words and b"nothing to commit" in done.out + done.complaint:
+            if each is known and not done.code:
                 print(f"{name} is committed already, with {found.point.size} statements")
                 return
-            if done.code:
+            if done.code and each is not known:
                 raise Fault(f"git {each[0]} failed in {repository}: {done.why}")
     except GitFailed as error:
         raise Fault(str(error)) from None

@@ -92,6 +92,37 @@ def test_checkpoint_is_committed_to_a_repository_once(
     assert not (folder / "hooked").exists(), "no hook of the repository is started"
 
 
+@pytest.mark.parametrize("beside", ["nothing", "unknown", "staged", "changed"])
+def test_checkpoint_is_committed_once_whatever_else_the_repository_holds(
+    beside: str, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    repository, other = folder / "receipts", folder / "receipts" / "other"
+    for name in ("AUTHOR", "COMMITTER"):
+        monkeypatch.setenv(f"GIT_{name}_NAME", "ada")
+        monkeypatch.setenv(f"GIT_{name}_EMAIL", "ada@example.com")
+
+    def git(*words: str) -> str:
+        words = ("git", "-C", str(repository), *words)
+        return subprocess.run(words, check=True, capture_output=True, text=True).stdout
+
+    repository.mkdir()
+    git("init", "-q")
+    if beside != "nothing":
+        other.write_text("mine\n")
+    if beside in ("staged", "changed"):
+        git("add", "other")
+    if beside == "changed":
+        git("commit", "-qm", "mine")
+        other.write_text("mine, and more\n")
+    before = git("status", "--porcelain")
+    for _ in range(3):
+        commands.git(CTX, repository)
+    told = capsys.readouterr().out.splitlines()
+    assert ["committed already" in line for line in told] == [False, True, True]
+    assert git("log", "--format=%s").splitlines()[0] == "fleet.example/home: 3 statements"
+    assert git("status", "--porcelain") == before, "what else is there stays as it was"
+
+
 # ── time stamps, by OpenSSL's authority ───────────────────────────────────────────────────────────
 
 AUTHORITY = """
