@@ -155,6 +155,7 @@ async def _bundle(
     from orchestrator.core.entries import timestamp
     from orchestrator.private_files import replacing
     from orchestrator.rollouts.bundle_writer import Order, read_selection, write_bundle
+    from orchestrator.views.find import whole_id
     from orchestrator.wiring.new_sessions import VERSION
 
     async with opened(settings) as found:
@@ -167,6 +168,7 @@ async def _bundle(
                 ExitCode.USAGE,
             )
         signer = _signer(settings, key, name)
+        sessions = [str(one.session) for one in (await found.broker.trees.heads_at_once(head.tree))[1]]
         with tempfile.TemporaryDirectory(prefix=".dendro-") as spool, replacing(file) as out:
             order = Order(
                 origin=name,
@@ -174,7 +176,7 @@ async def _bundle(
                 by=f"dendro {VERSION}",
                 key_id=settings.chain.key_id if settings.chain.key else "",
                 packs="here" if packs else "named",
-                withhold=read_selection(withhold, str(head.tree)),
+                withhold=read_selection(withhold, str(head.tree), lambda id: whole_id(id, sessions) or id),
                 signer=signer,
                 fetch_pack=_fetch_pack(found),
                 spool=Path(spool),

@@ -69,10 +69,12 @@ class Selection:
 _ENTRIES = re.compile(r"(tree|session:[^:]+|[^:]+):([1-9][0-9]{0,17})(?:-([1-9][0-9]{0,17}))?")
 
 
-def read_selection(words: Iterable[str], tree: str) -> Selection:
+def read_selection(
+    words: Iterable[str], tree: str, whole: Callable[[str], str] = lambda id: id
+) -> Selection:
     """Reads `ID:SEQ`, `ID:SEQ-SEQ`, `tree:SEQ`, `text:SHA256`, `texts`, `pack:SHA256`, `answers`, `ID`.
 
-    Raises `RolloutError`.
+    `whole` gives the id that a part of one means. Raises `RolloutError`.
     """
     entries: list[tuple[str, int, int]] = []
     texts: set[str] = set()
@@ -90,9 +92,9 @@ def read_selection(words: Iterable[str], tree: str) -> Selection:
         elif match := _ENTRIES.fullmatch(word):
             first, last = int(match[2]), int(match[3] or match[2])
             named = match[1].removeprefix("session:")
-            entries.append((f"tree:{tree}" if named == "tree" else f"session:{named}", first, last))
+            entries.append((f"tree:{tree}" if named == "tree" else f"session:{whole(named)}", first, last))
         elif kind not in ("text", "pack") and ":" not in word and word:
-            sessions.add(word)
+            sessions.add(whole(word))
         else:
             raise RolloutError(
                 f"--withhold {word!r} is none of ID:SEQ, ID:SEQ-SEQ, tree:SEQ, text:SHA256, texts, "

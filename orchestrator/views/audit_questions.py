@@ -25,6 +25,7 @@ from orchestrator.core.entries import RESPONSE_ITEM, Entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.frozen import record
 from orchestrator.core.history import OUTPUT_KINDS, for_model, message_text, searched
+from orchestrator.core.ids import SessionId
 from orchestrator.core.lines import CompactedLine
 from orchestrator.core.modes import with_plan
 from orchestrator.core.sender import sender_wire
@@ -52,6 +53,7 @@ from orchestrator.views.audit_who import (
     has_network,
     name_of,
 )
+from orchestrator.views.find import Abbreviation, whole_id
 
 
 @dataclass(slots=True)
@@ -928,14 +930,15 @@ def _content_digest(item: Mapping[str, Any], data: bytes) -> str:
 
 async def _decision(logs: Source, wanted: str) -> tuple[_Shown | None, str]:
     """The request before the call or the entry that is meant, and the words of what was done then."""
-    session, _, seq = wanted.rpartition(":")
+    part, _, seq = wanted.rpartition(":")
     number = int(seq) if re.fullmatch("[0-9]{1,15}", seq) else 0
+    session = await _session_named(logs, part) if number and part else ""
     conversation, id, request = _Conversation(), "", None
     async for log, told in _walk(logs):
         if log.id != id:
             conversation, id, request = _Conversation(), log.id, None
-            if number and not session:
-                session = log.id
+            if number and not part:
+                session = session or log.id
         conversation.take(log, told)
         match told.fact:
             case f.RequestBegun() as begun:
@@ -947,10 +950,23 @@ async def _decision(logs: Source, wanted: str) -> tuple[_Shown | None, str]:
             case _:
                 pass
         if (told.item in CALLS and told.payload.get("call_id") == wanted) or (
-            number and log.id.startswith(session) and told.seq == number
+            number and log.id == session and told.seq == number
         ):
             return request, orjson.dumps(told.payload).decode().replace('\\"', '"')
     return None, ""
+
+
+async def _session_named(logs: Source, text: str) -> str:
+    """The session that an id, or a part of one, names among the logs; empty for none.
+
+    A part that fits the root and agents means the root. Raises `ViewError` for a part of several others.
+    """
+    ids = dict.fromkeys([told.session async for told in logs.entries()])
+    part = Abbreviation.of(text)
+    # A root is older than its agents, and so are its digits lower.
+    if text not in ids and part is not None and part.means(SessionId(root := min(ids))):
+        return root
+    return whole_id(text, ids) or ""
 
 
 async def _item_texts(logs: Source, items: Sequence[Mapping[str, Any]]) -> list[str]:

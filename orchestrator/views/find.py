@@ -65,6 +65,30 @@ class Abbreviation:
         return digits.startswith(self.digits) or digits.endswith(self.digits)
 
 
+def whole_id(text: str, sessions: Iterable[str]) -> str | None:
+    """The one of these ids that a text is, or is a part of; None for none.
+
+    Raises `ViewError`, which names the candidates, for a part of several.
+    """
+    known = dict.fromkeys(sessions)
+    if text in known:
+        return text
+    part = Abbreviation.of(text)
+    found = [] if part is None else sorted(id for id in known if part.means(SessionId(id)))
+    if len(found) > 1:
+        raise several(text, found)
+    return found[0] if found else None
+
+
+def several(text: str, found: Sequence[str]) -> ViewError:
+    """The error about a part of several ids, which names some of them."""
+    named = ", ".join(found[:CANDIDATES_SHOWN])
+    more = f" and {len(found) - CANDIDATES_SHOWN} more" if len(found) > CANDIDATES_SHOWN else ""
+    return ViewError(
+        f"{text!r} is part of the ids of {counted(len(found), 'session')}: {named}{more}; give more of the id"
+    )
+
+
 def _digits(text: str) -> str:
     return text.replace("-", "")
 
@@ -120,11 +144,7 @@ def chosen(text: str, found: Sequence[SessionHead]) -> SessionHead:
         return found[0]
     if not found:
         raise ViewError(f"no session {text!r}; {_what_names_one(text)}")
-    named = ", ".join(head.session for head in found[:CANDIDATES_SHOWN])
-    more = f" and {len(found) - CANDIDATES_SHOWN} more" if len(found) > CANDIDATES_SHOWN else ""
-    raise ViewError(
-        f"{text!r} is part of the ids of {counted(len(found), 'session')}: {named}{more}; give more of the id"
-    )
+    raise several(text, [head.session for head in found])
 
 
 def _what_names_one(text: str) -> str:

@@ -136,6 +136,21 @@ async def test_data_of_a_person_that_looks_like_a_reference_breaks_no_bundle(
     assert held(data, tmp_path).texts == {"withheld": 1}
 
 
+async def test_parts_of_ids_in_a_wish_mean_the_sessions_that_they_name() -> None:
+    names = {"beef": "whole-1", "cafe": "whole-2"}
+    words = ("beef:3", "session:cafe:4-5", "tree:6", "cafe", "texts", "other", "other:7")
+    found = read_selection(words, "root", lambda id: names.get(id, id))
+    assert found.entries == (
+        ("session:whole-1", 3, 3),
+        ("session:whole-2", 4, 5),
+        ("tree:root", 6, 6),
+        ("session:other", 7, 7),
+    )
+    assert (found.sessions, found.all_texts) == (frozenset({"whole-2", "other"}), True)
+    with pytest.raises(RolloutError, match="root of a tree cannot be left out"):
+        read_selection(["beef"], "whole-1", lambda id: names.get(id, id))
+
+
 @pytest.mark.parametrize(
     ("wish", "why"),
     [

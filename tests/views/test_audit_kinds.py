@@ -22,6 +22,7 @@ from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.core.sender import Sender
 from orchestrator.core.tokens import Price, Served
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
+from orchestrator.views import ViewError
 from orchestrator.views.audit_cost import By, Total, cost
 from orchestrator.views.audit_questions import PATTERNS, Answer, context, egress, file, redactions, secrets
 from orchestrator.views.audit_who import Logs, digest_of
@@ -435,6 +436,50 @@ async def test_entry_is_meant_by_its_session_and_number_or_by_the_number_in_the_
         # No number of an entry: a call of that name, and there is none.
         found = [one async for one in context(logs, nothing)]
         assert digest_of("in the first") not in {one.values.get("sha256") for one in found}
+
+
+IDS = [
+    "0199a2b4-0000-7000-8000-000000000a01",
+    "0199a2b4-0001-7000-8000-00000000beef",
+    "0199a2b5-0002-7000-8000-000000000a02",
+    "0199a2b5-0003-7000-8000-00000000cafe",
+]
+"""A root, and its agents behind it."""
+
+
+@pytest.mark.parametrize(
+    ("part", "named"),
+    [
+        *((id, number) for number, id in enumerate(IDS)),
+        *((id.replace("-", "")[-8:], number) for number, id in enumerate(IDS)),
+        ("BEEF", 1),
+        ("0199a2b40001", 1),
+        ("0199a2b4", 0),
+        ("0199", 0),
+        ("0199a2b5", "part of the ids of 2 sessions"),
+        ("eef", None),
+        ("dead", None),
+        ("0199a2b4-0001-7000-8000-00000000bee", 1),
+    ],
+)
+async def test_entry_is_meant_by_its_number_and_any_part_of_its_sessions_id(
+    part: str, named: int | str | None
+) -> None:
+    logs = Logs()
+    for number, id in enumerate(IDS):
+        session = Session(settings={"approval_policy": "never"})
+        session.submit(op("user_input", items=[text(f"words {number}")]), "u1", by=ANN)
+        decides(session)
+        for seq, line in enumerate(session.lines, 1):
+            logs.add(id, seq, 1, line)
+    last = logs.told[-1].seq
+    if isinstance(named, str):
+        with pytest.raises(ViewError, match=named):
+            _ = [one async for one in context(logs, f"{part}:{last}")]
+        return
+    shown = {one.values.get("sha256") for one in [one async for one in context(logs, f"{part}:{last}")]}
+    said = {digest_of(f"words {number}"): number for number in range(len(IDS))}
+    assert {said[digest] for digest in said.keys() & shown} == ({named} if named is not None else set())
 
 
 async def test_requests_that_were_lost_are_of_unknown_usage_in_each_session() -> None:
