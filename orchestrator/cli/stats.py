@@ -103,6 +103,7 @@ def _spent(invocation: Invocation, wanted: Sequence[str], days: int, json: bool)
 def _draw_spent(found: SpendTable, by: Sequence[str]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from orchestrator.broker.records import Spend
     from orchestrator.terminal.text import one_line
@@ -119,7 +120,8 @@ def _draw_spent(found: SpendTable, by: Sequence[str]) -> None:
     for row in found.rows:
         figures = (f"{row.spend.tokens:,}", f"{row.spend.requests:,}")
         cost = money(row.spend.cost) if row.spend.cost else ""
-        table.add_row(*(one_line(getattr(row, name)) or "-" for name in by), cost, *figures)
+        names = (one_line(getattr(row, name)) or "-" for name in by)
+        table.add_row(*map(Text, (*names, cost, *figures)))
     wide.print(table)
     total = sum((row.spend for row in found.rows), start=Spend())
     cost = f"{money(total.cost)}, " if total.cost else ""
@@ -159,13 +161,14 @@ def _for_programs(found: FleetStats) -> dict[str, object]:
 def _draw(found: FleetStats) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     console = Console(highlight=False)
     wide = console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)
     if found.pools:
         table = Table(*COLUMNS, box=None, pad_edge=False, padding=(0, 2, 0, 0))
         for one in found.pools:
-            table.add_row(*_cells(one))
+            table.add_row(*map(Text, _cells(one)))
         wide.print(table)
     wide.print(_summary(found), soft_wrap=True, style="dim")
     for line in _waiting(found):

@@ -119,6 +119,7 @@ def _for_programs(worker: SeenWorker) -> dict[str, object]:
 def _draw(found: Sequence[SeenWorker], now_ms: int) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from orchestrator.terminal.text import one_line
 
@@ -139,9 +140,9 @@ def _draw(found: Sequence[SeenWorker], now_ms: int) -> None:
             age((now_ms - worker.heard_ms) / 1000),
             facts.version if facts else "",
         )
-        table.add_row(*map(one_line, cells))
+        table.add_row(*(Text(one_line(cell)) for cell in cells))
     wide = console if console.is_terminal else Console(width=PLAIN_WIDTH, highlight=False)
     wide.print(table)
     for worker in found:
         for remark in worker.remarks:
-            wide.print(f"{worker.name}: {remark}", soft_wrap=True, markup=False)
+            wide.print(one_line(f"{worker.name}: {remark}"), soft_wrap=True, markup=False)
