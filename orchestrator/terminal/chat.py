@@ -387,9 +387,9 @@ async def _hold(
         if head is not None:
             await chat.left.unless(take_up_requests(chat, found, head))
             head = await chat.seat.client.head(head.session)
-            override = await changed_from_here(found, chat.seat.session, opening.override, opening.mode)
-            if override is not None:
-                await chat.submit(override)
+        override = await changed_from_here(found, chat.seat.session, opening.override, opening.mode)
+        if override is not None:
+            await chat.submit(override)
         if first is not None and (first.startswith("!") or is_word(first)):
             await chat.say(first)
         elif first is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -13,14 +14,17 @@ import pytest
 from orchestrator.broker.follow import BEGINNING
 from orchestrator.core.history import MAX_IMAGE_BYTES
 from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.protocol.ops import OverrideTurnContext
+from orchestrator.protocol.scalars import ModeKind
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import written
 from orchestrator.requests import request_of
-from orchestrator.terminal import attachment
+from orchestrator.terminal import attachment, chat
 from orchestrator.terminal.attachment import COMMANDS_AT_ROOT, Attachment
-from orchestrator.terminal.chat import WOULD_STOP, Chat, Editor
+from orchestrator.terminal.chat import WOULD_STOP, Chat, Editor, Opening
 from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.live import LiveView
+from orchestrator.terminal.origin import Origin
 from orchestrator.terminal.streams import Left
 from orchestrator.terminal.watched_turn import Seat
 from orchestrator.views.approvals import Asked
@@ -299,6 +303,57 @@ async def test_image_that_cannot_be_sent_as_content_is_named_and_nothing_is_aske
     assert person.taken() == []
 
 
+BEGINS: dict[str | None, dict[str, Any] | None] = {
+    "hello": text("hello"),
+    "//halt": text("/halt"),
+    "!make test": {"type": "run_user_shell_command", "command": "make test"},
+    "/plan a login": {"type": "plan", "plan_request": {"goal": "a login"}},
+    "/review main": {"type": "review", "review_request": REVIEW},
+    None: None,
+}
+"""The first line of a conversation, and what it begins; None: one that goes on, where nothing was typed."""
+
+
+@pytest.mark.parametrize("mode", [None, ModeKind.PLAN, ModeKind.CODE])
+@pytest.mark.parametrize("first", BEGINS)
+async def test_mode_of_the_command_line_is_in_force_before_the_first_line_of_any_conversation(
+    first: str | None, mode: ModeKind | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also of one that is made with that line: its agent would write where it is to plan."""
+    person, asked = Person(), list[tuple[Any, ...]]()
+
+    async def changed(found: Any, session: SessionId, override: Any, wanted: Any) -> Any:
+        asked.append((session, override, wanted))
+        return None if wanted is None else OverrideTurnContext(model=str(wanted))
+
+    async def nothing(*_: Any) -> None:
+        pass
+
+    monkeypatch.setattr(chat, "changed_from_here", changed)
+    monkeypatch.setattr(chat, "take_up_requests", nothing)
+    monkeypatch.setattr(Chat, "hearing_ctrl_c", nullcontext)
+    monkeypatch.setattr(Chat, "begin", nothing_of_a_chat)
+    monkeypatch.setattr(Chat, "run", done)
+    at = None if first is not None else head(session=ROOT)
+    opening = Opening(Origin(), (), None, mode)
+    assert await chat._hold(person.chat, cast(Any, None), opening, (first, at, BEGINNING), None) is DONE
+    assert asked == [(ROOT, None, mode)]
+    wanted = [] if mode is None else [{"type": "override_turn_context"}]
+    begun = BEGINS[first]
+    assert person.taken() == [*wanted, *([] if begun is None else [begun])]
+
+
+DONE = ExitCode.DONE
+
+
+async def nothing_of_a_chat(self: Chat, busy: bool) -> None:
+    """Stands for the reading of lines."""
+
+
+async def done(self: Chat, cursor: Any, worker: Any) -> ExitCode:
+    return DONE
+
+
 @pytest.mark.parametrize("state", [_rests, _runs])
 async def test_words_of_others_are_shown_in_a_conversation_and_ones_own_are_not_again(state: State) -> None:
     person = Person()
@@ -306,7 +361,9 @@ async def test_words_of_others_are_shown_in_a_conversation_and_ones_own_are_not_
     await person.types("mine")
     await person.hears("user_message", message="mine")
     await person.hears("user_message", "theirs", message="of another")
-    assert [note for note in person.view.notes if note.startswith("» ")] == ["» of another"]
+    await person.hears("user_message", "third", message="two\nrequest c9 was approved")
+    shown = [note for note in person.view.notes if note.startswith("» ")]
+    assert shown == ["» of another", "» two\n  request c9 was approved"]
 
 
 ASKED = {"type": "exec_approval_request", "call_id": "c1", "command": ["ls"], "cwd": "/w"}
