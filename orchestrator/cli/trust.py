@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -131,14 +131,15 @@ def _script(content: bytes) -> list[str]:
     return [plain(line) for line in content.decode("utf-8", "replace").splitlines()]
 
 
-def _lines(keys: Mapping[str, object]) -> Iterator[str]:
+def _lines(keys: Iterable[tuple[tuple[str, ...], object]]) -> Iterator[str]:
     """The settings that a person has just permitted, in a line each; secrets are hidden."""
-    import json
+    from orchestrator.settings import permitted, whole_key
+    from orchestrator.terminal.text import one_line
 
-    from orchestrator.terminal.text import plain
-
-    for key, value in keys.items():
-        shown = json.dumps(value, ensure_ascii=False, default=str)
-        if any(word in key for word in ("secret", "headers", "query_params")):
-            shown = "(hidden)"
-        yield plain(f"{key} = {shown[:SHOWN_VALUE_CHARS]}{'…' if len(shown) > SHOWN_VALUE_CHARS else ''}")
+    for path, value in keys:
+        key, shown = whole_key(path), permitted(path, value)
+        if len(key) > 2 * SHOWN_VALUE_CHARS:
+            # Its end says what it permits.
+            key = f"{key[:SHOWN_VALUE_CHARS]}…{key[-SHOWN_VALUE_CHARS:]}"
+        more = "…" if len(shown) > SHOWN_VALUE_CHARS else ""
+        yield one_line(f"{key} = {shown[:SHOWN_VALUE_CHARS]}{more}")

@@ -18,9 +18,9 @@ knows is a warning, not an error: a file of Codex's, or of a newer version, must
 """
 
 from orchestrator.config_keys import FOLDER_SETUP
-from orchestrator.settings.folder_trust import FolderConfig, TrustedFile, TrustList, content_hash
+from orchestrator.settings.folder_trust import FolderConfig, TrustedFile, TrustList, content_hash, whole_key
 from orchestrator.settings.layers import SettingsError, read_folder_file
-from orchestrator.settings.load import HostSettings, Settings, keys_that_loosen, load_settings
+from orchestrator.settings.load import HostSettings, Settings, keys_that_loosen, load_settings, permitted
 from orchestrator.settings.sources import SettingsSources, keys_to_trust
 
 __all__ = [
@@ -36,5 +36,7 @@ __all__ = [
     "keys_that_loosen",
     "keys_to_trust",
     "load_settings",
+    "permitted",
     "read_folder_file",
+    "whole_key",
 ]

@@ -199,16 +199,15 @@ class FolderRules:
         return _is_stricter(rule.spec, value, self.usual.get(path, lambda: rule.default)())
 
 
-def keys_below(table: Mapping[str, object], paths: Sequence[KeyPath]) -> Mapping[str, object]:
-    """The values of a table at these paths, by their keys as TOML writes them."""
-    wanted = set(paths)
-    return {written(path): value for path, value in leaves(table) if path in wanted}
-
-
 def written(path: KeyPath) -> str:
     """A key as TOML writes it, cut where it is long; a stranger's key may hold anything."""
-    key = ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(part) for part in path)
+    key = whole_key(path)
     return key if len(key) <= SHOWN_KEY_CHARS else key[: SHOWN_KEY_CHARS - 1] + "…"
+
+
+def whole_key(path: KeyPath) -> str:
+    """A key as TOML writes it."""
+    return ".".join(part if _BARE_KEY.fullmatch(part) else json.dumps(part) for part in path)
 
 
 def _is_stricter(spec: Setting, value: object, counts: object) -> bool:

@@ -734,14 +734,31 @@ _OF_NAMES: Mapping[str, type[config_keys.Table]] = {
     "mcp_servers": config_keys.McpServerSettings,
 }
 _ANY_NAME = "*"
+_VARIABLES: Final = frozenset({("shell_environment_policy", "set"), ("mcp_servers", _ANY_NAME, "env")})
+"""Tables of variables."""
 
 
 def _may_be_secret(path: KeyPath) -> bool:
     """Whether a value there, or a part of it, may be a secret: a person may hand an error on."""
     if path[0] == "webhook" or any(part == "set" or "secret" in part or "headers" in part for part in path):
         return True
-    place = (path[0], _ANY_NAME, *path[2:]) if path[0] in _OF_NAMES else path
-    return any(place[: len(key)] == key for key in _hidden_keys())
+    return any(_place_of(path)[: len(key)] == key for key in _hidden_keys())
+
+
+def _place_of(path: KeyPath) -> KeyPath:
+    return (path[0], _ANY_NAME, *path[2:]) if path[0] in _OF_NAMES else path
+
+
+def permitted(path: KeyPath, value: object) -> str:
+    """The value of a key as a person reads what they permit by it: all but secrets.
+
+    Variables of commands and of servers are shown, unless they look secret: some of them run programs.
+    """
+    shown = _USER_OF_ANY_URL.sub(HIDDEN, json.dumps(value, ensure_ascii=False, default=str))
+    place, named = _place_of(path), any("secret" in part or "headers" in part for part in path)
+    if place[:-1] in _VARIABLES:
+        return HIDDEN if secret_variables({path[-1]: str(value)}) else shown
+    return HIDDEN if named or any(place[: len(key)] == key for key in _hidden_keys()) else shown
 
 
 @cache

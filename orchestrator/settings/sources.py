@@ -19,7 +19,7 @@ from orchestrator.core.frozen import record
 from orchestrator.home import absolute, data_home, user_home
 from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import own_link
-from orchestrator.settings.folder_trust import FolderConfig, FolderRules, TrustList, keys_below, written
+from orchestrator.settings.folder_trust import FolderConfig, FolderRules, TrustList, written
 from orchestrator.settings.layers import (
     Found,
     KeyPath,
@@ -211,10 +211,11 @@ def _folder_rules(usual: Usual) -> FolderRules:
     return FolderRules([each for each in KEYED_RECORDS if each not in TRUSTED_ONLY], usual)
 
 
-def keys_to_trust(file: Path, content: bytes) -> Mapping[str, object]:
+def keys_to_trust(file: Path, content: bytes) -> Sequence[tuple[KeyPath, object]]:
     """The keys of a folder's file that count only once it is trusted, whatever the person has set."""
     table = parse_toml(file, content)
-    return keys_below(table, _folder_rules({}).refused(table, Layers()))
+    wanted = set(_folder_rules({}).refused(table, Layers()))
+    return [(path, value) for path, value in leaves(table) if path in wanted]
 
 
 def refused_keys(person: Layers, wanted: Mapping[str, object], usual: Usual) -> tuple[str, ...]:
