@@ -618,7 +618,9 @@ class TableReader:
             if len(name) != 1 or not isinstance(found.value, (str, int, float)):
                 raise _error(path + name, found, _shown(found), "a table of strings")
             # Numbers are taken as they were typed: `-c shell_environment_policy.set.N=1` means the text "1".
-            strings[name[0]] = found.value if isinstance(found.value, str) else found.text or str(found.value)
+            strings[name[0]] = (
+                found.value if isinstance(found.value, str) else found.text or _typed(found.value)
+            )
         return strings
 
     def _prepared(self, found: Found, place: _Place) -> object:
@@ -671,6 +673,11 @@ def bare(hint: Any) -> Any:
     if get_origin(hint) in {Union, UnionType}:
         (hint,) = (each for each in get_args(hint) if each is not NoneType)
     return hint.__supertype__ if isinstance(hint, NewType) else hint
+
+
+def _typed(value: float) -> str:
+    """A number, or true or false, as a file has it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _text(value: object, found: Found) -> object:
