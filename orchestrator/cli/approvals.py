@@ -186,7 +186,7 @@ async def _answer(
     from orchestrator.core.calls.ask import DoesNotAnswer
     from orchestrator.gateways.submit import hand_in
     from orchestrator.protocol.policy import ReviewDecision
-    from orchestrator.terminal.text import plain
+    from orchestrator.terminal.text import one_line
     from orchestrator.views.approvals import Decided, chosen
     from orchestrator.views.decided_requests import decided_before
 
@@ -220,9 +220,9 @@ async def _answer(
     done = [await hand_in(client, found, one, op) for one, op in said]
     done += await asyncio.gather(*(answered(*one) for one in decided))
     for why in choice.passed_over:
-        typer.echo(plain(why), err=True)
+        typer.echo(one_line(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):
-        typer.echo(plain(line))
+        typer.echo(one_line(line))
 
 
 async def _signed(

@@ -80,7 +80,7 @@ def who(
         found, wrong = False, []
         async for one in audit_who.who(logs, call, since, signers):
             found = True
-            _show(_as_json(one, logs) if json else _decided(one, logs))
+            _show(_as_json(one, logs) if json else _decided(one, logs), json=json)
             wrong += [one.by_entry] if one.signed is False else []
         if not found:
             raise Fault(f"no call has the id {call}, or a command that fits it")
@@ -116,7 +116,7 @@ def cost(
     async def answer(logs: Source) -> None:
         total = audit_cost.Total()
         for one in await audit_cost.cost(logs, by, total):  # type: ignore[arg-type]
-            _show(_as_json(one, logs) if json else _spent(one))
+            _show(_as_json(one, logs) if json else _spent(one), json=json)
         if logs.spent is None:
             print_on_stderr(
                 "not compared with the tree's registry: a file has none, and a busy tree's changes"
@@ -285,7 +285,7 @@ def sql(
             while rows := found.fetchmany(SQL_ROWS):
                 for row in rows:
                     told = dict(zip(names, row, strict=False)) if json else "\t".join(map(_cell, row))
-                    _show(iter([told if isinstance(told, str) else _json(told)]))
+                    _show(iter([told if isinstance(told, str) else _json(told)]), json=json)
         except duckdb.Error as error:
             raise Fault(f"the statement failed: {error}", ExitCode.USAGE) from None
         finally:
@@ -354,9 +354,9 @@ def _answer(
             worth = _proof(logs) if one.proved else "stated"
             if json:
                 told = {**one.values, "entries": list(one.entries), "worth": worth}
-                _show(iter([_json(told)]))
+                _show(iter([_json(told)]), json=True)
             else:
-                _show(iter([f"{one.text}  {_entries(one.entries)} {worth}"]))
+                _show(iter([f"{one.text}  {_entries(one.entries)} {worth}"]), json=False)
         if not found and none:
             raise Fault(none)
         if not found:
@@ -472,11 +472,15 @@ def _json(told: Mapping[str, Any]) -> str:
     return orjson.dumps(told, default=str).decode()
 
 
-def _show(lines: Iterator[str]) -> None:
-    from orchestrator.terminal.text import json_for_stdout, plain
+def _show(lines: Iterator[str], *, json: bool) -> None:
+    from orchestrator.terminal.text import json_for_stdout, one_line
 
     for line in lines:
-        typer.echo(json_for_stdout(line.encode()) if line.startswith("{") else plain(line))
+        if json:
+            typer.echo(json_for_stdout(line.encode()))
+        else:
+            # Tabs part the columns of a table.
+            typer.echo("\t".join(map(one_line, line.split("\t"))))
 
 
 def _end(logs: Source) -> None:

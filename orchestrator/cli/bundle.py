@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from orchestrator.cli.invocation import Invocation
+from orchestrator.cli.invocation import Invocation, named_path
 from orchestrator.core.counts import counted
 from orchestrator.terminal.faults import ExitCode, Fault
 
@@ -311,14 +311,14 @@ def bundle_named(text: str) -> Path | None:
     """The bundle that an argument names: a ZIP, or a folder with a manifest; None if it names none."""
     from orchestrator.rollouts.bundle_members import is_bundle
 
-    path = Path(text).expanduser()
+    path = named_path(text)
     return path if path.exists() and is_bundle(path) else None
 
 
 def _bundle_file(text: str) -> Path:
     path = bundle_named(text)
     if path is None:
-        what = "is no bundle" if Path(text).expanduser().exists() else "is not there"
+        what = "is no bundle" if named_path(text).exists() else "is not there"
         raise Fault(f"{text} {what}: name a ZIP that `dendro bundle ID -o FILE` wrote", ExitCode.USAGE)
     return path
 
@@ -338,7 +338,7 @@ def verify_bundle(
     settings: Settings, path: Path, trust_file: Path | None, receipt: Path | None = None
 ) -> None:
     """Prints what a bundle shows; exit code 1 with a finding, 2 where it cannot be checked here."""
-    from orchestrator.terminal.text import plain
+    from orchestrator.terminal.text import one_line
 
     trust, own = read_trust(trust_file), None
     if receipt is not None:
@@ -347,7 +347,7 @@ def verify_bundle(
     if own is not None and report.manifest is not None and own.tree != report.manifest.tree:
         raise Fault(f"{receipt} is about {own.log}, which is none of the bundle's tree", ExitCode.USAGE)
     for line in _verdict(report, trusted=trust_file is not None):
-        print(plain(line))
+        print(one_line(line))
     if report.findings:
         raise typer.Exit(ExitCode.FAILED)
 
@@ -473,15 +473,15 @@ def _kept_back(report: BundleReport) -> Iterator[str]:
 
 def _overview(report: BundleReport) -> Iterator[str]:
     """The contents of a bundle, for somebody who looks into one."""
-    from orchestrator.terminal.text import plain
+    from orchestrator.terminal.text import one_line
 
     for line in _facts(report, trusted=False):
-        yield plain(line)
+        yield one_line(line)
     logs = sorted(report.logs.values(), key=lambda log: (log.id.startswith("tree:"), log.agent or 0, log.id))
     for log in logs:
         number = f"{log.agent} " if log.agent is not None else ""
         label = f"  {number}{log.label}" if number or log.label else ""
         span = f"  {log.first[:24]} to {log.last[:24]}" if log.first else ""
-        yield plain(f"{log.id}  {counted(log.entries, 'entry')}{span}{label[:120]}")
+        yield one_line(f"{log.id}  {counted(log.entries, 'entry')}{span}{label[:120]}")
     count = len(report.findings) + report.more
     yield f"findings   {count}: `dendro verify` names them" if count else "findings   none"

@@ -168,9 +168,17 @@ def _next(words: Iterator[str]) -> list[str]:
     return [] if word is None else [word]
 
 
+def named_path(text: str) -> Path:
+    """The path that an argument names; `~name` stands for itself where there is no such user."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError:
+        return Path(text)
+
+
 def existing_file(text: str) -> Path | None:
     """The file that an argument names, None if it means a session; raises `Fault` for a missing file."""
-    path = Path(text).expanduser()
+    path = named_path(text)
     if path.is_file():
         return path
     if "/" in text or path.suffix:

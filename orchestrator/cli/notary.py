@@ -211,13 +211,13 @@ def status(ctx: typer.Context) -> None:
 
 def _standing(state: NotaryState) -> Iterator[str]:
     from orchestrator.core.entries import timestamp
-    from orchestrator.terminal.text import plain
+    from orchestrator.terminal.text import one_line
 
     for name, standing in sorted(state.registers.items()):
         size = counted(standing.frontier.size, "statement")
-        yield plain(f"{state.origin(name)}  {size}, the last of {timestamp(standing.ms)}")
+        yield one_line(f"{state.origin(name)}  {size}, the last of {timestamp(standing.ms)}")
     for log, alarm in sorted(state.alarms.items()):
-        yield plain(f"ALARM {alarm.kind}  {log}: {alarm.text} (since {timestamp(alarm.ms)})")
+        yield one_line(f"ALARM {alarm.kind}  {log}: {alarm.text} (since {timestamp(alarm.ms)})")
 
 
 def _vkey(settings: Settings, name: str, namespace: str) -> str:

@@ -107,10 +107,10 @@ async def _redact(
 
 
 def _list(plan: Plan) -> None:
-    from orchestrator.terminal.text import plain
+    from orchestrator.terminal.text import one_line
 
     for copy in plan.copies[:SHOWN]:
-        typer.echo(plain(f"{'goes ' if copy.goes else 'STAYS'}  {copy.place}  {copy.what}"))
+        typer.echo(one_line(f"{'goes ' if copy.goes else 'STAYS'}  {copy.place}  {copy.what}"))
     if len(plan.copies) > SHOWN:
         typer.echo(f"and {len(plan.copies) - SHOWN} more")
 

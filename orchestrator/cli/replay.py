@@ -49,13 +49,13 @@ def replay(
     import asyncio
 
     folded = asyncio.run(_folded(Invocation.of(ctx), source, at, accept_old_header))
-    if json:
-        from orchestrator.terminal.text import json_for_stdout
+    from orchestrator.terminal.text import json_for_stdout, one_line
 
+    if json:
         typer.echo(json_for_stdout(_as_json(folded)))
     else:
         for line in summary(folded):
-            print(line)
+            print(one_line(line))
     wrong = folded.broken or folded.matches is False
     raise typer.Exit(ExitCode.FAILED if wrong else ExitCode.USAGE if folded.unchecked else ExitCode.DONE)
 
@@ -98,7 +98,6 @@ def _as_json(folded: Folded) -> bytes:
 def summary(folded: Folded) -> Iterator[str]:
     """The state for a person, then the verdicts."""
     from orchestrator.core.snapshot import digest
-    from orchestrator.terminal.text import plain
 
     if folded.kind is not None:
         yield f"file       {KINDS[folded.kind]}"
@@ -108,7 +107,7 @@ def summary(folded: Folded) -> Iterator[str]:
         yield f"live fold  {_live(folded)}"
         return
     for name, value in _facts(folded.state):
-        yield f"{name:<10} {plain(value)}"
+        yield f"{name:<10} {value}"
     left_out = f", {folded.omitted} facts left out" if folded.omitted else ""
     redacted = f", {folded.redacted} redacted" if folded.redacted else ""
     yield f"log        {folded.seq} entries, {folded.lines} folded{left_out}{redacted}"

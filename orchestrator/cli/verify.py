@@ -214,8 +214,11 @@ async def _folders(
 
 
 def _print(lines: Iterable[str]) -> None:
+    """Prints lines; what a file says in one begins no other."""
+    from orchestrator.terminal.text import one_line
+
     for line in lines:
-        print(line)
+        print(one_line(line))
 
 
 def _lines(settings: Settings, report: Report) -> Iterator[str]:
@@ -240,8 +243,6 @@ def _lines(settings: Settings, report: Report) -> Iterator[str]:
 
 
 def _folder_lines(session: SessionId, found: FolderReport) -> Iterator[str]:
-    from orchestrator.terminal.text import one_line
-
     if not found.findings:
         read = f"{counted(found.snapshots, 'snapshot')} from {counted(found.packs, 'pack')}"
         verb = "is" if found.snapshots == 1 else "are"
@@ -249,7 +250,7 @@ def _folder_lines(session: SessionId, found: FolderReport) -> Iterator[str]:
         return
     yield f"folder     {session}: BROKEN"
     for seq, reason in found.findings[:FINDINGS_SHOWN]:
-        yield f"  at entry {seq}: {one_line(reason)}"
+        yield f"  at entry {seq}: {reason}"
     if len(found.findings) > FINDINGS_SHOWN:
         yield f"  and {len(found.findings) - FINDINGS_SHOWN} more"
 

@@ -46,7 +46,7 @@ from orchestrator.protocol.submission import Submission
 from orchestrator.requests import Request
 from orchestrator.settings import Settings
 from orchestrator.terminal.faults import ExitCode, Fault
-from orchestrator.terminal.live import LiveView, reminder
+from orchestrator.terminal.live import LiveView, hung, reminder
 from orchestrator.terminal.notifications import Calling, notifications
 from orchestrator.terminal.origin import Origin, changed_from_here, forked, image_items, typed_request
 from orchestrator.terminal.streams import STDOUT
@@ -260,9 +260,9 @@ class Chat(Conversation):
                 self._busy.add(event.id)
                 self._leaving, self._since = False, time.monotonic()
             case e.UserMessage(message=prompt) if event.id not in self._mine:
-                self.seat.view.note(f"» {whole_or_note(prompt)}")
+                self.seat.view.note(hung(f"» {whole_or_note(prompt)}"))
             case e.ThreadNameUpdated(thread_name=name):
-                self.seat.view.note(f"the session is named {name}")
+                self.seat.view.note(hung(f"the session is named {name}"))
             case _ if event.kind in e.TURN_ENDS:
                 self._busy.clear()
             case _:

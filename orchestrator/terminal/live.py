@@ -111,12 +111,12 @@ class Live:
         if self._show_text(told) or self._show_work(told) or self._show_task(told):
             return
         if event.type == MAIL:
-            self.line(_hung(message_line(event.msg)), "magenta")
+            self.line(hung(message_line(event.msg)), "magenta")
         elif event.type == event_text.GIVEN:
-            self.line(_hung(event_text.given_line(event.msg)), "dim")
+            self.line(hung(event_text.given_line(event.msg)), "dim")
         elif event.kind is e.TurnAborted:
             # The reason may be one of a newer version.
-            self.line(_hung(f"the turn was {event.msg['reason']}"), "yellow")
+            self.line(hung(f"the turn was {event.msg['reason']}"), "yellow")
 
     def _show_text(self, told: e.EventMsg) -> bool:
         """Shows what the model says, and as what; false for any other event."""
@@ -166,7 +166,7 @@ class Live:
                 self.changes([_change(path, change) for path, change in changes.items()], left_out or 0)
             case e.PatchApplyEnd(success=False):
                 why = told.stderr or event_text.whole_or_note(told.stdout)
-                self.line(_hung(f"the patch failed: {why}"), "red")
+                self.line(hung(f"the patch failed: {why}"), "red")
             case e.McpToolCallBegin():
                 self.line(one_line(f"⚙ {event_text.mcp_call_text(told)}"), "bold cyan")
             case e.McpToolCallEnd(duration=took):
@@ -176,16 +176,16 @@ class Live:
             case e.DynamicToolCallResponse(success=good):
                 self._tool_ended(good, event_text.client_result_text(told))
             case e.ViewImageToolCall(path=path):
-                self.line(_hung(f"looks at {path}"), "dim")
+                self.line(hung(f"looks at {path}"), "dim")
             case e.SubagentLifecycle():
                 self._agent(told)
             case e.SubAgentToolCallBegin(invocation=asked):
                 self.line(
-                    _hung(f"+ helper {asked.label}: {event_text.whole_or_note(asked.description)}"), "blue"
+                    hung(f"+ helper {asked.label}: {event_text.whole_or_note(asked.description)}"), "blue"
                 )
             case e.SubAgentToolCallEnd(invocation=asked, result=result, outcome=outcome):
                 mark = "✓" if isinstance(result, SubAgentOk) else "✗"
-                self.line(_hung(f"{mark} helper {asked.label} {outcome}"), "blue")
+                self.line(hung(f"{mark} helper {asked.label} {outcome}"), "blue")
             case _:
                 return False
         return True
@@ -194,11 +194,11 @@ class Live:
         """Shows how the task goes on; false for any other event."""
         match told:
             case e.Error(message=message):
-                self.line(_hung(f"error: {event_text.whole_or_note(message)}"), "bold red")
+                self.line(hung(f"error: {event_text.whole_or_note(message)}"), "bold red")
             case e.StreamError(message=message) | e.WarningEvent(message=message):
-                self.line(_hung(message), "yellow")
+                self.line(hung(message), "yellow")
             case e.BackgroundEvent(message=message):
-                self.line(_hung(message), "dim")
+                self.line(hung(message), "dim")
             case e.ContextCompacted():
                 self.line("the conversation was compacted", "dim")
             case e.ItemsInjected(count=count):
@@ -208,9 +208,9 @@ class Live:
             case e.ExitedPlanMode(plan_output=None):
                 self.line("the planning session ended without a plan", "yellow")
             case e.McpStartupUpdate(server=server, status=McpFailed(error=error)):
-                self.line(_hung(f"the MCP server {server} did not start: {error}"), "yellow")
+                self.line(hung(f"the MCP server {server} did not start: {error}"), "yellow")
             case e.RequestResolved(agent_id=agent):
-                self.line(_hung(event_text.resolved_text(told, self.agent(agent or 0))), "dim")
+                self.line(hung(event_text.resolved_text(told, self.agent(agent or 0))), "dim")
             case e.TokenCount(info=info):
                 self._tokens = info or self._tokens
             case _:
@@ -221,7 +221,7 @@ class Live:
         if told.subagent is not None and told.subagent.label:
             self._labels[told.subagent.agent_id] = told.subagent.label
         if text := event_text.lifecycle_text(told):
-            self.line(_hung(text), "blue")
+            self.line(hung(text), "blue")
 
     # ── lines ─────────────────────────────────────────────────────────────────────────────────
 
@@ -265,7 +265,7 @@ class Live:
 
     def _command(self, told: e.ExecCommandBegin) -> None:
         self._outputs[told.call_id] = _Output()
-        self.line(_hung(f"$ {command_text([*map(event_text.whole_or_note, told.command)])}"), "bold cyan")
+        self.line(hung(f"$ {command_text([*map(event_text.whole_or_note, told.command)])}"), "bold cyan")
 
     def _output(self, told: e.ExecCommandOutputDelta) -> None:
         output = self._outputs.get(told.call_id)
@@ -390,7 +390,7 @@ def _change_lines(change: Change) -> Iterator[tuple[str, str]]:
         yield f"{mark}{line}", style
 
 
-def _hung(text: str) -> str:
+def hung(text: str) -> str:
     """The text with its further lines set in: one of a model's must not look like another line of ours."""
     return plain(text).replace("\n", "\n  ")
 
@@ -499,7 +499,7 @@ class LiveView:
 
     def event(self, event: Event) -> None:
         if self._whole and isinstance(told := event.told, e.UserMessage):
-            self._live.line(f"» {event_text.whole_or_note(told.message)}", "bold")
+            self._live.line(hung(f"» {event_text.whole_or_note(told.message)}"), "bold")
         self._live.show(event)
 
     def know(self, labels: Mapping[int, str]) -> None:

@@ -41,6 +41,7 @@ from orchestrator.requests.approvals import shown_as
 from orchestrator.terminal.faults import ExitCode, Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.streams import STDIN, Echo, Left, read_stdin
+from orchestrator.terminal.text import one_line
 from orchestrator.views import SetAside
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
@@ -531,7 +532,7 @@ async def take_up_requests(talk: Conversation, found: Opened, head: SessionHead)
         talk.seat.view.note(f"an answer is on its way, and {no_worker(head.pool)}")
     for request in await open_requests(found, head):
         if request.answered_by == "program":
-            talk.seat.view.note(f"waiting for a program: {request.subject}")
+            talk.seat.view.note(one_line(f"waiting for a program: {request.subject}"))
         else:
             talk.open_requests.add(request)
 
