@@ -328,6 +328,36 @@ async def test_bundle_that_ends_before_a_redaction_has_what_it_took_as_withheld(
     assert report.redacted == {("ann@host", "a number"): 1}
 
 
+@pytest.mark.parametrize("explained", [(), (0,), (1,), (2,), (0, 2), (0, 1, 2)])
+async def test_what_was_redacted_in_one_log_explains_no_entry_of_another(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, explained: tuple[int, ...]
+) -> None:
+    """Of several logs each lost an entry of one number; of some the fact stands in the bundle."""
+    own = ("anna's secret", "the pin of bob", "a name: carla")
+    sessions = [await kept.has(said("go"), said(words), said("on")) for words in own]
+    root, *agents = sessions
+    for number, agent in enumerate(agents, 1):
+        await kept.redis.hset(kept.broker.keys.agents(TreeId(root)), f"s:{number}", agent)
+    before = {session: await kept.head(session) for session in sessions}
+    (number,) = {head.seq - 1 for head in before.values()}
+    for session in sessions:
+        act = Act("a number", ANN, TERMINAL, time.time_ns() // 1_000_000)
+        await redact(
+            kept, kept.stored, await plan_of(kept, before[session], Wanted(session, (number,), (), None)), act
+        )
+    tree_seq, after = await kept.broker.trees.heads_at_once(TreeId(root))
+    shown = {sessions[place] for place in explained}
+    heads = [head if head.session in shown else before[head.session] for head in after]
+
+    async def at_once(_: TreeId) -> Any:
+        return tree_seq, heads
+
+    monkeypatch.setattr(kept.broker.trees, "heads_at_once", at_once)
+    made, _ = await bundled(kept, root)
+    unexplained = [session for session in sorted(sessions) if session not in shown]
+    assert made.manifest.withheld == tuple((f"session:{session}", number) for session in unexplained)
+
+
 async def test_log_of_a_root_at_work_or_under_another_key_is_left_as_it_is(kept: Kept) -> None:
     session = await kept.has(said("go"))
     made, _ = await bundled(kept, session)

@@ -291,6 +291,23 @@ async def test_bundle_goes_as_far_as_the_notary_has_stated_and_holds(kept: Kept,
     assert found_in(office, checkpoint=seen, **witness) == {"chosen", "witnesses"}
 
 
+@pytest.mark.parametrize("told", [0, 1, 3])
+@pytest.mark.parametrize("grown", [0, 2])
+async def test_entries_of_each_log_that_are_not_stated_yet_are_counted_as_behind(
+    kept: Kept, office: Office, grown: int, told: int
+) -> None:
+    session = await kept.has(said("go"))
+    await tell(kept, session, 1)
+    await office.looks()
+    for number in range(told):
+        await tell(kept, session, 2 + number, "later")
+    for number in range(grown):
+        await grow(kept, session, f"later {number}")
+    made = await bundled(office, session)
+    assert made.behind == grown + told
+    assert found_in(office) == set()
+
+
 async def test_what_the_register_says_of_a_changed_tree_is_found_in_its_bundle(
     kept: Kept, office: Office
 ) -> None:
