@@ -46,10 +46,15 @@ def stated_secrets(urls: Iterable[str | None], *tables: Mapping[str, str]) -> It
         yield from (parts.password or "", unquote(parts.password or ""))
         tables += (dict(parse_qsl(parts.query)),)
     for name, value in (pair for table in tables for pair in table.items()):
-        if _SECRET_NAME.search(name):
+        if names_secret(name):
             yield from (value, quote(value, safe=""), quote_plus(value))
             if behind := _BEHIND_SCHEME.fullmatch(value):
                 yield behind[1]
+
+
+def names_secret(name: str) -> bool:
+    """Whether what a person has named so is a secret, as far as names tell."""
+    return _SECRET_NAME.search(name) is not None
 
 
 def is_address(url: str) -> bool:
@@ -61,7 +66,7 @@ def is_address(url: str) -> bool:
         f"{user}{password}".encode("latin-1")
     except ValueError:
         return False
-    return usable and url.isprintable() and ":" not in user
+    return usable and url.isprintable() and " " not in parts.netloc and ":" not in user
 
 
 def names_user(url: str) -> bool:
@@ -274,7 +279,7 @@ class EnvironmentPolicy(Table):
     exclude: tuple[str, ...] = setting((), "shell_environment_policy.exclude", folder="trusted")
     """Names to leave out: globs, upper or lower case."""
 
-    set: Mapping[str, str] = setting({}, "shell_environment_policy.set", folder="trusted")
+    set: Mapping[str, str] = setting({}, "shell_environment_policy.set", folder="trusted", hidden=True)
     """Variables to add."""
 
     include_only: tuple[str, ...] = setting((), "shell_environment_policy.include_only", folder="trusted")

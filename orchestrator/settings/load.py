@@ -18,7 +18,7 @@ from ipaddress import ip_address, ip_network
 from pathlib import Path
 from types import MappingProxyType, NoneType, UnionType
 from typing import Any, Final, NewType, TypeVar, Union, get_args, get_origin
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from pydantic import BaseModel, ValidationError
 from pydantic.fields import FieldInfo
@@ -51,7 +51,9 @@ from orchestrator.settings.sources import (
 
 HIDDEN: Final = "(hidden)"
 """In the place of a value that is, or may hold, a secret."""
-_USER_OF_URL = re.compile(r"(?<=//)[^/@\s]+(?=@)")
+_USER_OF_URL = re.compile(r"(?<=//)[^/?#\n]*(?=@)")
+_PARAMETER = re.compile(r"(?<=[?&])([^=&#\s]+)=([^&#\s]+)")
+_OPTION = re.compile(r"--?([^=\s]+)(?:=(.*))?", re.DOTALL)
 _USER_OF_ANY_URL = re.compile(r"(?<=//)[^\n]*(?=@)")
 """The same in one value that is refused, perhaps because of a sign in its password."""
 
@@ -141,11 +143,36 @@ def _told(value: Any) -> Any:
         case frozenset() | set():
             return sorted(map(str, value))
         case list() | tuple():
-            return [_told(each) for each in value]
+            return _told_words(value)
         case None | bool() | int() | float():
             return value
         case _:
-            return _USER_OF_URL.sub(HIDDEN, str(value))
+            return _public(str(value))
+
+
+def _told_words(values: Sequence[Any]) -> list[Any]:
+    """The values of a list, which may be the arguments of a program: none of an option that is a secret."""
+    told, hides = list[Any](), False
+    for value in values:
+        option = _OPTION.fullmatch(value) if isinstance(value, str) else None
+        secret = option is not None and config_keys.names_secret(option[1])
+        if hides and option is None:
+            told.append(HIDDEN)
+        elif option is not None and secret and option[2] is not None:
+            told.append(f"{value.partition('=')[0]}={HIDDEN}")
+        else:
+            told.append(_told(value))
+        hides = option is not None and secret and option[2] is None
+    return told
+
+
+def _public(text: str) -> str:
+    """A text without the users and the secret parameters of addresses in it."""
+    return _PARAMETER.sub(_parameter, _USER_OF_URL.sub(HIDDEN, text))
+
+
+def _parameter(found: re.Match[str]) -> str:
+    return f"{found[1]}={HIDDEN}" if config_keys.names_secret(unquote(found[1])) else found[0]
 
 
 def _told_field(spec: FieldInfo, value: Any) -> Any:
@@ -727,7 +754,7 @@ def _shown(found: Found) -> str:
         shown = repr(found.text)
     else:
         shown = f'"{found.value}"' if isinstance(found.value, str) else str(found.value)
-    return _USER_OF_ANY_URL.sub(HIDDEN, shown)
+    return _PARAMETER.sub(_parameter, _USER_OF_ANY_URL.sub(HIDDEN, shown))
 
 
 def _error(path: KeyPath, found: Found, shown: str, allowed: str) -> SettingsError:
@@ -761,7 +788,8 @@ def permitted(path: KeyPath, value: object) -> str:
 
     Variables of commands and of servers are shown, unless they look secret: some of them run programs.
     """
-    shown = _USER_OF_ANY_URL.sub(HIDDEN, json.dumps(value, ensure_ascii=False, default=str))
+    shown = json.dumps(value, ensure_ascii=False, default=str)
+    shown = _PARAMETER.sub(_parameter, _USER_OF_ANY_URL.sub(HIDDEN, shown))
     place, named = _place_of(path), any("secret" in part or "headers" in part for part in path)
     if place[:-1] in _VARIABLES:
         return HIDDEN if secret_variables({path[-1]: str(value)}) else shown
