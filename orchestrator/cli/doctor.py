@@ -54,12 +54,14 @@ def render(findings: Sequence[Finding], console: Console) -> None:
     from rich.table import Table
     from rich.text import Text
 
+    from orchestrator.terminal.text import plain, shown
+
     table = Table.grid(padding=(0, 2))
     for finding in findings:
         mark, color = MARKS[finding.level]
         # A path is longer than a line, and its end says what is wrong: folded, never cut.
-        text = Text(finding.detail, overflow="fold")
+        text = Text(plain(finding.detail), overflow="fold")
         if finding.remedy:
-            text.append(f"\n→ {finding.remedy}", style="bold")
-        table.add_row(Text(mark, style=color), Text(finding.name), text)
+            text.append(f"\n→ {plain(finding.remedy)}", style="bold")
+        table.add_row(Text(mark, style=color), shown(finding.name), text)
     console.print(table)

@@ -430,6 +430,19 @@ def test_findings_are_shown_with_their_remedies_below() -> None:
     assert re.search(r"✗\s+redis\s+\[no\] answer\s*\n\s+→ start it\s*\n✓\s+git\s+2\.39", shown)
 
 
+@pytest.mark.parametrize("char", ["\x1b", "\x9b", "\u202e", "\r", "\ud800"])
+@pytest.mark.parametrize("place", ["name", "detail", "remedy"])
+def test_no_text_of_a_finding_steers_the_terminal_or_begins_a_line(place: str, char: str) -> None:
+    """It may name a key of a stranger's file, or a worker's word."""
+    console = Console(file=io.StringIO(), width=60)
+    texts = {"name": "rules", "detail": "is odd", "remedy": "mend it", place: f"a{char}\n✗ forged"}
+    render([Finding(texts["name"], "warn", texts["detail"], texts["remedy"])], console)
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert char not in "".join(lines)
+    assert any("forged" in line for line in lines)
+    assert not any(line.startswith("✗") for line in lines)
+
+
 def test_paths_longer_than_a_line_are_shown_whole() -> None:
     console = Console(file=io.StringIO(), width=60)
     detail = f"[Errno 16] Device or resource busy: '/sys/{'deep/' * 30}cgroup.procs'"
