@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+from decimal import Decimal
 from pathlib import Path
+
+import pytest
 
 from orchestrator.core.birth import Birth
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
-from orchestrator.wiring.deployment import session_pool, worker_pools
-from orchestrator.wiring.new_sessions import new_birth
+from orchestrator.wiring.deployment import EVERY_WORKER, portable_pool, session_pool, worker_pools
+from orchestrator.wiring.new_sessions import guide, new_birth
 
 
 def settings(folder: Path, *overrides: str) -> Settings:
@@ -63,3 +66,99 @@ def test_floors_of_waits_and_watchdogs_reach_a_new_tree(tmp_path: Path) -> None:
 def test_a_new_tree_has_a_budget_of_requests_unless_told_otherwise(tmp_path: Path) -> None:
     assert birth(tmp_path).facts.tree_rules.budgets == {"requests": 10_000}
     assert birth(tmp_path, "agents.budget_requests=7").facts.tree_rules.budgets == {"requests": 7}
+
+
+@pytest.mark.parametrize("dollars", ["0.29", "1.1", "2.3", "4.35", "0.000001", "8.2", "1234567.891234"])
+def test_budget_in_dollars_is_to_the_millionth_what_was_written(tmp_path: Path, dollars: str) -> None:
+    budgets = birth(tmp_path, f"agents.budget_cost={dollars}").facts.tree_rules.budgets
+    assert budgets["cost"] == int(Decimal(dollars) * 1_000_000)
+
+
+@pytest.mark.parametrize("seconds", ["1", "1.001", "4.35", "8.2", "16.1", "2.675"])
+def test_times_of_settings_are_to_the_millisecond_what_was_written(tmp_path: Path, seconds: str) -> None:
+    born = birth(tmp_path, f"agents.budget_wall_s={seconds}", f"approval_timeout_s={seconds}")
+    wanted = int(Decimal(seconds) * 1_000)
+    assert born.facts.tree_rules.budgets["wall"] == wanted
+    assert born.facts.approval_timeout_ms == wanted
+
+
+def test_each_limit_of_a_tree_is_the_one_of_its_setting(tmp_path: Path) -> None:
+    keys = {
+        "max_active_subagents": 3, "agents.max_spawned": 5, "agents.max_depth": 7, "agents.max_watchdogs": 11,
+        "agents.await_floor_s": 13, "agents.watchdog_floor_s": 17, "agents.budget_tokens": 19,
+        "agents.budget_cost": 23, "agents.budget_requests": 29, "agents.budget_wall_s": 31,
+    }  # fmt: skip
+    rules = birth(tmp_path, *(f"{key}={value}" for key, value in keys.items())).facts.tree_rules
+    assert (rules.slots, rules.spawned, rules.depth, rules.watchdogs) == (3, 5, 7, 11)
+    assert (rules.await_floor_s, rules.watchdog_floor_s) == (13, 17)
+    assert rules.budgets == {"tokens": 19, "cost": 23_000_000, "requests": 29, "wall": 31_000}
+
+
+@pytest.mark.parametrize("file", [None, "of the file"])
+@pytest.mark.parametrize("own", [None, "of the setting"])
+def test_instructions_of_the_setting_come_before_those_of_files(
+    tmp_path: Path, own: str | None, file: str | None
+) -> None:
+    given = settings(tmp_path, *([] if own is None else [f'user_instructions="{own}"']))
+    born = new_birth(given, Workspace(instructions=file), 1_700_000_000_000, os.urandom)
+    assert born.user_instructions == ("\n\n".join(filter(None, (own, file))) or None)
+
+
+@pytest.mark.parametrize("folder", ["home", "tmp"])
+@pytest.mark.parametrize(
+    "key",
+    [
+        "workspace.root='{}'",
+        "receipts.state='{}'",
+        "receipts.url='file://{}'",
+        "upkeep.archive_url='file://{}'",
+    ],
+)
+def test_instructions_are_read_below_a_folder_that_all_use_though_dendro_keeps_files_there(
+    tmp_path: Path, key: str, folder: str
+) -> None:
+    shared, repository = tmp_path / folder, tmp_path / folder / "repository"
+    (repository / ".git").mkdir(parents=True)
+    (repository / "AGENTS.md").write_text("Read this.")
+    environ = {"HOME": str(tmp_path / "home"), "TMPDIR": str(tmp_path / "tmp")}
+
+    def read(path: Path) -> str | None:
+        overrides = (key.format(path),)
+        return (
+            guide(load_settings(SettingsSources(tmp_path, environ, overrides=overrides)))
+            .first(repository)
+            .text
+        )
+
+    assert read(shared) == "Read this."
+    assert read(repository) is None
+
+
+TABLES = [
+    'model_providers.openai.base_url="https://other.example/v1"',
+    'model_providers.openai.query_params={ a = "1" }',
+    'model_providers.openai.query_params={ a = "2" }',
+    'model_providers.openai.http_headers={ a = "1" }',
+    'model_providers.mine.base_url="https://other.example/v1"',
+    'model_providers.mine.base_url="https://api.openai.com/v1"',
+]
+"""Tables of providers, any two of which would send a turn elsewhere."""
+
+
+def test_sessions_of_other_tables_of_providers_have_a_pool_of_their_own_on_the_machine(
+    tmp_path: Path,
+) -> None:
+    plain = session_pool(settings(tmp_path))
+    pools = [session_pool(settings(tmp_path, table)) for table in TABLES]
+    both = session_pool(settings(tmp_path, TABLES[0], TABLES[4]))
+    assert len({plain, both, *pools}) == len(TABLES) + 2
+    assert all(pool.startswith(f"{plain}:") for pool in (both, *pools))
+    assert session_pool(settings(tmp_path, TABLES[4], TABLES[0])) == both, "in whatever order they stand"
+    for alike in ("request_max_retries=7", 'model_providers.openai.name="x"', 'model="other"'):
+        assert session_pool(settings(tmp_path, alike)) == plain
+    for named in ("gpu", "default"):
+        assert session_pool(settings(tmp_path, TABLES[0], f"pool={named}")) == named
+    assert portable_pool(settings(tmp_path, TABLES[0])) == EVERY_WORKER
+    assert portable_pool(settings(tmp_path, "pool=gpu")) == "gpu"
+    own = settings(tmp_path, TABLES[0])
+    assert worker_pools(own) == (plain, "default", session_pool(own)), "it goes on with others' sessions, too"

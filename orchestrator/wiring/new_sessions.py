@@ -106,7 +106,7 @@ def new_birth(
         on_user_input=defaults.on_user_input,
         approval_timeout_ms=None
         if defaults.approval_timeout_s is None
-        else int(defaults.approval_timeout_s * 1000),
+        else round(defaults.approval_timeout_s * 1000),
         workspace=_mark(defaults.cwd, pool, random_bytes) if first is None else None,
         portable=None if first is None else first.portable,
         agents=settings.agents.enabled,
@@ -225,9 +225,9 @@ def _budgets(agents: AgentSettings) -> dict[str, int]:
     """In the units of a tree's accounts: millionths of a dollar, milliseconds."""
     limits = {
         "tokens": agents.budget_tokens,
-        "cost": None if agents.budget_cost is None else int(agents.budget_cost * 1_000_000),
+        "cost": None if agents.budget_cost is None else round(agents.budget_cost * 1_000_000),
         "requests": agents.budget_requests,
-        "wall": None if agents.budget_wall_s is None else int(agents.budget_wall_s * 1000),
+        "wall": None if agents.budget_wall_s is None else round(agents.budget_wall_s * 1000),
     }
     return {kind: limit for kind, limit in limits.items() if limit is not None}
 

@@ -378,7 +378,7 @@ def _checked_setup(content: bytes, origin: str, workspace: WorkspaceSettings) ->
         raise BadSetup(f"{origin}: a set-up is a script in UTF-8 ({error})") from error
     if not script.strip() or "\0" in script:
         raise BadSetup(f"{origin}: a set-up is a script, and this one is empty or holds a NUL")
-    return FolderSetup(script, workspace.setup_network, int(workspace.setup_timeout_s * 1000), origin)
+    return FolderSetup(script, workspace.setup_network, round(workspace.setup_timeout_s * 1000), origin)
 
 
 # ── pack store ────────────────────────────────────────────────────────────────────────────────────
