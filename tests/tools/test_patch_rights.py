@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import resource
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -238,6 +239,25 @@ async def test_paths_that_are_no_text_and_contents_of_megabytes_arrive_as_they_a
     assert done.applied, done.output
     assert (folder / "old").read_bytes() == b"y\n" + MUCH
     assert (folder / "old").stat().st_mode & 0o777 == 0o640
+
+
+async def test_patch_of_more_folders_than_the_worker_may_open_files_is_written(tmp_path: Path) -> None:
+    """A patch may change thousands of files, each in a folder of its own, all held open at once."""
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (128, limit[1]))
+    try:
+        supervisor = await Supervisor.start(SupervisorConfig(SUPPORT))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    try:
+        supervisor.extend("c", _from_now(60))
+        author = Author(supervisor, tmp_path)
+        hunks = "".join(f"*** Add File: d{number}/f\n+x\n" for number in range(200))
+        done = await author.run(await author.call(f"*** Begin Patch\n{hunks}*** End Patch"))
+        assert done.applied, done.output
+        assert len(list(tmp_path.glob("d*/f"))) == 200
+    finally:
+        await supervisor.close()
 
 
 async def test_path_outside_is_told_by_where_a_link_leads(supervisor: Supervisor, tmp_path: Path) -> None:

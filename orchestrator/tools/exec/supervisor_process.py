@@ -924,6 +924,9 @@ def _become_writer(shim_pid: int, job: writer.Job, stdout: int) -> None:
         _take_signals()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() == shim_pid:
+            # A patch holds each of its folders open, and may have thousands.
+            hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
             os.write(stdout, marshal.dumps(writer.carry_out(job)))
             code = 0
     except BaseException as broken:
