@@ -37,10 +37,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 
 TYPE_CHECKING = False  # typing's import costs the supervisor more than its own code
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import TracebackType
     from typing import Any, TypeAlias
 
@@ -136,19 +137,23 @@ class _Work:
             folder = self._folders.open(os.path.dirname(file[0]), create=file[3] is not None)
             step = _Step(file, folder)
             self._steps.append(step)
-            if step.before is not None:
-                step.backup = self._keep(step, step.before)
-            if step.after is not None:
-                step.staged = self._write(step, step.after)
+            with _named_as(step):
+                if step.before is not None:
+                    step.backup = self._keep(step, step.before)
+                if step.after is not None:
+                    step.staged = self._write(step, step.after)
 
     def verify(self) -> None:
         for step in self._steps:
-            if not _same(_image_now(step), step.before):
+            with _named_as(step):
+                now = _image_now(step)
+            if not _same(now, step.before):
                 raise OSError(errno.ESTALE, "the file changed since the patch was checked", step.shown)
 
     def switch(self) -> None:
         for step in self._steps:
-            _switch(step)
+            with _named_as(step):
+                _switch(step)
             step.switched = True
 
     def undo(self) -> tuple[int, ...]:
@@ -175,7 +180,7 @@ class _Work:
             os.link(step.name, backup, src_dir_fd=step.folder, dst_dir_fd=step.folder, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _NO_HARD_LINKS:
-                raise OSError(error.errno, error.strerror, step.shown) from error
+                raise
             _copy(step, backup, before)
         return backup
 
@@ -189,6 +194,17 @@ class _Work:
         # Listed before it exists: an interrupt in between must not leave it behind.
         self._temporaries.append((folder, name))
         return name
+
+
+@contextmanager
+def _named_as(step: _Step) -> Iterator[None]:
+    """An error inside is one of the file that people know, and not of a temporary one beside it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            raise
+        raise OSError(error.errno, error.strerror, step.shown) from error
 
 
 def _image_now(step: _Step) -> Image | None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.apply_patch import PatchApplyError, judge, record_of
+from orchestrator.tools.apply_patch import PatchApplyError, judge, record_of, tidy_job
 from orchestrator.tools.patch import writer
 from orchestrator.tools.patch.grammar import parse_patch
 from orchestrator.tools.patch.plan import DiskFiles, PatchCheckError, PatchPlan, WritableRoots, plan_patch
@@ -127,6 +127,41 @@ def test_failure_at_any_switch_puts_everything_back(
     assert everything_below(tree) == before
 
 
+@pytest.mark.parametrize("links", [True, False], ids=["hard links", "no hard links"])
+def test_files_that_are_put_back_have_the_modes_and_owners_that_they_had(
+    tree: Path, plan_on_disk: Plan, monkeypatch: pytest.MonkeyPatch, links: bool
+) -> None:
+    (tree / "gone").write_text("gone\n")
+    names = ("a.txt", "README.md", "gone")
+    for number, (name, mode) in enumerate(zip(names, (0o750, 0o604, 0o2640), strict=True)):
+        if os.geteuid() == 0:
+            os.chown(tree / name, 1000 + number, 2000 + number)
+        (tree / name).chmod(mode)
+    plan = plan_on_disk(
+        *("*** Update File: a.txt", "-one", "*** Delete File: gone"),
+        *("*** Update File: README.md", "*** Move to: moved", "-hello", "+bye", "*** Add File: last", "+x"),
+    )
+
+    def facts() -> list[tuple[int, int, int]]:
+        found = ((tree / name).stat() for name in names)
+        return [(it.st_mode, it.st_uid, it.st_gid) for it in found]
+
+    before = facts()
+    switch = writer._switch
+
+    def fail_last(step: writer._Step) -> None:
+        if step.name == b"last":
+            raise OSError(errno.EIO, "the disk failed")
+        switch(step)
+
+    monkeypatch.setattr(writer, "_switch", fail_last)
+    if not links:
+        refuse_hard_links(monkeypatch)
+    with pytest.raises(PatchApplyError, match="Nothing was written"):
+        apply_plan(plan, None)
+    assert facts() == before
+
+
 def refuse_hard_links(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_links(*_: object, **__: object) -> None:
         raise OSError(errno.EPERM, "Operation not permitted")
@@ -169,6 +204,67 @@ def test_file_that_cannot_be_put_back_is_named_and_its_content_kept(
     assert "could not be put back" in error.value.message
     kept = [content for name, content in everything_below(tree).items() if name.startswith(".dendro")]
     assert kept == [b"one\ntwo\nthree\n"]
+
+
+def test_each_file_that_cannot_be_put_back_is_named_and_the_others_are_put_back(
+    tree: Path, plan_on_disk: Plan, monkeypatch: pytest.MonkeyPatch, everything_below: Below
+) -> None:
+    for name in ("one", "two", "three"):
+        (tree / name).write_text(f"{name} as it was\n")
+    plan = plan_on_disk(
+        *(line for name in ("one", "two", "three") for line in (f"*** Add File: {name}", "+new")),
+        *("*** Add File: stays", "+new", "*** Delete File: a.txt"),
+    )
+    rename, unlink = os.rename, os.unlink
+
+    def not_back(source: bytes, dest: bytes, **folders: int) -> None:
+        if plan_is_over and dest in (b"one", b"three"):
+            raise OSError(errno.EIO, "the disk failed")
+        rename(source, dest, **folders)
+
+    def not_away(path: bytes, **folder: int) -> None:
+        nonlocal plan_is_over
+        if path == b"a.txt":
+            plan_is_over = True
+        if path in (b"a.txt", b"stays"):
+            raise OSError(errno.EACCES, "Permission denied")
+        unlink(path, **folder)
+
+    plan_is_over = False
+    monkeypatch.setattr(os, "rename", not_back)
+    monkeypatch.setattr(os, "unlink", not_away)
+    with pytest.raises(PatchApplyError) as error:
+        apply_plan(plan, None)
+    monkeypatch.undo()
+    assert error.value.changed == (tree / "one", tree / "three", tree / "stays")
+    assert error.value.message.endswith(f"put back: {tree}/one, {tree}/three, {tree}/stays")
+    assert (tree / "two").read_text() == "two as it was\n"
+    assert (tree / "a.txt").read_text() == "one\ntwo\nthree\n"
+    kept = [content for name, content in everything_below(tree).items() if name.startswith(".dendro")]
+    assert sorted(map(str, kept)) == [str(b"one as it was\n"), str(b"three as it was\n")]
+
+
+@pytest.mark.parametrize("failing", ["stage", "switch", "verify"])
+def test_error_names_the_file_that_people_know_and_no_temporary_one(
+    tree: Path, plan_on_disk: Plan, monkeypatch: pytest.MonkeyPatch, failing: str
+) -> None:
+    (tree / "sub").symlink_to(".")
+    plan = plan_on_disk("*** Update File: sub/a.txt", "-one", "+1", "*** Add File: sub/new", "+x")
+    if failing == "stage":
+        monkeypatch.setattr(writer, "_CREATE", writer._CREATE | os.O_DIRECTORY)
+    elif failing == "switch":
+
+        def refuse(source: bytes, dest: bytes, **_: int) -> None:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), source, None, dest)
+
+        monkeypatch.setattr(os, "rename", refuse)
+    else:
+        (tree / "a.txt").unlink()
+        (tree / "a.txt").mkdir()
+    with pytest.raises(PatchApplyError) as error:
+        apply_plan(plan, None)
+    assert f" ({tree}/sub/a.txt). Nothing was written" in error.value.message
+    assert ".dendro-patch" not in error.value.message
 
 
 @pytest.mark.parametrize(
@@ -330,6 +426,34 @@ def test_takeover_can_tell_what_a_killed_writer_had_done(
     assert not [name for name in everything_below(tree) if "dendro" in name]
     assert judge(record, DiskFiles()) == verdict
     assert remove_leftovers(record) == 0
+
+
+@pytest.mark.parametrize("lost", [None, "one", "two", "three"])
+def test_takeover_removes_what_a_killed_writer_left_in_every_folder_that_is_still_there(
+    tree: Path, plan_on_disk: Plan, lost: str | None
+) -> None:
+    folders = ("one", "two", "three")
+    for name in folders:
+        (tree / name).mkdir()
+        (tree / name / "f").write_text("x\n")
+    record = record_of(
+        plan_on_disk(
+            *("*** Update File: one/f", "*** Move to: two/moved", "-x", "+y"),
+            *("*** Delete File: two/f", "*** Add File: three/n", "+x"),
+        )
+    )
+    prefix = f"{writer.PREFIX}{record.token}-"
+    for name in folders:
+        for number in range(2):
+            (tree / name / f"{prefix}{number}").write_text("left")
+    job = tidy_job(record)
+    assert job is not None
+    if lost:
+        (tree / lost).rename(tree / "elsewhere")
+        (tree / lost).symlink_to("elsewhere")
+    there = 3 - bool(lost)
+    assert writer.carry_out(job) == ("tidied", 2 * there)
+    assert len(list(tree.rglob(f"{prefix}*"))) == 6 - 2 * there
 
 
 def test_takeover_leaves_the_temporary_files_of_other_patches_alone(tree: Path, plan_on_disk: Plan) -> None:
