@@ -57,7 +57,7 @@ def shown(changes: Mapping[str, FileChange]) -> tuple[dict[str, FileChange], int
     left = SHOWN_BYTES
     for path, change in changes.items():
         texts = written(change)
-        left -= len(path) + _FILE_BYTES + sum(_weight(text) for text in texts.values())
+        left -= _bytes(path) + _FILE_BYTES + sum(_weight(text) for text in texts.values())
         if left < 0:
             break
         told[path] = change.model_copy(update={name: text and cut(text) for name, text in texts.items()})
@@ -65,7 +65,12 @@ def shown(changes: Mapping[str, FileChange]) -> tuple[dict[str, FileChange], int
 
 
 def _weight(text: str | None) -> int:
-    return min(len(text or ""), _REFERENCE_BYTES)
+    # What it may have at most, since no letter takes less than a byte.
+    return min(_bytes((text or "")[:_REFERENCE_BYTES]), _REFERENCE_BYTES)
+
+
+def _bytes(text: str) -> int:
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def cut(text: str) -> str:
@@ -77,7 +82,9 @@ def cut(text: str) -> str:
 def weight(data: Mapping[str, Mapping[str, Any]]) -> int:
     """The bytes that records of files take in an entry, each long text counted as its reference."""
     return sum(
-        2 * len(path) + _FILE_BYTES + sum(_weight(text) for text in fields.values() if isinstance(text, str))
+        2 * _bytes(path)
+        + _FILE_BYTES
+        + sum(_weight(text) for text in fields.values() if isinstance(text, str))
         for path, fields in data.items()
     )
 
