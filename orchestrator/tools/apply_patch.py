@@ -16,7 +16,7 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
@@ -330,8 +330,10 @@ def _turn_diff(work: PatchWork, state: State, files: FileReader) -> str:
     task, place = task_of(state), place_of(state.facts)
     changed = work.baselines
     kept = {path: data for path, data in task.baselines.items() if path not in changed["drop"]}
-    root = display_root(Path(task.settings.cwd)) if place is None else place.here
-    return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, files))
+    root, named = (
+        (display_root(Path(task.settings.cwd)), Path) if place is None else (place.here, place.for_commands)
+    )
+    return cut(turn_diff(_baselines({**kept, **changed["set"]}), root, files, named))
 
 
 def _failed(call: Call, message: str) -> CallFinished:
@@ -629,17 +631,29 @@ def _follow(result: dict[str, Baseline], path: str, dest: PlannedFile) -> bool:
     return False
 
 
-def turn_diff(baselines: Mapping[str, Baseline], root: Path, files: FileReader) -> str:
+def turn_diff(
+    baselines: Mapping[str, Baseline],
+    root: Path,
+    files: FileReader,
+    named: Callable[[Path], Path] = Path,
+) -> str:
     """Diffs of all files that differ from their baselines, sorted by path; "" if none does.
 
-    Paths under `root` are shown relative to it, others whole.
+    Paths under `root` are shown relative to it, others whole, as they are `named` to people.
     """
     base = files.resolve(root)
-    shown = sorted((_shown(Path(path), base), path) for path in baselines)
+
+    def name_of(path: str) -> str:
+        file = Path(path)
+        return str(file.relative_to(base) if file.is_relative_to(base) else named(file))
+
+    shown = sorted((name_of(path), path) for path in baselines)
     return "".join(
         text
         for name, path in shown
-        for text in _file_diff(baselines[path], name, _read(files, Path(path)), base)
+        for text in _file_diff(
+            baselines[path], name_of(baselines[path].origin), name, _read(files, Path(path))
+        )
     )
 
 
@@ -651,13 +665,8 @@ def _read(files: FileReader, path: Path) -> FileImage | None:
         return None
 
 
-def _shown(path: Path, root: Path) -> str:
-    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
-
-
-def _file_diff(baseline: Baseline, name: str, now: FileImage | None, root: Path) -> Iterator[str]:
+def _file_diff(baseline: Baseline, old_name: str, name: str, now: FileImage | None) -> Iterator[str]:
     before, after = baseline.content_bytes(), now.content if now else None
-    old_name = _shown(Path(baseline.origin), root)
     mode = now.git_mode if now else None
     if (before, baseline.mode) == (after, mode) and (old_name == name or before is None):
         return

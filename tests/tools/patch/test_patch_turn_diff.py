@@ -177,3 +177,25 @@ def test_display_root_is_the_work_tree_else_the_folder_itself(tree: Path) -> Non
     (tree / "sub" / "deep").mkdir(parents=True)
     assert display_root(tree / "sub" / "deep") == tree
     assert display_root(tree.parent / "other") == tree.parent / "other"
+
+
+@pytest.mark.parametrize("kind", ["folder", "file", "link", "empty", "empty below a repository"])
+def test_display_root_is_the_nearest_work_tree_and_no_folder_that_a_sandbox_left(
+    tree: Path, kind: str
+) -> None:
+    inner = tree / "inner"
+    (inner / "deep").mkdir(parents=True)
+    match kind:
+        case "folder":
+            (inner / ".git").mkdir()
+            (inner / ".git/HEAD").symlink_to("refs/heads/main")
+        case "file":
+            (inner / ".git").write_text("gitdir: ../.git/worktrees/inner\n")
+        case "link":
+            (inner / ".git").symlink_to("../.git")
+        case "empty":
+            (inner / ".git").mkdir()
+        case _:
+            (inner / "deep/.git").mkdir()
+            (inner / ".git").write_text("gitdir: ../.git/worktrees/inner\n")
+    assert display_root(inner / "deep") == (tree if kind == "empty" else inner)
