@@ -343,7 +343,7 @@ class Scan:
             )
         finally:
             os.close(fd)
-        if known is None and found.count == 1 and not found.files:
+        if known is None and found.count == 1 and not (found.files or found.folders):
             self._add()  # an empty folder counts as a file does
         if found.files or found.folders or found.links or not ignored:
             here.new.folders[name] = found

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from orchestrator.folders.build import clock_ns, remove
-from orchestrator.folders.copy import Copy
+from orchestrator.folders.copy import MOST_FOLLOWED, Copy
 from orchestrator.folders.outcomes import (
     Bounds,
     Counts,
@@ -430,3 +430,64 @@ def test_first_snapshot_that_is_of_no_folder_passes_over_the_one_that_stands_the
     assert (bench.folder / "of another claim").exists()
     bench.copy.make([taken.pack], taken.snapshot)
     assert list(bench.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_search_takes_as_many_files_and_looks_at_as_many_entries_as_it_may(bench: Bench, more: int) -> None:
+    bench.write({"s/F": b"", "s/1/F": b"", "s/2/F": b"", "t/F": b""})
+    bench.born()
+    # Below `s` are its file, its two folders and a file in each of them.
+    for files, entries, bound in ((4 - more, 100, "files"), (100, 5 - more, "entries")):
+        found = bench.copy.find_files(bench.at, Search(("s", "t"), "F", 1, entries, files, 6))
+        if not more:
+            assert ([file.path for file in found.files], found.cut) == (
+                ["s/F", "s/1/F", "s/2/F", "t/F"],
+                (),
+            )
+        elif bound == "files":
+            assert ([file.path for file in found.files], found.cut) == (
+                ["s/F", "s/1/F", "s/2/F"],
+                (Cut("t", "files"),),
+            )
+        else:
+            assert found.cut == (Cut("s", "entries"),)
+            assert [file.path for file in found.files] == ["s/F", "s/1/F", "t/F"]
+
+
+@pytest.mark.parametrize("depth", [0, 1, 2])
+def test_search_goes_as_deep_as_it_may_below_each_of_its_folders(bench: Bench, depth: int) -> None:
+    paths = ["s/F", "s/a/F", "s/a/b/F", "s/a/b/c/F"]
+    bench.write({"deep/s/F": b"", **dict.fromkeys(paths, b"")})
+    bench.born()
+    found = bench.copy.find_files(bench.at, Search(("s", "deep"), "F", depth, 100, 100, 6))
+    below = ["deep/s/F"] if depth else []
+    assert [file.path for file in found.files] == [*paths[: depth + 1], *below]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_links_on_the_way_to_a_file_are_followed_up_to_their_bound(bench: Bench, more: int) -> None:
+    last = MOST_FOLLOWED + more
+    links: dict[str | bytes, Content] = {f"l{n}": f"l{n - 1}" for n in range(2, last + 1)}
+    bench.write({"file": b"x", "l1": "file", **links})
+    bench.born()
+    (found,) = bench.copy.read_files(bench.at, (f"l{last}",), 100)
+    assert found.content == (None if more else b"x")
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("kind", ["files", "links", "empty folders"])
+def test_files_links_and_empty_folders_of_a_snapshot_are_counted_alike(
+    tmp_path: Path, kind: str, more: int
+) -> None:
+    content: Content = {"files": b"", "links": "a", "empty folders": None}[kind]
+    bench = Bench(tmp_path, Bounds(max_files=4))
+    bench.write({"a": b"", "d/e/f": b"", **{f"{kind} {number}": content for number in range(2)}})
+    bench.born()
+    bench.write({f"d/{number}": content for number in range(more)})
+    (bench.folder / "a").unlink()
+    bench.write({"b": content})
+    if more:
+        with pytest.raises(FolderError, match="more than 4 files"):
+            bench.take()
+    else:
+        assert bench.taken().counts.deleted == 1
