@@ -147,16 +147,16 @@ class Copy:
     ) -> outcomes.Taken:
         head = read_head(repository, ref) if repository is not None else None
         sink, nothing = stat_cache.NewObjects(writer, Objects()), stat_cache.Known()
-        tracked, too_large = nothing, outcomes.Omissions()
+        tracked, left = nothing, outcomes.Omissions()
         if repository is not None and head is not None:
             taken = HeadImport(repository, head, self.bounds, writer)
             tracked = taken.run()
             named = tuple(
-                outcomes.Omission(quoted(line.path)[:512], "larger than workspace.max_file", line.size)
-                for line in taken.too_large[: outcomes.NAMED_OMISSIONS]
+                outcomes.Omission(quoted(line.path)[:512], why, line.size)
+                for line, why in taken.left[: outcomes.NAMED_OMISSIONS]
             )
-            too_large = outcomes.Omissions(named, len(taken.too_large), len(taken.too_large))
-        root, omitted = tracked, too_large
+            left = outcomes.Omissions(named, len(taken.left), len(taken.left))
+        root, omitted = tracked, left
         if of_folder and self.place.folder.is_dir():
             root = Scan(self.bounds, sink, clock_ns(self.place.objects)).root(self.place.folder, tracked)
             omitted = stat_cache.omissions(tracked, root)

@@ -104,8 +104,8 @@ class HeadImport:
         self._bounds = bounds
         self._writer = writer
         self._targets: dict[bytes, bytes] = {}
-        self.too_large: list[Listed] = []
-        """Files that the commit has and the pack has not."""
+        self.left: list[tuple[Listed, str]] = []
+        """Parts of the commit that the folder has not, each with the reason."""
 
     def run(self) -> Known:
         """Everything; the folder has no names that a snapshot may not have."""
@@ -131,7 +131,8 @@ class HeadImport:
                     path,
                 )
                 files += kind != b"tree"
-                total += found.size
+                is_left_out = found.size > self._bounds.max_file
+                total += 0 if is_left_out else found.size
                 if files > most or total > self._bounds.max_bytes:
                     process.kill()
                     raise FolderError(
@@ -139,8 +140,8 @@ class HeadImport:
                         f"the commit has more than {most:,} files or {self._bounds.max_bytes:,} bytes"
                         " (workspace.max_files, workspace.max_bytes): no workspace is made of it",
                     )
-                if found.size > self._bounds.max_file:
-                    self.too_large.append(found)
+                if is_left_out:
+                    self.left.append((found, "larger than workspace.max_file"))
                 elif found.mode:
                     yield found
         if process.returncode != 0:
@@ -184,19 +185,26 @@ class HeadImport:
         for line in listed:
             above, _, name = line.path.rpartition(b"/")
             folder = folders.get(above)
-            if folder is None or names.refused_name(name) is not None:
+            if folder is None:
                 folders[line.path] = None
+            elif (why := self._refused(line, name)) is not None:
+                folders[line.path] = None
+                self.left.append((line, why))
             elif line.mode == names.FOLDER:
                 folders[line.path] = folder.folders[os.fsdecode(name)] = Known()
             elif line.mode == names.COMMIT:
                 folder.links[os.fsdecode(name)] = line.sha
-            elif line.mode != names.LINK or self._allowed(line):
+            else:
                 folder.files[os.fsdecode(name)] = File(UNSURE, line.size, 0, line.mode, line.sha)
         self._sum_up(root)
         return root
 
-    def _allowed(self, line: Listed) -> bool:
-        return names.refused_link(self._targets.get(line.sha, b""), line.path.count(b"/")) is None
+    def _refused(self, line: Listed, name: bytes) -> str | None:
+        """The reason why no snapshot may have it."""
+        if line.mode != names.LINK:
+            return names.refused_name(name)
+        target = self._targets.get(line.sha, b"")
+        return names.refused_name(name) or names.refused_link(target, line.path.count(b"/"))
 
     def _sum_up(self, folder: Known) -> None:
         for below in folder.folders.values():

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.folders.copy import Copy
-from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place
+from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place, Taken
 from orchestrator.folders.repository_head import excludes_of
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
@@ -265,3 +265,62 @@ def test_diff_of_snapshots_is_that_of_git(bench: Bench) -> None:
     assert not bench.copy.diff(first, second, path="d").files
     assert bench.copy.diff(None, first).counts == Counts(added=6)
     assert bench.copy.diff(FolderSnapshot(first), FolderSnapshot(first)).text == ""
+
+
+def of_commit(bench: Bench, commit: str = "HEAD") -> Taken:
+    """The first snapshot of a clone: of the commit, where no folder stands."""
+    taken = bench.copy.born(bench.folder / ".git", commit, AT_MS, of_folder=False)
+    bench.packs, bench.at, bench.last = [taken.pack], taken.snapshot, taken
+    return taken
+
+
+def test_all_that_a_commit_has_and_its_folder_has_not_is_named_with_the_reason(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(max_file=1000))
+    committed(bench, {
+        "a": b"1", "large": b"l" * 1001, "fits": b"f" * 1000, "in/side": "../a", "out": "/etc/passwd",
+        "in/up": "../../a", "in/a/through": "a/../../..",
+    })  # fmt: skip
+    (blob,) = git(bench.folder, "rev-parse", "HEAD:a").split()
+    inner = git(bench.folder, "mktree", given=b"100644 blob %s\tconfig\n" % blob).strip()
+    rows = git(bench.folder, "ls-tree", "HEAD") + b"040000 tree %s\tgit~1\n" % inner
+    tree = git(bench.folder, "mktree", given=rows).strip().decode()
+    commit = git(bench.folder, "commit-tree", "-m", "x", tree).strip().decode()
+    taken = of_commit(bench, commit)
+    out = "a link that leads out of the folder"
+    assert bench.left() == {
+        "large": "larger than workspace.max_file",
+        "out": "a link to an absolute path",
+        "in/up": out,
+        "in/a/through": out,
+        "git~1": "a repository's own folder",
+    }
+    assert (taken.omitted.new, taken.omitted.all) == (5, 5)
+    assert set(content_of(bench.elsewhere())) == {b"a", b"fits", b"in/side", b"in/a"}
+
+
+@pytest.mark.parametrize("count", [10, 11])
+def test_first_parts_of_a_commit_that_are_left_out_are_named_and_all_are_counted(
+    bench: Bench, count: int
+) -> None:
+    committed(bench, {"a": b"1", **{f"link{number:02}": "/out" for number in range(count)}})
+    omitted = of_commit(bench).omitted
+    assert [omission.path for omission in omitted.named] == [f"link{number:02}" for number in range(10)]
+    assert (omitted.new, omitted.all) == (count, count)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("of_folder", [True, False])
+def test_first_snapshot_holds_as_many_bytes_as_it_may_and_large_files_are_none_of_them(
+    tmp_path: Path, of_folder: bool, more: int
+) -> None:
+    """Of a repository with large files the rest is taken, also where they are more than a snapshot may hold."""
+    bench = Bench(tmp_path, Bounds(max_file=1000, max_bytes=1500))
+    committed(bench, {"a": b"1" * 1000, "b": b"2" * (500 + more), "large": b"l" * 1501})
+    if more:
+        with pytest.raises(FolderError) as refused:
+            bench.born(bench.folder / ".git") if of_folder else of_commit(bench)
+        assert refused.value.kind == "too_large"
+        return
+    taken = bench.born(bench.folder / ".git") if of_folder else of_commit(bench)
+    assert taken.names == ("A a", "A b")
+    assert bench.left() == {"large": "larger than workspace.max_file"}
