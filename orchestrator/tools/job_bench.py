@@ -233,15 +233,17 @@ def _match(letters: str, root: str, path: str, *, is_file: bool) -> jobs.FoundFi
 def _places(letters: str, path: str) -> list[int] | None:
     """The places of the letters, the last that fit: a file's own name is nearer to what is meant."""
     places: list[int] = []
-    at = len(path)
     folded = path.casefold()
-    # A letter that folds into two would move all places behind it.
-    folded = folded if len(folded) == len(path) else path.lower()
+    at = len(folded)
     for letter in reversed(letters):
         at = folded.rfind(letter, 0, at)
         if at < 0:
             return None
         places.append(at)
+    if len(folded) != len(path):
+        # A letter that folds into two has moved all places behind it.
+        own = [place for place, letter in enumerate(path) for _ in letter.casefold()]
+        places = list(dict.fromkeys(own[place] for place in places))
     return places[::-1]
 
 

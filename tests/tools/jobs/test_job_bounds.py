@@ -206,3 +206,86 @@ async def test_untracked_files_are_compared_until_their_changes_are_more_than_ma
         with pytest.raises(JobRefused, match="the changes have more than"):
             await asking
     assert repository.compared == compared
+
+
+def test_folder_is_listed_up_to_its_bound_of_entries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(bench, "MOST_ENTRIES", 2)
+    for name in ("b", "a"):
+        (tmp_path / name).write_text("")
+    assert [entry.file_name for entry in bench.read_directory(str(tmp_path), ()).entries] == ["a", "b"]
+    (tmp_path / "c").write_text("")
+    with pytest.raises(JobRefused, match="more than 2 entries"):
+        bench.read_directory(str(tmp_path), ())
+
+
+@pytest.mark.parametrize(
+    ("path", "query", "indices"),
+    [
+        ("İstanbul/x", "x", (9,)),
+        ("İİİİ/İx.md", "x", (6,)),
+        ("İa", "i̇a", (0, 1)),
+        ("straße", "straße", (0, 1, 2, 3, 4, 5)),
+        ("straße", "STRASSE", (0, 1, 2, 3, 4, 5)),
+        ("ﬁx", "fix", (0, 1)),
+        ("Ärger", "ärg", (0, 1, 2)),
+    ],
+)
+def test_letters_that_fold_into_several_move_no_place_behind_them(
+    tmp_path: Path, path: str, query: str, indices: tuple[int, ...]
+) -> None:
+    (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+    (tmp_path / path).write_text("")
+    (found,) = (one for one in search(query, [str(tmp_path)], ()).files if one.path == path)
+    assert found.indices == indices
+
+
+def test_best_of_all_roots_are_found_and_each_root_is_looked_at_up_to_the_bound(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bench, "MOST_PATHS", 3)
+    monkeypatch.setattr(bench, "MOST_FOUND", 5)
+    roots = [tmp_path / name for name in ("one", "two", "three")]
+    for root in roots:
+        root.mkdir()
+        for number in range(4):
+            (root / f"a{number}").write_text("")
+    (roots[2] / "a0").rename(roots[2] / "a")
+    found = search("a", [str(root) for root in roots], ()).files
+    # All score alike: by path, then by root.
+    assert [(one.path, Path(one.root).name) for one in found] == [
+        ("a", "three"),
+        ("a0", "one"),
+        ("a0", "two"),
+        ("a1", "one"),
+        ("a1", "three"),
+    ]
+    monkeypatch.setattr(bench, "MOST_FOUND", 50)
+    assert len(search("a", [str(root) for root in roots], ()).files) == 9
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_search_goes_down_to_its_bound_and_follows_no_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    monkeypatch.setattr(bench, "MOST_DEPTH", 3)
+    deep = tmp_path / "work/x/y" / ("z" * more)
+    deep.mkdir(parents=True)
+    (deep / "needle").write_text("")
+    (tmp_path / "away").mkdir()
+    (tmp_path / "away/needle").write_text("")
+    (tmp_path / "work/link").symlink_to("../away")
+    found = search("needle", [str(tmp_path / "work")], ()).files
+    assert [one.path for one in found] == ([] if more else ["x/y/needle"])
+
+
+@pytest.mark.parametrize("kept", range(3))
+def test_search_finds_nothing_in_any_of_several_hidden_folders(tmp_path: Path, kept: int) -> None:
+    folders = [tmp_path / name for name in ("one", "two", "three")]
+    for folder in folders:
+        folder.mkdir()
+        (folder / "key").write_text("")
+    hidden = tuple(folder for number, folder in enumerate(folders) if number != kept)
+    assert [one.path for one in search("key", [str(tmp_path)], hidden).files] == [f"{folders[kept].name}/key"]
+    with pytest.raises(PermissionError):
+        bench.read_file(str(hidden[1] / "key"), hidden)
+    assert bench.read_file(str(folders[kept] / "key"), hidden)
