@@ -473,3 +473,46 @@ async def test_as_many_letters_are_typed_at_once_as_may_be(letter: str, more: in
     tools = Toolbox((WriteStdinTool(worker_processes.LiveProcesses()),))
     found = await tools.assess(Call(CallId("c1"), "write_stdin", item), site)
     assert isinstance(found, Immediate if more else WriteStdin)
+
+
+class Speaker:
+    """A supervisor whose command says what the test does, and ends when it is told to."""
+
+    def __init__(self) -> None:
+        self.say: Any = None
+        self.over = asyncio.Event()
+
+    async def run(self, command: Any, output: Any, grip: Any) -> Finished:
+        self.say = output
+        await self.over.wait()
+        return Finished(exit_code=0)
+
+
+LETTERS = ["é", "€", "😀"]
+
+
+@pytest.mark.parametrize("first", [1, 2, 3])
+@pytest.mark.parametrize("letter", LETTERS)
+async def test_letter_that_comes_in_two_parts_is_read_whole_by_the_second_look(
+    letter: str, first: int
+) -> None:
+    data = letter.encode()
+    first = min(first, len(data) - 1)
+    speaker = Speaker()
+    shown = cast(Any, type("Shown", (), {"add": lambda *_: None, "close": lambda _: None})())
+    command = cast(Any, type("Asked", (), {"tty": False, "call_id": "c1"})())
+    process = worker_processes.LiveProcess(cast(Any, speaker), command, shown)
+    await process.wait(0)
+    speaker.say("stdout", b"a" + data[:first])
+    assert process.take() == b"a"
+    assert process.take() == b""
+    speaker.say("stdout", data[first:] + b"b")
+    assert process.take() == data + b"b"
+    # What is no letter waits for nothing, nor does what a program said last.
+    for said in (b"\xff", b"\x80\x80\x80\x80", b"\xc3\xa9\x80", data):
+        speaker.say("stdout", said)
+        assert process.take() == said
+    speaker.say("stdout", data[:first])
+    speaker.over.set()
+    await process.ended()
+    assert process.take() == data[:first]

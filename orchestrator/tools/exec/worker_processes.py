@@ -108,9 +108,14 @@ class LiveProcess:
         return self._task.result()
 
     def take(self) -> bytes:
-        """Takes the output since the last time: its beginning and its end."""
+        """Takes the output since the last time: its beginning and its end.
+
+        While it runs, a letter of which only the first bytes came waits for the others.
+        """
         said, self._unread = self._unread.kept(), Capture(KEPT_BYTES)
-        return said
+        whole = len(said) if self._task.done() else len(said) - _begun(said)
+        self._unread.add(said[whole:])
+        return said[:whole]
 
     def write(self, data: bytes) -> bool:
         """Types to its terminal; False, and nothing is typed, if too much of before still waits."""
@@ -125,6 +130,16 @@ class LiveProcess:
         while not self._task.done():
             with suppress(asyncio.CancelledError):
                 await asyncio.wait([self._task])
+
+
+def _begun(said: bytes) -> int:
+    """The bytes at the end that begin a letter of UTF-8 and do not end it."""
+    for number, byte in enumerate(said[:-4:-1], 1):
+        if byte >= 0xC0:
+            return number if byte <= 0xF4 and number < 2 + (byte >= 0xE0) + (byte >= 0xF0) else 0
+        if byte < 0x80:
+            return 0
+    return 0
 
 
 class LiveProcesses:
