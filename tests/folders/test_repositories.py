@@ -313,7 +313,7 @@ def test_first_parts_of_a_commit_that_are_left_out_are_named_and_all_are_counted
 def test_first_snapshot_holds_as_many_bytes_as_it_may_and_large_files_are_none_of_them(
     tmp_path: Path, of_folder: bool, more: int
 ) -> None:
-    """Of a repository with large files the rest is taken, also where they are more than a snapshot may hold."""
+    """Of a repository with large files the rest is taken, also where they are more than it may hold."""
     bench = Bench(tmp_path, Bounds(max_file=1000, max_bytes=1500))
     committed(bench, {"a": b"1" * 1000, "b": b"2" * (500 + more), "large": b"l" * 1501})
     if more:
