@@ -69,9 +69,16 @@ def as_json(findings: Sequence[Finding]) -> str:
 
 
 def without_credentials(url: str) -> str:
-    """A URL as it may be shown: user, password and query left out."""
+    """A URL as it may be shown: user, password, query and fragment left out.
+
+    Nothing but its scheme is shown where a password may stand that holds a `/`, `?` or `#` as it is: all that
+    reads a URL takes it for the end of the host.
+    """
     parts = urlsplit(url)
-    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="").geturl()
+    beyond = f"{parts.path}{parts.fragment}{'' if '=' in parts.query else parts.query}"
+    if parts.netloc and "@" in beyond:
+        return f"{parts.scheme}://…"
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2], query="", fragment="").geturl()
 
 
 # ── machine ───────────────────────────────────────────────────────────────────────────────────────
