@@ -111,8 +111,12 @@ def test_server_is_judged_at_each_bound(
 
 def test_each_harm_of_a_server_is_a_finding_of_its_own(load: Load) -> None:
     harmful = {
-        **{"appendonly": "no", "maxmemory-policy": "allkeys-lru", "timeout": "5"},
-        **{"stream-node-max-bytes": "1", "hash-max-ziplist-value": "1", "min-replicas-to-write": "0"},
+        "appendonly": "no",
+        "maxmemory-policy": "allkeys-lru",
+        "timeout": "5",
+        "stream-node-max-bytes": "1",
+        "hash-max-ziplist-value": "1",
+        "min-replicas-to-write": "0",
     }
     facts = replace(FACTS, settings=harmful, replicas=1, clock_ahead_s=5.0)
     found = [(one.name, one.level) for one in judge_server(facts, load()) if one.level != "ok"]
@@ -220,7 +224,7 @@ def test_sessions_that_wait_are_told_of_each_machine_up_to_a_bound(more: int) ->
 def test_each_variable_that_a_server_of_tools_needs_is_named(load: Load) -> None:
     found = load(
         'mcp_servers.all={command="/bin/sh", env_vars=["ONE", "EMPTY", "TWO"]}',
-        'mcp_servers.web={url="http://x/mcp", bearer_token_env_var="TOKEN", env_http_headers={A="HEAD", B="IS"}}',
+        'mcp_servers.web={url="http://x/mcp", bearer_token_env_var="TOKEN", env_http_headers={A="HEAD"}}',
         'mcp_servers.own={command="/bin/sh", env_vars=["IS"]}',
         'mcp_servers.here={command="./tools/run"}',
         EMPTY="",
