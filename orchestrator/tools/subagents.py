@@ -341,13 +341,17 @@ def _within(event: LoggedEvent, asked: LogsArguments) -> bool:
 
 
 def _fitting(events: Sequence[LoggedEvent], most: int) -> list[LoggedEvent]:
-    """As many as fit, from the oldest on."""
-    shown, size = [], 0
-    for event in events:
-        size += len(orjson.dumps(event[2], default=dict))
-        if size > most:
+    """As many as fit, from the oldest on; one that is too large for any page is only named."""
+    shown, left = [], most
+    for seq, at_ms, event in events:
+        size = len(orjson.dumps(event, default=dict))
+        if size > most and not shown:
+            # Else a cursor would stand before it for good.
+            return [(seq, at_ms, {"id": event["id"], "msg": {"type": event["msg"]["type"], "bytes": size}})]
+        left -= size
+        if left < 0:
             break
-        shown.append(event)
+        shown.append((seq, at_ms, event))
     return shown
 
 

@@ -9,6 +9,7 @@ import orjson
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.agent_views import LABEL_CHARS
 from orchestrator.core.calls import Await, Call, Merge
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
@@ -310,3 +311,108 @@ async def test_merge_that_cannot_be_says_why(state: State | None, agent_id: int,
 def test_twelve_tools_are_known_and_none_takes_unknown_properties() -> None:
     assert len(NAMES) == len(OFFERED) == 12
     assert all(spec["parameters"]["additionalProperties"] is False for spec in OFFERED)
+
+
+def sized(seq: int, size: int) -> LoggedEvent:
+    """An event of so many bytes."""
+    event = {"id": "t", "msg": {"type": "warning", "message": ""}}
+    event["msg"]["message"] = "x" * (size - len(orjson.dumps(event)))  # type: ignore[index]
+    return seq, 1000 + seq, event
+
+
+@pytest.mark.parametrize("limit", [1, 2, 100])
+@pytest.mark.parametrize("most", [None, 300, 1_000])
+async def test_cursor_pages_through_a_whole_log_whatever_its_events_hold(
+    limit: int, most: int | None
+) -> None:
+    sizes = [100, 400, 1_000, 1_001, 90, 70_000, 65_536, 65_537, 80]
+    tree = FakeTree(events=[sized(seq, size) for seq, size in enumerate(sizes, 1)])
+    bound = {"max_bytes": most} if most else {}
+    cursor, seen, named = 0, [], []
+    while True:
+        page = output(
+            await asked("subagent_logs", tree=tree, agent_id=1, cursor=cursor, limit=limit, **bound)
+        )
+        if not page["returned"]:
+            break
+        seen += [event["timestamp_ms"] - 1000 for event in page["events"]]
+        for event in page["events"]:
+            told = event["event"]
+            if "bytes" in told["msg"]:
+                assert told == {"id": "t", "msg": {"type": "warning", "bytes": told["msg"]["bytes"]}}
+                named.append(told["msg"]["bytes"])
+        assert page["cursor"] > cursor
+        assert page["more_available"] is (len(seen) < len(sizes))
+        cursor = page["cursor"]
+    assert seen == list(range(1, len(sizes) + 1)), "each once, in order"
+    assert named == [size for size in sizes if size > (most or 65_536)]
+
+
+@pytest.mark.parametrize("more", [0, 1])
+async def test_page_of_a_log_has_as_many_bytes_as_it_may(more: int) -> None:
+    tree = FakeTree(events=[sized(1, 100), sized(2, 150 + more), sized(3, 80)])
+    page = output(await asked("subagent_logs", tree=tree, agent_id=1, max_bytes=250))
+    assert [event["timestamp_ms"] for event in page["events"]] == ([1001] if more else [1001, 1002])
+    assert (page["cursor"], page["more_available"]) == (1 if more else 2, True)
+
+
+@pytest.mark.parametrize(
+    ("bounds", "seen"),
+    [
+        ({"since_ms": 1002}, [3, 4, 5]),
+        ({"before_ms": 1004}, [1, 2, 3]),
+        ({"since_ms": 1001, "before_ms": 1005}, [2, 3, 4]),
+        ({"cursor": 2}, [3, 4, 5]),
+        ({"cursor": 1, "before_ms": 1004}, [2, 3]),
+        ({"cursor": 1, "limit": 2}, [2, 3]),
+        ({"since_ms": 1001, "limit": 2}, [4, 5]),
+        ({"cursor": 5}, []),
+    ],
+)
+async def test_bounds_of_a_page_leave_out_what_they_name(bounds: dict[str, int], seen: list[int]) -> None:
+    tree = FakeTree(events=[sized(seq, 100) for seq in range(1, 6)])
+    page = output(await asked("subagent_logs", tree=tree, agent_id=1, **bounds))
+    assert [event["timestamp_ms"] - 1000 for event in page["events"]] == seen
+    assert page["cursor"] == (seen[-1] if seen else bounds.get("cursor"))
+
+
+@pytest.mark.parametrize(
+    ("label", "kept"),
+    [
+        ("Find the  Bug!", "find_the_bug"),
+        ("a-b_C 9", "a-b_c_9"),
+        ("Ärger ²", "rger_"),
+        ("日本", "subagent"),
+        ("", "subagent"),
+        ("  ", "subagent"),
+        ("x" * 500, "x" * LABEL_CHARS),
+    ],
+)
+async def test_helper_is_named_by_plain_letters(label: str, kept: str) -> None:
+    helper = await asked("spawn_subagent", prompt="look", description=" what\n it does ", label=label)
+    assert (helper.spec.label, helper.description) == (kept, "what it does")
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "keys"),
+    [
+        ("subagent_spawn", {"prompt": "x"}, ["7:c"]),
+        ("subagent_fork", {}, ["7:c"]),
+        ("spawn_subagent", {"prompt": "x", "description": "y"}, ["7:c"]),
+        ("propose_plan_variants", {"goal": "x"}, ["7:c:1", "7:c:2", "7:c:3"]),
+    ],
+)
+async def test_agent_of_each_call_of_each_request_is_another_one_and_the_same_again(
+    name: str, given: dict[str, Any], keys: list[str]
+) -> None:
+    asked_for: list[str] = []
+
+    class Reserving(FakeTree):
+        async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str | None]:
+            asked_for.append(call)
+            return await super().reserve(call, wanted)
+
+    facts = SessionFacts(SessionId("s0"), TreeId("s0"), AgentId(0), agent_path="0", tree_rules=TreeRules())
+    for _ in range(2):
+        await asked(name, tree=Reserving(), state=State(facts=facts, requests=7), **given)
+    assert asked_for == keys * 2
