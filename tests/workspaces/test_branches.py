@@ -171,3 +171,44 @@ def test_a_person_whom_git_does_not_know_is_told_what_to_set(
     assert 'git config --global user.name "Your Name"' in str(refused.value)
     assert "***" not in str(refused.value)
     assert not git(person, "branch", "--list", BRANCH)
+
+
+@pytest.mark.parametrize("name", ["main", "one", "feature/two"])
+def test_branch_that_is_checked_out_in_any_work_tree_is_refused(
+    person: Path, tmp_path: Path, name: str
+) -> None:
+    for branch in ("one", "feature/two"):
+        git(person, "worktree", "add", "-q", "-b", branch, str(tmp_path / branch.replace("/", "-")))
+    git(person, "branch", "feature/twofold")
+    for place in (person, tmp_path / "one"):
+        with pytest.raises(PushRefused, match=f"^{name} is checked out"):
+            repository(place).check(name)
+    for free in ("feature/twofold", "feature/tw", "on", "two"):
+        repository(person).check(free)
+
+
+def test_branch_is_made_from_a_linked_work_tree(person: Path, made: Path, tmp_path: Path) -> None:
+    git(person, "worktree", "add", "-q", "-b", "one", str(tmp_path / "one"))
+    done = repository(tmp_path / "one").push(BRANCH, made, work(person))
+    assert git(person, "rev-parse", BRANCH) == done.commit
+    assert git(tmp_path / "one", "status", "--porcelain") == ""
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_branch_that_has_moved_meanwhile_is_left_as_it_is(
+    person: Path, made: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    if there:
+        repository(person).push(BRANCH, made, work(person))
+        (made / "more").write_text("more\n")
+    theirs = git(person, "commit-tree", "-m", "theirs", "HEAD^{tree}")
+    committed = Repository._committed
+
+    def meanwhile(self: Repository, tree: str, parent: str | None, message: str) -> str:
+        git(person, "update-ref", f"refs/heads/{BRANCH}", theirs)
+        return committed(self, tree, parent, message)
+
+    monkeypatch.setattr(Repository, "_committed", meanwhile)
+    with pytest.raises(PushRefused, match="update-ref"):
+        repository(person).push(BRANCH, made, work(person))
+    assert git(person, "rev-parse", BRANCH) == theirs

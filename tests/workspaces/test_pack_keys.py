@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -115,3 +116,45 @@ def test_file_holds_no_more_keys_than_are_read(file: Path) -> None:
     with pytest.raises(KeyUnavailable, match="remove one"):
         add_key(file)
     assert len(read_keys(file)) == MOST_KEYS
+
+
+@pytest.mark.parametrize("mode", [0o400, 0o600, 0o440, 0o640])
+@pytest.mark.parametrize("extra", [0, 0o001, 0o002, 0o004, 0o010, 0o020])
+def test_file_that_a_platform_mounts_as_roots_may_be_read_by_a_group_and_by_nobody_else(
+    file: Path, monkeypatch: pytest.MonkeyPatch, mode: int, extra: int
+) -> None:
+    key = new_file(file)
+    facts = os.stat_result((stat.S_IFREG | mode | extra, *file.stat()[1:4], 0, *file.stat()[5:]))
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    monkeypatch.setattr(os, "fstat", lambda descriptor: facts)
+    if extra:
+        with pytest.raises(KeyUnavailable, match="others than its owner"):
+            read_keys(file)
+    else:
+        assert read_keys(file) == (key,)
+
+
+@pytest.mark.parametrize("others", [4, 5])
+def test_key_that_is_lacking_is_named_with_some_of_those_that_are_there(file: Path, others: int) -> None:
+    written(file, "".join(f"dendro-pack-key-1:{n:064x}\n" for n in range(others)))
+    ids = [key.id for key in read_keys(file)]
+    with pytest.raises(KeyUnavailable) as lacking:
+        PackKeys(file).of("00ff", "a pack")
+    more = ", …" if others > 4 else ""
+    assert f"a pack is encrypted with key 00ff, which `workspace.key_file` ({file}) lacks" in str(
+        lacking.value
+    )
+    assert f"(it has {', '.join(ids[:4])}{more})" in str(lacking.value)
+    for key_id in ids:
+        assert PackKeys(file).of(key_id, "a pack").id == key_id
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_file_of_keys_has_as_many_bytes_as_it_may(file: Path, more: int) -> None:
+    line = f"dendro-pack-key-1:{HEX}\n"
+    written(file, line + "#" * ((64 << 10) - len(line) + more))
+    if more:
+        with pytest.raises(KeyUnavailable, match="more than 65,536 bytes"):
+            read_keys(file)
+    else:
+        assert len(read_keys(file)) == 1

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import resource
 from pathlib import Path
 
 import pytest
 
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.workspaces.pack_keys import KeyUnavailable, PackKeys, new_file
-from orchestrator.workspaces.stored_packs import BrokenPack, PackName, Packs
+from orchestrator.workspaces.stored_packs import HEADER, PIECE, BrokenPack, PackName, Packs
 
 ROOT = new_session_id(1, 3, 7)
 TREE, SESSION = TreeId(ROOT), SessionId(new_session_id(2, 3, 8))
@@ -233,3 +235,40 @@ async def test_removed_pack_may_be_removed_again(objects: Objects, tmp_path: Pat
     await packs.remove(name_of(b"x"))
     await packs.remove(name_of(b"x"))
     assert not await packs.has(name_of(b"x"))
+
+
+@pytest.mark.parametrize("size", [0, 1, PIECE - 1, PIECE, PIECE + 1, 2 * PIECE])
+async def test_pack_is_tried_by_its_first_piece_whatever_its_size(
+    objects: Objects, keys: PackKeys, tmp_path: Path, size: int
+) -> None:
+    content = b"x" * size
+    packs, name = Packs(objects, keys), name_of(content)
+    await packs.put(name, file_with(tmp_path, content))
+    assert await packs.is_sealed(name) is True
+    stored = objects.get(str(name)) or b""
+    at = HEADER if size else -1
+    objects.put(str(name), stored[:at] + bytes([stored[at] ^ 1]) + stored[at + 1 :] if size else stored[:-1])
+    with pytest.raises(BrokenPack, match="does not open at piece 1"):
+        await packs.is_sealed(name)
+    assert await packs.is_sealed(name_of(b"not there")) is None
+
+
+async def test_newest_pack_of_a_tree_is_that_which_was_written_last_by_any_of_its_sessions(
+    tmp_path: Path,
+) -> None:
+    objects = Objects((tmp_path / "archive").as_uri())
+    packs = Packs(objects)
+    sessions = [SessionId(new_session_id(made, 3, made)) for made in (2, 3, 4)]
+    written = [(session, number) for session in sessions for number in (1, 2)]
+    names = [replace(name_of(b"x", number), session=session) for session, number in written]
+    for name in names:
+        await packs.put(name, file_with(tmp_path, b"x"))
+    for newest in names:
+        for name in names:
+            os.utime(tmp_path / "archive" / str(name), (100, 200 if name == newest else 100))
+        assert await packs.newest(10) == newest
+    # The youngest of more sessions than are looked at.
+    os.utime(tmp_path / "archive" / str(names[0]), (100, 300))
+    found = await packs.newest(2)
+    assert found is not None
+    assert found.session in sessions[1:]

@@ -548,6 +548,30 @@ async def test_instructions_of_a_folder_are_read_from_its_snapshot(machine: NewM
     assert await first.folders.instructions(elsewhere, f"{top}/c") == "top"
 
 
+async def test_instructions_of_folders_around_those_that_were_told_are_not_told_again(
+    machine: NewMachine,
+) -> None:
+    first = machine()
+    session = Session(first.root)
+    claim = await session.made(first)
+    for path in ("", "a", "a/b", "a/c", "d"):
+        (first.folder / path).mkdir(exist_ok=True)
+        (first.folder / path / "AGENTS.md").write_text(f"in {path or 'top'}")
+    await session.changed(first, claim)
+    top = f"{first.root}/{ROOT}/work"
+
+    async def told(folder: str, *before: str) -> str | None:
+        state = replace(session.state, extras=SessionExtras(told_folders=before))
+        return await first.folders.instructions(state, folder)
+
+    assert await told(f"{top}/a/c", "/elsewhere") == "in top\n\nin a\n\nin a/c"
+    assert await told(f"{top}/a/c", f"{top}/a/b") == "in a/c"
+    assert await told(f"{top}/a", f"{top}/a/b") is None
+    assert await told(f"{top}/a/c", f"{top}/d", f"{top}/a/b") == "in a/c"
+    assert await told(f"{top}/a/c", f"{top}/a/b", f"{top}/a/c", f"{top}/d") is None
+    assert await told(f"{top}/d", "/elsewhere", f"{top}/a") == "in d"
+
+
 async def test_skills_of_a_folder_are_offered_behind_its_instructions_once(machine: NewMachine) -> None:
     first = machine()
     session = Session(first.root)
