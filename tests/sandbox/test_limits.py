@@ -82,3 +82,93 @@ def test_two_threads_probe_at_once_in_places_of_their_own(
         for trial in [pool.submit(limits._try_out, tmp_path, (("pids.max", "16"),)) for _ in range(2)]:
             trial.result(10)
     assert len(set(tried)) == 2
+
+
+class Machine:
+    """A machine whose `/proc` and cgroups are files of a test."""
+
+    def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.root = root
+        self.files = {"/proc/self/cgroup": root / "cgroup", "/proc/self/mounts": root / "mounts"}
+        self.asked: list[str] = []
+        self.grants = ""
+        """Folders that hand a controller down once they are asked for it."""
+        monkeypatch.setattr(limits, "Path", lambda path: self.files.get(str(path), Path(path)))
+        monkeypatch.setattr(Path, "write_text", lambda path, text: self._write(path, text))
+
+    def _write(self, path: Path, text: str) -> None:
+        if text.startswith("+"):
+            self.asked.append(str(path.parent.relative_to(self.root)))
+            if self.asked[-1] != self.grants:
+                return
+            text = f"{path.read_text()} {text[1:]}"
+        path.write_bytes(text.encode())
+
+    def has(self, cgroups: str, mounts: dict[str, str]) -> None:
+        """The process's cgroups, and the kinds and options of mounts by their names."""
+        self.files["/proc/self/cgroup"].write_text(cgroups)
+        rows = (f"x {self.root}/{name} {kind} 0 0\n" for name, kind in mounts.items())
+        self.files["/proc/self/mounts"].write_text("x / ext4 rw 0 0\n" + "".join(rows))
+
+    def delegates(self, folder: str, controllers: str) -> None:
+        place = self.root / folder
+        place.mkdir(parents=True, exist_ok=True)
+        (place / "cgroup.subtree_control").write_text(controllers)
+
+    def found(self, controller: str) -> list[str]:
+        return [str(place.relative_to(self.root)) for place in limits._own_cgroups(controller)]
+
+
+@pytest.fixture
+def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Machine:
+    return Machine(tmp_path, monkeypatch)
+
+
+def test_cgroup_of_version_1_is_that_of_the_hierarchy_that_has_the_controller(fake: Machine) -> None:
+    fake.has(
+        "9:pids:/p\n5:cpu,memory:/m/n\n3:memory_recursive:/no\n1:name=systemd:/s\n0::/u\n",
+        {
+            **{"systemd": "cgroup rw,name=systemd", "pids": "cgroup rw,nosuid,pids"},
+            **{"both": "cgroup rw,cpu,memory", "other": "cgroup rw,memory_recursive"},
+        },
+    )
+    assert fake.found("pids") == ["pids/p"]
+    assert fake.found("memory") == ["both/m/n"]
+    assert fake.found("hugetlb") == []
+
+
+@pytest.mark.parametrize(
+    ("own", "above", "grants", "found"),
+    [
+        ("cpu pids", "", "", ["all/top/a.service/inner"]),
+        ("cpu", "pids memory", "", ["all/top/a.service"]),
+        ("", "memory", "all/top/a.service", ["all/top/a.service"]),
+        ("", "memory", "all/top/a.service/inner", []),
+        ("pidsx", "xpids", "", []),
+    ],
+)
+def test_cgroup_of_version_2_is_ones_own_or_that_around_a_part_of_ones_unit(
+    fake: Machine, own: str, above: str, grants: str, found: list[str]
+) -> None:
+    fake.grants = grants
+    fake.has("0::/top/a.service/inner\n", {"all": "cgroup2 rw"})
+    fake.delegates("all/top/a.service/inner", own)
+    fake.delegates("all/top/a.service", above)
+    fake.delegates("all/top", "pids memory")
+    assert fake.found("pids") == found
+
+
+@pytest.mark.parametrize("unit", ["a.service", "a.scope", "a.slice"])
+def test_cgroup_around_ones_unit_is_others(fake: Machine, unit: str) -> None:
+    fake.has(f"0::/top/{unit}\n", {"all": "cgroup2 rw"})
+    fake.delegates(f"all/top/{unit}", "")
+    fake.delegates("all/top", "pids")
+    assert fake.found("pids") == []
+    assert fake.asked == []
+
+
+def test_both_versions_of_one_machine_are_tried(fake: Machine) -> None:
+    fake.has("4:pids:/p\n0::/u\n", {"pids": "cgroup rw,pids", "unified": "cgroup2 rw"})
+    fake.delegates("unified/u", "memory pids")
+    assert fake.found("pids") == ["pids/p", "unified/u"]
+    assert fake.found("memory") == ["unified/u"]
