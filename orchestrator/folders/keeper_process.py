@@ -40,7 +40,7 @@ from orchestrator.sandbox import kernel, landlock
 
 MEMORY_BYTES = 3 << 30
 _FILE_SPARE = 1 << 30
-"""Bytes that a pack may be larger than the files in it."""
+"""Bytes that a pack may be larger than the files in it: those of a folder and of its commit."""
 _MOST_TEXT = 2000
 
 
@@ -105,7 +105,7 @@ def _confine(place: Place, bounds: Bounds) -> None:
     for limit, most in (
         (resource.RLIMIT_DATA, MEMORY_BYTES),
         (resource.RLIMIT_CORE, 0),
-        (resource.RLIMIT_FSIZE, bounds.max_bytes + _FILE_SPARE),
+        (resource.RLIMIT_FSIZE, 2 * bounds.max_bytes + _FILE_SPARE),
     ):
         soft, hard = resource.getrlimit(limit)
         known = [value for value in (most, soft, hard) if value != resource.RLIM_INFINITY]

@@ -126,11 +126,12 @@ class _Check:
         self._bounds = bounds
         self._objects: dict[bytes, Found] = {}
         self._so_far = Objects((*before.packs, Indexed(self._file, self._objects)))
-        self._left = {"blob": bounds.max_bytes, "tree": _TREES_BYTES, "commit": _TREES_BYTES}
+        # A folder and the commit that its repository shows, each of which may be as large as it may.
+        self._left = {"blob": 2 * bounds.max_bytes, "tree": _TREES_BYTES, "commit": _TREES_BYTES}
 
     def run(self) -> Indexed:
         file = self._file
-        if file.count > 3 * self._bounds.max_files + 1000:
+        if file.count > 4 * self._bounds.max_files + 1000:
             raise FolderError(
                 "too_many_files", f"{file.path.name} holds {file.count:,} objects: it is not read"
             )

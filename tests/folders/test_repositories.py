@@ -12,6 +12,7 @@ import pytest
 from orchestrator.folders.copy import Copy
 from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place, Taken
 from orchestrator.folders.repository_head import excludes_of
+from orchestrator.folders.stat_cache import MOST_PACKS
 from tests.folders.workshop import AT_MS, Bench, Content, content_of, git
 
 
@@ -324,3 +325,33 @@ def test_first_snapshot_holds_as_many_bytes_as_it_may_and_large_files_are_none_o
     taken = bench.born(bench.folder / ".git") if of_folder else of_commit(bench)
     assert taken.names == ("A a", "A b")
     assert bench.left() == {"large": "larger than workspace.max_file"}
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_folder_that_is_as_large_as_it_may_be_is_made_beside_its_commit_which_is_too(
+    tmp_path: Path, whole: bool
+) -> None:
+    """Its pack holds both: what the commit has, and what became of it since."""
+    bench = Bench(tmp_path, Bounds(max_bytes=2000, max_file=1500))
+    committed(bench, {"a": os.urandom(1500), "b": os.urandom(500)})
+    bench.write({"a": os.urandom(1500), "b": os.urandom(500)})
+    bench.born(bench.folder / ".git")
+    for number in range(MOST_PACKS * whole):
+        bench.write({"b": b"%3d" % number + os.urandom(497)})
+        assert bench.taken().whole is (number == MOST_PACKS - 1)
+    assert content_of(bench.elsewhere()) == content_of(bench.folder)
+
+
+def test_pack_of_more_than_a_folder_and_its_commit_is_not_believed(tmp_path: Path) -> None:
+    bench = Bench(tmp_path, Bounds(max_bytes=2000))
+    committed(bench, {"a": os.urandom(1500)})
+    bench.write({"a": os.urandom(1501)})
+    bench.born(bench.folder / ".git")
+    for most in (1501, 1500):
+        bench.bounds = Bounds(max_bytes=most)
+        if most == 1501:
+            assert content_of(bench.elsewhere(f"{most}")) == content_of(bench.folder)
+        else:
+            with pytest.raises(FolderError) as refused:
+                bench.elsewhere(f"{most}")
+            assert refused.value.kind == "too_large"
