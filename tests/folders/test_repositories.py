@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from orchestrator.folders.copy import Copy
+from orchestrator.folders.names import MOST_DEPTH
 from orchestrator.folders.outcomes import Bounds, Counts, FolderError, FolderSnapshot, Place, Taken
 from orchestrator.folders.repository_head import excludes_of
 from orchestrator.folders.stat_cache import MOST_PACKS
@@ -355,3 +356,19 @@ def test_pack_of_more_than_a_folder_and_its_commit_is_not_believed(tmp_path: Pat
             with pytest.raises(FolderError) as refused:
                 bench.elsewhere(f"{most}")
             assert refused.value.kind == "too_large"
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("of_folder", [True, False])
+def test_commit_has_folders_as_deep_as_a_folder_may_have(bench: Bench, of_folder: bool, more: int) -> None:
+    deep = "d/" * (MOST_DEPTH + more) + "file"
+    committed(bench, {"a": b"1", deep: b"2"})
+    if more:
+        with pytest.raises(FolderError, match="more than 100 deep: no workspace") as refused:
+            bench.born(bench.folder / ".git") if of_folder else of_commit(bench)
+        assert refused.value.kind == "refused"
+    else:
+        bench.born(bench.folder / ".git") if of_folder else of_commit(bench)
+        made = bench.elsewhere()
+        assert set(content_of(made)) == {b"a", deep.encode()}
+        assert git(made, "status", "--porcelain") == b""
