@@ -133,10 +133,8 @@ class HeadImport:
                 if kind == b"tree" and path.count(b"/") >= names.MOST_DEPTH:
                     # Its files stand in the index of every folder that is made: none could be.
                     process.kill()
-                    raise FolderError(
-                        "refused",
-                        f"the commit has folders more than {names.MOST_DEPTH} deep: no workspace is made of it",
-                    )
+                    text = f"the commit has folders more than {names.MOST_DEPTH} deep"
+                    raise FolderError("refused", f"{text}: no workspace is made of it")
                 files += kind != b"tree"
                 is_left_out = found.size > self._bounds.max_file
                 total += 0 if is_left_out else found.size
