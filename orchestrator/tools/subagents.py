@@ -342,7 +342,8 @@ def _within(event: LoggedEvent, asked: LogsArguments) -> bool:
 
 def _fitting(events: Sequence[LoggedEvent], most: int) -> list[LoggedEvent]:
     """As many as fit, from the oldest on; one that is too large for any page is only named."""
-    shown, left = [], most
+    shown: list[LoggedEvent] = []
+    left = most
     for seq, at_ms, event in events:
         size = len(orjson.dumps(event, default=dict))
         if size > most and not shown:

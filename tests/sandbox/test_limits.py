@@ -128,8 +128,10 @@ def test_cgroup_of_version_1_is_that_of_the_hierarchy_that_has_the_controller(fa
     fake.has(
         "9:pids:/p\n5:cpu,memory:/m/n\n3:memory_recursive:/no\n1:name=systemd:/s\n0::/u\n",
         {
-            "systemd": "cgroup rw,name=systemd", "pids": "cgroup rw,nosuid,pids",
-            "both": "cgroup rw,cpu,memory", "other": "cgroup rw,memory_recursive",
+            "systemd": "cgroup rw,name=systemd",
+            "pids": "cgroup rw,nosuid,pids",
+            "both": "cgroup rw,cpu,memory",
+            "other": "cgroup rw,memory_recursive",
         },
     )
     assert fake.found("pids") == ["pids/p"]

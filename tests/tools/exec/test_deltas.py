@@ -70,7 +70,8 @@ def test_no_byte_is_lost_or_reordered_within_its_stream(
 def test_streams_of_one_call_share_its_number_of_deltas(limit: int, together: bool) -> None:
     deltas = DeltaCoalescer(limit)
     shown = []
-    for number, stream in enumerate(("stdout", "stderr", "stdout", "stderr")):
+    streams: tuple[Stream, ...] = ("stdout", "stderr", "stdout", "stderr")
+    for number, stream in enumerate(streams):
         shown += deltas.add(stream, b"%d" % number, now=0.0)
         shown += [] if together and number < 3 else deltas.flush()
     pieces = [("stdout", b"02"), ("stderr", b"13")] if together else [
@@ -87,7 +88,12 @@ def test_what_waits_in_one_stream_stays_due_while_the_other_one_is_shown() -> No
     assert [(delta.stream, len(delta.chunk)) for delta in ready] == [("stderr", CHUNK_BYTES)]
     assert deltas.due_at == COALESCE_S, "since the first of it came"
     assert deltas.flush() == [OutputDelta("stdout", b"a")]
-    # Whole chunks leave nothing that is due, and what comes next has its own time.
+
+
+def test_whole_chunks_leave_nothing_that_is_due_and_what_comes_next_has_its_own_time() -> None:
+    deltas = DeltaCoalescer()
+    deltas.add("stdout", b"x", now=1.0)
+    deltas.flush()
     assert len(deltas.add("stdout", b"x" * 2 * CHUNK_BYTES, now=5.0)) == 2
     assert deltas.due_at is None
     deltas.add("stdout", b"y", now=9.0)

@@ -215,22 +215,19 @@ def test_each_file_that_cannot_be_put_back_is_named_and_the_others_are_put_back(
         *(line for name in ("one", "two", "three") for line in (f"*** Add File: {name}", "+new")),
         *("*** Add File: stays", "+new", "*** Delete File: a.txt"),
     )
-    rename, unlink = os.rename, os.unlink
+    rename, unlink, over = os.rename, os.unlink, set[bytes]()
 
     def not_back(source: bytes, dest: bytes, **folders: int) -> None:
-        if plan_is_over and dest in (b"one", b"three"):
+        if over and dest in (b"one", b"three"):
             raise OSError(errno.EIO, "the disk failed")
         rename(source, dest, **folders)
 
     def not_away(path: bytes, **folder: int) -> None:
-        nonlocal plan_is_over
-        if path == b"a.txt":
-            plan_is_over = True
+        over.update({path} & {b"a.txt"})
         if path in (b"a.txt", b"stays"):
             raise OSError(errno.EACCES, "Permission denied")
         unlink(path, **folder)
 
-    plan_is_over = False
     monkeypatch.setattr(os, "rename", not_back)
     monkeypatch.setattr(os, "unlink", not_away)
     with pytest.raises(PatchApplyError) as error:

@@ -327,7 +327,7 @@ async def test_cursor_pages_through_a_whole_log_whatever_its_events_hold(
 ) -> None:
     sizes = [100, 400, 1_000, 1_001, 90, 70_000, 65_536, 65_537, 80]
     tree = FakeTree(events=[sized(seq, size) for seq, size in enumerate(sizes, 1)])
-    bound = {"max_bytes": most} if most else {}
+    bound: dict[str, Any] = {"max_bytes": most} if most else {}
     cursor, seen, named = 0, [], []
     while True:
         page = output(
@@ -369,7 +369,7 @@ async def test_page_of_a_log_has_as_many_bytes_as_it_may(more: int) -> None:
         ({"cursor": 5}, []),
     ],
 )
-async def test_bounds_of_a_page_leave_out_what_they_name(bounds: dict[str, int], seen: list[int]) -> None:
+async def test_bounds_of_a_page_leave_out_what_they_name(bounds: dict[str, Any], seen: list[int]) -> None:
     tree = FakeTree(events=[sized(seq, 100) for seq in range(1, 6)])
     page = output(await asked("subagent_logs", tree=tree, agent_id=1, **bounds))
     assert [event["timestamp_ms"] - 1000 for event in page["events"]] == seen
