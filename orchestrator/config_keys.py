@@ -908,7 +908,8 @@ class WorkerSettings(Table):
     crash costs; shorter leases suffer false alarms on busy machines."""
 
     renew_s: float = setting(2.0, "worker.renew_s", at_least=0.1)
-    """Seconds between two renewals. A third of the lease, so that one may be lost."""
+    """Seconds from the begin of one renewal of all claims to that of the next. A third of the lease, so that
+    one may be lost. One that takes longer is followed at once."""
 
     trust_s: float = setting(4.0, "worker.trust_s", at_least=0.2)
     """Seconds for which a worker trusts its claim after the last renewal that it sent. Below the lease: the

@@ -305,6 +305,12 @@ class Renewing:
         self.of(settings)
         return self.supervisor.calls[0]
 
+    def next_round_s(self, settings: Settings) -> float:
+        """How long a worker waits behind a round that took no time."""
+        made = self.of(settings)
+        asyncio.run(made.renew(cast(Any, self.broker)))
+        return made.pause_s
+
     def renewed(self, settings: Settings, silence_s: float = 0.0) -> list[RenewalOutcome]:
         made = self.of(settings)
         self.now += silence_s

@@ -192,7 +192,7 @@ EFFECTS: Mapping[str, Effect] = {
     "worker.concurrency": Effect("3", lambda s: at_work.heartbeat(s)["room"], 3),
     "worker.quantum_s": Effect("5", lambda s: at_work.gives_way(s, after_s=10), True),
     "worker.lease_s": Effect("9", at_work.lease_asked_for, 9_000),
-    "worker.renew_s": Effect("1", lambda s: Renewing().of(s).pause_s, 1),
+    "worker.renew_s": Effect("1", lambda s: Renewing().next_round_s(s), 1),
     "worker.trust_s": Effect("3", lambda s: Renewing().extended(s), ("c1", 103)),
     "worker.stall_s": Effect("9", lambda s: len(Renewing().renewed(s, silence_s=5)), 1),
     "worker.burial": Effect("false", at_work.buries, False),

@@ -26,8 +26,9 @@ failure, and what saves us:
                             that ends before what the holder knows of it is fenced at the next renewal
 
 Renewal runs in a thread of its own with its own connection: a loop that is busy folding a
-long log must not lose its claims, a loop that is stuck must. `docs/claims.md` argues all of it
-in full: variables, actions, invariants.
+long log must not lose its claims, a loop that is stuck must. A round renews all claims, in one write where
+the server is one. A round begins `renew_s` behind the begin of the last one (`Leases.pause_s`), and not before
+that one's end. `docs/claims.md` argues all of it in full: variables, actions, invariants.
 """
 
 from __future__ import annotations
@@ -46,8 +47,9 @@ from orchestrator.core.frozen import record
 from orchestrator.runtime import log
 
 RETRY_S = 0.25
-"""Seconds until a renewal that was not answered is tried again: a failover takes most of the trust that is
-left."""
+"""Seconds from the end of a round that was not answered to the next: a failover takes most of the trust that
+is left. From the end, because a round that waited for its deadline in vain has taken longer than this: a
+server that is too slow would get the next one while it still works on the last."""
 STOP_S = 2.0
 """Patience with the thread of a worker that leaves: until then the event loop stands still."""
 
@@ -131,13 +133,20 @@ class Leases:
         self._lock = threading.Lock()
         self._claims: dict[str, tuple[Claim, Reached]] = {}
         self._sent_at: dict[str, float] = {}
-        self._ticked_at = clock()
+        self._ticked_at = self._began_at = clock()
         self._answered = True
 
     @property
     def pause_s(self) -> float:
-        """How long to wait until the next round."""
-        return self._settings.renew_s if self._answered else min(RETRY_S, self._settings.renew_s)
+        """How long to wait from now, at the end of a round, until the next begins.
+
+        An answered round is followed `renew_s` behind its begin: trust counts from then, too. A wait behind
+        its end would let trust end between two rounds that were both answered.
+        """
+        renew_s = self._settings.renew_s
+        if not self._answered:
+            return min(RETRY_S, renew_s)
+        return max(0.0, renew_s - (self._clock() - self._began_at))
 
     def tick(self) -> None:
         """Notes that the main loop is alive."""
@@ -167,8 +176,8 @@ class Leases:
 
     async def renew(self, broker: Broker) -> list[RenewalOutcome]:
         """Runs a round: nothing while the main loop is stuck, else an answer for each claim that got one."""
-        self._answered = True
-        silence_s = self._clock() - self._ticked_at
+        self._answered, self._began_at = True, self._clock()
+        silence_s = self._began_at - self._ticked_at
         if silence_s > self._settings.stall_s:
             log.error("the event loop has done nothing for %.1f s: not renewing", silence_s)
             return []

@@ -15,7 +15,7 @@ from orchestrator.broker.records import Claim
 from orchestrator.config_keys import WorkerSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.protocol import ops
-from orchestrator.runtime.renewal import Leases, Renewal
+from orchestrator.runtime.renewal import RETRY_S, Leases, Renewal
 from tests.broker.doubles import FakeClock
 from tests.runtime.connections import Gate, lost
 from tests.runtime.harness import Harness, open_broker
@@ -129,6 +129,50 @@ async def test_a_renewal_that_is_not_answered_extends_nothing(harness: Harness) 
     assert it.leases.pause_s < 0.5, "what is left of the trust is short"
     assert await it.leases.renew(it.broker) != []
     assert it.leases.pause_s == 2.0
+
+
+async def begins(harness: Harness, it: Held, took_s: Sequence[float], lost_round: int = -1) -> list[float]:
+    """When each of the next rounds begins, if they take so long; the answer to one of them may be lost."""
+    began: list[float] = []
+
+    async def takes_long(_: object) -> None:
+        it.clock.advance(took_s[len(began)])
+        assert not it.leases.distrusted(), "trust ended while a round was on its way"
+
+    harness.connection.before["renew"] = takes_long
+    for at in range(len(took_s)):
+        harness.connection.after["renew"] = lost(1 if at == lost_round else 0)
+        it.leases.tick()
+        begin = it.clock.time()
+        await it.leases.renew(it.broker)
+        began.append(begin)
+        it.clock.advance(it.leases.pause_s)
+        assert not it.leases.distrusted(), "trust ended between two rounds"
+    return began
+
+
+async def test_rounds_of_renewals_begin_two_seconds_apart_whatever_they_take(harness: Harness) -> None:
+    it = await held(harness)
+    assert await begins(harness, it, [0.0, 0.5, 1.5, 0.0]) == [1_000.0, 1_002.0, 1_004.0, 1_006.0]
+
+
+async def test_round_of_three_seconds_is_followed_at_once_by_the_next(harness: Harness) -> None:
+    it = await held(harness)
+    assert await begins(harness, it, [3.0, 0.0, 0.0]) == [1_000.0, 1_003.0, 1_005.0]
+
+
+async def test_rounds_of_two_seconds_each_lose_no_claim(harness: Harness) -> None:
+    it = await held(harness)
+    assert await begins(harness, it, [2.0] * 4) == [1_000.0, 1_002.0, 1_004.0, 1_006.0]
+
+
+async def test_round_that_was_not_answered_is_tried_again_behind_its_end(harness: Harness) -> None:
+    it = await held(harness)
+    assert await begins(harness, it, [1.0, 0.5, 0.0], lost_round=0) == [
+        1_000.0,
+        1_001.0 + RETRY_S,
+        1_003.0 + RETRY_S,
+    ]
 
 
 async def test_a_claim_that_was_taken_is_told_to_be_over(harness: Harness) -> None:
