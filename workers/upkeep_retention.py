@@ -59,7 +59,7 @@ async def old_imports(storage: Storage, now_ms: int) -> list[SessionHead]:
         key, start = broker.keys.to_archive(shard), 0
         while seen := await broker.trees.seen_resting(key, now_ms - IMPORT_MS, start):
             # What cannot be read is told of by each look.
-            heads = await broker.logs.heads([SessionId(at.tree) for at in seen], [])
+            heads = await broker.logs.heads([SessionId(at.tree) for at in seen], {})
             found += [head for head in heads if head.status == IMPORTING]
             start += len(seen)
     return found

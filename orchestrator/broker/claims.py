@@ -793,7 +793,7 @@ class Claims(Timers, Admission):
         many = len(shards)
         next_ones = [SessionId(first[0].decode()) for first in found[2 * many :] if first]
         # Of one that cannot be read nobody knows for how long it waits.
-        arrived = [await self._first_unread(head) for head in await self._logs.heads(next_ones, [])]
+        arrived = [await self._first_unread(head) for head in await self._logs.heads(next_ones, {})]
         known = [at_ms for at_ms in arrived if at_ms is not None]
         age_ms = max(0, self.now_ms() - min(known)) if known else 0
         return records.PoolQueue(sum(map(int, found[:many])), sum(map(int, found[many : 2 * many])), age_ms)

@@ -68,7 +68,7 @@ async def unended(
     resting = (SessionId(agent.session) for agent in marked if not agent.active)
     others = [session for session in dict.fromkeys((*known, *resting)) if session not in active]
     # One that cannot be read owes nothing that anybody could bring to an end.
-    heads = await broker.logs.heads(others, [])
+    heads = await broker.logs.heads(others, {})
     # With nothing to read a parked one would be taken in vain, and be quarantined after a few times.
     owing = (head.session for head in heads if not head.parked)
     return Unended(active, tuple(owing))
