@@ -180,20 +180,26 @@ def has_process_below(parent: str, prefix: str) -> bool:
     return any(_has_process(f"{parent}/{name}") for name in names if name.startswith(prefix))
 
 
+NO_PLACE = -2
+
+
 def hold_placeholder(path: str) -> tuple[str, int]:
     """Makes sure of an empty directory and holds it with a shared lock, which a death gives back.
 
     Another command's end may remove it between the opening and the locking: then the lock is
-    on a directory that has no name any more, and the next round makes a new one.
+    on a directory that has no name any more, and the next round makes a new one. `NO_PLACE` in the place of
+    the descriptor: the folder around it has gone since the command was confined.
     """
     while True:
         try:
             with suppress(FileExistsError):
                 os.mkdir(path, 0o755)
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC | os.O_NOFOLLOW)
-        except FileNotFoundError:
-            continue
-        except OSError:
+        except OSError as error:
+            if not os.path.isdir(os.path.dirname(path)):
+                return path, NO_PLACE
+            if isinstance(error, FileNotFoundError):
+                continue
             return path, -1  # not ours to create, or by now a repository: the mount holds what is there
         fcntl.flock(descriptor, fcntl.LOCK_SH)
         if _is_still(path, descriptor):

@@ -50,6 +50,7 @@ from contextlib import suppress
 
 from orchestrator.sandbox import confine, kernel
 from orchestrator.tools.exec.held_objects import (
+    NO_PLACE,
     Cgroup,
     has_process_below,
     hold_placeholder,
@@ -200,7 +201,11 @@ def _see_through(given: Descriptors, wakeup: int, kept: dict[str, Cgroup], name:
     spec["confine"]["mounts"] = [mount for mount in spec["confine"]["mounts"] if mount[0] not in unheld]
     cgroups = [_cgroup(kept, f"{parent}/{name}", settings) for parent, settings in spec["cgroups"]]
     try:
-        main, failure = _start(spec, given, cgroups)
+        if any(descriptor == NO_PLACE for _, descriptor in held):
+            # The command could make the folder again, and put there what was to be kept from it.
+            main, failure = -1, f"failed guard {errno.ENOENT}"
+        else:
+            main, failure = _start(spec, given, cgroups)
         for descriptor in (given.stdout, given.stderr, given.ruleset):
             if descriptor is not None:
                 os.close(descriptor)

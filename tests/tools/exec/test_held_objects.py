@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import errno
+import fcntl
+import itertools
 import os
 from pathlib import Path
 
 import pytest
 
-from orchestrator.tools.exec.held_objects import Cgroup, remove_cgroup
+from orchestrator.tools.exec.held_objects import (
+    NO_PLACE,
+    Cgroup,
+    hold_placeholder,
+    release_placeholder,
+    remove_cgroup,
+)
 
 
 @pytest.fixture
@@ -124,3 +132,69 @@ def test_cgroup_of_a_dead_shim_of_the_same_number_is_made_anew(kernel: Path) -> 
         file.unlink()
     Cgroup(str(left), SETTINGS).enter()
     assert (left / "pids.max").read_text() == "100"
+
+
+@pytest.mark.parametrize("order", list(itertools.permutations(range(3))))
+def test_guard_goes_with_the_last_of_its_holders(tmp_path: Path, order: tuple[int, ...]) -> None:
+    guard = str(tmp_path / ".git")
+    held = [hold_placeholder(guard) for _ in range(3)]
+    assert all(path == guard and descriptor >= 0 for path, descriptor in held)
+    for number in order:
+        assert (tmp_path / ".git").is_dir()
+        release_placeholder(*held[number])
+    assert not (tmp_path / ".git").exists()
+
+
+def test_guard_that_holds_something_by_now_stays(tmp_path: Path) -> None:
+    guard = str(tmp_path / ".git")
+    held = [hold_placeholder(guard) for _ in range(2)]
+    (tmp_path / ".git/HEAD").write_text("x")
+    for each in held:
+        release_placeholder(*each)
+    assert (tmp_path / ".git/HEAD").read_text() == "x"
+
+
+def test_what_stands_in_the_place_of_a_guard_is_left_to_the_mount(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("gitdir: elsewhere")
+    (tmp_path / "link").symlink_to("nowhere")
+    for name in ("file", "link"):
+        held = hold_placeholder(str(tmp_path / name))
+        assert held == (str(tmp_path / name), -1)
+        release_placeholder(*held)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "link"]
+
+
+@pytest.mark.parametrize("place", ["gone/.git", "gone/deep/.git", "file/.git"])
+def test_guard_whose_folder_has_gone_is_told_as_such(tmp_path: Path, place: str) -> None:
+    (tmp_path / "file").write_text("")
+    held = hold_placeholder(str(tmp_path / place))
+    assert held == (str(tmp_path / place), NO_PLACE)
+    release_placeholder(*held)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_guard_that_another_end_takes_away_meanwhile_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    guard, lock, taken = tmp_path / ".git", fcntl.flock, []
+
+    def take_away(descriptor: int, kind: int) -> None:
+        lock(descriptor, kind)
+        if len(taken) < 2:
+            taken.append(guard.rmdir())
+
+    monkeypatch.setattr(fcntl, "flock", take_away)
+    _, descriptor = hold_placeholder(str(guard))
+    assert os.path.samestat(guard.stat(), os.fstat(descriptor))
+    release_placeholder(str(guard), descriptor)
+    assert not guard.exists()
+
+
+@pytest.mark.parametrize("more", [0, 1])
+@pytest.mark.parametrize("room", [64 << 20, 1 << 40])
+def test_cgroup_is_fit_up_to_what_may_be_left_in_it(kernel: Path, room: int, more: int) -> None:
+    settings = [("memory.max", str(room))]
+    made = Cgroup(f"{kernel}/dendro-1-2", settings)
+    usage = next((kernel / "dendro-1-2").glob("memory.*[ts]"))
+    usage.write_text(f"{min(room // 16, 16 << 20) + more}\n")
+    assert made.is_fit(settings) is not bool(more)

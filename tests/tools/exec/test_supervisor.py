@@ -456,6 +456,29 @@ async def test_guard_on_a_missing_repository_is_gone_after_the_last_command(
     assert not (tmp_path / ".git").exists()
 
 
+@pytest.mark.parametrize("gone", ["folder", "folder of several", "file in its place"])
+async def test_command_does_not_run_where_the_folder_of_a_guard_has_gone(
+    supervisor: Supervisor, command: MakeCommand, tmp_path: Path, mechanism: str, gone: str
+) -> None:
+    """It could make the folder again, with a repository whose programs the person's next git would run."""
+    if mechanism == "none":
+        pytest.skip("full access guards nothing")
+    if gone == "file in its place":
+        (tmp_path / "sub").write_text("")
+    there = (tmp_path / ".git",) if gone == "folder of several" else ()
+    asked = command("sh", "-c", "touch ran; rm -f sub; mkdir -p sub/.git")
+    guards = (*there, tmp_path / "sub/.git")
+    asked = replace(asked, confinement=replace(asked.confinement, missing=guards))
+    async with asyncio.timeout(20):
+        finished = await supervisor.run(asked, ignore)
+    assert (finished.exit_code, finished.killed) == (-1, False)
+    assert finished.error == "the command could not be started (guard): No such file or directory"
+    assert not (tmp_path / "ran").exists()
+    assert not (tmp_path / ".git").exists()
+    after = await supervisor.run(command("echo", "hello"), ignore)
+    assert after.stdout == b"hello\n"
+
+
 @pytest.mark.parametrize("mechanism", ["none"], indirect=True)
 async def test_orphans_of_a_killed_shim_fall_to_the_supervisor(
     supervisor: Supervisor, command: MakeCommand, fifo: Path, machine: SandboxSupport
