@@ -5,7 +5,7 @@ Loaded into the supervisor: only light imports.
 """
 
 # pathlib would add a third to what each fork copies.
-# ruff: noqa: PTH102, PTH106, PTH110, PTH116, PTH120, PTH123, PTH208
+# ruff: noqa: PTH102, PTH106, PTH110, PTH112, PTH116, PTH120, PTH123, PTH208
 
 from __future__ import annotations
 

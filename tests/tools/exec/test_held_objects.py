@@ -176,12 +176,13 @@ def test_guard_whose_folder_has_gone_is_told_as_such(tmp_path: Path, place: str)
 def test_guard_that_another_end_takes_away_meanwhile_is_made_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    guard, lock, taken = tmp_path / ".git", fcntl.flock, []
+    guard, lock, taken = tmp_path / ".git", fcntl.flock, list[int]()
 
     def take_away(descriptor: int, kind: int) -> None:
         lock(descriptor, kind)
         if len(taken) < 2:
-            taken.append(guard.rmdir())
+            taken.append(descriptor)
+            guard.rmdir()
 
     monkeypatch.setattr(fcntl, "flock", take_away)
     _, descriptor = hold_placeholder(str(guard))
