@@ -140,8 +140,9 @@ class ExecCommand(Tool):
         command = replace(command, timeout_s=None, tty=work.lasting.tty)
         if command.tty:
             command = replace(command, env=self._of_terminal(command.env))
-        process = LiveProcess(self._supervisor, command, shown)
-        return await self._first_look(call, work, work.lasting, process, site)
+        with self.processes.starting():
+            process = LiveProcess(self._supervisor, command, shown)
+            return await self._first_look(call, work, work.lasting, process, site)
 
     def _of_terminal(self, env: Mapping[str, str]) -> dict[str, str]:
         """Programs are told of a plain terminal: nobody draws what they would paint on another."""

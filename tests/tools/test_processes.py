@@ -257,6 +257,23 @@ async def test_worker_keeps_no_more_processes_than_it_can(
     assert not refused.keeps
 
 
+async def test_command_in_its_first_look_has_a_place_among_the_processes_of_the_worker(
+    session: Session, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worker_processes, "MOST_ON_WORKER", 2)
+    os.mkfifo(session.folder / "up")
+    running(await session.start("sleep 616.5"))
+    looking = asyncio.create_task(session.start("echo up > up; sleep 616.5", yield_time_ms=30_000))
+    await asyncio.to_thread((session.folder / "up").read_text)
+    refused = await session.start("true")
+    assert str(refused.output).startswith("not started: this worker keeps")
+    looking.cancel()
+    await asyncio.wait({looking})
+    # One that ended, or was cancelled, leaves its place.
+    for _ in range(2):
+        assert "exited with code 0" in str((await session.start("true", yield_time_ms=30_000)).output)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [

@@ -11,7 +11,8 @@ passes. What a session knows of its processes is in its log; here is only what r
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Final
 
 from orchestrator.core.calls.exec import cut_output, look_output
@@ -147,10 +148,21 @@ class LiveProcesses:
 
     def __init__(self) -> None:
         self._living: dict[tuple[str, int], LiveProcess] = {}
+        self._starting = 0
 
     @property
     def full(self) -> bool:
-        return len(self._living) >= MOST_ON_WORKER
+        """Whether no command may begin that may become a process."""
+        return len(self._living) + self._starting >= MOST_ON_WORKER
+
+    @contextmanager
+    def starting(self) -> Iterator[None]:
+        """Holds a place for a command until it has ended or is a process."""
+        self._starting += 1
+        try:
+            yield
+        finally:
+            self._starting -= 1
 
     def add(self, claim: str, number: int, process: LiveProcess) -> None:
         self._living[claim, number] = process
