@@ -80,6 +80,8 @@ class OddServers:
         """The ids of the calls of each session's last response."""
         self._earlier: dict[str, set[str]] = {}
         """Those of all responses of a tree: a root knows answers to its agents by call and turn alone."""
+        self._unjudged: list[tuple[str, str]] = []
+        """Sessions and numbered ids of their calls, while logs are read anew one by one."""
         self._ended: Counter[tuple[str, str]] = Counter()
 
     def begins(self, session: str) -> None:
@@ -92,7 +94,14 @@ class OddServers:
         """Logs are read anew, from their beginnings."""
         self._ids.clear()
         self._earlier.clear()
+        self._unjudged.clear()
         self._ended.clear()
+
+    def are_read_anew(self) -> None:
+        """All logs have been read: an id may be told apart from that of another session's call."""
+        for session, id in self._unjudged:
+            self._is_told_apart(session, id)
+        self._unjudged.clear()
 
     def called(self, session: str, item: Mapping[str, Any]) -> None:
         """A log has a call."""
@@ -102,14 +111,25 @@ class OddServers:
             return
         if id in self._ids[session]:
             self._watch.broken("own_ids", f"{session} has two calls {id} of one response")
-        base, _, number = id.rpartition("#")
-        earlier = self._earlier.setdefault(self._watch.sessions[session].tree, set())
-        if base and number.isdecimal():
-            self._watch.reach.saw("own_ids")
-            if wrong := [each for each in _before(base, int(number)) if each not in earlier]:
-                self._watch.broken("own_ids", f"{session} has a call {id}, and none {wrong}")
+        if self._watch.reads_anew:
+            self._unjudged.append((session, id))
+        else:
+            self._is_told_apart(session, id)
         self._ids[session].add(id)
-        earlier.add(id)
+        self._earlier_in_tree(session).add(id)
+
+    def _is_told_apart(self, session: str, id: str) -> None:
+        """An id with a number: the tree has calls with the id itself and with all numbers below."""
+        base, _, number = id.rpartition("#")
+        if not base or not number.isdecimal():
+            return
+        self._watch.reach.saw("own_ids")
+        earlier = self._earlier_in_tree(session)
+        if wrong := [each for each in _before(base, int(number)) if each not in earlier]:
+            self._watch.broken("own_ids", f"{session} has a call {id}, and none {wrong}")
+
+    def _earlier_in_tree(self, session: str) -> set[str]:
+        return self._earlier.setdefault(self._watch.sessions[session].tree, set())
 
     def ended(self, session: str, event: Mapping[str, Any]) -> None:
         """A log tells the end of a server's call."""

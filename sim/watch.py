@@ -626,6 +626,7 @@ class Watch(Rest, Branches, TreeLogs):
         for session in known:
             self.look(session)
         self.reads_anew = False
+        self.odd_servers.are_read_anew()
         for session, seen in self.sessions.items():
             # Entries consumed before that moment are on the branch that is left.
             old = before[session].given if session in before else ()
