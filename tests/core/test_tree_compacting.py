@@ -256,7 +256,7 @@ def test_compaction_of_a_person_that_is_tried_again_swallows_no_news(what: str) 
 
 
 def test_await_that_a_full_window_follows_keeps_what_it_returned() -> None:
-    """What a call returned is in the conversation already; only what waits is left to the next request."""
+    """Returns of calls are in the conversation already; only what waits is left to the next request."""
     tree, (child, other) = a_family(2)
     tree.root.begin()
     tree.root.calls("w", name="subagent_await")

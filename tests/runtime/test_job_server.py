@@ -106,7 +106,7 @@ class Time:
         await end
 
     async def passes(self) -> None:
-        """Whoever sleeps wakes, and says what there is to say."""
+        """Wakes agents that sleep, so that they say what there is to say."""
         sleepers, self.sleepers = self.sleepers, []
         assert {seconds for seconds, _ in sleepers} <= {KEEP_S}
         self.now += KEEP_S

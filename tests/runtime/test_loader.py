@@ -194,7 +194,7 @@ async def test_log_under_another_key_is_told_of_as_such_at_its_first_entry_alone
 @pytest.mark.parametrize("at", [1, 2, 3])
 @pytest.mark.parametrize("behind", [0, 2])
 async def test_known_state_of_before_a_redaction_is_not_gone_on_with(at: int, behind: int) -> None:
-    """It still has the words that were taken away."""
+    """The state still has the words that were taken away."""
     log, cache = Log("a", "b", "c"), Cache()
     known = await log.load(cache)
     log.adds(fact(Redacted(SESSION, at, "d", "ann", "", {"type": "event_msg", "payload": {}})))

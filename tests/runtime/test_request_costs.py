@@ -1,4 +1,4 @@
-"""What a request reserves, what its end settles, and when people hear that a budget is nearly used up."""
+"""Accounting of a request: its reservation, its settlement, and warnings of budgets nearly used up."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from orchestrator.broker.records import UNPRICED, Account, Spend
 from orchestrator.config_keys import ModelPrice, ModelSettings
 from orchestrator.core import facts as f
 from orchestrator.core.frozen import replace
+from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import TreeRules
 from orchestrator.core.state import State
 from orchestrator.core.tokens import TokenInfo, Usage
@@ -177,7 +178,7 @@ def test_each_budget_that_is_nearly_used_up_is_told_at_the_root_under_a_name_of_
     assert part is not None
     assert [event.once for event in part.events] == [f"{kind}:80" for kind in kinds]
     for place, event in enumerate(part.events):
-        assert event.targets == (state.facts.tree_id,)
+        assert event.targets == (SessionId(state.facts.tree_id),)
         told = orjson.loads(event.parts[0])
         assert (told["id"], told["msg"]["type"]) == ("s1", "warning")
         assert f"{85 + place} of 100 of its budget of {kinds[place]}" in told["msg"]["message"]

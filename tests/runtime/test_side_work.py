@@ -122,10 +122,14 @@ class Beside:
         await settled()
 
     def told(self) -> list[c.Command]:
-        """What came of it since the last time, taken out of the inbox."""
+        """Commands that came of it since the last time, taken out of the inbox."""
         found = [command for command, _ in self.arrivals.inbox]
         self.arrivals.inbox.clear()
         return [command for command in found if isinstance(command, c.Command)]
+
+    def unsettled(self) -> bool:
+        """Whether something that ended is still undecided."""
+        return bool(self.work.unsettled)
 
     async def graced(self) -> None:
         """The grace is over."""
@@ -275,11 +279,11 @@ async def test_look_ups_of_a_worker_that_leaves_go_on_for_the_grace_and_no_other
     beside.tools.ends["c|l1"].set_result(None)
     await settled()
     assert beside.told() == [c.LookedUp("c|l1")]
-    assert beside.work.unsettled
+    assert beside.unsettled()
     await beside.graced()
     assert beside.tools.begun == ["c|l1", "c|l2"]
     assert beside.tools.cancelled == ["c|l2"]
-    assert not beside.work.unsettled, "they are owed still, and the next holder does them"
+    assert not beside.unsettled(), "they are owed still, and the next holder does them"
     assert beside.told() == []
 
 
@@ -374,9 +378,9 @@ async def test_work_that_breaks_down_ends_in_the_way_of_its_kind(
     (told,) = beside.told()
     assert isinstance(told, ENDED[kind])
     assert fits(told)
-    assert beside.work.unsettled, "until that is decided"
+    assert beside.unsettled(), "until that is decided"
     beside.work.settle(told)
-    assert not beside.work.unsettled
+    assert not beside.unsettled()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -391,11 +395,11 @@ async def test_work_is_started_again_once_its_end_is_decided_and_never_while_tha
     (told,) = beside.told()
     beside.work.settle(told)
     beside.work.reopen(told)
-    assert beside.work.unsettled
+    assert beside.unsettled()
     await beside.starts()
     assert beside.tools.begun == [name], "its step was refused, and is decided anew"
     beside.work.settle(told)
-    assert not beside.work.unsettled
+    assert not beside.unsettled()
     await beside.starts()
     assert beside.tools.begun == [name, name], "the log asks for it again"
     await beside.work.stop()

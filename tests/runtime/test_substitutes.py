@@ -1,4 +1,4 @@
-"""What takes the place of a command that no step can hold: each kind ends in its own way, and by name."""
+"""Substitutes of commands that no step can hold: each kind ends in its own way, and by name."""
 
 from __future__ import annotations
 

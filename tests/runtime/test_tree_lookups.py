@@ -1,4 +1,4 @@
-"""What a session finds out of its tree: numbers for new agents, open requests and decisions below, logs."""
+"""Look-ups of a session in its tree: numbers for new agents, open requests and decisions below, logs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from orchestrator.broker.records import OpenApproval, TreeEntry
 from orchestrator.core.commit_parts import OpenRequest, tree_event
-from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id
+from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
 from orchestrator.protocol import events as ev
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.wire import EventModel
@@ -181,5 +181,5 @@ async def test_each_call_gets_a_number_of_its_own_and_the_same_one_when_it_is_as
 
 async def test_agent_lives_in_the_shard_of_its_tree() -> None:
     _, session, path = await drawing(Numbers()).reserve("1:a", 1)
-    assert lookups.shard_of(session, 512) == lookups.shard_of(TREE, 512) == 3
+    assert shard_of(session, 512) == shard_of(TREE, 512) == 3
     assert path is None, "its root writes no file"

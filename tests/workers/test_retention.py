@@ -117,7 +117,7 @@ async def test_note_about_a_tree_that_cannot_be_read_is_not_obeyed_and_holds_up_
     key = storage.broker.keys.session(damaged.session)
     await storage.broker.command("HSET", key, "seq", "many")
     await finish_deletions(storage)
-    assert await storage.archive.condemned() == (damaged.session,)
+    assert await storage.archive.condemned() == (TreeId(damaged.session),)
     assert await storage.archive.has_blob(TreeId(damaged.session), "0" * 64)
 
 
