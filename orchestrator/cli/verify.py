@@ -10,7 +10,7 @@ import typer
 
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
-from orchestrator.terminal.faults import ExitCode, Fault
+from orchestrator.terminal.faults import ExitCode, Fault, refuse
 
 if TYPE_CHECKING:
     from orchestrator.core.chain import ExpectedHead
@@ -96,13 +96,20 @@ def verify(
         raise Fault("give an ID or a FILE, or --all; --expect-head is of one log", ExitCode.USAGE)
     settings, expected = Invocation.of(ctx).settings(), _expected(expect_head)
     if (path := bundle_named(source) if source else None) is not None:
-        narrowed = tree or workspaces or expected is not None or tree_from is not None
+        narrowed = tree or workspaces or accept_old_header or (expected or tree_from) is not None
         if narrowed:
             raise Fault("a bundle is checked as it is: it takes --trust and --receipt alone", ExitCode.USAGE)
         verify_bundle(settings, path, trust, receipt)
         return
     if (trust or receipt) is not None:
         raise Fault("--trust and --receipt are for a bundle", ExitCode.USAGE)
+    _check_options(
+        source,
+        tree=tree,
+        workspaces=workspaces,
+        old_header=accept_old_header,
+        tree_from=tree_from is not None,
+    )
     reports = asyncio.run(_reports(settings, source, tree, all_, expected, accept_old_header, tree_from))
     for report in reports:
         _print(_lines(settings, report))
@@ -114,6 +121,19 @@ def verify(
     print(NOT_SHOWN)
     if (code := _outcome(reports, folders)) is not ExitCode.DONE:
         raise typer.Exit(code)
+
+
+def _check_options(source: str, *, tree: bool, workspaces: bool, old_header: bool, tree_from: bool) -> None:
+    """Raises `Fault` for options of a session that are given with a file, and the other way round."""
+    from orchestrator.cli.invocation import existing_file
+
+    of_file = bool(source) and existing_file(source) is not None
+    refuse(
+        (tree and of_file, "--tree needs a session: a file is of one"),
+        (workspaces and of_file, "--workspaces needs a session: a file has no snapshots of folders"),
+        (old_header and not of_file, "--accept-old-header is for a file"),
+        (tree_from and not of_file, "--tree-from is for a file"),
+    )
 
 
 def _outcome(reports: Sequence[Report], folders: Sequence[tuple[SessionId, FolderReport]]) -> ExitCode:
@@ -155,14 +175,10 @@ async def _reports(
 
     path = existing_file(source) if source else None
     if path is not None:
-        if tree:
-            raise Fault("--tree needs a session: a file is of one", ExitCode.USAGE)
         key, told = chain_key(settings), _tree_lines(settings, tree_from)
         return [
             audit_file(path, key, expected, accept_old_header=accept_old_header, tree_lines=told),
         ]
-    if tree_from is not None:
-        raise Fault("--tree-from is for a file", ExitCode.USAGE)
     async with opened(settings) as found:
         if all_ or tree:
             named = await found.find_tree(source) if source else None
@@ -193,12 +209,10 @@ def _tree_lines(settings: Settings, bundle: Path | None) -> dict[int, bytes] | N
 async def _folders(
     settings: Settings, source: str, tree: bool, all_: bool
 ) -> list[tuple[SessionId, FolderReport]]:
-    from orchestrator.cli.invocation import existing_file, opened
+    from orchestrator.cli.invocation import opened
     from orchestrator.rollouts.verify import sessions_by_tree
     from orchestrator.views.workspaces import folder_report, recorded_past
 
-    if source and existing_file(source) is not None:
-        raise Fault("--workspaces needs a session: a file has no snapshots of folders", ExitCode.USAGE)
     async with opened(settings) as found:
         if all_ or tree:
             named = await found.find_tree(source) if source else None
