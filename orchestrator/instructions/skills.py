@@ -149,8 +149,10 @@ class Skills:
         errors: list[SkillErrorInfo] = []
         roots = self._roots(cwd, top)
         times = [(root.path, _time(root.path)) for root in roots]
+        found = 0
         for root in roots:
-            for file in _files(root, MOST_FILES - len(skills) - len(errors), errors):
+            for file in _files(root, MOST_FILES - found, errors):
+                found += 1
                 times.append((file, _time(file)))
                 try:
                     skills.append(_skill(file, self._text(file, root), root.scope))

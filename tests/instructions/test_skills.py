@@ -164,6 +164,40 @@ def test_repository_full_of_skills_or_of_files_is_looked_at_in_part(
     assert found.message == "the rest was left out: 2 files and folders were looked at"
 
 
+@pytest.mark.parametrize("broken", [0, 1, 2])
+@pytest.mark.parametrize("near", range(6))
+def test_files_of_skills_are_counted_over_all_folders_with_those_that_are_broken(
+    near: int, broken: int, repository: Path, home: Path, skills: Skills, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_FILES", 3)
+    roots = [repository / ".agents/skills", repository / ".dendro/skills", home / "skills"]
+    files = [write(roots[0], f"s{number}") for number in range(near)]
+    files += [write(root, f"{root.parent.name}{number}") for root in roots[1:] for number in range(2)]
+    for file in files[:broken]:
+        file.write_text("no skill")
+    listed = skills.listed(str(repository))
+    assert [skill.path for skill in listed.skills] == [str(file) for file in files[broken:3]]
+    left = [error.path for error in listed.errors if error.message.endswith("3 skills are listed")]
+    assert left == [
+        str(root) for root, last in zip(roots, (near, near + 2, near + 4), strict=True) if last > 3
+    ]
+    assert len(listed.errors) == broken + len(left)
+
+
+def test_folder_of_too_many_entries_takes_no_skill_from_another(
+    repository: Path, home: Path, skills: Skills, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "MOST_FILES", 3)
+    monkeypatch.setattr(module, "MOST_ENTRIES", 6)
+    for number in range(7):
+        (repository / f".agents/skills/{number}").mkdir(parents=True)
+    for name in ("a", "b", "c"):
+        write(home / "skills", name)
+    listed = skills.listed(str(repository))
+    assert [error.path for error in listed.errors] == [str(repository / ".agents/skills")]
+    assert [skill.name for skill in listed.skills] == ["a", "b", "c"]
+
+
 def test_folder_that_is_not_there_is_one_error(tmp_path: Path, skills: Skills) -> None:
     entry = skills.listed(str(tmp_path / "none"))
     assert (entry.skills, [error.message for error in entry.errors]) == ((), ["no folder of this machine"])
@@ -196,6 +230,16 @@ def test_listings_of_many_folders_do_not_add_up(tmp_path: Path, skills: Skills) 
     for number in range(module.MOST_KEPT + 5):
         skills.listed(str(tmp_path / f"{number}"))
     assert len(skills._kept) == module.MOST_KEPT
+
+
+def test_listing_that_was_made_last_is_kept_longest(tmp_path: Path, skills: Skills) -> None:
+    folders = [str(tmp_path / f"{number}") for number in range(module.MOST_KEPT + 1)]
+    kept = {folder: skills.listed(folder) for folder in folders[:-1]}
+    again = skills.listed(folders[0], anew=True)
+    skills.listed(folders[-1])
+    assert skills.listed(folders[0]) is again
+    assert skills.listed(folders[2]) is kept[folders[2]]
+    assert skills.listed(folders[1]) is not kept[folders[1]]
 
 
 def test_only_a_listed_file_can_be_handed_to_a_model(
