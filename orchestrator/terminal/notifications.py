@@ -33,8 +33,10 @@ PROGRAM_S = 5.0
 """So long may the person's program run."""
 MOST_AT_ONCE = 8
 """Programs at once; an event that comes while so many run starts none."""
-TEXT_CHARS, SHORT_CHARS, PATHS = 4_000, 200, 20
-"""Of each text: an argument holds 128 KiB (Linux, execve), and a character may take twelve bytes of it."""
+TEXT_CHARS, SHORT_CHARS, MOST = 4_000, 200, 20
+"""Of each text, and of how many paths or questions."""
+ARGUMENT_BYTES = 120_000
+"""Of an argument with all texts: it holds 128 KiB (Linux, execve), and a character may take twelve bytes."""
 MOST_MESSAGES, MESSAGE_CHARS = 4, 1_000
 SHOWN_CHARS = 120
 BEL = "\a"
@@ -90,8 +92,7 @@ class Notifications:
     def _call(self, type: str, turn: str, told: Mapping[str, Any], line: str) -> None:
         if self.settings.notify and len(self._running) < MOST_AT_ONCE:
             value = {"type": type, "thread-id": self.thread_id, "turn-id": turn, "cwd": self.cwd, **told}
-            # ASCII alone: a lone surrogate has no other form that a program could be given.
-            task = asyncio.create_task(self._run(json.dumps(value)))
+            task = asyncio.create_task(self._run(_argument(value)))
             self._running.add(task)
             task.add_done_callback(self._running.discard)
         if self.bell is not None and type in self.settings.notifications:
@@ -146,7 +147,7 @@ def asked(request: requests.Request) -> dict[str, Any]:
         told["agent-id"] = request.agent_id
     match request:
         case requests.ChoicesRequest() | requests.InputRequest():
-            told["questions"] = [_cut(each.question, MESSAGE_CHARS) for each in request.questions]
+            told["questions"] = [_cut(each.question, MESSAGE_CHARS) for each in request.questions[:MOST]]
         case requests.PlanDecisionRequest():
             told["plan"] = _cut(request.subject, MESSAGE_CHARS)
         case requests.ServerRequest() | requests.ClientToolRequest() | requests.UnknownRequest():
@@ -155,7 +156,7 @@ def asked(request: requests.Request) -> dict[str, Any]:
             told["command"] = _cut(command_text(request.command))
             told["cwd"] = _cut(request.cwd or "", MESSAGE_CHARS)
         case requests.PatchRequest():
-            told["paths"] = [_cut(path, SHORT_CHARS) for path in request.paths[:PATHS]]
+            told["paths"] = [_cut(path, SHORT_CHARS) for path in request.paths[:MOST]]
         case _:
             assert_never(request)
     if request.where:
@@ -163,6 +164,22 @@ def asked(request: requests.Request) -> dict[str, Any]:
     if reasons := "; ".join(request.reasons):
         told["reason"] = _cut(reasons)
     return told
+
+
+def _argument(value: Mapping[str, Any]) -> str:
+    """The value as an argument of a program: with shorter texts, where all of them together are too long."""
+    most = TEXT_CHARS
+    # ASCII alone: a lone surrogate has no other form that a program could be given.
+    while len(text := json.dumps(value)) > ARGUMENT_BYTES:
+        most //= 2
+        value = {name: _shortened(each, most) for name, each in value.items()}
+    return text
+
+
+def _shortened(value: Any, most: int) -> Any:
+    if isinstance(value, list):
+        return [_shortened(each, most) for each in value]
+    return _cut(value, most) if isinstance(value, str) else value
 
 
 def _wanted(told: Mapping[str, Any]) -> str:

@@ -93,16 +93,26 @@ async def test_nobody_is_called_for_the_past_or_for_a_turn_that_the_person_stopp
     assert await Person(tmp_path).called(past, happens("turn_aborted", reason="interrupted")) == []
 
 
-async def test_texts_of_any_size_fit_an_argument(tmp_path: Path) -> None:
-    wild = "\U0001f4a3\ud800" * 100_000
+@pytest.mark.parametrize("wild", ["x", "\ud800", "\U0001f4a3", "\U0001f4a3\ud800"])
+async def test_texts_of_any_size_fit_an_argument(tmp_path: Path, wild: str) -> None:
+    wild *= 100_000
     said = [happens("user_message", message=wild) for _ in range(9)]
     changes: dict[str, Any] = {f"{number}{wild}": {} for number in range(99)}
     patch = happens("apply_patch_approval_request", call_id=wild, changes=changes, reason=wild)
     command = happens("exec_approval_request", **{**ASK, "command": [wild], "cwd": wild, "reason": wild})
-    events = (*said, patch, command, happens("task_complete", last_agent_message=wild))
+    questions = [{"id": str(at), "header": "", "question": wild} for at in range(999)]
+    choices = happens("request_user_input", call_id="c1", questions=questions)
+    events = (*said, patch, command, choices, happens("task_complete", last_agent_message=wild))
     person = Person(tmp_path)
-    assert len(await person.called(*events)) == 3
+    told = await person.called(*events)
     assert person.complaints == []
+    assert all(len(json.dumps(one)) <= calling.ARGUMENT_BYTES < 128 * 1024 for one in told)
+    assert {one["thread-id"] for one in told} == {"thread"}
+    by_key = {key: one[key] for one in told for key in one}
+    assert {"command", "paths", "questions", "last-assistant-message", "reason"} < set(by_key)
+    assert wild[:100] in by_key["command"]
+    assert len(by_key["questions"]) == len(by_key["paths"]) == calling.MOST
+    assert len(told) == 4
 
 
 async def test_program_that_hangs_is_killed_with_its_children(
