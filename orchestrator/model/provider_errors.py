@@ -272,15 +272,20 @@ def _wait_s(headers: Mapping[str, str]) -> float | None:
         return None
 
 
-_TRY_AGAIN = re.compile(r"try again in (\d+(?:\.\d+)?)\s*(ms|s)", re.IGNORECASE)
+_SPAN = r"(\d+(?:\.\d+)?)\s*(ms|millisec|[dhms])[a-z]*"
+_TRY_AGAIN = re.compile(rf"try again in((?:\s*{_SPAN})+)", re.IGNORECASE)
+_UNITS_S = {"ms": 0.001, "millisec": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
 
 
 def wait_named_in(message: str | None) -> float | None:
-    """Seconds of a "try again in 1.3s": rate limits inside a stream have no headers."""
+    """Seconds of a "try again in 1.3s", or "6m0s": rate limits inside a stream have no headers."""
     found = _TRY_AGAIN.search(message or "")
     if found is None:
         return None
-    return min(MAX_WAIT_S, float(found[1]) / (1000 if found[2].lower() == "ms" else 1))
+    wait_s = sum(
+        float(number) * _UNITS_S[unit.lower()] for number, unit in re.findall(_SPAN, found[1], re.IGNORECASE)
+    )
+    return min(MAX_WAIT_S, wait_s)
 
 
 def rate_limit_snapshot(headers: Mapping[str, str]) -> dict[str, Any] | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import httpx
 import pytest
 
@@ -86,6 +88,18 @@ def test_usage_that_a_server_leaves_out_stays_out_and_totals_are_filled_in() -> 
     assert isinstance(completed, Completed)
     assert completed.usage is not None
     assert completed.usage["total_tokens"] == 7
+
+
+@pytest.mark.parametrize(("total", "told"), [(None, 7), (0, 7), (7, 7), (6, 6), (9, 9)])
+def test_total_is_what_the_server_counts_and_the_sum_where_it_counts_none(
+    total: int | None, told: int
+) -> None:
+    usage = {"input_tokens": 3, "output_tokens": 4, "total_tokens": total}
+    end = {"type": "response.completed", "response": {"id": "r", "usage": usage}}
+    completed = decode("p", SseEvent("response.completed", json.dumps(end).encode()))
+    assert isinstance(completed, Completed)
+    assert completed.usage is not None
+    assert completed.usage["total_tokens"] == told
 
 
 def test_rate_limit_headers_that_make_no_sense_count_as_absent() -> None:

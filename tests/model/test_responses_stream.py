@@ -10,7 +10,13 @@ import pytest
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.output_checks import MOST_DEPTH, MOST_PARTS, NAME_BYTES, BrokenItem, check_item
 from orchestrator.model.prompt import Completed, ItemDone
-from orchestrator.model.provider_errors import MAX_WAIT_S, RateLimited, RetryableModelError, retry_after_s
+from orchestrator.model.provider_errors import (
+    MAX_WAIT_S,
+    RateLimited,
+    RetryableModelError,
+    retry_after_s,
+    wait_named_in,
+)
 from orchestrator.model.responses import ResponsesReader, kept_item, request_body
 from orchestrator.model.sse import SseEvent, SseEventTooLarge, SseParser
 from tests.model.stubbed_client import prompt
@@ -174,6 +180,31 @@ def test_wait_that_a_fault_inside_a_stream_names_is_one_where_its_code_is_a_rate
     wait_s = error.retry_after_s if isinstance(error, RateLimited) else error.delay_s
     assert wait_s == (seconds if limited else None)
     assert isinstance(error, RateLimited) is (limited and seconds > HELD_WAIT_S)
+
+
+@pytest.mark.parametrize(
+    ("words", "seconds"),
+    [
+        ("6m0s", 360),
+        ("1m30.5s", 90.5),
+        ("1h2m3s", 3_723),
+        ("2 h 500 ms", 7_200.5),
+        ("1d1s", MAX_WAIT_S),
+        ("20 seconds", 20),
+        ("1 minute 5 seconds", 65),
+        ("250 milliseconds", 0.25),
+        ("5", None),
+        ("a moment", None),
+        ("6 parsecs", None),
+        ("9" * 500 + "s", MAX_WAIT_S),
+    ],
+)
+def test_wait_of_minutes_is_the_sum_of_what_a_fault_inside_a_stream_names(
+    words: str, seconds: float | None
+) -> None:
+    assert wait_named_in(f"Limit 3, used 3. Please try again in {words}. See 7s.") == seconds
+    assert wait_named_in(f"Please wait {words}.") is None
+    assert wait_named_in(None) is None
 
 
 @pytest.mark.parametrize("name", ["retry-after", "retry-after-ms"])
