@@ -28,7 +28,7 @@ from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
 from orchestrator.rollouts.tree_log import differs
 from orchestrator.terminal.faults import ExitCode, Fault, explain
-from orchestrator.terminal.tree_view import as_value, drawing, headline
+from orchestrator.terminal.tree_view import as_value, budget_parts, drawing, headline, waits_for
 from orchestrator.views import Contradiction, ViewError
 from orchestrator.views.approvals import Asked, Decided, chosen
 from orchestrator.views.event_text import lifecycle_text
@@ -145,6 +145,9 @@ def test_spectator_sees_who_had_ended_before_a_cancel_reached_them() -> None:
     assert "1 a1  idle 5s · ended for good" in drawn(picture(agent(0, None), done))
     value = as_value(picture(agent(0, None), done))["agents"][1]
     assert (value["canceling"], value["ended_for_good"]) == (False, True)
+    stopped = agent(1, 0, summary={"status": "canceled"}, status="idle", canceling=True)
+    assert "ended for good" not in drawn(picture(agent(0, None), stopped))
+    assert as_value(picture(agent(0, None), stopped))["agents"][1]["ended_for_good"]
 
 
 def test_spectator_sees_which_worker_an_agent_lacks_and_since_when() -> None:
@@ -210,6 +213,37 @@ def test_spectator_sees_each_budget_with_its_share() -> None:
     cost = Account("cost", 1_000_000, 0, None)
     text = drawn(picture(agent(0, None), tokens=tokens, cost=cost))
     assert "0 agents made, 0 at work of 8 slots · tokens 900 of 1,000 (90%) · $1.0000 cost" in text
+
+
+@pytest.mark.parametrize(
+    ("spent", "limit", "told", "style"),
+    [
+        (0, 1_000, "tokens 0 of 1,000 (0%)", ""),
+        (799, 1_000, "tokens 799 of 1,000 (80%)", ""),
+        (800, 1_000, "tokens 800 of 1,000 (80%)", "yellow"),
+        (999, 1_000, "tokens 999 of 1,000 (100%)", "yellow"),
+        (1_000, 1_000, "tokens 1,000 of 1,000 (100%)", "bold red"),
+        (2_000, 1_000, "tokens 2,000 of 1,000 (200%)", "bold red"),
+        (0, 0, "tokens 0 of 0 (100%)", "bold red"),
+        (5, 0, "tokens 5 of 0 (100%)", "bold red"),
+        (5, None, "5 tokens", ""),
+    ],
+)
+def test_budget_stands_out_from_four_fifths_on_and_more_when_it_is_used_up(
+    spent: int, limit: int | None, told: str, style: str
+) -> None:
+    found = picture(
+        agent(0, None), tokens=Account("tokens", spent, 0, limit), wall=Account("wall", 9, 0, None)
+    )
+    assert list(budget_parts(found.registry)) == [(told, style)]
+
+
+@pytest.mark.parametrize("awaited", [(1,), (2,), (2, 1), ()])
+def test_agents_that_an_await_names_are_told_and_else_all_that_work(awaited: tuple[int, ...]) -> None:
+    wait = Doing(since_ms=NOW_MS, waits_for="agents", awaited=awaited)
+    done = agent(3, 0, summary={"status": "idle"}, status="idle")
+    found = picture(agent(0, None, status="waiting", doing=wait), agent(1, 0), agent(2, 0), done, agent(4, 1))
+    assert waits_for(found, found.agents[0]) == f"agents {', '.join(map(str, awaited or (1, 2)))}"
 
 
 def test_program_reads_the_same_tree() -> None:

@@ -75,6 +75,7 @@ def happens(type: str, id: str, **fields: Any) -> Event:
 
 
 STARTED: tuple[str, dict[str, Any]] = ("task_started", {})
+BEGUN: dict[str, Any] = {"call_id": "c", "command": ["ls"], "cwd": "/", "parsed_cmd": []}
 DONE = ("task_complete", {"last_agent_message": "done"})
 FAILS = ("error", {"message": "the model cannot be asked"})
 
@@ -284,3 +285,20 @@ async def test_who_has_not_ended_in_time_is_named(monkeypatch: pytest.MonkeyPatc
         target = Addressed(at("running", agent))
         ending = await cancelling.agents_to_end(found, target)
         assert await cancelling.wait_for_ends(found, target, ending, Patience(-1.0, None), print) == left
+
+
+async def test_person_is_told_each_other_worker_that_has_the_session_and_each_once() -> None:
+    looks = [None, "w1", "w1", None, "w1", "w2", "w2", "w1"]
+    client = Watched(head())
+    talk = watching(client, "t1")
+    for holder in looks:
+        client.root = head(holder=holder)
+        await talk._event(happens("exec_command_begin", "t1", **BEGUN))
+    assert cast(Notes, talk.seat.view).notes == ["worker w1", "worker w2 took over", "worker w1 took over"]
+
+
+@pytest.mark.parametrize(("type", "told"), [("task_started", True), ("agent_message", False)])
+async def test_worker_is_looked_up_at_news_that_a_worker_brings(type: str, told: bool) -> None:
+    talk = watching(Watched(head(holder="w1")), "t1")
+    await talk._event(happens(type, "t1", message="x"))
+    assert cast(Notes, talk.seat.view).notes == ["worker w1"] * told

@@ -13,7 +13,16 @@ from typing import Any, cast
 import pytest
 
 from orchestrator.cli import exec as command
-from orchestrator.cli.exec import _as_run, _check_pool, _until_stopped, _without_effect
+from orchestrator.cli.exec import (
+    ORIGINATOR,
+    SCHEMA_BYTES,
+    _as_run,
+    _check_pool,
+    _originator,
+    _schema,
+    _until_stopped,
+    _without_effect,
+)
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.exec_json import ExecWriter
 from orchestrator.settings import SettingsSources, load_settings
@@ -139,8 +148,11 @@ def test_folders_of_the_command_line_may_be_written_beside_those_of_the_settings
     run = _as_run(settings, (tmp_path / "one", tmp_path / "below" / ".." / "two"))
     roots = run.session_defaults.sandbox.writable_roots
     assert list(roots) == [Path("/srv/kept"), tmp_path / "one", tmp_path / "two"]
-    assert "sandbox_mode" in run.named
     assert _as_run(settings, ()).session_defaults.sandbox == settings.session_defaults.sandbox
+    assert "sandbox_mode" in run.named
+    plain = load_settings(SettingsSources(tmp_path, {"HOME": str(tmp_path)}))
+    named = [bool(_as_run(plain, folders).named & {"sandbox_mode"}) for folders in ((), (tmp_path,))]
+    assert named == [False, True], "a thread that goes on may write there, too"
 
 
 def test_each_key_of_the_command_line_that_has_no_effect_is_an_item_and_those_of_files_are_none(
@@ -157,3 +169,43 @@ def test_each_key_of_the_command_line_that_has_no_effect_is_an_item_and_those_of
     captured = capsys.readouterr()
     assert (captured.out, captured.err.count("unknown key")) == ("", 1)
     assert "dendro.toml: unknown key two" in captured.err
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_file_of_a_schema_holds_a_mebibyte_and_no_byte_more(tmp_path: Path, more: int) -> None:
+    file, text = tmp_path / "schema", '{"title":"é"}'
+    file.write_text(text + " " * (SCHEMA_BYTES + more - len(text.encode())))
+    if not more:
+        assert _schema(file) == {"title": "é"}
+        return
+    with pytest.raises(Fault, match="a JSON object of at most 1,048,576 bytes"):
+        _schema(file)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "null", '"x"', "{", '{"a":NaN}'])
+def test_file_that_is_no_schema_is_named(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "schema"
+    file.write_text(text)
+    with pytest.raises(Fault, match=r"/schema is no JSON Schema"):
+        _schema(file)
+
+
+@pytest.mark.parametrize(
+    ("name", "taken"),
+    [
+        (None, False),
+        ("", False),
+        ("x", True),
+        ("codex_sdk_ts", True),
+        ("x" * 64, True),
+        ("x" * 65, False),
+        ("\u00e9", False),
+        ("a\x1bb", False),
+        ("a\nb", False),
+    ],
+)
+def test_program_that_started_a_run_is_named_if_it_has_a_name_of_one_short_line(
+    tmp_path: Path, name: str | None, taken: bool
+) -> None:
+    environ = {"HOME": str(tmp_path), **({} if name is None else {ORIGINATOR: name})}
+    assert _originator(load_settings(SettingsSources(tmp_path, environ))) == (name if taken else None)

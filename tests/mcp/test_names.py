@@ -136,6 +136,12 @@ def test_bounds_hold() -> None:
     assert is_deeper({"a": [[1]]}, 2)
 
 
+@pytest.mark.parametrize("char", ["a", "é", "\U0001f4a3", "\n"])
+def test_text_of_a_server_is_cut_at_its_bound_and_says_so(char: str) -> None:
+    assert [cut(char * count, 5) for count in (0, 1, 4, 5)] == ["", char, char * 4, char * 5]
+    assert [cut(char * count, 5) for count in (6, 7, 99)] == [f"{char * 4}…"] * 3
+
+
 def lines(parts: Iterable[bytes]) -> list[bytes]:
     reading = Lines("a")
     return [line for part in parts for line in reading.of(part)]

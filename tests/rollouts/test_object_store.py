@@ -9,7 +9,8 @@ from uuid import uuid4
 
 import pytest
 
-from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects, UnknownStore
+from orchestrator.rollouts import object_store
+from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects, TooLarge, UnknownStore
 
 OPEN = Path("/proc/self/fd")
 
@@ -41,6 +42,26 @@ def test_removed_object_or_folder_is_gone_and_may_be_removed_again(objects: Obje
     for _ in range(2):
         objects.remove("a")
         assert (objects.exists("a/c"), objects.exists("d/e")) == (False, True)
+
+
+@pytest.mark.parametrize("most", [0, 1, 6, 7, 8])
+@pytest.mark.parametrize("chunk", [1, 3, 7, 99])
+def test_object_is_copied_into_a_file_if_it_has_no_byte_too_many(
+    objects: Objects, most: int, chunk: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(object_store, "CHUNK", chunk)
+    for size in (0, 1, 7):
+        objects.put(f"a/{size}", b"x" * size)
+        with (tmp_path / f"copy {size}").open("wb") as target:
+            if size > most:
+                with pytest.raises(TooLarge, match=f"a/{size} has more than the {most} bytes"):
+                    objects.get_file(f"a/{size}", target, most)
+            else:
+                assert objects.get_file(f"a/{size}", target, most) == size
+        content = (tmp_path / f"copy {size}").read_bytes()
+        assert content == b"x" * size if size <= most else len(content) <= most
+    with (tmp_path / "none").open("wb") as target:
+        assert objects.get_file("a/none", target, most) is None
 
 
 def test_unfinished_object_is_not_listed(tmp_path: Path) -> None:

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
 import pytest
 
 from orchestrator.core.snapshot import digest
-from orchestrator.rollouts.session_summary import Position, session_meta, shown_anew, title
+from orchestrator.rollouts.session_summary import (
+    PREVIEW_CHARS,
+    TITLE_CHARS,
+    Position,
+    session_meta,
+    shown_anew,
+    title,
+)
 from tests.core.driver import Session, op
 from tests.core.test_core_processes import keeping
 
@@ -96,3 +104,32 @@ def test_session_whose_words_were_all_taken_back_is_not_unspoken() -> None:
     session.answers("done")
     session.submit(op("thread_rollback", num_turns=1))
     assert "unspoken" not in meta(session)
+
+
+@pytest.mark.parametrize("chars", [1, TITLE_CHARS, TITLE_CHARS + 1, PREVIEW_CHARS, PREVIEW_CHARS + 1])
+def test_lists_with_room_show_more_of_the_same_words(chars: int) -> None:
+    session = Session()
+    words = "é" * chars
+    session.say(f"  {words}\n")
+    told = meta(session)
+    for key, most in (("title", TITLE_CHARS), ("preview", PREVIEW_CHARS)):
+        assert told[key] == (words if chars <= most else f"{words[: most - 1]}…")
+
+
+def test_every_other_name_of_a_busy_session_is_shown_at_once() -> None:
+    session = Session()
+    session.say("mend it")
+    session.begin()
+    for at, (name, anew) in enumerate([("one", True), ("two", True), ("two", False), ("one", True)]):
+        before = session.state
+        session.submit(op("set_thread_name", name=name), f"n{at}")
+        assert shown_anew(before, session.state) is anew
+        assert meta(session)["name"] == name
+
+
+def test_list_shows_of_which_session_one_is_a_fork() -> None:
+    session, source = Session(), "01a1f84b-eb09-7009-9fd7-ebc79e95569f"
+    assert meta(session)["forked_from"] is None
+    state = session.state
+    fork = replace(state, meta=replace(state.meta, forked_from_id=source))
+    assert orjson.loads(session_meta(Position(fork, 9, bytes(32)), 1_000))["forked_from"] == source
