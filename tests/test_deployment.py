@@ -5,12 +5,16 @@ from __future__ import annotations
 import os
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from orchestrator.config_keys import RedisSettings
 from orchestrator.core.birth import Birth
 from orchestrator.gateways.folder_facts import Workspace
 from orchestrator.settings import Settings, SettingsSources, load_settings
+from orchestrator.wiring import deployment
 from orchestrator.wiring.deployment import EVERY_WORKER, portable_pool, session_pool, worker_pools
 from orchestrator.wiring.new_sessions import guide, new_birth
 
@@ -162,3 +166,22 @@ def test_sessions_of_other_tables_of_providers_have_a_pool_of_their_own_on_the_m
     assert portable_pool(settings(tmp_path, "pool=gpu")) == "gpu"
     own = settings(tmp_path, TABLES[0])
     assert worker_pools(own) == (plain, "default", session_pool(own)), "it goes on with others' sessions, too"
+
+
+@pytest.mark.parametrize("patience_s", [0.5, 2.0, 3.0, 99.0])
+def test_broker_of_little_patience_waits_no_longer_than_that_and_never_longer_than_usual(
+    tmp_path: Path, patience_s: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, float, float]] = []
+
+    def connect(redis: RedisSettings, name: str) -> SimpleNamespace:
+        asked.append((redis.url or "", redis.connect_timeout_s, redis.command_timeout_s))
+        return SimpleNamespace()
+
+    monkeypatch.setattr(deployment, "connect", connect)
+    monkeypatch.setattr(deployment, "Broker", lambda connection, *_: connection)
+    given = settings(tmp_path, "redis.connect_timeout_s=2", "redis.command_timeout_s=3")
+    outage: Any = object()
+    connection: Any = deployment.open_broker(given, "redis://there", patience_s, outage)
+    assert asked == [("redis://there", min(2.0, patience_s), min(3.0, patience_s))]
+    assert connection.outage is outage

@@ -20,6 +20,7 @@ from orchestrator.settings import (
     SettingsError,
     SettingsSources,
     TrustList,
+    layers,
     load_settings,
 )
 from orchestrator.settings.sources import KEYED_RECORDS, known_paths, variable
@@ -759,3 +760,17 @@ def test_home_that_is_no_whole_path_is_that_of_the_users_account(given: str | No
     assert user_home(environ) == account
     assert data_home(None, environ, Path("/here")) == account / ".local/share/dendro"
     assert user_home({"HOME": "/home/ann"}) == Path("/home/ann")
+
+
+@pytest.mark.parametrize("read", [layers.read_config, layers.read_folder_file])
+@pytest.mark.parametrize("more", [-1, 0, 1])
+def test_configuration_file_has_a_mebibyte_and_no_byte_more(
+    tmp_path: Path, read: Callable[[Path], bytes], more: int
+) -> None:
+    file, size = tmp_path / "dendro.toml", layers.FILE_LIMIT_BYTES + more
+    file.write_bytes(b"#" * size)
+    if more <= 0:
+        assert len(read(file)) == size
+        return
+    with pytest.raises(SettingsError, match="larger than 1024 KiB"):
+        read(file)

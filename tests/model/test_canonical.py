@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable
+from itertools import permutations
 from typing import Any
 
 import orjson
@@ -98,6 +99,12 @@ def test_other_words_or_tools_are_another_request(change: dict[str, Any]) -> Non
     # Back again, it is the one that it was, and as somebody sees it who knew none of them.
     assert known.of(prompt(SAID), "turn") == one
     assert CanonicalRequests().of(prompt(SAID, **change), "turn") == two
+
+
+def test_order_of_tools_without_names_is_none_of_a_request_either() -> None:
+    tools = [*TOOLS, {"type": "web_search"}, {"type": "local_shell"}]
+    sent = {CanonicalRequests().of(prompt(SAID, tools=order), "turn").sha256 for order in permutations(tools)}  # type: ignore[union-attr]
+    assert len(sent) == 1
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])

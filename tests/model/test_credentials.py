@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import stat
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -67,6 +68,32 @@ def test_file_that_others_may_read_is_not_used_and_the_error_says_no_secret(tmp_
     with pytest.raises(CredentialError, match="sign in again") as error:
         store.read()
     assert KEY not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "owner", "used"),
+    [
+        (0o600, 0, True),
+        (0o400, 0, True),
+        (0o640, 0, False),
+        (0o604, 0, False),
+        (0o620, 0, False),
+        (0o600, 1, False),
+    ],
+)
+def test_file_is_used_if_it_is_its_owners_and_nobody_else_has_a_right_to_it(
+    tmp_path: Path, mode: int, owner: int, used: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = CredentialStore(tmp_path, "file")
+    store.write(ApiKey(KEY))
+    (tmp_path / "credentials.json").chmod(mode)
+    user = os.getuid() + owner
+    monkeypatch.setattr("orchestrator.model.credentials.os.getuid", lambda: user)
+    if used:
+        assert store.read() == ApiKey(KEY)
+        return
+    with pytest.raises(CredentialError, match="may be read by others than its owner"):
+        store.read()
 
 
 def test_link_in_the_place_of_the_file_is_not_followed(tmp_path: Path) -> None:

@@ -119,6 +119,19 @@ def test_parser_refuses_an_event_over_its_limit_after_yielding_those_before(stre
         list(events)
 
 
+def test_parser_counts_what_it_holds_of_an_event_with_the_line_that_is_not_complete() -> None:
+    begun = b"data: 123\ndata: 1"
+    assert parse(begun + b"\n\n", limit=11) == [SseEvent("message", b"123\n1")]
+    assert parse(begun, limit=11) == []
+    for piece in (b"data: 12", b"event: x", b": words "):
+        with pytest.raises(SseEventTooLarge):
+            parse(b"data: 123\n", piece, limit=11)
+    assert parse(b"data: 123\n\n", b"data: 12\n\n", limit=11) == [
+        SseEvent("message", b"123"),
+        SseEvent("message", b"12"),
+    ], "an event that is complete counts no more"
+
+
 def test_parser_takes_a_large_event_in_small_chunks_in_linear_time() -> None:
     stream = b"data: " + b"x" * 4_000_000 + b"\n\n"
     chunks = [stream[start : start + 1000] for start in range(0, len(stream), 1000)]

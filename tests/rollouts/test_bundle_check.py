@@ -591,16 +591,18 @@ def test_zip_with_a_name_twice_a_link_or_a_cipher_is_found(tmp_path: Path) -> No
     with zipfile.ZipFile(path, "a") as archive, pytest.warns(UserWarning, match="Duplicate"):
         archive.writestr(f"logs/session-{ROOT}.jsonl", b"another")
     assert both(path) == {"container"}
-    b.zipped(members, path)
-    with zipfile.ZipFile(path, "a") as archive:
-        link = zipfile.ZipInfo(f"texts/{b.hexed(b'x')}")
-        link.external_attr = 0o120777 << 16
-        archive.writestr(link, "/etc/passwd")
-    assert both(path) == {"container"}
-    data = bytearray(b.zipped(members, path).read_bytes())
-    data[data.index(b"PK\x01\x02") + 8] |= 1
-    path.write_bytes(data)
-    assert both(path) == {"container"}
+    for mode in (0o120777, 0o040755, 0o010644, 0o020666, 0o140755):
+        b.zipped(members, path)
+        with zipfile.ZipFile(path, "a") as archive:
+            link = zipfile.ZipInfo(f"texts/{b.hexed(b'x')}")
+            link.external_attr = mode << 16
+            archive.writestr(link, "/etc/passwd")
+        assert both(path) == {"container"}, oct(mode)
+    for at, bit in ((8, 1), (8, 0x40), (9, 0x20)):
+        data = bytearray(b.zipped(members, path).read_bytes())
+        data[data.index(b"PK\x01\x02") + at] |= bit
+        path.write_bytes(data)
+        assert both(path) == {"container"}, (at, bit)
     path.write_bytes(data[: len(data) // 2])
     assert both(path) == {"container"}
 

@@ -31,6 +31,7 @@ from orchestrator.rollouts.register import (
     decode_bundle,
     number_path,
     publish,
+    receipt_of,
     register_of,
     tile_path,
     widths,
@@ -80,6 +81,27 @@ def test_no_statement_is_made_of_a_log_that_it_cannot_name(log: str) -> None:
         _ = Head(0, log, "tree", 1, bytes(32), bytes(32), 1, "open").text
 
 
+def test_receipt_is_of_the_last_statement_about_the_very_log(objects: Objects) -> None:
+    logs = ["session:a", "session:ab", "session:a", "tree:a", "session:a", "session:ab", "tree:a"]
+    heads = [Head(at, log, "tree", at + 1, bytes(32), bytes(32), at, "open") for at, log in enumerate(logs)]
+    statements = [head.text.encode() for head in heads]
+    for before, size in ((0, 3), (3, 7)):
+        publish(objects, "home", of(statements, size, before), b.OPERATOR.signed)
+        register = Register(objects, "home")
+        signed = register.newest()
+        assert signed is not None
+        for log in (*logs, "session:b", "session:"):
+            receipt = receipt_of(register, signed, log)
+            last = max((at for at, known in enumerate(logs[:size]) if known == log), default=None)
+            assert (None if receipt is None else receipt.head) == (None if last is None else heads[last])
+            if receipt is not None and last is not None:
+                assert receipt.proof == tuple(
+                    inclusion_proof([leaf_hash(one) for one in statements[:size]], last)
+                )
+                assert receipt.checkpoint == signed.note
+        assert receipt_of(register, None, logs[0]) is None
+
+
 def test_paths_are_those_of_tlog_tiles() -> None:
     assert number_path(0) == "000"
     assert number_path(1234067) == "x001/x234/067"
@@ -96,6 +118,7 @@ def test_proofs_from_tiles_are_those_of_the_definition(size: int, data: st.DataO
     index, earlier = data.draw(st.integers(0, size - 1)), data.draw(st.integers(1, size))
     assert register.inclusion(size, index) == inclusion_proof(leaves, index)
     assert register.consistency(size, earlier) == consistency_proof(leaves, earlier)
+    assert register.consistency(size, 0) == []
     assert [text.encode() for text in register.statements(size, index)] == statements[index:]
 
 

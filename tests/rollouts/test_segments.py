@@ -152,3 +152,28 @@ def test_manifest_whose_segments_do_not_follow_is_refused(other: dict[str, Any])
 def test_manifest_that_cannot_be_read_says_why(data: bytes, said: str) -> None:
     with pytest.raises(BrokenArchive, match=said):
         Manifest.decode(data)
+
+
+@pytest.mark.parametrize("after", range(7))
+async def test_entries_from_one_to_another_are_read_from_the_segments_that_have_them_alone(
+    after: int,
+) -> None:
+    log = chained([b"{}"] * 6)
+    stretches = [log[:3], log[3:4], log[4:]]
+    follows = [GENESIS, log[2].chain, log[3].chain]
+    pairs = [sealed(entries, before) for entries, before in zip(stretches, follows, strict=True)]
+    manifest = Manifest(tuple(segment for segment, _ in pairs))
+    for through in (None, *range(8)):
+        asked: list[int] = []
+
+        async def read(segment: Segment, asked: list[int] = asked) -> list[StoredEntry]:
+            asked.append(segment.first)
+            return log[segment.first - 1 : segment.last]
+
+        found = [entry.seq async for entry in manifest.entries(read, after, through)]
+        last = 6 if through is None else through
+        assert found == [seq for seq in range(1, 7) if after < seq <= last]
+        if found:
+            assert asked == [at[0].seq for at in stretches if {entry.seq for entry in at} & {*found}]
+        elif after >= last:
+            assert len(asked) <= 1

@@ -54,10 +54,19 @@ async def test_process_is_ready_only_if_it_can_take_work(
     assert (answer.status, words in answer.body.decode()) == (status, True)
 
 
-async def test_process_without_redis_is_healthy_and_tells_its_own_figures() -> None:
-    async def look() -> None:
-        raise BrokerError("away")
+async def away() -> None:
+    raise BrokerError("away")
 
+
+async def hangs() -> None:
+    await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("look", [away, hangs])
+async def test_process_without_redis_is_healthy_and_tells_its_own_figures(
+    look: Callable[[], Awaitable[None]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(health_module, "PATIENCE_S", 0.01)
     health = Health(Metrics("7"), without_redis, look)
     alive, metrics = await health.answer("/healthz"), await health.answer("/metrics")
     assert alive is not None
