@@ -204,10 +204,13 @@ async def _import(
 
 def _bounded(own: TurnSettings, told: TurnSettings, portable: PortableFolder | None) -> TurnSettings:
     """The settings of a stranger's file, with policies that permit no more than the person's own do here."""
+    import os
+
     from orchestrator.core.frozen import replace
     from orchestrator.gateways.permissions import Policies
 
-    cwd, here = Path(told.cwd).resolve(), [Path(own.cwd).resolve()]
+    # Of links in a circle `Path.resolve` raises an error, and a stranger's file may name one.
+    cwd, here = Path(os.path.realpath(told.cwd)), [Path(os.path.realpath(own.cwd))]
     if portable is not None:
         # It is a copy of the worker's own, below the folder that is for such copies.
         here.append(Path(portable.root))
