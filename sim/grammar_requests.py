@@ -62,9 +62,20 @@ class RequestGrammar(Reading):
                 "" if (delay_ms, fact.get("usage"), fact["http_used"]) == (0, None, task["http"]) else words
             )
         said = [one for one in errors if one.message == words]
-        error = next((one for one in said if not _unlike_use(fact, one)), said[0] if said else None)
-        if error is None:
+        if not said:
             return f"its provider said {errors}, and told is {words!r}"
+        # A lost worker heard the same words, perhaps, with another time to wait for.
+        wrongs = [self._unlike_told(fact, task, one, shown, delay_ms) for one in said]
+        return min(wrongs, key=bool)
+
+    def _unlike_told(
+        self,
+        fact: Mapping[str, Any],
+        task: Mapping[str, Any],
+        error: ModelError,
+        shown: Entry,
+        delay_ms: int,
+    ) -> str:
         if isinstance(error, FatalModelError):
             return f"{error!r} is no reason to try again"
         if isinstance(error, RateLimited) and task["http"] < HTTP_RETRIES:
