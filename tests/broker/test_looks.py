@@ -11,6 +11,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection, ScriptCall
 from orchestrator.broker.errors import BrokerError, Unavailable
 from orchestrator.broker.records import BrokerConfig, Committed, Look
+from orchestrator.broker.redis_keys import CONTROL_SHARD
 from orchestrator.core.commit_parts import Timer
 from tests.broker.actors import (
     POOL,
@@ -103,11 +104,13 @@ async def test_look_that_found_something_stands_for_no_look_at_any_pool(broker: 
         await broker.jobs.offer_job(POOL, "j", b"look", 60_000)
     seen = await broker.claims.look(POOLS)
     assert seen != Look()
-    await submitted(broker, await created(broker, pool="other"))
-    assert (await broker.claims.look(("other",))).claimable == (("other", SHARD),)
+    # Of a cluster each shard is looked at by itself, and jobs are with one of them.
+    shard = CONTROL_SHARD if found == "job" else SHARD
+    await submitted(broker, await created(broker, session_id(shard), pool="other"))
+    assert (await broker.claims.look(("other",))).claimable == (("other", shard),)
     again = await broker.claims.look(POOLS)
     assert (again.timed, again.jobs) == (seen.timed, seen.jobs)
-    assert set(again.claimable) == {*seen.claimable, ("other", SHARD)}
+    assert set(again.claimable) == {*seen.claimable, ("other", shard)}
 
 
 async def test_look_reaches_every_shard_and_pool_however_many_there_are(backend: Backend) -> None:
