@@ -33,7 +33,7 @@ from arq.connections import ArqRedis
 from redis import exceptions as foreign
 
 from orchestrator.broker.connection import mapped, pool
-from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
+from orchestrator.broker.errors import BrokerError, Corrupt, OutOfMemory, Unavailable
 from orchestrator.broker.records import SessionHead
 from orchestrator.broker.sockets import Era
 from orchestrator.config_keys import RedisSettings
@@ -267,6 +267,8 @@ async def retain(ctx: Context) -> None:
         except NotDeleted as error:
             # The next look at redactions does what is owed.
             log.info("tree %s: not deleted yet: %s", members[-1].tree, error)
+        except Corrupt as error:
+            log.error("tree %s: not deleted: %s", members[-1].tree, error)
 
 
 def _upkeep(ctx: Context) -> Upkeep:

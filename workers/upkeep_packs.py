@@ -13,7 +13,7 @@ import logging
 from collections.abc import Sequence
 
 from orchestrator.broker.commits import Commits
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts.archive import Storage
@@ -40,7 +40,7 @@ async def collect_packs(storage: Storage, packs: Packs, sessions: Sequence[Sessi
                 removed += 1
         except UnknownSession:
             continue
-        except (ArchiveUnavailable, BrokenArchive) as error:
+        except (ArchiveUnavailable, BrokenArchive, Corrupt) as error:
             log.warning("session %s: its packs were not looked at: %s", session, error)
     return removed
 
@@ -53,13 +53,13 @@ async def collect_unborn(commits: Commits, packs: Packs, now_ms: int) -> int:
     """
     removed = 0
     for session in await commits.unborn(now_ms - int(YOUNG_S * 1000)):
-        since_ms = await commits.give_up(session)
-        if since_ms is None or now_ms - since_ms < SETTLED_S * 1000:
-            continue
         try:
+            since_ms = await commits.give_up(session)
+            if since_ms is None or now_ms - since_ms < SETTLED_S * 1000:
+                continue
             for name in await packs.names(TreeId(session), session):
                 await packs.remove(name)
-        except ArchiveUnavailable as error:
+        except (ArchiveUnavailable, Corrupt) as error:
             log.warning("session %s was never made, and its packs are not removed: %s", session, error)
             continue
         await commits.forget_unborn(session)

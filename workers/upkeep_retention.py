@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import suppress
 
 from orchestrator.broker.errors import Corrupt, SessionHeld, UnknownSession
 from orchestrator.broker.records import SessionHead
@@ -103,13 +102,17 @@ async def end_imports(storage: Storage, heads: Iterable[SessionHead], now_ms: in
     for old in heads:
         if old.status != IMPORTING or now_ms - old.created_ms < IMPORT_MS:
             continue
-        with suppress(UnknownSession):
+        try:
             await storage.broker.trees.revoke(old.session)
             # Looked at again behind that: its last commit may have made it whole.
             head = await head_of(storage.broker.logs, old.session)
             if head.status == IMPORTING and await delete_tree(storage, (head,), owed=True):
                 log.warning("session %s: its import was not finished; import the file again", old.session)
                 ended += 1
+        except UnknownSession:
+            continue
+        except Corrupt as error:
+            log.error("session %s: its import was not finished, and is not deleted: %s", old.session, error)
     return ended
 
 

@@ -23,7 +23,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from orchestrator.broker.cluster import Cluster
-from orchestrator.broker.errors import BrokerError, Misconfigured, OutOfMemory, Unavailable
+from orchestrator.broker.errors import BrokerError, Corrupt, Misconfigured, OutOfMemory, Unavailable
 from orchestrator.broker.scripts import Argument, Script, load
 from orchestrator.broker.sockets import Era, Waits, Wire, connection_pool
 from orchestrator.config_keys import RedisSettings
@@ -48,6 +48,9 @@ _CODES = re.compile(
 )
 
 _TAG = re.compile(r"\{[^}]*\}")
+_KEYS_LATER = ("EVAL", "EVALSHA", "XREAD")
+"""Commands whose first word is no key."""
+_WRONG_TYPE = "WRONGTYPE"
 
 
 class Commands(Protocol):
@@ -111,6 +114,13 @@ class Connection:
             self.outage.lost(self._part(words), ours)
         return ours
 
+    def _refused(self, error: Exception, words: Sequence[Argument]) -> Exception:
+        """The same of a plain command, which says whose type is not what the catalogue says."""
+        ours = self._failed(error, words)
+        if isinstance(error, foreign.ResponseError) and str(error).startswith(_WRONG_TYPE):
+            return ours if words[0] in _KEYS_LATER else Corrupt(_text(words[1]), str(error))
+        return ours
+
     def _answered(self, words: Sequence[Argument]) -> None:
         if self.outage is not None and self.outage.missing:
             self.outage.back(self._part(words))
@@ -147,7 +157,7 @@ class Connection:
         try:
             reply = await self._client.execute_command(*args)
         except Exception as error:
-            raise self._failed(error, args) from error
+            raise self._refused(error, args) from error
         self._answered(args)
         return reply
 
@@ -159,11 +169,11 @@ class Connection:
             return list(await asyncio.gather(*(self.command(*row) for row in rows)))
         try:
             replies = await self._client.execute_all(rows)
-            for reply in replies:
-                if isinstance(reply, Exception):
-                    raise reply
         except Exception as error:
             raise self._failed(error, ()) from error
+        for row, reply in zip(rows, replies, strict=True):
+            if isinstance(reply, Exception):
+                raise self._refused(reply, row) from reply
         return replies
 
     async def together(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
@@ -326,6 +336,10 @@ def mapped(error: Exception) -> Exception:
     if isinstance(error, foreign.ResponseError):
         return _mapped_response(error)
     return error
+
+
+def _text(word: Argument) -> str:
+    return word.decode(errors="replace") if isinstance(word, bytes) else str(word)
 
 
 def _said(error: Exception) -> str:

@@ -411,7 +411,7 @@ class Logs(Port):
     async def resting_trees(self, trees: Sequence[TreeId], before_ms: int) -> tuple[TreeId, ...]:
         """Those of the trees whose logs have entries that are not sealed, the last of them as old as that.
 
-        A log whose last entry is damaged is left as it is.
+        A log that cannot be read, or whose last entry is damaged, is left as it is.
         """
         long = await self._in_turn(trees, lambda key: ("XLEN", key))
         with_log = [tree for tree, length in zip(trees, long, strict=True) if length]
@@ -426,7 +426,7 @@ class Logs(Port):
         """The answers to one question about each tree's log."""
         rows = [ask(self.keys.tree(tree)) for tree in trees]
         pages = [rows[start : start + _HEADS] for start in range(0, len(rows), _HEADS)]
-        return [answer for page in pages for answer in await self._connection.commands(page)]
+        return [answer for page in pages for answer in await self._each(page)]
 
     async def unsealed(self, tree: TreeId) -> tuple[int, list[Fielded]]:
         """The last entry of a tree's log that is sealed, and the next ones as they are stored.

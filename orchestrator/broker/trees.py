@@ -195,7 +195,7 @@ class FleetIndex(Port):
         """Brings those of some sessions into the index that an earlier version made; how many there were."""
         missing = [head for head in heads if _is_missing(head)]
         for head in missing[:MOST_LISTED]:
-            with suppress(UnknownSession):
+            with suppress(UnknownSession, Corrupt):
                 await self.enlist(head.session)
         return len(missing[:MOST_LISTED])
 

@@ -8,8 +8,8 @@ import zstandard
 from orchestrator.broker import blobs, logs
 from orchestrator.broker.blobs import Blobs, digest_of
 from orchestrator.broker.broker import Broker
-from orchestrator.broker.errors import CommitTooLarge, Corrupt, DamagedEntry
-from orchestrator.core.ids import TreeId
+from orchestrator.broker.errors import BrokerError, CommitTooLarge, Corrupt, DamagedEntry
+from orchestrator.core.ids import SessionId, TreeId
 from tests.broker.actors import SHARD, Backend, created, session_id, step, working
 from tests.broker.families import root_of
 
@@ -54,6 +54,47 @@ async def test_sessions_of_a_tree_are_found_beside_a_damaged_one_of_another_tree
     await broker.command("HSET", broker.keys.session(children[1].session), "seq", "many")
     with pytest.raises(Corrupt):
         await broker.logs.heads_of_tree(root.tree)
+
+
+@pytest.mark.parametrize("beside", [0, 1, 2])
+async def test_key_of_another_type_is_named_by_each_plain_command_that_meets_it(
+    backend: Backend, beside: int
+) -> None:
+    connection = backend.connect()
+    keys = ["one", "two", "three"][: beside + 1]
+    for key in keys:
+        await connection.command("SET", key, "x")
+    rows: list[tuple[str, ...]] = [("GET", key) for key in keys]
+    rows[beside] = ("HGET", keys[beside], "field")
+    with pytest.raises(Corrupt, match=f"key {keys[beside]}: WRONGTYPE"):
+        await connection.commands(rows)
+    # Of a command that names its keys later nobody knows which one it is.
+    with pytest.raises(BrokerError, match="WRONGTYPE") as caught:
+        await connection.command("XREAD", "COUNT", 1, "STREAMS", keys[0], "0")
+    assert not isinstance(caught.value, Corrupt)
+    await connection.aclose()
+
+
+@pytest.mark.parametrize("places", [(0,), (1,), (2,), (0, 2), (0, 1, 2)])
+@pytest.mark.parametrize("damage", ["no number", "no hash"])
+async def test_heads_of_all_but_the_damaged_sessions_are_read_in_their_order(
+    broker: Broker, damage: str, places: tuple[int, ...]
+) -> None:
+    sessions = [await created(broker) for _ in range(3)]
+    wrong = [broker.keys.session(sessions[place]) for place in places]
+    for key in wrong:
+        if damage == "no hash":
+            await broker.command("SET", key, "x")
+        else:
+            await broker.command("HSET", key, "seq", "many")
+    damaged: dict[SessionId, Corrupt] = {}
+    heads = await broker.logs.heads([*sessions, session_id()], damaged)
+    assert [head.session for head in heads] == [
+        session for place, session in enumerate(sessions) if place not in places
+    ]
+    assert [error.key for error in damaged.values()] == wrong
+    with pytest.raises(Corrupt, match="key "):
+        await broker.logs.heads(sessions)
 
 
 @pytest.mark.parametrize(

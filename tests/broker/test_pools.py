@@ -277,8 +277,9 @@ async def test_worker_hears_what_is_said_to_it_alone_where_it_asks_for_that_and_
     assert hears.notified == (held,)
 
 
+@pytest.mark.parametrize("fault", ["gone", "damaged"])
 async def test_session_that_is_gone_keeps_no_other_from_the_lists_and_so_many_are_brought_there_at_once(
-    broker: Broker, monkeypatch: pytest.MonkeyPatch
+    broker: Broker, monkeypatch: pytest.MonkeyPatch, fault: str
 ) -> None:
     monkeypatch.setattr(trees, "MOST_LISTED", 3)
     made = [await created(broker, session_id(3)) for _ in range(6)]
@@ -286,8 +287,10 @@ async def test_session_that_is_gone_keeps_no_other_from_the_lists_and_so_many_ar
         await broker.command("HDEL", broker.keys.session(session), "recency")
     heads = await broker.logs.heads(made)
     await broker.command("DEL", broker.keys.session(made[0]))
+    if fault == "damaged":
+        await broker.command("SET", broker.keys.session(made[0]), "x")
     assert await broker.trees.enlist_missing(heads) == 3
-    again = await broker.logs.heads(made)
+    again = await broker.logs.heads(made[1:])
     assert [head.session for head in again if not head.recency_ms] == made[3:5]
     assert await broker.trees.enlist_missing(again) == 2
-    assert await broker.trees.enlist_missing(await broker.logs.heads(made)) == 0
+    assert await broker.trees.enlist_missing(await broker.logs.heads(made[1:])) == 0

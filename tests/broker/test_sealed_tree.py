@@ -169,8 +169,12 @@ async def test_trees_that_rest_are_those_whose_last_entry_is_old_and_not_sealed(
     assert await broker.logs.resting_trees(trees, last - 1) == ()
 
 
-async def test_tree_whose_last_entry_is_damaged_hides_no_other_that_rests(broker: Broker) -> None:
+@pytest.mark.parametrize("damage", ["no entry", "no stream"])
+async def test_tree_whose_log_is_damaged_hides_no_other_that_rests(broker: Broker, damage: str) -> None:
     damaged, resting = (await _told(broker, 2))[0], (await _told(broker, 2))[0]
-    await broker.command("XADD", broker.keys.tree(damaged.tree), "99-0", "p", "no entry of a tree")
+    if damage == "no stream":
+        await broker.command("SET", broker.keys.tree(damaged.tree), "x")
+    else:
+        await broker.command("XADD", broker.keys.tree(damaged.tree), "99-0", "p", "no entry of a tree")
     last = (await broker.logs.read_tree_back(resting.tree, None, 1))[0].at_ms
     assert await broker.logs.resting_trees([damaged.tree, resting.tree], last) == (resting.tree,)

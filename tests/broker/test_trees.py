@@ -83,6 +83,8 @@ async def test_heads_at_once_are_kept_back_by_a_damaged_session_of_the_tree_itse
     root, other = await root_of(broker), await root_of(broker)
     child, stranger = await root.spawns(1), await other.spawns(1)
     await broker.command("HSET", broker.keys.session(stranger.session), "seq", "many")
+    _, third = await other.spawns(2), await other.spawns(3)
+    await broker.command("SET", broker.keys.session(third.session), "no hash")
     _, heads = await broker.trees.heads_at_once(root.tree)
     assert {head.session for head in heads} == {root.session, child.session}
     if pruned:

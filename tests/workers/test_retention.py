@@ -178,6 +178,24 @@ async def test_tree_that_alone_says_what_is_to_be_redacted_holds_up_no_other(
     assert left == [stays]
 
 
+@pytest.mark.parametrize("place", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["ended", "importing"])
+async def test_tree_that_cannot_be_deleted_holds_up_no_other(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch, kind: str, place: int
+) -> None:
+    roots = [await Author(storage, session_id(shard)).is_born() for shard in (0, 3, 15)]
+    for root in roots:
+        await (root.closes() if kind == "ended" else root.writes(some_entries(1), status=IMPORTING))
+    wrong = roots[place].session
+    await storage.broker.command("DEL", storage.broker.keys.timer(wrong))
+    await storage.broker.command("SET", storage.broker.keys.timer(wrong), "x")
+    real = Deployment.now_ms
+    monkeypatch.setattr(Deployment, "now_ms", lambda self: real(self) + DAY_MS)
+    await retain({"upkeep": Upkeep(mover, DAY_MS, 0, lambda: pytest.fail("nobody is to be reaped"))})
+    left = [root.session for root in roots if await storage.broker.logs.head(root.session) is not None]
+    assert left == [wrong]
+
+
 async def test_each_half_of_an_import_is_deleted_after_a_day_and_nothing_else(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:

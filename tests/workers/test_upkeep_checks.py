@@ -102,6 +102,22 @@ async def test_sessions_behind_one_that_cannot_be_read_are_looked_at_all_the_sam
     assert str(sound.session) not in told
 
 
+@pytest.mark.parametrize("damaged", ["session", "rollout"])
+async def test_key_of_another_type_is_found_and_those_behind_it_are_verified(
+    mover: Mover, storage: Storage, caplog: pytest.LogCaptureFixture, damaged: str
+) -> None:
+    wrong, lost = await Author(storage).is_born(), await _half_sealed(mover)
+    await wrong.writes(some_entries(3))
+    key = getattr(storage.broker.keys, damaged)(wrong.session)
+    await storage.broker.command("DEL", key)
+    await storage.broker.command("SET", key, "x")
+    await storage.broker.command("XDEL", storage.broker.keys.rollout(lost.session), "60-0")
+    with caplog.at_level(logging.ERROR, "dendro.upkeep"):
+        assert await verify_some(storage, [wrong.session, lost.session]) == 2
+    assert key in caplog.messages[0]
+    assert f"session {lost.session}: its log was altered" in caplog.messages[1]
+
+
 async def test_list_names_the_session_that_cannot_be_read(storage: Storage, connection: Connection) -> None:
     damaged = await Author(storage).is_born()
     await connection.command("HSET", storage.broker.keys.session(damaged.session), "seq", "many")

@@ -271,8 +271,9 @@ class Patchy(Packs):
 
 
 @pytest.mark.parametrize("away", [0, 1, 2])
-async def test_session_that_is_gone_or_whose_packs_cannot_be_listed_holds_up_no_other(
-    storage: Storage, tmp_path: Path, away: int
+@pytest.mark.parametrize("fault", ["store", "hash", "log"])
+async def test_session_that_is_gone_or_whose_packs_cannot_be_judged_holds_up_no_other(
+    storage: Storage, tmp_path: Path, away: int, fault: str
 ) -> None:
     packs = Patchy(Objects((tmp_path / "archive").as_uri()))
     authors = [await Author(storage).is_born() for _ in range(3)]
@@ -282,7 +283,15 @@ async def test_session_that_is_gone_or_whose_packs_cannot_be_listed_holds_up_no_
         for number in range(2):
             await stored(packs, author, 1, f"orphan {number} of {author.session}", tmp_path)
         await author.writes([])
-    packs.away = authors[away].session
+    keys, wrong = storage.broker.keys, authors[away].session
+    match fault:
+        case "store":
+            packs.away = wrong
+        case "hash":
+            await storage.broker.command("HSET", keys.session(wrong), "seq", "many")
+        case _:
+            await storage.broker.command("HSET", keys.session(wrong), "seq", "1")
+            await storage.broker.command("SET", keys.rollout(wrong), "x")
     asked = [Author(storage).session, *(author.session for author in authors)]
     assert await collect_packs(storage, packs, asked, time.time() + TOMORROW) == 4
     packs.away = SessionId("")
@@ -290,8 +299,9 @@ async def test_session_that_is_gone_or_whose_packs_cannot_be_listed_holds_up_no_
 
 
 @pytest.mark.parametrize("away", [0, 1, 2])
+@pytest.mark.parametrize("fault", ["store", "hash"])
 async def test_all_packs_of_each_session_that_nobody_made_go_but_of_one_that_cannot_be_listed(
-    storage: Storage, tmp_path: Path, away: int
+    storage: Storage, tmp_path: Path, away: int, fault: str
 ) -> None:
     packs = Patchy(Objects((tmp_path / "archive").as_uri()))
     packs.away = SessionId("")
@@ -300,7 +310,10 @@ async def test_all_packs_of_each_session_that_nobody_made_go_but_of_one_that_can
         await storage.broker.commits.announce(author.session)
         for number in range(2):
             await stored(packs, author, 0, f"{number} of {author.session}", tmp_path)
-    packs.away = lost[away].session
+    if fault == "store":
+        packs.away = lost[away].session
+    else:
+        await storage.broker.command("SET", storage.broker.keys.session(lost[away].session), "x")
     later = storage.broker.now_ms() + int(TOMORROW * 1000)
     assert await collect_unborn(storage.broker.commits, packs, later) == 2
     packs.away = SessionId("")
