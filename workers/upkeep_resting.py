@@ -57,9 +57,16 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
                 elif root is not None and root.status == IMPORTING:
                     # Its time is that of its beginning: by that upkeep finds one whose process has died.
                     start += 1
-                elif await _stays_due(mover, at, root, now_ms):
-                    start, found = start + 1, found + 1
-                    yield at.tree
+                else:
+                    try:
+                        due = await _stays_due(mover, at, root, now_ms)
+                    except Corrupt as unknown:
+                        damaged[SessionId(at.tree)] = unknown
+                        start += 1
+                        continue
+                    if due:
+                        start, found = start + 1, found + 1
+                        yield at.tree
             for error in damaged.values():
                 log.error("session left out: %s", error)
             if len(seen) < RESTING_AT_ONCE:
@@ -95,6 +102,7 @@ async def archive_tree(mover: Mover, tree: TreeId, now_ms: int) -> Moved:
     seen = await broker.trees.resting_since(tree)
     try:
         members = await broker.trees.members(tree)
+        last_ms = max((rested_ms(head) for head in members if not head.archived), default=0)
     except Corrupt as error:
         log.error("tree %s: not archived: %s", tree, error)
         return Moved.BUSY if seen is None else await _later(mover, seen, Moved.BUSY, now_ms + LATER_MS)
@@ -106,7 +114,6 @@ async def archive_tree(mover: Mover, tree: TreeId, now_ms: int) -> Moved:
     left = [head for head in members if not head.archived]
     if not all(at_rest(head) or head.quarantined for head in left):
         return await _later(mover, seen, Moved.BUSY, now_ms + SOON_MS)
-    last_ms = max(map(rested_ms, left), default=0)
     if now_ms - last_ms < wanted_ms:
         return await _later(mover, seen, Moved.NOT_DUE, last_ms + wanted_ms)
     moved = {await archive_session(mover, head.session, now_ms) for head in left}

@@ -36,11 +36,11 @@ async def expired_trees(
             for at in seen:
                 try:
                     members = await broker.trees.members(at.tree)
+                    ended = ended_ms(members[-1]) if members else None
                 except Corrupt as error:
                     log.error("tree %s: not deleted: %s", at.tree, error)
                     start += 1
                     continue
-                ended = ended_ms(members[-1]) if members else None
                 if ended is None:
                     # It is open again: its next end puts it there anew.
                     await broker.trees.look_again(at, None)

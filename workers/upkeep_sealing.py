@@ -26,9 +26,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-import orjson
-
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, Corrupt
 from orchestrator.broker.logs import SHORT
 from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
 from orchestrator.core.counts import counted
@@ -118,9 +116,14 @@ def ended_ms(head: SessionHead) -> int | None:
 
 
 def rested_ms(head: SessionHead) -> int:
-    """The time at which a session that is parked came to rest for the last time."""
-    meta = orjson.loads(head.meta) if head.meta else {}
-    return int(meta.get("updated_ms", head.created_ms))
+    """The time at which a session that is parked came to rest for the last time.
+
+    Raises `Corrupt` where its summary cannot be read: nobody knows that time then.
+    """
+    try:
+        return int(head.summary.get("updated_ms", head.created_ms))
+    except (ValueError, TypeError, AttributeError) as error:
+        raise Corrupt(head.session, f"the summary of this session cannot be read: {error}") from error
 
 
 def rest_wanted_ms(mover: Mover, root: SessionHead) -> int | None:

@@ -273,9 +273,10 @@ class Webhook:
         for head in heads:
             if head.quarantined and len(self._waiting) < MOST_WAITING:
                 told = "no worker takes it any more, as it ended several: dendro revoke readmits it"
-                data = {**_of_root(head, orjson.loads(head.meta or b"{}")), "agent_id": head.agent_id}
-                about = (head.session, "set aside", head.epoch)
-                self._add(news_of("failed", about, now_ms, {**data, "subject": told}), None)
+                with _tolerant(head.session):
+                    data = {**_of_root(head, head.summary), "agent_id": head.agent_id}
+                    about = (head.session, "set aside", head.epoch)
+                    self._add(news_of("failed", about, now_ms, {**data, "subject": told}), None)
 
     def _settle(self, request: tuple[SessionId, str]) -> None:
         for id in [id for id, each in self._waiting.items() if each.request == request]:
@@ -413,7 +414,7 @@ def _tolerant(session: SessionId) -> Iterator[None]:
         yield
     except Unavailable:
         raise
-    except (BrokerError, ArchiveUnavailable, LookupError, TypeError, ValueError) as error:
+    except (BrokerError, ArchiveUnavailable, AttributeError, LookupError, TypeError, ValueError) as error:
         log.warning("webhook: session %s cannot be told of: %s", session, error)
 
 

@@ -337,16 +337,14 @@ class Logs(Port):
                     )
         return found
 
-    async def _each(self, rows: Sequence[Sequence[Argument]]) -> list[list[bytes | None] | None]:
-        """The answers to several reads of hashes; None for keys that are none."""
+    async def _each(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
+        """The answers to several reads of one key each; None for keys of another type."""
         try:
             return list(await self._connection.commands(rows))
-        except BrokerError as error:
-            if "WRONGTYPE" not in str(error):
-                raise
+        except Corrupt:
             if len(rows) == 1:
                 return [None]
-            # One key of another kind is no reason to know nothing of the others.
+            # One such key is no reason to know nothing of the others.
             return [(await self._each([row]))[0] for row in rows]
 
     async def read_eq(

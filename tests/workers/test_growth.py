@@ -350,17 +350,22 @@ class _Listed:
         self.jobs.append((name, subject))
 
 
-async def _damages(storage: Storage, author: Author) -> None:
-    await storage.broker.command("HSET", storage.broker.keys.session(author.session), "seq", "many")
+SUMMARIES = ("words", "[]", '{"updated_ms": null}', '{"updated_ms": "soon"}')
+"""Summaries that say nothing of when their session came to rest."""
+
+
+async def _damages(storage: Storage, author: Author, field: str = "seq", value: str = "many") -> None:
+    await storage.broker.command("HSET", storage.broker.keys.session(author.session), field, value)
 
 
 @pytest.mark.parametrize("which", ["root", "agent"])
+@pytest.mark.parametrize("damage", [("seq", "many"), *(("meta", summary) for summary in SUMMARIES)])
 async def test_session_that_cannot_be_read_holds_up_neither_archiving_nor_retention_of_other_trees(
-    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch, which: str
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch, which: str, damage: tuple[str, str]
 ) -> None:
     before, family, behind = [await _tree(storage, 1) for _ in range(3)]
     damaged = family[0] if which == "root" else family[1]
-    await _damages(storage, damaged)
+    await _damages(storage, damaged, *damage)
     _at(storage, monkeypatch, DAY_MS + HOUR_MS)
     context = _context(mover, None)
     queue = context["redis"] = _Listed()
@@ -376,7 +381,22 @@ async def test_session_that_cannot_be_read_holds_up_neither_archiving_nor_retent
     assert await storage.broker.trees.trees_of(key) == {trees[1]}, "it is looked at again when it is mended"
     await retain(_context(mover, HOUR_MS))
     left = {one for one in trees if await storage.broker.command("EXISTS", storage.broker.keys.agents(one))}
-    assert left == {trees[1]}
+    # When a tree has ended its root's summary alone says.
+    assert left == ({trees[1]} if "seq" in damage or which == "root" else set())
+
+
+@pytest.mark.parametrize("summary", SUMMARIES)
+async def test_session_whose_rest_nobody_knows_hides_none_that_is_to_be_sealed(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch, summary: str
+) -> None:
+    families = [await _tree(storage, 0, closed=False) for _ in range(3)]
+    await _damages(storage, families[1][0], "meta", summary)
+    _at(storage, monkeypatch, HOUR_MS)
+    context = _context(replace(mover, seal_idle_ms=HOUR_MS), None)
+    queue = context["redis"] = _Listed()
+    await look(context)
+    sealed = [subject for name, subject in queue.jobs if name == "seal"]
+    assert sorted(sealed) == sorted(families[at][0].session for at in (0, 2))
 
 
 async def test_trees_of_an_earlier_version_are_enlisted_though_a_session_of_their_shard_cannot_be_read(

@@ -277,11 +277,14 @@ async def test_end_of_a_task_is_told_of_each_root_that_rests_and_of_no_agent(
     )
 
 
-async def test_session_that_cannot_be_read_hides_no_end_behind_it(found: Opened) -> None:
+@pytest.mark.parametrize("damage", [("seq", "many"), ("meta", "words"), ("meta", "[]")])
+async def test_session_that_cannot_be_read_hides_no_end_behind_it(
+    found: Opened, damage: tuple[str, str]
+) -> None:
     roots = [await ended(await Author(stored(found)).is_born()) for _ in range(4)]
     webhook = told(found)
     for at in (0, 2):
-        await found.broker.command("HSET", found.broker.keys.session(roots[at].session), "seq", "many")
+        await found.broker.command("HSET", found.broker.keys.session(roots[at].session), *damage)
     news = await looked(webhook)
     assert {one["data"]["session_id"] for one in news} == {roots[1].session, roots[3].session}
     await ended(roots[1])
@@ -419,6 +422,22 @@ async def test_each_session_that_is_set_aside_is_told_and_again_when_it_is_set_a
     head = await head_of(stored(found), root.session)
     webhook.set_aside([replace(head, epoch=head.epoch + 1)], NOON_MS)
     assert len(webhook._waiting) == 3, "a person has readmitted it, and it ended workers again"
+
+
+@pytest.mark.parametrize("summary", [b"words", b"[]"])
+async def test_session_with_a_damaged_summary_keeps_no_other_that_is_set_aside_from_being_told(
+    found: Opened, summary: bytes
+) -> None:
+    roots, webhook = [await Author(stored(found)).is_born() for _ in range(3)], told(found)
+    heads = [
+        replace(
+            await head_of(stored(found), root.session), quarantined=True, meta=summary if at == 1 else b""
+        )
+        for at, root in enumerate(roots)
+    ]
+    webhook.set_aside(heads, NOON_MS)
+    news = {each.news.data["session_id"] for each in webhook._waiting.values()}
+    assert news == {roots[0].session, roots[2].session}
 
 
 @pytest.mark.parametrize("of", ["requests", "ends", "set aside"])
