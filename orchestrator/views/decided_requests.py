@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
 
+from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.records import SessionHead, StoredEntry
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import references, resolve
@@ -21,12 +22,13 @@ from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import TO_PEOPLE, call_id_of, request_of
+from orchestrator.rollouts import BrokenArchive
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.agent_past import page_before
 from orchestrator.views.approvals import Asked, Decided, Wishes, decision_text
 from orchestrator.views.event import Event
 from orchestrator.views.patterns import names_call
-from orchestrator.views.readable import readable
+from orchestrator.views.readable import UNREADABLE, readable, readable_head, tell
 
 LOOK_AT = 512
 """Entries of one tree's logs among which earlier decisions are looked for."""
@@ -74,26 +76,29 @@ async def decided_before(
     if tree is not None:
         before.calls.update(await _named_calls(found, tree, gone))
         gone = [(pattern, decision) for pattern, decision in gone if pattern not in before.calls]
-    if gone:
-        async for each in _trees(found, tree):
-            gone = await _look_through(found, each, gone, before)
+    if gone and tree is not None:
+        root = await found.broker.logs.head(SessionId(tree))
+        _look_through([] if root is None else await decided_of(found, root, within=0), gone, before)
+    elif gone:
+        async for root in _newest_roots(found):
+            (earlier,) = await decided_of_trees(found, [root], within=0) or [[]]
+            gone = _look_through(earlier, gone, before)
             if not gone:
                 break
     return before
 
 
-async def _trees(found: LogSource, tree: TreeId | None) -> AsyncIterator[TreeId]:
-    if tree is not None:
-        yield tree
-        return
+async def _newest_roots(found: LogSource) -> AsyncIterator[SessionHead]:
     heads = await readable(found.broker.logs, await found.broker.logs.newest(NEWEST))
-    for each in dict.fromkeys(head.tree for head in heads):
-        yield each
+    for tree in dict.fromkeys(head.tree for head in heads):
+        root = await readable_head(found.broker.logs, SessionId(tree))
+        if root is not None:
+            yield root
 
 
-async def _look_through(found: LogSource, tree: TreeId, gone: Sequence[Gone], before: Before) -> list[Gone]:
+def _look_through(earlier: Sequence[Decided], gone: Sequence[Gone], before: Before) -> list[Gone]:
     """Adds what one tree knows; answers the patterns that it knows nothing of."""
-    earlier, left = await _earlier(found, tree), list[Gone]()
+    left = list[Gone]()
     for pattern, decision in gone:
         meant = list(islice((one for one in earlier if one.asked.meant_by(pattern, decision)), SHOWN))
         if not meant:
@@ -106,12 +111,6 @@ async def _look_through(found: LogSource, tree: TreeId, gone: Sequence[Gone], be
 
 
 # ── a tree's decisions ────────────────────────────────────────────────────────────────────────────
-
-
-async def _earlier(found: LogSource, tree: TreeId) -> list[Decided]:
-    """The requests of a tree that were decided, the last one first."""
-    root = await found.broker.logs.head(SessionId(tree))
-    return [] if root is None else await decided_of(found, root, within=0)
 
 
 async def decided_of(found: LogSource, root: SessionHead, within: int = LOOK_AT) -> list[Decided]:
@@ -129,6 +128,19 @@ async def decided_of(found: LogSource, root: SessionHead, within: int = LOOK_AT)
                 asked = await _as_asked(found, tree, request.msg)
                 decided.append(Decided(asked, told.decision, told.who, False, told.resolved_at_ms or 0))
     return decided[::-1]
+
+
+async def decided_of_trees(
+    found: LogSource, roots: Sequence[SessionHead], within: int = LOOK_AT
+) -> list[list[Decided]]:
+    """The same of each of several trees; one whose logs cannot be read hides no other, and is left out."""
+    decided = list[list[Decided]]()
+    for root in roots:
+        try:
+            decided.append(await decided_of(found, root, within))
+        except (*UNREADABLE, Corrupt, BrokenArchive) as error:
+            tell({root.session: error})
+    return decided
 
 
 def _asks_or_resolves(message: Mapping[str, Any]) -> bool:

@@ -52,7 +52,7 @@ async def readable_listed(
     return page
 
 
-def tell(damaged: Mapping[SessionId, Corrupt]) -> None:
+def tell(damaged: Mapping[SessionId, Exception]) -> None:
     """Tells of each session that a list leaves out, once."""
     for session, error in damaged.items():
         if session not in _told:

@@ -231,9 +231,7 @@ async def _with_their_trees(
     known = {head.tree: head for head in heads if head.agent_id == ROOT}
     missing = {head.tree for head in heads} - known.keys()
     known |= {root.tree: root for root in await _heads(broker, [SessionId(tree) for tree in sorted(missing)])}
-    left_out = {
-        tree for tree, root in known.items() if root.shelved is not archived or root.labels.ephemeral
-    }
+    left_out = {tree for tree, root in known.items() if root.shelved is not archived or root.labels.ephemeral}
     return [head for head in heads if head.agent_id == ROOT or head.tree not in left_out]
 
 

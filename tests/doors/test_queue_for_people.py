@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import aclosing
 from itertools import product
 from types import SimpleNamespace
@@ -214,8 +215,8 @@ async def test_pages_of_decisions_have_each_once_also_of_those_of_one_moment(
         for tree, times in enumerate(TIMES[:trees])
     }
 
-    async def decided_of(found: Any, root: str) -> list[Any]:
-        return decided[root]
+    async def decided_of_trees(found: Any, roots: Sequence[str]) -> list[list[Any]]:
+        return [decided[root] for root in roots]
 
     async def needed(found: Any, asked: list[str]) -> list[str]:
         return asked
@@ -223,7 +224,7 @@ async def test_pages_of_decisions_have_each_once_also_of_those_of_one_moment(
     async def listed_heads(*_: Any) -> list[Any]:
         return [(None, tree) for tree in decided]
 
-    monkeypatch.setattr(approvals, "decided_of", decided_of)
+    monkeypatch.setattr(approvals, "decided_of_trees", decided_of_trees)
     monkeypatch.setattr(approvals, "needed", needed)
     monkeypatch.setattr(approvals, "request_row", lambda one, reader: {"name": one})
     broker = SimpleNamespace(trees=SimpleNamespace(listed_heads=listed_heads))

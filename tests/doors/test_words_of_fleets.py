@@ -430,7 +430,7 @@ async def test_spend_has_the_members_that_it_is_grouped_by_and_each_figure(
     ports = SimpleNamespace(found=SimpleNamespace(broker="the broker"))
     door = SimpleNamespace(ports=ports, principal=SimpleNamespace(namespace="acme"))
     told = await fleet.spend_list(cast(Any, door), fleet.SpendList(days=3, by=cast(Any, by)))
-    named = [
+    named: list[dict[str, Any]] = [
         {"day": "2026-01-02", "model": "m", "who": "ann"},
         {"day": "2026-01-01", "model": None, "who": None},
     ]

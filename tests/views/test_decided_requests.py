@@ -10,6 +10,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.errors import Corrupt, DamagedEntry
 from orchestrator.broker.records import OpenApproval, StoredEntry, TreeEntry
 from orchestrator.core import facts as f
 from orchestrator.core.entries import encode_entry, event, fact
@@ -18,8 +19,18 @@ from orchestrator.gateways import submit
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
+from orchestrator.views import readable
 from orchestrator.views.approvals import Asked, open_requests_of
-from orchestrator.views.decided_requests import LOOK_AT, NEWEST, SHOWN, decided_before, decided_call
+from orchestrator.views.decided_requests import (
+    LOOK_AT,
+    NEWEST,
+    SHOWN,
+    decided_before,
+    decided_call,
+    decided_of,
+    decided_of_trees,
+)
 from tests.views.test_threads import head
 
 DECISIONS = ("approved", "denied", "approved_for_session", "abort")
@@ -210,6 +221,79 @@ async def test_pattern_for_the_fleet_is_told_of_the_newest_trees_and_of_the_newe
     assert list((await logs.before("npm *", roots[-1]))[1]) == [
         "0:c2  npm test old: already allowed for the session, by p2"
     ]
+
+
+BROKEN: dict[str, Exception | None] = {
+    "an entry": DamagedEntry("log:x", 1, KeyError(b"d")),
+    "no stream": Corrupt("log:x", "WRONGTYPE"),
+    "the archive's part": BrokenArchive("segment 1-9 is not whole"),
+    "no JSON": None,
+}
+
+
+@pytest.mark.parametrize("how", BROKEN)
+@pytest.mark.parametrize("part", ["read_tree_back", "log"])
+@pytest.mark.parametrize("damaged", [{0}, {1}, {2}, {0, 2}, {0, 1, 2}])
+async def test_tree_whose_logs_cannot_be_read_hides_no_other_and_is_named_in_the_log(
+    damaged: set[int], part: str, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    logs, error = Logs(), BROKEN[how]
+    roots = [logs.root(number) for number in (3, 2, 1)]
+    for place, root in enumerate(roots):
+        logs.decides(root, f"c{place}", f"npm test {place}", place)
+    heads = [await logs.head(root) for root in roots]
+    broken = {str(roots[at]) for at in damaged}
+    of_tree, of_session = logs.read_tree_back, logs.log
+
+    async def read_tree_back(tree: TreeId, before: int | None, count: int) -> tuple[TreeEntry, ...]:
+        found = await of_tree(tree, before, count)
+        if str(tree) not in broken or part != "read_tree_back":
+            return found
+        raise error or ValueError("no JSON")
+
+    async def log(session: SessionId, last: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        async for one in of_session(session, last, after):
+            if session not in broken or part != "log":
+                yield one
+            elif error is not None:
+                raise error
+            else:
+                yield replace(one, payload=b"{")
+
+    monkeypatch.setattr(logs, "read_tree_back", read_tree_back)
+    monkeypatch.setattr(logs, "log", log)
+    monkeypatch.setattr(readable, "_told", {})
+    whole = [at for at in range(3) if at not in damaged]
+    for _ in range(2):
+        found = await decided_of_trees(cast(Any, logs), heads)
+        assert [[one.asked.call_id for one in of_tree] for of_tree in found] == [[f"c{at}"] for at in whole]
+    assert [str(roots[at]) in caplog.text for at in range(3)] == [at in damaged for at in range(3)]
+    assert len(caplog.records) == len(damaged), "each once"
+    for at in range(3):
+        similar = [f"0:c{at}  npm test {at}: already {WORDS[at]}, by p{at}"] if at in whole else []
+        assert list((await logs.before(f"npm test {at}", None))[1]) == similar
+    for at in damaged:
+        with pytest.raises(ValueError if error is None else type(error)):
+            await decided_of(cast(Any, logs), heads[at])
+
+
+async def test_archive_that_does_not_answer_is_told_to_who_asks_for_the_decisions_of_all_trees(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logs = Logs()
+    root = logs.root(1)
+    logs.decides(root, "c", "npm test", 1)
+    away = ArchiveUnavailable("the store does not answer")
+
+    async def log(session: SessionId, last: int, after: int = 0) -> AsyncIterator[StoredEntry]:
+        if last > after:
+            raise away
+        yield StoredEntry(1, 1, b"", b"", b"")
+
+    monkeypatch.setattr(logs, "log", log)
+    with pytest.raises(ArchiveUnavailable) as caught:
+        await decided_of_trees(cast(Any, logs), [await logs.head(root)])
+    assert caught.value is away, "a list without those that it has would be false"
 
 
 @pytest.mark.parametrize("of", [None, 1, 2])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from heapq import merge
 from itertools import islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, assert_never
@@ -50,7 +50,7 @@ from orchestrator.views.approvals import (
     needed,
     open_requests_of,
 )
-from orchestrator.views.decided_requests import decided_call, decided_of
+from orchestrator.views.decided_requests import decided_call, decided_of, decided_of_trees
 from orchestrator.views.readable import readable_listed
 
 if TYPE_CHECKING:
@@ -364,14 +364,13 @@ async def approval_history(door: Door, params: ApprovalHistory) -> Result:
     """Decided requests, the newest first: of the newest entries of a tree, or of the newest trees."""
     found, reader = door.ports.found, door.principal
     tree, before = await _tree(door, params.tree_id), _before(params.cursor)
+    most = params.most(USUAL_HISTORY, MOST_HISTORY)
     if tree is not None:
-        root = await door.head(tree)
-        trees: Sequence[SessionHead] = (root,)
+        decided = [await decided_of(found, await door.head(tree))]
     else:
         wanted = Listed(reader.namespace, SOURCES)
-        trees = [head for _, head in await readable_listed(found.broker.trees, wanted, None, TREES)]
-    most = params.most(USUAL_HISTORY, MOST_HISTORY)
-    decided = [await decided_of(found, root) for root in trees]
+        trees = await readable_listed(found.broker.trees, wanted, None, TREES)
+        decided = await decided_of_trees(found, [root for _, root in trees])
     newest = merge(*decided, key=lambda one: -one.at_ms)
     at_ms, told = before or (None, 0)
     page = list(islice((one for one in newest if at_ms is None or one.at_ms <= at_ms), told, told + most + 1))
