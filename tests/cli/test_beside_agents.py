@@ -116,7 +116,7 @@ async def test_request_that_opens_between_the_look_at_those_that_wait_and_the_ev
         beside.attached._event(asks(event))
     assert (beside.view.asked, list(beside.attached._open)) == (["s3"], listed)
     await beside.attached._typed("the second", hidden=False)
-    (op,) = [submission.op for _, submission in beside.client.sent]
+    (op,) = [cast(Any, submission.op) for _, submission in beside.client.sent]
     assert {name: one.answers for name, one in op.response.answers.items()} == {
         "q": ("the first",),
         "r": ("the second",),

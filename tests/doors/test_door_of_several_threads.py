@@ -178,9 +178,8 @@ async def test_fork_whose_answer_fails_is_not_heard_and_nothing_is_told_of_it(
         return done
 
     client.door.ports = cast(Any, SimpleNamespace(fork=forks, asks_auto_review=True, now_ms=lambda: 1))
-    for name, found in (("head_to_read", SimpleNamespace(session=ROOT)), ("_source", None)):
-        monkeypatch.setattr(turns, name, does(name, found))
-    for name, found in (("all_turns", []), ("thread_of", {"id": OWN})):
+    answers: dict[str, Any] = {"head_to_read": SimpleNamespace(session=ROOT), "_source": None}
+    for name, found in (answers | {"all_turns": [], "thread_of": {"id": OWN}}).items():
         monkeypatch.setattr(turns, name, does(name, found))
     monkeypatch.setattr(turns, "session_json", lambda settings: {})
     monkeypatch.setattr(turns, "_cursors", lambda head: {})

@@ -298,7 +298,7 @@ TOOLS = {
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize("tool", TOOLS)
 def test_call_about_agents_is_told_with_each_of_them(tool: r.CollabTool, status: r.ItemStatus) -> None:
-    states = {
+    states: dict[str, r.CollabState] = {
         ONE: r.CollabState(r.CollabStatus.PENDING_INIT, "first"),
         TWO: r.CollabState(r.CollabStatus.COMPLETED),
     }
@@ -457,13 +457,13 @@ def test_turn_is_told_with_its_root_turn_its_times_and_as_many_items_as_a_view_h
     done = status is r.TurnStatus.COMPLETED
     last, words = [item_json(items[3])] if done else [], [item_json(items[0])]
     full = [item_json(item) for item in items]
-    found = {view: turn_json(turn, view, root) for view in ("full", "summary", "notLoaded")}  # type: ignore[arg-type]
+    found = {view: turn_json(turn, view, root) for view in ("full", "summary", "notLoaded")}
     assert found == {
         "full": {**whole, "items": full, "itemsView": "full"},
         "summary": {**whole, "items": last, "itemsView": "summary" if done else "notLoaded"},
         "notLoaded": {**whole, "items": [], "itemsView": "notLoaded"},
     }
-    listed = {view: listed_turn_json(turn, view, root) for view in ("full", "summary", "notLoaded")}  # type: ignore[arg-type]
+    listed = {view: listed_turn_json(turn, view, root) for view in ("full", "summary", "notLoaded")}
     assert listed == {**found, "summary": {**whole, "items": words + last, "itemsView": "summary"}}
     for method, change in (("turn/started", r.TurnStarted(turn)), ("turn/completed", r.TurnCompleted(turn))):
         view = "notLoaded" if method == "turn/started" else "summary"

@@ -14,6 +14,7 @@ from orchestrator.broker.open_requests import TooManyNotes
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import live_threads
 from orchestrator.gateways.app_server.live_threads import HEARD_MS, MARK_S, LiveThread, LiveThreads
+from orchestrator.gateways.client import RETRY_S
 
 ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")
 NOW_MS = 1_000_000
@@ -28,7 +29,7 @@ class Marks:
         self.fails: list[Exception] = []
         self.slept: list[float] = []
         self.then: list[Any] = []
-        """What happens while somebody waits, one thing at a time."""
+        """Changes that come while somebody waits, one at a time."""
         self.requests = self
 
     @property
@@ -76,7 +77,7 @@ def heard_at(
 
     monkeypatch.setattr(live_threads, "delete", delete)
     real = asyncio.sleep
-    monkeypatch.setattr(live_threads.asyncio, "sleep", lambda s: marks.sleep(s) if s else real(0))
+    monkeypatch.setattr(asyncio, "sleep", lambda s: marks.sleep(s) if s else real(0))
     ports = cast(Any, SimpleNamespace(found=SimpleNamespace(broker=marks), server_id="ours"))
     threads = LiveThreads(ports, lambda session, change, turn: ())
     live = LiveThread(ports, lambda session, change, turn: (), cast(Any, None), ONE, threads._born)
@@ -158,6 +159,6 @@ async def test_gateway_says_that_it_hears_a_session_again_and_again_and_goes_on_
     await threads._marks(live.session)
     ours = [one.get("ours") for one in seen]
     second = NOW_MS + HEARD_MS + round(MARK_S * 1000)
-    third = second + round((live_threads.RETRY_S + MARK_S) * 1000)
+    third = second + round((RETRY_S + MARK_S) * 1000)
     assert ours == [NOW_MS + HEARD_MS, second, second, third]
-    assert at.slept == [MARK_S, MARK_S, live_threads.RETRY_S, MARK_S]
+    assert at.slept == [MARK_S, MARK_S, RETRY_S, MARK_S]

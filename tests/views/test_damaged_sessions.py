@@ -185,7 +185,9 @@ async def test_list_has_all_sessions_but_the_damaged_ones_and_all_again_when_the
     assert sorted(whole) == sorted(made)
     # The first and the last of an order, and some that stand side by side in it.
     bad = {made[0], made[3], made[4], made[5], made[7]}
-    fields = {one: await broker.command("HGETALL", broker.keys.session(one)) for one in bad}
+    fields: dict[SessionId, Any] = {
+        one: await broker.command("HGETALL", broker.keys.session(one)) for one in bad
+    }
     await damaged(broker, how, bad)
     with caplog.at_level(logging.WARNING, "dendro.lists"):
         for _ in range(2):
@@ -208,15 +210,15 @@ async def test_tree_that_is_damaged_while_the_fleet_is_followed_leaves_it_and_co
     (foreign,) = await born(broker, 1, "acme")
     fleet = Fleet(broker, "")
     before = await fleet.page(FleetFilter(), (), "ann")
-    assert ({row.tree for row in before.rows}, before.damaged) == ({first, second, third}, ())
+    assert ({row.head.session for row in before.rows}, before.damaged) == ({first, second, third}, ())
     keys = {one: broker.keys.session(one) for one in (second, foreign)}
-    known = {one: await broker.command("HGETALL", key) for one, key in keys.items()}
+    known: dict[SessionId, Any] = {one: await broker.command("HGETALL", key) for one, key in keys.items()}
     await damaged(broker, how, keys)
     for one in keys:
         await broker.command("XADD", broker.keys.changed(broker.keys.shard_of(one)), "*", "s", one)
     for _ in range(2):
         page = await fleet.page(FleetFilter(), (), "ann")
-        assert ({row.tree for row in page.rows}, page.damaged) == ({first, third}, (second,))
+        assert ({row.head.session for row in page.rows}, page.damaged) == ({first, third}, (second,))
         assert page.damaged == tuple(fleet.damaged)
         assert sum(page.counts.values()) == 2
     for one, key in keys.items():
@@ -224,7 +226,7 @@ async def test_tree_that_is_damaged_while_the_fleet_is_followed_leaves_it_and_co
         await broker.command("HSET", key, *[part for pair in known[one].items() for part in pair])
         await broker.command("XADD", broker.keys.changed(broker.keys.shard_of(one)), "*", "s", one)
     page = await fleet.page(FleetFilter(), (), "ann")
-    assert ({row.tree for row in page.rows}, page.damaged) == ({first, second, third}, ())
+    assert ({row.head.session for row in page.rows}, page.damaged) == ({first, second, third}, ())
     await fleet.aclose()
 
 
@@ -246,7 +248,8 @@ async def test_damaged_tree_is_named_until_it_is_gone_or_read_by_who_begins_anew
         await broker.command("HSET", broker.keys.session(second), "seq", 0)
         fleet._anew = True
     page = await fleet.page(FleetFilter(), (), "ann")
-    assert ({row.tree for row in page.rows}, page.damaged) == ({first} if gone else {first, second}, ())
+    trees = {row.head.session for row in page.rows}
+    assert (trees, page.damaged) == ({first} if gone else {first, second}, ())
     for one in (fleet, other):
         await one.aclose()
 
@@ -298,7 +301,7 @@ async def test_damaged_agent_hides_no_other_of_its_tree(which: int, how: str, br
     assert {one.id for one in page.threads} == set(children) - ({bad} if how in DAMAGE else set())
     fleet = Fleet(broker, "")
     (row,) = (await fleet.page(FleetFilter(), (), "ann")).rows
-    assert row.tree == root
+    assert row.head.session == root
     await fleet.aclose()
 
 
@@ -327,12 +330,13 @@ async def test_requests_of_all_other_sessions_wait_for_people_though_one_that_as
     assert {one.folder for one in await needed(source, found)} == {"/work"}
     fleet = Fleet(broker, "")
     page = await fleet.page(FleetFilter(), (), "ann")
-    assert {row.tree for row in page.rows if row.state == "needs"} == set(left)
+    assert {row.head.session for row in page.rows if row.state == "needs"} == set(left)
     await fleet.aclose()
     head = await broker.logs.head(left[-1])
     assert head is not None
     assert await until_read(source, head)
-    assert [tree async for tree in decided_requests._trees(source, None)] != []
+    roots = [root.session async for root in decided_requests._newest_roots(source)]
+    assert sorted(roots) == sorted(left)
 
 
 @pytest.mark.parametrize("how", ["no number", "no text", "no hash"])
@@ -340,7 +344,7 @@ async def test_requests_of_all_other_sessions_wait_for_people_though_one_that_as
 async def test_request_of_a_damaged_session_is_nobody_s_to_answer_and_all_others_are_told(
     bad: int, how: str, broker: Broker
 ) -> None:
-    """Whoever follows the queue reads each that opens by itself: one of them must not end that."""
+    """Readers of the queue look at each that opens by itself: one of them must not end that."""
     source = cast(Any, SimpleNamespace(broker=broker, large_texts=_no_texts))
     sessions = await born(broker, 3)
     opened = [OpenApproval(one, "c", ASKS, 5) for one in sessions]
@@ -372,8 +376,9 @@ async def test_read_states_of_all_threads_are_told_but_of_one_whose_log_cannot_b
     async def log(session: SessionId, through: int, after: int) -> AsyncIterator[Any]:
         if session == threads[bad]:
             raise how
-        return
-        yield
+        entries: tuple[Any, ...] = ()
+        for entry in entries:
+            yield entry
 
     states = await read_states(cast(Any, SimpleNamespace(broker=broker, log=log)), threads, "ann")
     assert set(states) == {one for at, one in enumerate(threads) if at != bad}

@@ -51,5 +51,5 @@ async def test_ephemeral_sessions_are_left_out_of_each_list_and_all_of_them_are_
     assert {one.id for one in page.threads} == kept
     fleet = Fleet(broker, namespace)
     found = await fleet.page(FleetFilter(), (), "ann")
-    assert {row.tree for row in found.rows} == kept
+    assert {row.head.session for row in found.rows} == kept
     await fleet.aclose()
