@@ -39,6 +39,11 @@ def absolute(text: str, base: Path, user_home: Path) -> Path:
     return base / text
 
 
+def without_links(path: Path) -> Path:
+    """The path without links. Those that lead in a circle stay: `Path.resolve` ends with an error there."""
+    return Path(os.path.realpath(path))
+
+
 def folder_of(url: str) -> Path | None:
     """The folder that a `file:///…` URL names, its `%20` and the like read; None for other URLs."""
     return Path(unquote(url[len(FILE_URL) - 1 :])) if url.startswith(FILE_URL) else None

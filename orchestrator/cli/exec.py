@@ -12,6 +12,7 @@ import typer
 
 from orchestrator.cli.invocation import Invocation, prompt_text
 from orchestrator.core.frozen import record
+from orchestrator.home import without_links
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def exec_(
     order = Order(
         _prompt(prompt),
         thread,
-        tuple(one.resolve() for one in image or ()),
+        tuple(map(without_links, image or ())),
         None if output_schema is None else _schema(output_schema),
         _originator(settings),
     )
@@ -150,7 +151,7 @@ def _as_run(settings: Settings, add_dirs: tuple[Path, ...]) -> Settings:
     named = set(settings.named)
     update: dict[str, Any] = {}
     if add_dirs:
-        roots = (*defaults.sandbox.writable_roots, *(one.resolve() for one in add_dirs))
+        roots = (*defaults.sandbox.writable_roots, *map(without_links, add_dirs))
         update["sandbox"] = defaults.sandbox.model_copy(update={"writable_roots": roots})
         named.add("sandbox_mode")
     if settings.exec.approvals == "refuse":
@@ -324,7 +325,7 @@ async def _to_resume(found: Opened, thread: str) -> SessionHead:
     from orchestrator.views import SetAside, ViewError
     from orchestrator.wiring.new_sessions import newest_in
 
-    folder = str(found.settings.session_defaults.cwd.resolve())
+    folder = str(without_links(found.settings.session_defaults.cwd))
     wanted = thread or await newest_in(found.broker, folder)
     if wanted is None:
         raise Fault(f"no thread was begun in {folder}: begin one without resume")

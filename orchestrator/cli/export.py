@@ -14,6 +14,7 @@ import typer
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
 from orchestrator.core.frozen import record
+from orchestrator.home import without_links
 
 if TYPE_CHECKING:
     from orchestrator.core.ids import SessionId
@@ -204,13 +205,10 @@ async def _import(
 
 def _bounded(own: TurnSettings, told: TurnSettings, portable: PortableFolder | None) -> TurnSettings:
     """The settings of a stranger's file, with policies that permit no more than the person's own do here."""
-    import os
-
     from orchestrator.core.frozen import replace
     from orchestrator.gateways.permissions import Policies
 
-    # Of links in a circle `Path.resolve` raises an error, and a stranger's file may name one.
-    cwd, here = Path(os.path.realpath(told.cwd)), [Path(os.path.realpath(own.cwd))]
+    cwd, here = without_links(Path(told.cwd)), [without_links(Path(own.cwd))]
     if portable is not None:
         # It is a copy of the worker's own, below the folder that is for such copies.
         here.append(Path(portable.root))

@@ -9,6 +9,7 @@ import typer
 
 from orchestrator.cli.invocation import Invocation
 from orchestrator.core.counts import counted
+from orchestrator.home import without_links
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -144,11 +145,11 @@ def _files(found: Opened, members: Sequence[SessionHead]) -> list[Path]:
     """Rollout files in this data folder; a path elsewhere is not ours to delete, whoever wrote it down."""
     from pathlib import Path
 
-    folder = (found.settings.home / "sessions").resolve()
+    folder = without_links(found.settings.home / "sessions")
     files = []
     for head in members:
         named = head.summary.get("rollout_path")
-        path = Path(named).resolve() if isinstance(named, str) and named else None
+        path = without_links(Path(named)) if isinstance(named, str) and named else None
         if path is not None and path.is_relative_to(folder) and head.session in path.name and path.is_file():
             files.append(path)
     return files

@@ -12,6 +12,7 @@ import typer
 
 from orchestrator.cli.invocation import Invocation, warn_if_read_only
 from orchestrator.cli.run import At, Cwd, ForkOption, From, NoWorker, Portable, Resume, first_content
+from orchestrator.home import without_links
 from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.origin import Origin
 
@@ -375,7 +376,7 @@ class AskedSessions:
         self._found = found
         self._sources = sources
         self._client = client
-        self._folder = folder.resolve()
+        self._folder = without_links(folder)
 
     async def create(self, asked: RunArguments) -> SessionId:
         """A session as a `run` wants it; raises `NotPermitted` for more than the person permits, `ViewError`
@@ -412,7 +413,7 @@ class AskedSessions:
         from orchestrator.gateways.mcp_server import NotPermitted
 
         try:
-            folder = (self._folder / (cwd or ".")).resolve()
+            folder = without_links(self._folder / (cwd or "."))
             there = folder.is_dir()
         except (OSError, ValueError):
             raise NotPermitted(f"cwd: {cwd!r} is no folder") from None

@@ -12,6 +12,7 @@ import typer
 from orchestrator.cli.invocation import ID_HELP, Invocation
 from orchestrator.core.counts import age, change_size, counted
 from orchestrator.core.frozen import record
+from orchestrator.home import without_links
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def sessions(
         known = ", ".join(dict.fromkeys(map(str, STATUSES)))
         named = ", ".join(unknown)
         raise Fault(f"--status {named}: no session stands so at any time; there are {known}", ExitCode.USAGE)
-    below = str(folder.resolve()) if folder is not None else ""
+    below = str(without_links(folder)) if folder is not None else ""
     wanted = Filter(text, frozenset(status or ()), below)
     listing = asyncio.run(_listing(Invocation.of(ctx), wanted, limit, all=all, json=json))
     if json:

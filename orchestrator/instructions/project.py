@@ -12,6 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from orchestrator.core.frozen import record
+from orchestrator.home import without_links
 from orchestrator.sandbox.git import GitFailed, git_fault, repository_above, run_git
 from orchestrator.sandbox.policy_paths import git_link
 from orchestrator.sandbox.trusted_files import LeadsOut, read_regular
@@ -178,7 +179,7 @@ def from_root(cwd: Path, top: str | None = None) -> Sequence[Path]:
     `top` is the root as git has told it; None asks git. One that is not where the nearest `.git` lies does
     not count: a stranger's configuration can name any folder (`core.worktree`).
     """
-    folder = cwd.resolve()
+    folder = without_links(cwd)
     if top is None:
         top = git(folder, "rev-parse", "--show-toplevel")
     place = repository_above(folder)

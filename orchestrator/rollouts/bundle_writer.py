@@ -69,9 +69,7 @@ class Selection:
 _ENTRIES = re.compile(r"(tree|session:[^:]+|[^:]+):([1-9][0-9]{0,17})(?:-([1-9][0-9]{0,17}))?")
 
 
-def read_selection(
-    words: Iterable[str], tree: str, whole: Callable[[str], str] = lambda id: id
-) -> Selection:
+def read_selection(words: Iterable[str], tree: str, whole: Callable[[str], str] = lambda id: id) -> Selection:
     """Reads `ID:SEQ`, `ID:SEQ-SEQ`, `tree:SEQ`, `text:SHA256`, `texts`, `pack:SHA256`, `answers`, `ID`.
 
     `whole` gives the id that a part of one means. Raises `RolloutError`.

@@ -21,6 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import IO, Final, TypeVar
 
+from orchestrator.home import without_links
 from orchestrator.sandbox import landlock
 from orchestrator.sandbox.trusted_files import find_program, program_folders, read_regular
 
@@ -269,8 +270,8 @@ def _remember(folder: str, text: str) -> None:
 
 def repository_above(folder: Path) -> Path | None:
     """The nearest `.git` above a folder, or in it."""
-    real = folder.resolve()
-    return next((it / ".git" for it in (real, *real.parents) if os.path.lexists(it / ".git")), None)
+    own = without_links(folder)
+    return next((it / ".git" for it in (own, *own.parents) if os.path.lexists(it / ".git")), None)
 
 
 def work_tree(folder: Path) -> Path | None:

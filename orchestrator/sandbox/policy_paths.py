@@ -180,7 +180,7 @@ def resolve(
     A folder of which `.git` is a link is none that may be written: `git_link` says it to the person.
     """
     mode = _mode(policy)
-    real_cwd = cwd.resolve()
+    real_cwd = _real(cwd)
     if mode == "danger-full-access":
         return Confinement(mode=mode, cwd=real_cwd, network=True, place=place)
     guarded, roots = ((), ()) if mode == "read-only" else _roots(policy, (cwd, real_cwd), tmpdir, place)
@@ -335,7 +335,7 @@ def _temporary_roots(policy: Mapping[str, Any], tmpdir: str | None) -> list[Path
 
 def _existing(paths: Iterable[Path]) -> tuple[Path, ...]:
     """The real paths of those that exist, each once, in order."""
-    return tuple(dict.fromkeys(path.resolve() for path in paths if os.path.lexists(path)))
+    return tuple(dict.fromkeys(_real(path) for path in paths if os.path.lexists(path)))
 
 
 def _outermost(paths: tuple[Path, ...]) -> tuple[Path, ...]:

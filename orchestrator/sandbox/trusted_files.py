@@ -17,6 +17,8 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pathlib import Path
 
+from orchestrator.home import without_links
+
 SYSTEM_FOLDERS = frozenset(
     (
         "/usr/local/sbin",
@@ -61,10 +63,10 @@ def read_regular(path: Path, limit: int, hidden: Iterable[Path] = (), below: Pat
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", str(path))
         # What was opened, not what the name leads to by now.
-        real = Path(f"/proc/self/fd/{descriptor}").readlink()
-        if below is not None and not real.is_relative_to(below.resolve()):
+        found = Path(f"/proc/self/fd/{descriptor}").readlink()
+        if below is not None and not found.is_relative_to(without_links(below)):
             raise LeadsOut(errno.EACCES, f"A link leads out of {below}", str(path))
-        if any(real.is_relative_to(folder.resolve()) for folder in hidden):
+        if any(found.is_relative_to(without_links(folder)) for folder in hidden):
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         return file.read(limit)
 

@@ -18,7 +18,7 @@ from itertools import islice
 from pathlib import Path
 
 from orchestrator.core.frozen import record
-from orchestrator.home import folder_of
+from orchestrator.home import folder_of, without_links
 from orchestrator.private_files import OTHERS, NotPrivate, close_below, own_folder
 from orchestrator.settings.layers import SettingsError
 from orchestrator.settings.load import Settings
@@ -181,7 +181,7 @@ def _of_others(folder: Path) -> Iterator[Path]:
 
 def _closed(folder: OpenFolder, *, inside: bool) -> str:
     try:
-        own_folder(folder.path.resolve())
+        own_folder(without_links(folder.path))
         for path in folder.path.iterdir() if inside else ():
             _close(path)
     except NotPrivate as error:
@@ -242,4 +242,4 @@ def is_shared(settings: Settings, folder: Path) -> bool:
     """Whether a folder is one that other programs or users need as it is."""
     host = settings.host
     shared = {*SHARED, host.user_home, *([host.temp_dir] if host.temp_dir else [])}
-    return folder.resolve() in {path.resolve() for path in shared}
+    return without_links(folder) in set(map(without_links, shared))

@@ -16,7 +16,7 @@ from typing import Any
 
 from orchestrator import config_keys
 from orchestrator.core.frozen import record
-from orchestrator.home import absolute, data_home, user_home
+from orchestrator.home import absolute, data_home, user_home, without_links
 from orchestrator.sandbox.policy_paths import PROJECT_CONFIG
 from orchestrator.sandbox.trusted_files import own_link
 from orchestrator.settings.folder_trust import FolderConfig, FolderRules, TrustList, written
@@ -41,7 +41,7 @@ from orchestrator.settings.layers import (
 
 def in_work_tree(folder: Path, environ: Mapping[str, str]) -> bool:
     """Whether git works here; False without git. Blocking: some 2 ms where a `.git` lies above."""
-    if not any(os.path.lexists(parent / ".git") for parent in (folder, *folder.resolve().parents)):
+    if not any(os.path.lexists(parent / ".git") for parent in (folder, *without_links(folder).parents)):
         return False
     from orchestrator.sandbox.git import GitFailed, run_git
 
@@ -161,7 +161,7 @@ class SettingsSources:
         sessions may put another link there later.
         """
         folder = absolute(str(self.flags.get("cwd") or "."), self.cwd, self.user_home)
-        return folder if own_link(folder) is None else folder.resolve()
+        return folder if own_link(folder) is None else without_links(folder)
 
 
 def own_file(sources: SettingsSources) -> Path | None:
@@ -177,7 +177,7 @@ def folder_file(sources: SettingsSources) -> Path | None:
     file = sources.cwd / PROJECT_CONFIG
     if sources.config_file is not None or not file.is_file():
         return None
-    return None if file.parent.resolve() == sources.home.resolve() else file
+    return None if without_links(file.parent) == without_links(sources.home) else file
 
 
 def gather(sources: SettingsSources, usual: Usual) -> tuple[Layers, FolderConfig | None]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from orchestrator.core.frozen import record
+from orchestrator.home import without_links
 from orchestrator.terminal.faults import ExitCode, Fault
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ async def image_items(client: Client, session: SessionId, images: Sequence[Path]
     items: list[InputItem] = []
     for image in images:
         if head is None or not head.portable:
-            items.append(LocalImageInput(path=str(image.resolve())))
+            items.append(LocalImageInput(path=str(without_links(image))))
             continue
         try:
             items.append(ImageInput(image_url=await asyncio.to_thread(fitting_data_url, image)))

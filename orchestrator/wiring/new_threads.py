@@ -39,6 +39,7 @@ from orchestrator.gateways.fork import copy_texts
 from orchestrator.gateways.permissions import OUTSIDE, Permissions, Policies, permits
 from orchestrator.gateways.pool_jobs import PoolJobs
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
+from orchestrator.home import without_links
 from orchestrator.instructions.project import Repository, repository
 from orchestrator.private_files import make_folder, new_file
 from orchestrator.protocol.bounds import PATH_BYTES
@@ -276,7 +277,7 @@ def tenants_folder(settings: Settings, sources: SettingsSources) -> Path:
 def _lies_in(text: str, folder: Path) -> bool:
     """Whether a path leads into a folder; what is there elsewhere makes no difference to the answer."""
     try:
-        return Path(text).is_absolute() and Path(os.path.realpath(text)).is_relative_to(folder.resolve())
+        return Path(text).is_absolute() and without_links(Path(text)).is_relative_to(without_links(folder))
     except (OSError, ValueError):
         return False
 
@@ -539,9 +540,9 @@ class _Answers(Generic[T]):
 
 def signs_of(folder: Path) -> Signs | None:
     """All that changes when git's answers do; None for a `.git` that leads elsewhere: git is always asked."""
-    real = folder.resolve()
-    found: list[object] = [real]
-    for above in (real, *real.parents):
+    own = without_links(folder)
+    found: list[object] = [own]
+    for above in (own, *own.parents):
         place = above / ".git"
         try:
             about = place.lstat()

@@ -38,6 +38,7 @@ from orchestrator.core.ids import TreeId
 from orchestrator.core.settings import Rules
 from orchestrator.core.state import State
 from orchestrator.gateways.principals import machine_user
+from orchestrator.home import without_links
 from orchestrator.model.canonical import CanonicalRequests
 from orchestrator.model.model_client import ModelClients
 from orchestrator.private_files import make_folder
@@ -451,7 +452,7 @@ def hidden_paths(settings: Settings, url: str) -> tuple[Path, ...]:
     server = urlsplit(url)
     if server.scheme == "unix":
         socket = Path(unquote(server.path))
-        in_workspace = socket.parent.resolve() == settings.session_defaults.cwd.resolve()
+        in_workspace = without_links(socket.parent) == without_links(settings.session_defaults.cwd)
         paths.append(socket if in_workspace or is_shared(settings, socket.parent) else socket.parent)
     return tuple(dict.fromkeys(paths))
 
@@ -469,7 +470,7 @@ def _around(settings: Settings, file: Path) -> Path:
     The file alone where commands need the folder.
     """
     folder = file.parent
-    holds_work = settings.session_defaults.cwd.resolve().is_relative_to(folder.resolve())
+    holds_work = without_links(settings.session_defaults.cwd).is_relative_to(without_links(folder))
     return file if holds_work or is_shared(settings, folder) else folder
 
 

@@ -35,6 +35,7 @@ from orchestrator.folders.keeper import Keeper
 from orchestrator.folders.merge import settle
 from orchestrator.folders.outcomes import Bounds, FolderError, Guard, Place
 from orchestrator.folders.repository_head import excludes_of
+from orchestrator.home import without_links
 from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.sandbox.git import GitFailed, in_git_thread, run_git, work_tree
@@ -306,30 +307,32 @@ def host_folder(
 
     `archive` is the folder of the archive, where that lies outside of the home.
     """
-    real = folder.resolve()
+    real = without_links(folder)
     if not real.is_dir():
         raise UnfitFolder(f"there is no folder {folder} on this machine")
     root = settings.root
     assert root is not None, "filled in with the settings"
     top = _top_of(real)
-    for kept in (home.resolve() if home is not None else root.resolve(), root.resolve()):
+    for kept in (without_links(root if home is None else home), without_links(root)):
         if kept.is_relative_to(top) or top.is_relative_to(kept):
             raise UnfitFolder(
                 f"{top} and Dendro's own folder {kept} contain each other; name a folder of work"
             )
-    if settings.key_file is not None and settings.key_file.resolve().is_relative_to(top):
+    if settings.key_file is not None and without_links(settings.key_file).is_relative_to(top):
         raise UnfitFolder(
             f"{settings.key_file} (`workspace.key_file`) lies in {top}, and would be stored with it; keep it "
             "elsewhere"
         )
-    if archive is not None and archive.resolve().is_relative_to(top):
+    if archive is not None and without_links(archive).is_relative_to(top):
         raise UnfitFolder(
             f"{archive} (`upkeep.archive_url`) lies in {top}, and agents with copies of that would read the "
             "logs of all sessions; keep it elsewhere"
         )
     hidden = tuple(it for it in (home, root, settings.key_file, archive) if it is not None)
     repository = repository_of(top)
-    if repository is not None and any(repository.resolve().is_relative_to(it.resolve()) for it in hidden):
+    if repository is not None and any(
+        without_links(repository).is_relative_to(without_links(it)) for it in hidden
+    ):
         raise UnfitFolder(f"the repository of {top} lies in Dendro's own folder: no copy is made of it")
     try:
         ignored = _own_ignores(environ, top, repository, hidden)

@@ -18,6 +18,7 @@ import pytest
 import orchestrator
 import workers
 from orchestrator.config_keys import WorkspaceSettings
+from orchestrator.home import without_links
 from orchestrator.instructions.project import repository
 from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, run_git
 from orchestrator.settings.sources import in_work_tree
@@ -465,6 +466,7 @@ FOLLOWED = {
     "orchestrator/folders/scan.py": 1,
     "orchestrator/gateways/window/pages.py": 1,
     "orchestrator/gateways/wires/authentication.py": 2,
+    "orchestrator/home.py": 1,
     "orchestrator/instructions/project.py": 1,
     "orchestrator/instructions/skills.py": 3,
     "orchestrator/private_files.py": 1,
@@ -474,7 +476,7 @@ FOLLOWED = {
     "orchestrator/runtime/machine_files.py": 1,
     "orchestrator/sandbox/git.py": 1,
     "orchestrator/sandbox/limits.py": 1,
-    "orchestrator/sandbox/policy_paths.py": 5,
+    "orchestrator/sandbox/policy_paths.py": 3,
     "orchestrator/sandbox/probe.py": 1,
     "orchestrator/sandbox/trusted_files.py": 8,
     "orchestrator/settings/private_home.py": 5,
@@ -494,7 +496,7 @@ FOLLOWED = {
     "orchestrator/wiring/new_threads.py": 3,
     "orchestrator/workspaces/branches.py": 1,
     "orchestrator/workspaces/copies.py": 6,
-    "orchestrator/workspaces/host_folders.py": 10,
+    "orchestrator/workspaces/host_folders.py": 9,
     "orchestrator/workspaces/pack_keys.py": 1,
     "workers/forked.py": 1,
 }
@@ -559,7 +561,9 @@ def followings(text: str) -> int:
     """How often a source lists a folder, or looks where a path leads."""
     calls = [node for node in nodes_of(text) if isinstance(node, ast.Call)]
     named = [(node.func.attr, node.args) for node in calls if isinstance(node.func, ast.Attribute)]
-    return sum(name in LISTS or (name == "resolve" and not words) for name, words in named)
+    words = [word.id for call in calls for word in (call.func, *call.args) if isinstance(word, ast.Name)]
+    led = words.count(without_links.__name__)
+    return led + sum(name in LISTS or (name == "resolve" and not given) for name, given in named)
 
 
 def table() -> dict[str, set[str]]:
@@ -625,7 +629,16 @@ def test_ways_to_start_a_program_are_seen(line: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["os.scandir(a)", "os.path.realpath(a)", "folder.resolve()", "folder.rglob('*')", "os.fwalk(a)"]
+    "line",
+    [
+        "os.scandir(a)",
+        "os.path.realpath(a)",
+        "folder.resolve()",
+        "folder.rglob('*')",
+        "os.fwalk(a)",
+        "without_links(a)",
+        "from orchestrator.home import without_links\nmap(without_links, a)",
+    ],
 )
 def test_ways_to_follow_a_path_are_seen(line: str) -> None:
     assert followings(line) == 1
