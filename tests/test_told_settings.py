@@ -192,7 +192,7 @@ UNTOLD = {"approvals.signers"}
 
 @pytest.mark.parametrize(("record", "key", "name"), KEYS, ids=[key for _, key, _ in KEYS])
 def test_every_setting_changes_what_is_told(record: type[config_keys.Table], key: str, name: str) -> None:
-    """Who reads the log sees whether two workers had the same settings."""
+    """A reader of the log sees whether two workers had the same settings."""
     beside = [BESIDE[key]] if key in BESIDE else []
     if record in REQUIRED:
         programs = key.endswith((".args", ".env", ".env_vars", ".cwd", ".command"))

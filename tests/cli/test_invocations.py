@@ -1,4 +1,4 @@
-"""What stands before each command: files and keys that are named, and what is said of settings in force."""
+"""Options before each command: files and keys that are named, and words about settings in force."""
 
 from __future__ import annotations
 

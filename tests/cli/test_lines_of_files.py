@@ -1,4 +1,4 @@
-"""What a file, a log or somebody else says stands on the line that tells of it, and steers no terminal."""
+"""Words of a file, a log or somebody else stand on the line that tells of them, and steer no terminal."""
 
 from __future__ import annotations
 
