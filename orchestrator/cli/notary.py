@@ -164,10 +164,12 @@ def rotate(
             origin = state.origin(name)
             note = rotated(Objects(told.url), name, Signer(origin, former), Signer(origin, following))
             notes += [(str(Signer(origin, following).key), note)] if note is not None else []
-        state.rotated(public)
         for vkey, note in notes:
             sys.stdout.buffer.write(note.encode())
             print(f"next key   {vkey}", file=sys.stderr)
+        sys.stdout.flush()
+        # Until here the same command does all of it again; behind it, the key of before is refused.
+        state.rotated(public)
     print(f"dendro: set receipts.key_file = '{to.absolute()}' where the notary runs", file=sys.stderr)
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import io
 import json
+import re
 import zipfile
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -27,7 +30,7 @@ from orchestrator.rollouts.notary import Notary
 from orchestrator.rollouts.notary_state import Alarm, BadState, KnownLog, NotaryState
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import BadRegister, Forked, Register, Signed, rotate
-from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer, read_private_key
+from orchestrator.rollouts.signed_notes import Checkpoint, Note, Signer, VerifierKey, read_private_key
 from orchestrator.terminal.faults import Fault
 from tests.rollouts import bundles as b
 from tests.rollouts.deployments import NOW_MS, Kept, said
@@ -126,8 +129,6 @@ async def touch(kept: Kept, session: SessionId, at_ms: int = 0) -> None:
 
 
 async def test_log_is_stated_when_it_is_born_as_a_bundle_has_it(kept: Kept, office: Office) -> None:
-    import io
-
     from orchestrator.rollouts.bundle_writer import Order, write_bundle
 
     session = await kept.has(said("go"))
@@ -989,3 +990,127 @@ async def test_key_is_rotated_by_the_command_and_the_former_one_signs_no_more(
     assert note.signed_by(keys).keys() == keys
     with pytest.raises(Fault, match="is not the key that"):
         command.rotate(given, tmp_path / "third")
+
+
+@dataclass
+class Rotations:
+    """The command that gives a notary's registers another key, and what it prints."""
+
+    office: Office
+    printed: pytest.CaptureFixture[str]
+
+    def __post_init__(self) -> None:
+        self.given: Any = SimpleNamespace(settings=lambda: SimpleNamespace(receipts=self.told))
+        self.told: Any = SimpleNamespace(
+            url=(self.office.folder / "register").as_uri(),
+            state=self.office.state.folder,
+            key_file=self.office.folder / "former",
+        )
+        pem = b.private("log").private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+        self.told.key_file.write_bytes(pem)
+
+    def to(self, name: str = "next") -> list[Note]:
+        """The checkpoints that are printed."""
+        command.rotate(self.given, self.office.folder / name)
+        _, *texts = re.split(r"^(?=fleet\.example/)", self.printed.readouterr().out, flags=re.MULTILINE)
+        return [Note.read(text.encode()) for text in texts]
+
+    def keys(self, register: str, name: str = "next") -> set[VerifierKey]:
+        """The key of before and the next one."""
+        private = (b.private("log"), read_private_key(self.office.folder / name))
+        return {Signer(self.office.state.origin(register), each).key for each in private}
+
+    def have_both_keys(self, printed: list[Note]) -> None:
+        """Each register's newest checkpoint is signed by both, printed, and published beside it."""
+        assert len(printed) == len(REGISTERS)
+        for name, note in zip(REGISTERS, printed, strict=True):
+            found = Register(self.office.objects, name).newest()
+            assert found is not None
+            assert note.signed_by(self.keys(name)).keys() == self.keys(name)
+            assert note.encode() == found.note.encode()
+            assert self.office.objects.get(f"{name}/rotated/{found.point.size}") == note.encode()
+
+    def next_is_in_force(self) -> None:
+        """The state knows the next key, and that of before gives no other one."""
+        state = NotaryState.open(self.office.folder / "state")
+        following = read_private_key(self.office.folder / "next").public_key().public_bytes_raw()
+        assert state.key == following.hex()
+        state.close()
+        with pytest.raises(Fault, match="is not the key that"):
+            self.to("third")
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+@pytest.mark.parametrize("fails", range(2 * len(REGISTERS)))
+async def test_change_of_the_key_that_broke_off_at_any_write_is_done_by_the_same_command_again(
+    kept: Kept,
+    office: Office,
+    fails: int,
+    goes_on: bool,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    sessions, rotations = await in_each_namespace(kept), Rotations(office, capsys)
+    await office.looks()
+    office.state.close()
+    monkeypatch.setattr("orchestrator.cli.invocation.Invocation.of", lambda ctx: rotations.given)
+    put, written = Objects.put, list[str]()
+
+    def breaks_off(self: Objects, name: str, content: bytes) -> None:
+        if len(written) == fails:
+            raise ArchiveUnavailable(f"the store does not take {name}")
+        written.append(name)
+        put(self, name, content)
+
+    for _ in range(2):
+        written.clear()
+        with monkeypatch.context() as patched, pytest.raises(Fault, match="does not take"):
+            patched.setattr(Objects, "put", breaks_off)
+            rotations.to()
+        assert capsys.readouterr().out == "", "nothing is said to be done"
+    if goes_on:
+        office.open()
+        office.notary.start()
+        for session in sessions.values():
+            await grow(kept, session, "on", "idle")
+        assert len(await office.looks()) == 1
+        office.state.close()
+    rotations.have_both_keys(rotations.to())
+    rotations.next_is_in_force()
+
+
+class Full:
+    """An output to a disk that has room for so many notes, and says of the last one only behind it."""
+
+    def __init__(self, most: int) -> None:
+        self._left = most
+        self.buffer = self
+
+    def write(self, data: bytes) -> None:
+        self._left -= 1
+        if self._left < 0:
+            self.flush()
+
+    def flush(self) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", "rotated.note")
+
+
+@pytest.mark.parametrize("most", range(len(REGISTERS) + 1))
+async def test_key_of_before_stays_in_force_until_all_checkpoints_are_printed(
+    kept: Kept,
+    office: Office,
+    most: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Who trusts it checks the next one by them."""
+    await in_each_namespace(kept)
+    rotations = Rotations(office, capsys)
+    await office.looks()
+    office.state.close()
+    monkeypatch.setattr("orchestrator.cli.invocation.Invocation.of", lambda ctx: rotations.given)
+    with monkeypatch.context() as patched, pytest.raises(Fault, match="No space left"):
+        patched.setattr("sys.stdout", Full(most))
+        rotations.to()
+    rotations.have_both_keys(rotations.to())
+    rotations.next_is_in_force()
