@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from orchestrator.broker.records import SessionHead
-    from orchestrator.rollouts.redaction import Act, Plan
+    from orchestrator.rollouts.redaction import Act, Copy, Plan
     from orchestrator.wiring.open_deployment import Opened
 
 SHOWN = 200
@@ -85,16 +85,23 @@ async def _redact(
 
     async with opened(invocation.settings()) as found:
         head = await found.find_one(id)
+        wanted = Wanted(head.session, tuple(seqs), tuple(texts), find)
+        asks = not yes and sys.stdin.isatty()
+        listed: set[Copy] | None = None
         try:
-            plan = await plan_of(found, head, Wanted(head.session, tuple(seqs), tuple(texts), find))
-            _list(plan)
-            if not plan.count:
-                raise Fault("no entry that can be redacted has it")
-            if dry_run:
-                return
-            if not yes and sys.stdin.isatty() and not typer.confirm("take these texts away for good?"):
-                typer.echo("nothing was changed")
-                return
+            # A person may take their time: copies that came meanwhile, as in a fork, are put to them, too.
+            while {*(plan := await plan_of(found, head, wanted)).copies} != listed:
+                listed = {*plan.copies}
+                _list(plan)
+                if not plan.count:
+                    raise Fault("no entry that can be redacted has it")
+                if dry_run:
+                    return
+                if not asks:
+                    break
+                if not typer.confirm("take these texts away for good?"):
+                    typer.echo("nothing was changed")
+                    return
             await _bring_back(found, [plan.heads[session] for session in plan.entries])
             try:
                 done = await take_away(found, found.storage(), plan, _act(why))
