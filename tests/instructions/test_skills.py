@@ -218,6 +218,97 @@ def test_listing_is_kept_until_a_file_or_a_root_changes(repository: Path, skills
     assert names(skills, repository) == ["x", "y"]
 
 
+def good(name: str) -> str:
+    return f"---\nname: {name}\ndescription: Does it.\n---\n"
+
+
+def unlinked(file: Path) -> None:
+    file.rmdir() if file.is_dir() and not file.is_symlink() else file.unlink()
+
+
+@pytest.mark.parametrize("scope", [SkillScope.REPO, SkillScope.USER, SkillScope.ADMIN])
+@pytest.mark.parametrize(
+    "fault", ["no front matter", "no name", "not UTF-8", "too long", "pipe", "folder", "link to nothing"]
+)
+def test_each_skill_that_could_not_be_used_is_listed_once_it_is_mended_and_an_error_when_it_breaks_again(
+    fault: str, scope: SkillScope, repository: Path, home: Path, tmp_path: Path, skills: Skills
+) -> None:
+    roots = {
+        SkillScope.REPO: repository / ".agents/skills",
+        SkillScope.USER: home / "skills",
+        SkillScope.ADMIN: tmp_path / "etc",
+    }
+    files = {name: write(roots[scope], name) for name in ("a", "b", "c", "d")}
+    broken = {"a", "b", "d"}
+    changes = iter(range(1, 100))
+
+    def breaks(file: Path) -> None:
+        file.unlink()
+        match fault:
+            case "no front matter":
+                file.write_text("Do it.")
+            case "no name":
+                file.write_text("---\ndescription: x\n---\n")
+            case "not UTF-8":
+                file.write_bytes(b"---\nname: \xff\ndescription: x\n---\n")
+            case "too long":
+                file.write_text(good(file.parent.name) + "x" * (64 << 10))
+            case "pipe":
+                os.mkfifo(file)
+            case "folder":
+                file.mkdir()
+            case _:
+                file.symlink_to(file.parent / "written-later")
+        if fault != "link to nothing":
+            os.utime(file, ns=(0, next(changes)))
+
+    def mends(file: Path) -> None:
+        if file.is_symlink():
+            file.resolve().write_text(good(file.parent.name))
+        elif file.is_file():
+            file.write_text(good(file.parent.name))
+        else:
+            unlinked(file)
+            file.write_text(good(file.parent.name))
+        os.utime(file, ns=(0, next(changes)))
+
+    def listed() -> tuple[set[str], set[str]]:
+        entry = skills.listed(str(repository))
+        return {skill.name for skill in entry.skills}, {
+            Path(error.path).parent.name for error in entry.errors
+        }
+
+    for name in broken:
+        breaks(files[name])
+    assert listed() == (set(files) - broken, broken)
+    for name in ("b", "d", "a"):
+        mends(files[name])
+        broken.discard(name)
+        assert listed() == (set(files) - broken, broken)
+        assert listed() == (set(files) - broken, broken)
+    for name in ("d", "c"):
+        (files[name].parent / "written-later").unlink(missing_ok=True)
+        files[name].unlink(missing_ok=True)
+        files[name].touch()
+        breaks(files[name])
+        broken.add(name)
+        assert listed() == (set(files) - broken, broken)
+
+
+def test_model_is_offered_a_skill_that_was_mended_since_the_last_offer(
+    repository: Path, skills: Skills
+) -> None:
+    files = [write(repository / ".agents/skills", name) for name in ("x", "y", "z")]
+    for file in files[1:]:
+        file.write_text("Do it.")
+    assert "- y: " not in (skills.offer(str(repository)) or "")
+    for time_ns, file in enumerate(files[1:], 1):
+        file.write_text(good(file.parent.name))
+        os.utime(file, ns=(0, time_ns))
+        assert f"- {file.parent.name}: " in (skills.offer(str(repository)) or "")
+        assert skills.content(str(repository), str(file))[0].name == file.parent.name
+
+
 def test_new_folder_two_levels_down_is_found_by_force(repository: Path, skills: Skills) -> None:
     write(repository / ".agents/skills/group", "x")
     assert names(skills, repository) == ["x"]
