@@ -1085,6 +1085,47 @@ async def test_each_fork_and_each_fork_of_one_loses_the_words_and_is_told_with_i
     assert SECRET.encode() not in await everything(kept, tmp_path)
 
 
+async def an_agent(kept: Kept, above: SessionId, number: int, *, pruned: bool) -> SessionId:
+    """An agent of a tree that was told the secret; one that was pruned is in no registry."""
+    agent, tree = await kept.has(said(f"look: {SECRET}")), (await kept.head(above)).tree
+    keys = kept.broker.keys
+    await kept.redis.hset(keys.session(agent), mapping={"tree": tree, "agent_id": number})
+    if not pruned:
+        await kept.redis.hset(keys.agents(tree), f"s:{number}", agent)
+    return agent
+
+
+@pytest.mark.parametrize("pruned", [False, True])
+@pytest.mark.parametrize("newest_first", [False, True])
+async def test_forks_of_each_agent_of_a_tree_and_of_its_forks_lose_the_words_however_deep_they_are(
+    kept: Kept, newest_first: bool, pruned: bool, tmp_path: Path
+) -> None:
+    session, stranger = await kept.has(*worked()), await kept.has(said(f"of another: {SECRET}"))
+    other = await an_agent(kept, stranger, 1, pruned=pruned)
+    strangers = {stranger, other, await a_fork(kept, other)}
+    trees = [session, await a_fork(kept, session), await a_fork(kept, session)]
+    forked = list(trees)
+    for _ in range(2):
+        agents = [await an_agent(kept, tree, number, pruned=pruned) for tree in trees for number in (1, 2)]
+        trees = [await a_fork(kept, agent) for agent in agents[:3]]
+        trees.append(await a_fork(kept, agents[0]))
+        forked += [*agents, *trees]
+    for number, each in enumerate([*forked, *strangers]):
+        keys = kept.broker.keys
+        at_ms = NOW_MS + (number if newest_first else -number)
+        await kept.redis.zadd(keys.sessions(keys.shard_of((await kept.head(each)).tree)), {each: at_ms})
+    plan = await planned(kept, session, find="ACME")
+    assert set(plan.entries) == set(forked)
+    assert set(plan.heads) == set(forked)
+    files = {str((await kept.head(each)).summary["rollout_path"]) for each in forked}
+    assert files <= {copy.place for copy in plan.copies}
+    assert await redact(kept, kept.stored, plan, ACT) == sum(map(len, plan.entries.values()))
+    for each in forked:
+        async for entry in kept.log(each, (await kept.head(each)).seq):
+            assert SECRET.encode() not in entry.payload
+    assert set((await planned(kept, stranger, find="ACME")).entries) == strangers
+
+
 async def test_large_texts_of_each_tree_go_and_of_those_that_lose_no_entry(
     kept: Kept, tmp_path: Path
 ) -> None:
