@@ -9,11 +9,11 @@ from orchestrator.core import commands as c
 from orchestrator.core.birth import opened
 from orchestrator.core.compaction import compacted_history
 from orchestrator.core.context import initial_context
-from orchestrator.core.entries import COMPACTED, Entry, decode_entry, item
+from orchestrator.core.entries import COMPACTED, SESSION_META, Entry, decode_entry, item
 from orchestrator.core.evolve import evolve, fold
 from orchestrator.core.frozen import replace
 from orchestrator.core.history import INHERITED, Item, Log
-from orchestrator.core.outstanding import LookUp, ReadInstructions
+from orchestrator.core.outstanding import LookUp, OweRequest, ReadInstructions
 from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import MOST_EARLIER, State
@@ -261,6 +261,97 @@ def test_model_is_told_which_settings_differ_from_those_of_then() -> None:
     goes_back(session, "r1")
     assert "<cwd>/elsewhere</cwd>" in said(session)[-2]
     assert session.owes() == (ReadInstructions("/elsewhere"),)
+
+
+FOLDERS = ("/repo", "/one", "/two", "/three")
+
+
+def comes_to(session: Session, folder: str) -> None:
+    """The session's next tasks are in a folder."""
+    session.submit(op("override_turn_context", cwd=folder))
+
+
+def is_told(session: Session, folder: str) -> None:
+    """The task's instructions are owed, and read."""
+    assert session.owes() == (ReadInstructions(folder),)
+    session.happens(c.InstructionsRead(folder, f"As in {folder}."))
+
+
+def told_of(session: Session, folder: str) -> int:
+    """How often the conversation has a folder's instructions."""
+    return "".join(said(session)).count(f"As in {folder}.")
+
+
+def went_through(folders: tuple[str, ...], compactions: int) -> Session:
+    """A turn in each folder, `r0`, `r1`, …, the first one where the session was born; then compactions."""
+    session = Session()
+    session.record(Entry(SESSION_META, {"id": "s", "cwd": folders[0]}))
+    for number, folder in enumerate(folders):
+        comes_to(session, folder)
+        session.say(f"question {number}", f"u{number}")
+        if number:
+            is_told(session, folder)
+        session.answers(f"answer {number}", f"r{number}")
+    for number in range(compactions):
+        summed_up(session)
+        session.say("since then", f"since{number}")
+        session.answers("answer", f"since{number}")
+    return session
+
+
+@pytest.mark.parametrize("stored", [False, True])
+@pytest.mark.parametrize("compactions", [1, 2])
+@pytest.mark.parametrize("next_folder", FOLDERS)
+@pytest.mark.parametrize("turn", range(len(FOLDERS)))
+def test_who_goes_back_is_told_of_each_folder_that_only_the_turns_that_were_left_had_come_to(
+    turn: int, next_folder: str, compactions: int, stored: bool
+) -> None:
+    session = went_through(FOLDERS, compactions)
+    comes_to(session, next_folder)
+    goes_back(session, f"r{turn}")
+    if stored:
+        assert session.replayed() == decode(encode(session.state)) == session.state
+    known = FOLDERS[: turn + 1]
+    if next_folder in known:
+        assert session.owes() == (OweRequest(),)
+    else:
+        is_told(session, next_folder)
+    session.answers("done", "back")
+    assert told_of(session, next_folder) == (0 if next_folder == FOLDERS[0] else 1)
+    for number, folder in enumerate(folder for folder in FOLDERS if folder not in (*known, next_folder)):
+        comes_to(session, folder)
+        session.say("and there", f"there{number}")
+        is_told(session, folder)
+        session.answers("done", f"there{number}")
+    for number, folder in enumerate(FOLDERS):
+        comes_to(session, folder)
+        session.say("once more", f"more{number}")
+        assert session.owes() == (OweRequest(),), "each folder is told of once"
+        session.answers("done", f"more{number}")
+
+
+@pytest.mark.parametrize("text", ["As in /one.", None])
+def test_who_goes_back_twice_is_told_of_a_folder_by_the_conversation_that_it_goes_on_with(
+    text: str | None,
+) -> None:
+    session = went_through(("/repo",), 0)
+    comes_to(session, "/one")
+    session.say("question 1", "u1")
+    session.happens(c.InstructionsRead("/one", text))
+    session.answers("answer 1", "r1")
+    summed_up(session)
+    goes_back(session, "r0", id="first")
+    is_told(session, "/one")
+    session.answers("done", "r2")
+    summed_up(session)
+    goes_back(session, "r0", id="second")
+    assert session.owes() == (ReadInstructions("/one"),)
+    session.happens(c.InstructionsRead("/one", text))
+    session.answers("done", "r3")
+    summed_up(session)
+    goes_back(session, "r3", id="third")
+    assert session.owes() == (OweRequest(),)
+    assert told_of(session, "/one") == (1 if text else 0)
 
 
 def test_state_with_earlier_turns_is_the_same_from_a_snapshot() -> None:
