@@ -263,6 +263,58 @@ async def test_ctrl_c_leaves_only_where_nothing_was_typed_and_no_task_began_sinc
     assert await person.chat._interrupt() is ExitCode.INTERRUPTED
 
 
+MEANWHILE: dict[str, Sequence[tuple[str, dict[str, Any]]]] = {
+    "a name": [("thread_name_updated", {"thread_id": ROOT, "thread_name": "theirs"})],
+    "words": [("user_message", {"message": "of another"})],
+    "a refusal": [("error", {"message": "the text is too long"})],
+    "a warning": [("warning", {"message": "a server did not start"})],
+    "a question": [("exec_approval_request", {"call_id": "c1", "command": ["ls"], "cwd": "/w"})],
+    "a task": [("task_started", {}), ("task_complete", {"last_agent_message": "done"})],
+    "a stop": [("task_started", {}), ("turn_aborted", {"reason": "interrupted"})],
+    "the end of a task": [("task_complete", {"last_agent_message": "done"})],
+}
+"""What others do between a line and the task that it begins."""
+
+
+@pytest.mark.parametrize("ids", [("theirs",), ("",), ("theirs", "third")])
+@pytest.mark.parametrize("meanwhile", [[each] for each in MEANWHILE] + [list(MEANWHILE)[::-1]], ids=str)
+@pytest.mark.parametrize("first", ["hello", "!make test", "/plan a login", "/review main"])
+async def test_what_was_typed_to_begin_a_task_runs_from_then_on_whatever_is_told_of_others(
+    first: str, meanwhile: Sequence[str], ids: Sequence[str]
+) -> None:
+    person = Person()
+    await person.types(first)
+    mine = person.last
+    for happened in meanwhile:
+        for id in ids:
+            for type, fields in MEANWHILE[happened]:
+                await person.chat._event(happens(type, id, **fields))
+        person.taken()
+        while person.chat.open_requests:
+            person.chat.open_requests.take_first()
+        await person.types("next")
+        await person.types("!make")
+        assert person.view.notes == ["› next", "› !make", WOULD_STOP]
+        assert person.taken() == [message("next", interrupt=False)]
+    assert await person.chat._farewell() == "left; worker w1 has it"
+    await person.hears("task_started", mine)
+    await person.types("then")
+    assert person.taken() == [message("then", interrupt=False)]
+    await person.hears("task_complete", mine, last_agent_message="done")
+    await person.types("after it")
+    assert person.taken() == [text("after it")]
+
+
+async def test_name_that_is_given_while_a_task_waits_for_its_worker_ends_no_wait() -> None:
+    person = Person()
+    await person.types("first")
+    await person.types("/name Mine")
+    await person.hears("thread_name_updated", thread_id=ROOT, thread_name="Mine")
+    person.taken()
+    await person.types("next")
+    assert person.taken() == [message("next", interrupt=False)]
+
+
 @pytest.mark.parametrize("before", [(), ("!make",), ("/name x",), ("/review",)])
 async def test_images_of_the_command_line_go_with_the_first_message_and_with_no_other(
     before: Sequence[str], tmp_path: Path
