@@ -15,7 +15,7 @@ from orchestrator.broker.records import SessionHead, StoredEvent
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import ndjson
-from orchestrator.gateways.bursts import BURST_BYTES, Burst, Messages, bursts_of
+from orchestrator.gateways.bursts import BURST_BYTES, Burst, Messages, bursts_of, for_tenant
 from orchestrator.gateways.client import Client
 from orchestrator.gateways.ndjson import Ending, LineOptions, NdjsonConnection, Streams
 from orchestrator.gateways.sq_eq import number_after
@@ -154,6 +154,51 @@ def test_burst_is_bounded_and_an_event_whose_text_lies_elsewhere_is_one_of_its_o
     numbers = [[event.cursor.n for event in burst.events if event.cursor] for burst in bursts]
     assert numbers == [[1, 2], [3], [4], [5], [6, 7]]
     assert [burst.refers for burst in bursts] == [False, True, False, False, False]
+
+
+PLACES = "cannot reach http://10.1.2.3:6391/v1; see /home/ann/.dendro/config.toml"
+TOLD = "cannot reach …; see …/config.toml"
+OWN: dict[str, Any] = {"type": "agent_message", "message": PLACES}
+WORDS_OF_DENDRO: list[dict[str, Any]] = [
+    {"type": kind, "message": PLACES} for kind in ("error", "warning", "stream_error", "background_event")
+]
+
+
+@pytest.mark.parametrize("others", [1, 2, 3])
+@pytest.mark.parametrize("at", range(4))
+@pytest.mark.parametrize("said", WORDS_OF_DENDRO, ids=[each["type"] for each in WORDS_OF_DENDRO])
+def test_each_event_of_a_burst_reaches_a_tenant_without_places_wherever_it_stands(
+    said: dict[str, Any], at: int, others: int
+) -> None:
+    messages = [OWN] * others
+    messages.insert(at, said)
+    mixed = [*messages, *reversed(messages), *WORDS_OF_DENDRO, OWN]
+    for each in (messages, messages[::-1], mixed):
+        payloads = [orjson.dumps({"id": f"t{n}", "msg": msg}) for n, msg in enumerate(each)]
+        stored = [StoredEvent(n, payload, n, "0" * 8, 0, n) for n, payload in enumerate(payloads, 1)]
+        (burst,) = bursts_of(stored, Message)
+        wanted = [msg if msg is OWN else {**msg, "message": TOLD} for msg in each]
+        lines = for_tenant(burst).lines(number_after, 0).splitlines()
+        assert [orjson.loads(line)["msg"] for line in lines] == wanted
+        numbers = [orjson.loads(line)["seq"] for line in burst.lines(number_after, 0).splitlines()]
+        assert [orjson.loads(line)["seq"] for line in lines] == numbers
+        told, whole = for_tenant(burst).events, burst.events
+        places = [(e.id, e.cursor, e.at_ms, e.seq) for e in told]
+        assert places == [(e.id, e.cursor, e.at_ms, e.seq) for e in whole]
+        assert [event.msg for event in burst.events] == each, "others share it, and get it whole"
+
+
+def test_burst_that_tells_nothing_of_the_machine_is_the_one_that_all_share() -> None:
+    (burst,) = bursts_of([stored(n) for n in (1, 2, 3)], Message)
+    assert for_tenant(burst) is burst
+
+
+@pytest.mark.parametrize("refers", [False, True])
+def test_burst_for_a_tenant_has_its_large_texts_still_to_be_put_in(refers: bool) -> None:
+    message = {REFERENCE: "0" * 64, "bytes": 9} if refers else PLACES
+    payload = orjson.dumps({"id": "t", "msg": {"type": "warning", "message": message}})
+    (burst,) = bursts_of([StoredEvent(1, payload, 1, "0" * 8)], Message)
+    assert for_tenant(burst).refers is burst.refers is refers
 
 
 def test_lines_of_an_answer_are_written_once_for_all_who_share_it() -> None:
