@@ -7,6 +7,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import typer
@@ -18,7 +20,7 @@ from orchestrator.cli import remove
 from orchestrator.config_keys import RedisSettings
 from orchestrator.core.commit_parts import Approval
 from orchestrator.core.ids import SessionId
-from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.terminal.faults import Fault
 from orchestrator.wiring.open_deployment import Opened, opened
 from tests.broker.actors import submitted
@@ -74,12 +76,7 @@ async def test_tree_that_is_used_while_the_person_is_asked_is_removed_by_force_a
     redis_server: RedisServer,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    environ = {
-        "HOME": str(tmp_path),
-        "DENDRO_HOME": str(tmp_path / "home"),
-        "DENDRO_REDIS_URL": redis_server.url,
-    }
-    settings = load_settings(SettingsSources(tmp_path, environ))
+    settings = settings_of(tmp_path, redis_server)
     family: list[Agent] = []
     ended: list[str] = []
 
@@ -127,6 +124,65 @@ async def test_tree_that_is_used_while_the_person_is_asked_is_removed_by_force_a
         assert bool(ended) is (force and happens in AT_WORK)
         if happens is _turn_runs and not force:
             assert await _is_held(found, sessions[who])
+
+
+@pytest.mark.realredis
+@pytest.mark.parametrize("force", [False, True], ids=["as they are", "by force"])
+@pytest.mark.parametrize("spoken_to", [0, 1, 2])
+async def test_each_of_several_trees_is_looked_at_again_when_it_is_its_turn(
+    spoken_to: int,
+    force: bool,
+    tmp_path: Path,
+    redis_server: RedisServer,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    settings = settings_of(tmp_path, redis_server)
+    roots: list[Agent] = []
+    asked, ended = list[str](), list[SessionId]()
+
+    async def words() -> None:
+        async with aclosing(_broker(settings.redis)) as broker:
+            await submitted(broker, roots[spoken_to].session, "late")
+
+    def confirm(text: str) -> bool:
+        """A person who says yes; the words come while they are asked of the first tree."""
+        if not asked:
+            thread = threading.Thread(target=lambda: asyncio.run(words()))
+            thread.start()
+            thread.join()
+        asked.append(text)
+        return True
+
+    async def end(found: Opened, root: SessionHead) -> None:
+        ended.append(root.session)
+
+    monkeypatch.setattr(typer, "confirm", confirm)
+    monkeypatch.setattr(remove, "_end", end)
+    async with opened(settings) as found:
+        for _ in range(3):
+            roots.append(await root_of(found.broker))
+            await roots[-1].parks(status="idle")
+        sessions = [root.session for root in roots]
+        command = remove._rm(
+            cast(Any, SimpleNamespace(settings=lambda: settings)), sessions, force=force, ask=True
+        )
+        if force:
+            await command
+        else:
+            why = "has unread input; --force ends" if spoken_to else "not removed: a session of"
+            with pytest.raises(Fault, match=why):
+                await command
+        left = [one.session for one in await found.broker.logs.heads(sessions)]
+        assert left == ([] if force else sessions[spoken_to:])
+        assert ended == ([sessions[spoken_to]] if force else [])
+        assert len(asked) == (3 if force else max(1, spoken_to))
+
+
+def settings_of(folder: Path, server: RedisServer) -> Settings:
+    environ = {
+        "HOME": str(folder), "DENDRO_HOME": str(folder / "home"), "DENDRO_REDIS_URL": server.url,
+    }  # fmt: skip
+    return load_settings(SettingsSources(folder, environ))
 
 
 async def _is_held(found: Opened, session: SessionId) -> bool:
