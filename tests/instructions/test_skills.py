@@ -281,7 +281,7 @@ def test_each_skill_that_could_not_be_used_is_listed_once_it_is_mended_and_an_er
     for name in broken:
         breaks(files[name])
     assert listed() == (set(files) - broken, broken)
-    for name in ("b", "d", "a"):
+    for name in ("d", "a", "b"):
         mends(files[name])
         broken.discard(name)
         assert listed() == (set(files) - broken, broken)
