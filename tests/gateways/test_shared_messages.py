@@ -10,7 +10,7 @@ import orjson
 import pytest
 
 from orchestrator.broker.follow import EqCursor
-from orchestrator.broker.records import SessionHead, StoredEvent
+from orchestrator.broker.records import Labels, SessionHead, StoredEvent
 from orchestrator.core.blobs import REFERENCE
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.bursts import Messages
@@ -22,6 +22,7 @@ from orchestrator.views.event import Event, Message
 from tests.views.test_threads import ROOT, head
 
 DIGEST = "0" * 64
+NAMESPACE = "acme"
 PLAIN = LineOptions()
 
 
@@ -37,7 +38,8 @@ class Queue:
         self.events = tuple(StoredEvent(n, p, n, "0" * 8, 0, 7) for n, p in enumerate(payloads, 1))
 
     async def head(self, session: SessionId) -> SessionHead:
-        return head(session=session, seq=3, eq_n=3)
+        count = len(self.events)
+        return head(session=session, seq=count, eq_n=count, labels=Labels(NAMESPACE))
 
     async def read_eq(self, session: SessionId, after: int = 0, count: int = 9) -> tuple[StoredEvent, ...]:
         return self.events[after : after + count]
@@ -70,11 +72,14 @@ class Broker:
     async def place(self, session: SessionId) -> Any:
         return head(session=session)
 
+    async def namespace(self, session: SessionId) -> str:
+        return NAMESPACE
 
-def client(queue: Queue, messages: Messages | None) -> Client:
+
+def client(queue: Queue, messages: Messages | None, namespace: str | None = None) -> Client:
     broker, texts = cast(Any, Broker()), cast(Any, Texts())
     ports = ClientPorts(broker, texts, bytes, events=cast(Any, queue), messages=messages)
-    return Client(ports, "client")
+    return Client(ports, "client", namespace=namespace)
 
 
 async def told(client: Client, options: LineOptions = PLAIN) -> bytes:
@@ -102,6 +107,30 @@ async def test_connections_that_share_messages_are_told_what_one_alone_is_told()
     assert [orjson.loads(line) for line in numbered.splitlines()] == [
         {**orjson.loads(event.payload), "seq": event.n * 100_000_000 + event.n} for event in queue.events
     ]
+
+
+PLACE = "10.1.2.3"
+KINDS = ("agent_message", "error", "agent_message", "warning", "stream_error", "agent_message")
+
+
+@pytest.mark.parametrize("kinds", [KINDS, KINDS[1:], KINDS[::-1]], ids=str)
+@pytest.mark.parametrize(
+    "tenants", [(True, False), (False, True), (True, False, True, False), (False, True, False)]
+)
+@pytest.mark.parametrize("options", [PLAIN, LineOptions(number_after)], ids=["plain", "numbered"])
+async def test_tenant_gets_no_address_and_others_get_it_whoever_shares_the_messages_before(
+    options: LineOptions, tenants: Iterable[bool], kinds: Iterable[str]
+) -> None:
+    said = [{"type": kind, "message": f"cannot reach {PLACE}:6391"} for kind in kinds]
+    messages = [*said, {"type": "shutdown_complete"}]
+    queue, shared = Queue(orjson.dumps({"id": "t", "msg": each}) for each in messages), Messages()
+    for tenant in tenants:
+        lines = (await told(client(queue, shared, NAMESPACE if tenant else None), options)).splitlines()
+        found = [orjson.loads(line)["msg"] for line in lines]
+        assert [each["type"] for each in found] == [each["type"] for each in messages]
+        for each in found[:-1]:
+            own = not tenant or each["type"] == "agent_message"
+            assert each["message"] == (f"cannot reach {PLACE}:6391" if own else "cannot reach …")
 
 
 async def test_event_is_read_and_written_once_for_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
