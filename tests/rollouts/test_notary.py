@@ -1103,7 +1103,7 @@ async def test_key_of_before_stays_in_force_until_all_checkpoints_are_printed(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Who trusts it checks the next one by them."""
+    """By them, whoever trusts that key checks the next one."""
     await in_each_namespace(kept)
     rotations = Rotations(office, capsys)
     await office.looks()
