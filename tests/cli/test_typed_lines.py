@@ -273,7 +273,7 @@ MEANWHILE: dict[str, Sequence[tuple[str, dict[str, Any]]]] = {
     "a stop": [("task_started", {}), ("turn_aborted", {"reason": "interrupted"})],
     "the end of a task": [("task_complete", {"last_agent_message": "done"})],
 }
-"""What others do between a line and the task that it begins."""
+"""Events of others between a line and the task that it begins."""
 
 
 @pytest.mark.parametrize("ids", [("theirs",), ("",), ("theirs", "third")])
