@@ -267,13 +267,20 @@ class LateAnswer(HeldMessage):
     """A claim's first renewal is answered so late that the lease has run out before what is counted from the
     answer does; then its machine reaches nobody.
 
-    The renewal must be sent soon: the claim itself is trusted until the answer is there.
+    The renewal must be sent soon: the claim itself is trusted until the answer is there. The next one is sent
+    at once behind the answer, and is lost, too.
     """
 
     claimed_s: float = -inf
+    answers_late: bool = False
+    over: bool = False
 
     def takes(self, sent: Sent, future: Future[Any]) -> bool:
         if sent.name == "renew" and sent.machine == self.victim:
+            if self.answers_late:
+                self.over = True
+                self.site.network.loses(future)
+                return True
             least_s, most_s = TRUSTED_LATE_S
             most_s = min(most_s, self.claimed_s + CLAIM_TRUSTED_S - self.site.loop.time())
             if most_s > least_s:
@@ -282,13 +289,16 @@ class LateAnswer(HeldMessage):
         return False
 
     def saw(self, sent: Sent, reply: Any) -> bool:
+        if self.answers_late:
+            return self.over
         if sent.name == "claim" and _done(reply):
             self.victim, self.claimed_s = sent.machine, self.site.loop.time()
         if sent.name != "renew" or sent.lane not in self.site.network.answers_s:
             return False
         late_s, _ = self.site.network.answers_s.pop(sent.lane)
         self.cuts(sent.machine, late_s + 0.01, 14.0)
-        return True
+        self.answers_late = True
+        return False
 
     def lets_go(self, after_s: float = 0.0) -> None:
         """Renewals of the victim are answered at once from here on."""
