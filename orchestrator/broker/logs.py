@@ -26,7 +26,7 @@ from typing import Any, TypeVar
 import orjson
 import zstandard
 
-from orchestrator.broker.errors import BrokerError, Corrupt, DamagedEntry
+from orchestrator.broker.errors import Corrupt, DamagedEntry
 from orchestrator.broker.follow import EqCursor
 from orchestrator.broker.port import Port, scored
 from orchestrator.broker.records import (

@@ -27,7 +27,7 @@ failure, and what saves us:
 
 Renewal runs in a thread of its own with its own connection: a loop that is busy folding a
 long log must not lose its claims, a loop that is stuck must. A round renews all claims, in one write where
-the server is one. A round begins `renew_s` behind the begin of the last one (`Leases.pause_s`), and not before
+the server is one; it begins `renew_s` behind the begin of the last one (`Leases.pause_s`), and not before
 that one's end. `docs/claims.md` argues all of it in full: variables, actions, invariants.
 """
 
