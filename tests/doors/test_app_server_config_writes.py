@@ -33,6 +33,13 @@ theme = "dark"
 """
 
 
+OVERRIDES = (
+    "approval_policy=never",
+    "sandbox_mode=workspace-write",
+    "sandbox_workspace_write.network_access=true",
+)
+
+
 @pytest.fixture
 async def peers(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
     """The machine's user, holders of tokens, and the file."""
@@ -40,7 +47,7 @@ async def peers(tmp_path: Path) -> AsyncIterator[SimpleNamespace]:
     file.parent.mkdir()
     file.write_text(OWN)
     environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(file.parent), "PATH": "/usr/bin:/bin"}
-    sources = SettingsSources(tmp_path, environ, overrides=("approval_policy=never",))
+    sources = SettingsSources(tmp_path, environ, overrides=OVERRIDES)
     settings = load_settings(sources)
     writes = SavedSettings(settings, sources).write
     reads = partial(asyncio.to_thread, _saved, offer(settings), sources)
@@ -154,11 +161,15 @@ async def test_write_that_makes_no_settings_changes_nothing(
     assert [path.name for path in peers.file.parent.iterdir()] == ["dendro.toml"]
 
 
+@pytest.mark.parametrize(
+    ("key", "value", "counts"),
+    [("approval_policy", "untrusted", "never"), ("sandbox_workspace_write.network_access", False, True)],
+)
 async def test_key_that_the_command_line_sets_is_written_and_said_to_be(
-    peers: SimpleNamespace,
+    peers: SimpleNamespace, key: str, value: Any, counts: Any
 ) -> None:
-    done = await write(peers.ann, "approval_policy", "untrusted")
-    assert (done["status"], done["overriddenMetadata"]["effectiveValue"]) == ("okOverridden", "never")
+    done = await write(peers.ann, key, value)
+    assert (done["status"], done["overriddenMetadata"]["effectiveValue"]) == ("okOverridden", counts)
 
 
 async def test_nobody_but_the_machine_s_user_writes_the_file(peers: SimpleNamespace) -> None:

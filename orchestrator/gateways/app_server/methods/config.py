@@ -169,10 +169,12 @@ async def write(door: Door, wanted: ConfigWrite) -> Result:
 
 
 async def _overridden(door: Door, done: ConfigWritten) -> JsonObject:
-    config = _config(await door.ports.saved(), owner=True)
+    value: object = _config(await door.ports.saved(), owner=True)
+    for part in done.hidden[0].split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
     return {
         "message": f"the gateway's command line sets {', '.join(done.hidden)}, and counts before its file",
-        "effectiveValue": config.get(done.hidden[0]),
+        "effectiveValue": value,
         "overridingLayer": {"name": {"type": "sessionFlags"}, "version": ""},
     }
 
