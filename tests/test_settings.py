@@ -311,12 +311,13 @@ def test_typed_text_is_read_by_the_type_of_its_setting(load: Load) -> None:
     ],
 )
 def test_text_of_a_variable_is_what_was_written_for_it(load: Load, written: str, text: str) -> None:
-    for key, found in (
-        ("shell_environment_policy.set.A", lambda one: one.sandbox.environment.set),
-        ("mcp_servers.s.env.A", lambda one: one.mcp_servers["s"].env),
-        ("model_providers.openai.query_params.A", lambda one: one.model.providers["openai"].query_params),
-        ("model_providers.openai.http_headers.A", lambda one: one.model.providers["openai"].http_headers),
-    ):
+    places: Mapping[str, Callable[[Settings], Mapping[str, str]]] = {
+        "shell_environment_policy.set.A": lambda one: one.sandbox.environment.set,
+        "mcp_servers.s.env.A": lambda one: one.mcp_servers["s"].env,
+        "model_providers.openai.query_params.A": lambda one: one.model.providers["openai"].query_params,
+        "model_providers.openai.http_headers.A": lambda one: one.model.providers["openai"].http_headers,
+    }
+    for key, found in places.items():
         server = 'mcp_servers.s.command = "x"\n'
         assert dict(found(load(f"{server}{key} = {written}\n"))) == {"A": text}
         assert dict(found(load(server, overrides=[f"{key}={written}"]))) == {"A": text}

@@ -75,7 +75,7 @@ def test_signature_is_told_as_what_it_is(key: str, signed: bool | None, said: st
 
 
 def test_each_other_fact_has_a_line_of_its_own_with_its_own_entry() -> None:
-    more = {
+    more: dict[str, Any] = {
         "worker": "w1 on build-2",
         "worker_entry": "s:7",
         "behalf": "ben",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -29,7 +30,7 @@ def cells(text: str) -> list[list[str]]:
 # ── spend ─────────────────────────────────────────────────────────────────────────────────────────
 
 
-def spent(*rows: tuple[dict[str, str], Spend]) -> SpendTable:
+def spent(*rows: tuple[Mapping[Any, str], Spend]) -> SpendTable:
     empty = dict.fromkeys(("day", "namespace", "model", "who"), "")
     made = [SpendRow(**{**empty, **names}, spend=spend) for names, spend in rows]
     return SpendTable("2026-11-01", "2026-11-30", made)

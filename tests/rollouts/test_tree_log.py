@@ -29,9 +29,9 @@ BORN: Mapping[str, Any] = {
 NEVER_OTHER = [name for name in BORN if name not in ("status", "label", "summary")]
 
 
-def told(change: Mapping[str, Any] = {}, *, record: Mapping[str, Any] | None = None, **said: Any) -> TreeFact:
+def told(change: Mapping[str, Any] = {}, *, record: Mapping[str, Any] | None = None) -> TreeFact:
     """An event of agent 1's life, its summary changed so, beside a record."""
-    message = {"type": "subagent_lifecycle", "event": "changed", "subagent": {**BORN, **change}, **said}
+    message = {"type": "subagent_lifecycle", "event": "changed", "subagent": {**BORN, **change}}
     return TreeFact(message, {} if record is None else {"record": record})
 
 
@@ -41,7 +41,7 @@ def test_event_names_the_agent_and_its_status_as_its_summary_does(
     name: str, beside: Mapping[str, Any] | None
 ) -> None:
     for value, otherwise in ((BORN[name], False), (9, True)):
-        fact = TreeFact(told(**{name: value}).message, beside or {})
+        fact = TreeFact({**told().message, name: value}, beside or {})
         assert _told_otherwise(fact, {}) is otherwise
 
 
