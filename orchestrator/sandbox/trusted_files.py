@@ -43,7 +43,12 @@ _NAMES = ("TMPDIR", "TMP", "TEMP")
 _ROOT = 0
 _REMEMBER_S = 10.0
 _MOST_LINKS = 40
-_PYTHON = re.compile(r"(python|pypy)[0-9.]*")
+_PYTHON = re.compile(r"(python|pypy)([0-9][0-9.]*[dmtu]*)?(-dbg)?")
+"""Names of Python's program, with the letters of special builds (`python3.13t` is without a global lock)."""
+_RUNS = re.compile(r"-[^-cmWXQ]*[cm].*", re.DOTALL)
+"""A word of Python's options with `-m` or `-c`; of letters in one word, the first with a value ends them."""
+_APART = re.compile(r"-[^-cmWXQ]*[WXQ]|--check-hash-based-pycs|--jit")
+"""A word of them whose value is the next word. `-Q` is Python 2's, `--jit` PyPy's."""
 _MARKS = (".git", "pyvenv.cfg")
 """Names in a folder that is a project, or an environment of one."""
 
@@ -148,20 +153,22 @@ def own_environment(argv: Sequence[str], search_path: str, work: Iterable[Path] 
 
 
 def _imports_from_its_folder(argv: Sequence[str]) -> bool:
-    """Whether it is a Python with `-m` or `-c`: those import first from the folder in which they start.
+    """Whether it is a Python without a file, with `-m` or `-c`: it imports first from where it starts.
 
     In a session's folder a module of the program's or the standard library's name is whoever's.
     """
     if _PYTHON.fullmatch(argv[0].rpartition("/")[2]) is None:
         return False
-    for word in argv[1:]:
-        if not word.startswith("-") or word.startswith("--"):
-            return False
-        # Of letters in one word, the first that takes a value ends them.
-        letter = next((it for it in word[1:] if it in "cmWXQ"), "")
-        if letter in ("c", "m"):
+    words = iter(argv[1:])
+    for word in words:
+        if word in ("-", "--") or not word.startswith("-"):
+            # A file; without one, or as `-`, Python reads its program from stdin.
+            return (next(words, "-") if word == "--" else word) == "-"
+        if _RUNS.fullmatch(word):
             return True
-    return False
+        if _APART.fullmatch(word):
+            next(words, None)
+    return True
 
 
 def _is_trusted(folder: str, never: Iterable[str]) -> bool:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 import subprocess
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from orchestrator.mcp.server_records import OfferedTool
 from orchestrator.mcp.servers import Servers
 from orchestrator.protocol.mcp import CallToolResult
 from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.sandbox.trusted_files import named_environment
 from orchestrator.tools.mcp_tools import _program
 from orchestrator.tools.tool_context import ToolConfig
 from tests.mcp.serving import Fifo, Heard, bad, fifo, is_alive, published, servers, until
@@ -124,9 +127,29 @@ async def test_server_finds_its_own_programs_not_where_sessions_write(tmp_path: 
         ("python", ("-m", "server"), True),
         ("/opt/x/bin/python3.12", ("-u", "-Xutf8", "-mserver"), True),
         ("pypy3", ("-uc", "import server"), True),
+        ("python3.13t", ("-m", "server"), True),
+        ("python3-dbg", ("-m", "server"), True),
+        ("python", ("-Im", "server"), True),
+        ("python", ("-B", "-s", "-m", "server"), True),
+        ("python", ("-OX", "dev", "-m", "server"), True),
+        ("python", ("-X", "dev", "-W", "error", "-c", "import server"), True),
+        ("python", ("-X", "-m", "-m", "server"), True),
+        ("python2.7", ("-Q", "new", "-m", "server"), True),
+        ("pypy3", ("--jit", "off", "-m", "server"), True),
+        ("python", ("-", "server.py"), True),
+        ("python", ("--", "-", "server.py"), True),
+        ("python", ("-i",), True),
+        ("python", (), True),
+        ("python", ("-X", "-m", "server.py"), False),
+        ("python", ("-OX", "-m", "server.py"), False),
+        ("python", ("-Xm", "server.py", "-m"), False),
+        ("python", ("-W", "-c", "server.py", "-c"), False),
+        ("python", ("--check-hash-based-pycs", "-m", "server.py"), False),
+        ("python", ("--", "-m", "server"), False),
+        ("python", ("-u", "--", "server.py", "-m"), False),
         ("python", ("-Wm", "server.py"), False),
         ("python", ("server.py", "-m"), False),
-        ("python", ("--version", "-m"), False),
+        ("python", ("--version", "server.py"), False),
         ("pythonic", ("-m", "server"), False),
         ("uvx", ("-m",), False),
     ],
@@ -138,6 +161,16 @@ def test_python_that_would_import_from_its_folder_is_told_from_others(
     config = ToolConfig(SandboxSupport(None, 0, ()), {"PATH": "/bin"})
     made = _program(server, Path("/w"), config)
     assert ("PYTHONSAFEPATH" in made.env) is imports
+
+
+def test_each_option_of_python_that_takes_a_value_is_known() -> None:
+    # The one who knows its options is Python itself.
+    told = subprocess.run([sys.executable, "--help"], check=True, capture_output=True, text=True).stdout
+    options = set(re.findall(r"^(--?[\w-]+) \S+ *:", told, re.MULTILINE)) - {"-c", "-m"}
+    assert options >= {"-W", "-X", "--check-hash-based-pycs"}
+    for option in options:
+        assert "PYTHONSAFEPATH" in named_environment(("python", option, "x", "-m", "server"), "/bin"), option
+        assert "PYTHONSAFEPATH" not in named_environment(("python", option, "-m", "x.py"), "/bin"), option
 
 
 async def test_a_server_that_no_session_holds_is_closed_and_started_anew_when_it_is_called(
