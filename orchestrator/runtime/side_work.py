@@ -639,8 +639,9 @@ class FolderWork:
         self._holding.pause_s = min(2 * self._holding.pause_s, LONGEST_TRY_S)
         state = self._state
         now = state.workspace.unsaved
-        if now is None or self._is_written(state):
-            # A snapshot now would hold half of what a call does; its end tries the store as well.
+        if now is None or now.since_ms != self._holding.since_ms or self._is_written(state):
+            # A snapshot now would hold half of what a call does; its end tries the store as well. And an
+            # outage that began in the pause has a time of its own.
             return
         news = await self._folders.changed(state, self._claim, (), now.at_ms)
         held_s = self._ports.monotonic() - self._holding.began

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from orchestrator.core.commands import FolderFailed
+from orchestrator.core.commands import FolderFailed, FolderUnsaved
 from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import PortableFolder, SessionFacts
 from orchestrator.core.state import State
-from orchestrator.core.workspace import Workspace
+from orchestrator.core.workspace import Unsaved, Workspace
 from orchestrator.protocol import ops
-from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.ids import CallId, SnapshotId
 from orchestrator.runtime import side_work
 from orchestrator.runtime.runner import Ended
 from orchestrator.runtime.side_work import FolderWork
@@ -408,3 +409,93 @@ async def test_only_a_portable_folder_that_this_claim_made_is_recorded(
     arrivals: Any = SimpleNamespace()
     await FolderWork(context, arrivals).record((CallId("c1"),))
     assert folders.asked == asked
+
+
+class Outages:
+    """The work of one claim whose store is away now and then; each pause lasts as long as it says."""
+
+    def __init__(self, hold_s: float) -> None:
+        self.folders, self.now, self.pauses = ScriptedFolders(), 0.0, list[float]()
+        self.told: list[Any] = []
+        self.in_pause: Callable[[], None] = lambda: None
+        self.journal = SimpleNamespace(state=State())
+        ports = SimpleNamespace(folders=self.folders, sleep=self._sleep, monotonic=lambda: self.now)
+        claim, config = SimpleNamespace(session=SessionId("s"), epoch=1), SimpleNamespace(hold_s=hold_s)
+        context: Any = SimpleNamespace(ports=ports, claim=claim, journal=self.journal, config=config)
+        arrivals: Any = SimpleNamespace(push=self.told.append)
+        self.work = FolderWork(context, arrivals)
+
+    async def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
+        self.in_pause()
+
+    @property
+    def unsaved(self) -> Unsaved | None:
+        return self.journal.state.workspace.unsaved
+
+    def goes(self) -> None:
+        """The store goes away, and the log says so."""
+        self.folders.away = True
+        self.folders.writes()
+        news = Unsaved(round(self.now * 1000), "m1", snapshot=SnapshotId(f"u{self.folders._written}"))
+        self._has(news)
+
+    def comes_back(self) -> None:
+        """The end of a call has had the changes saved."""
+        self.folders.away, self.folders._written = False, 0
+        self._has(None)
+
+    def _has(self, unsaved: Unsaved | None) -> None:
+        facts = SessionFacts(SessionId("s"), TreeId("s"), portable=PortableFolder("/workspaces", "repo"))
+        self.journal.state = State(facts=facts, workspace=Workspace(epoch=1, unsaved=unsaved))
+
+    async def tries(self) -> bool:
+        """The store is tried once more; whether the worker gives up."""
+        assert self.unsaved is not None
+        await self.work._save(self.unsaved)
+        return any(isinstance(news, FolderUnsaved) and not news.trying for news in self.told)
+
+
+@pytest.mark.parametrize("lasted", [1, 3, 6])
+@pytest.mark.parametrize("before", [0, 1, 2])
+async def test_each_outage_of_the_store_under_one_claim_has_a_time_and_pauses_of_its_own(
+    before: int, lasted: int
+) -> None:
+    outages = Outages(hold_s=100.0)
+    for _ in range(before):
+        outages.goes()
+        for _ in range(lasted):
+            assert not await outages.tries()
+        outages.comes_back()
+        outages.now += 1000.0
+    outages.goes()
+    began, outages.pauses[:] = outages.now, []
+    while not await outages.tries():
+        assert outages.now - began <= 100.0
+    assert outages.now - began > 100.0
+    assert outages.pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
+    assert await outages.tries(), "the time stays over for this outage"
+    assert outages.pauses[-1] == 30.0
+
+
+@pytest.mark.parametrize("later", [0.0, 1000.0])
+async def test_outage_that_begins_in_the_pause_of_another_one_has_a_time_of_its_own(later: float) -> None:
+    outages = Outages(hold_s=100.0)
+    outages.goes()
+    for _ in range(5):
+        assert not await outages.tries()
+
+    def another() -> None:
+        outages.comes_back()
+        outages.now += later
+        outages.goes()
+        outages.in_pause = lambda: None
+
+    outages.in_pause = another
+    assert not await outages.tries()
+    began, outages.pauses[:] = outages.now, []
+    while not await outages.tries():
+        pass
+    assert outages.now - began > 100.0
+    assert outages.pauses == [2.0, 4.0, 8.0, 16.0, 30.0, 30.0, 30.0]
