@@ -99,23 +99,68 @@ def test_new_label_that_crosses_a_cancel_is_nobodys() -> None:
     tree.check()
 
 
-@pytest.mark.parametrize("crossed", [False, True])
-def test_parent_is_told_that_its_child_works_again_only_where_it_did_not_ask_for_that(crossed: bool) -> None:
+@pytest.mark.parametrize("ends", [1, 2, 3])
+@pytest.mark.parametrize("written", ["before the end", "behind the end, unheard", "knowing of the end"])
+def test_parent_is_told_that_its_child_works_again_only_where_it_did_not_ask_for_that(
+    written: str, ends: int
+) -> None:
     tree, (child,) = a_family()
-    if crossed:
-        tree.root.sends(1, "one thing more")
-        message = tree.queues[child.sid].popleft()
-        answers(child, "done")
-    else:
-        answers(child, "done")
+    for number in range(1, ends):
+        answers(child, f"done {number}")
         tree.settle()
-        tree.root.sends(1, "one thing more")
-        message = tree.queues[child.sid].popleft()
+        tree.root.sends(1, "once more", f"m{number}")
+        tree.settle()
+    tree.root.begin()
+    tree.root.calls("m", name="subagent_send_message")
+    tree.root.ends()
+    if written != "before the end":
+        answers(child, "done")
+    if written == "knowing of the end":
+        tree.settle()
+    tree.root.assessed("m", c.SendMessage(tree.target(1), "one thing more"))
+    message = tree.queues[child.sid].popleft()
+    if written == "before the end":
+        answers(child, "done")
+    assert (message.payload["turn"], child.state.tree.turns) == (
+        ends - (written != "knowing of the end"),
+        ends,
+    )
+    assert ("slot" in message.payload) == (written != "before the end"), "an agent at rest is paid for"
     seen = child.happens(message)
     assert child.standing == "running"
-    assert ("status" in letters(seen)) == crossed
+    assert ("status" in letters(seen)) == (written != "knowing of the end")
     tree.settle()
     assert tree.root.state.tree.children[child.id].active
+    assert tree.counter("slots") == 1
+    tree.check()
+
+
+@pytest.mark.parametrize("first", ["sibling", "parent, unheard", "parent, knowing"])
+def test_parent_is_told_of_work_that_another_agent_paid_for_unless_it_asked_for_that_as_well(
+    first: str,
+) -> None:
+    tree, (child, sibling) = a_family(2)
+    child.begin()
+    child.interrupt()
+    if first != "parent, unheard":
+        child.stopped()
+        tree.settle()
+    if first.startswith("parent"):
+        tree.root.begin()
+        tree.root.calls("m", name="subagent_send_message")
+        tree.root.ends()
+        if first == "parent, unheard":
+            child.stopped()
+        tree.root.assessed("m", c.SendMessage(tree.target(1), "one thing more"))
+    sibling.begin()
+    sibling.calls("n", name="subagent_send_message")
+    sibling.ends()
+    sibling.assessed("n", c.SendMessage(tree.target(1), "and this"))
+    seen = child.happens(tree.queues[child.sid].popleft())
+    assert ("status" in letters(seen)) == (first != "parent, knowing")
+    tree.settle()
+    assert tree.root.state.tree.children[child.id].active
+    assert tree.counter("slots") == 2
     tree.check()
 
 
@@ -200,6 +245,50 @@ def test_end_is_proved_where_the_worker_was_lost_in_an_earlier_task() -> None:
     tree.settle()
     told = [f.message["cancel"] for f in tree.log if f.message.get("status") == "canceled"]
     assert told == ["proved"]
+
+
+AGAIN: dict[str, Callable[[TreeDriver, Agent, Agent], Any]] = {
+    "of its parent": lambda tree, child, _: tree.root.sends(child.id, "do this", interrupt=True),
+    "of a sibling": lambda _, child, sibling: sibling.sends(child.id, "do this", interrupt=True),
+    "behind another message": lambda tree, child, sibling: (
+        sibling.sends(child.id, "when you have time"),
+        tree.root.sends(child.id, "do this", interrupt=True),
+    ),
+}
+
+
+@pytest.mark.parametrize("again", AGAIN)
+@pytest.mark.parametrize("lost", ["earlier", "earlier, twice", "in this one", "earlier and in this one"])
+def test_end_of_a_task_that_an_interrupting_message_began_is_proved_unless_its_own_worker_was_lost(
+    lost: str, again: str
+) -> None:
+    tree, (child, sibling) = a_family(2)
+    for number in range(1, 2 + (lost == "earlier, twice")):
+        child.asks_for(f"c{number}")
+        child.runs(f"c{number}")
+        if lost.startswith("earlier"):
+            child.is_taken_over()
+            assert child.state.tree.evidence == "presumed"
+        else:
+            child.finishes(f"c{number}")
+        before, resting = child.task.id, child.state.tree.turns
+        AGAIN[again](tree, child, sibling)
+        tree.settle()
+        if child.task.id == before:
+            child.stopped()
+        assert child.task.id != before
+        assert child.state.tree.turns == resting, "it was not at rest between"
+        assert child.standing == "running"
+        assert child.state.tree.evidence == "proved"
+    if lost.endswith("this one"):
+        child.asks_for("d")
+        child.runs("d")
+        child.is_taken_over()
+    tree.root.cancels(1)
+    tree.settle()
+    told = [f.message["cancel"] for f in tree.log if f.message.get("status") == "canceled"]
+    assert told == ["presumed" if lost.endswith("this one") else "proved"]
+    tree.check()
 
 
 def test_message_of_a_replaced_watchdogs_timer_is_not_sent() -> None:
