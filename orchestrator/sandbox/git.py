@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import select
 import signal
+import stat
 import subprocess
 import threading
 import time
@@ -32,6 +33,8 @@ MOST_BYTES: Final = 64 << 20
 """Bytes of an answer that are read."""
 _MOST_FOLDERS: Final = 256
 _MOST_HOOKS: Final = 100
+_MOST_REFS: Final = 5
+"""Names of branches that git follows, one leading to the next."""
 _OBEY_NOTHING: Final = (
     *("core.fsmonitor=false", "core.hooksPath=/dev/null", "core.pager=", "core.editor=:", "core.askPass="),
     *("core.sshCommand=/dev/null", "core.gitProxy=", "core.alternateRefsCommand=", "credential.helper="),
@@ -289,9 +292,19 @@ def work_tree(folder: Path) -> Path | None:
 def irregular(repository: Path) -> str:
     """The fault of a repository (its `.git`) in which a file is none: git would wait for a pipe."""
     for file in (repository, *_files_of(repository)):
-        if file.exists() and not file.is_file() and not file.is_dir():
+        if _is_odd(file):
             return f"{file} is no file but a pipe or a device, so git is not asked: remove it"
     return ""
+
+
+def _is_odd(file: Path) -> bool:
+    """Whether there is something that is neither a file nor a folder."""
+    try:
+        mode = file.stat().st_mode
+    except (OSError, ValueError):
+        # Of a name that no file can have git says so itself.
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
 def _files_of(place: Path) -> tuple[Path, ...]:
@@ -310,12 +323,22 @@ def _files_of(place: Path) -> tuple[Path, ...]:
 
 
 def _branch(folder: Path, common: Path) -> tuple[Path, ...]:
-    """The file of the branch that HEAD names."""
-    with suppress(OSError):
-        named = read_regular(folder / "HEAD", 4096).decode("utf-8", "surrogateescape").strip()
-        if named.startswith("ref: refs/") and "\0" not in named:
-            return (common / named.removeprefix("ref: "),)
-    return ()
+    """The files of the branch that HEAD names, and of those that a branch's file leads on to.
+
+    A linked work tree has some branches for itself (`refs/bisect`), and shares the others.
+    """
+    found: list[Path] = []
+    file = folder / "HEAD"
+    with suppress(OSError, ValueError):
+        for _ in range(_MOST_REFS):
+            said = read_regular(file, 4096).decode("utf-8", "surrogateescape").strip()
+            name = said.removeprefix("ref:").strip()
+            if name == said or not name.startswith("refs/"):
+                break
+            own, shared = folder / name, common / name
+            found += (own, shared)
+            file = own if own.exists() else shared
+    return tuple(found)
 
 
 def git_fault(folder: Path) -> str:

@@ -20,7 +20,7 @@ import workers
 from orchestrator.config_keys import WorkspaceSettings
 from orchestrator.home import without_links
 from orchestrator.instructions.project import repository
-from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, run_git
+from orchestrator.sandbox.git import GitFailed, git_environment, in_git_thread, irregular, run_git
 from orchestrator.settings.sources import in_work_tree
 from orchestrator.workspaces.branches import PushRefused, Repository, Work
 from orchestrator.workspaces.host_folders import UnfitFolder, commit_of, host_folder
@@ -275,6 +275,95 @@ def test_pipe_in_a_repository_is_named_at_once(tmp_path: Path, name: str) -> Non
     os.mkfifo(tmp_path / ".git" / name)
     with pytest.raises(UnfitFolder, match=rf"{name} is no file but a pipe"):
         commit_of(tmp_path)
+
+
+def linked_work_tree(folder: Path, branch: str) -> tuple[Path, Path, Path]:
+    """A linked work tree, its own folder, and the repository that it shares."""
+    main, linked = folder / "main", folder / "linked"
+    main.mkdir()
+    git(main, "init", "-q", "-b", "first")
+    git(main, "commit", "-q", "--allow-empty", "-m", "1")
+    git(main, "worktree", "add", "-q", "-b", branch, str(linked))
+    return linked, main / ".git/worktrees/linked", main / ".git"
+
+
+def becomes_a_pipe(file: Path) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.unlink(missing_ok=True)
+    os.mkfifo(file)
+
+
+def refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The reason why git is not started over a folder."""
+
+    def started(*words: str) -> list[str]:
+        raise AssertionError(f"git is started: {words}")
+
+    monkeypatch.setattr("orchestrator.sandbox.git.git_words", started)
+    with pytest.raises(GitFailed) as failed:
+        run_git(folder, "rev-parse", "HEAD")
+    return str(failed.value)
+
+
+OWN = ("HEAD", "commondir", "config.worktree", "index")
+SHARED = ("config", "packed-refs", "shallow", "info/exclude", "objects/info/alternates")
+
+
+@pytest.mark.parametrize("branch", ["topic", "topics/new/ä"])
+@pytest.mark.parametrize("name", [*OWN, *SHARED, "branch"])
+def test_pipe_of_a_linked_work_tree_is_named_before_git_is_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, branch: str
+) -> None:
+    linked, own, common = linked_work_tree(tmp_path, branch)
+    other = common / "refs/heads/first"
+    other.unlink()
+    os.mkfifo(other)
+    assert irregular(linked / ".git") == "", "a branch that is not at work here is nothing to git"
+    file = common / f"refs/heads/{branch}" if name == "branch" else (own if name in OWN else common) / name
+    becomes_a_pipe(file)
+    assert f"/{file.relative_to(common)} is no file but a pipe" in refused(linked, monkeypatch)
+
+
+HEADS: dict[str, tuple[str, str]] = {
+    "as git writes it": ("ref: refs/heads/first\n", "refs/heads/first"),
+    "without a space": ("ref:refs/heads/first", "refs/heads/first"),
+    "with more space": ("ref: \t refs/heads/first \n\n", "refs/heads/first"),
+    "not of a branch": ("ref: refs/pull/1\n", "refs/pull/1"),
+    "by one more": ("ref: refs/heads/to-1\n", "refs/heads/last"),
+    "by two more": ("ref: refs/heads/to-2\n", "refs/heads/last"),
+    "its own": ("ref: refs/bisect/bad\n", "refs/bisect/bad"),
+}
+
+
+@pytest.mark.parametrize("linked", [False, True])
+@pytest.mark.parametrize("head", HEADS)
+def test_pipe_in_the_place_of_a_branch_is_named_however_head_names_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, head: str, linked: bool
+) -> None:
+    folder, own, common = linked_work_tree(tmp_path, "topic")
+    if not linked:
+        folder, own = common.parent, common
+    written, name = HEADS[head]
+    (own / "HEAD").write_text(written)
+    (common / "refs/heads/to-2").write_text("ref: refs/heads/to-1\n")
+    (common / "refs/heads/to-1").write_text("ref:refs/heads/last\n")
+    becomes_a_pipe((own if head == "its own" else common) / name)
+    assert f"/{name} is no file but a pipe" in refused(folder, monkeypatch)
+
+
+def test_branch_that_leads_to_itself_is_no_pipe_and_git_says_so(tmp_path: Path) -> None:
+    _, _, common = linked_work_tree(tmp_path, "topic")
+    (common / "refs/heads/first").write_text("ref: refs/heads/first\n")
+    assert irregular(common) == ""
+    assert run_git(common.parent, "rev-parse", "--verify", "HEAD").code != 0
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "a/" * 2200, "a\0b", "../../../x"])
+def test_branch_that_no_file_can_have_is_no_pipe_and_git_says_so(tmp_path: Path, name: str) -> None:
+    git(tmp_path, "init", "-q")
+    (tmp_path / ".git/HEAD").write_text(f"ref: refs/heads/{name}\n")
+    assert irregular(tmp_path / ".git") == ""
+    assert run_git(tmp_path, "rev-parse", "--verify", "HEAD").code != 0
 
 
 async def test_pipe_that_a_configuration_includes_ends_in_words(
