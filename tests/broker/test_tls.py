@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterator
 from contextlib import aclosing
 from functools import partial
@@ -160,3 +161,26 @@ def test_renewed_certificates_count_from_the_next_connection_on(tmp_path: Path) 
     assert second is not first
     file.write_text("half of it")
     assert tls.get() is second, "as long as the new one is not whole"
+
+
+@pytest.mark.parametrize("renewed", ["ca_certs", "certfile", "keyfile"])
+def test_certificates_behind_links_are_read_again_each_time_that_one_leads_elsewhere(
+    certs: Path, tmp_path: Path, renewed: str
+) -> None:
+    files = {"ca_certs": "ca.pem", "certfile": "client.pem", "keyfile": "client.key"}
+    for number in range(3):
+        (tmp_path / f"..{number}").mkdir()
+        for name in files.values():
+            shutil.copy(certs / name, tmp_path / f"..{number}" / name)
+            os.utime(tmp_path / f"..{number}" / name, ns=(number, number))
+    for name, file in files.items():
+        (tmp_path / f"data-{name}").symlink_to("..0")
+        (tmp_path / file).symlink_to(f"data-{name}/{file}")
+    tls = Tls({name: str(tmp_path / file) for name, file in files.items()})
+    read = [tls.get()]
+    for number in (1, 2, 0):
+        (tmp_path / "new").symlink_to(f"..{number}")
+        (tmp_path / "new").rename(tmp_path / f"data-{renewed}")
+        assert tls.get() not in read, "of each of the files, also of an earlier time"
+        read.append(tls.get())
+        assert tls.get() is read[-1]

@@ -63,6 +63,53 @@ def test_key_that_is_added_reads_and_the_first_one_goes_on_writing(file: Path) -
     assert list(file.parent.iterdir()) == [file]
 
 
+def mounted(folder: Path, number: int, text: str) -> None:
+    """Puts a file of keys where a container's platform does: the link to a folder is exchanged as a whole."""
+    made = folder / f"..{number}"
+    made.mkdir()
+    written(made / "keys", text)
+    os.utime(made / "keys", ns=(1, 1))
+    (folder / "..new").symlink_to(made.name)
+    (folder / "..new").rename(folder / "..data")
+
+
+@pytest.mark.parametrize("kept", [False, True])
+def test_keys_behind_a_link_are_read_again_each_time_that_it_leads_elsewhere(
+    tmp_path: Path, kept: bool
+) -> None:
+    file = tmp_path / "keys"
+    file.symlink_to("..data/keys")
+    keys = PackKeys(file)
+    for number in range(3):
+        secret = f"{number:02x}" * 32
+        mounted(tmp_path, number, f"dendro-pack-key-1:{secret}\n")
+        if number and not kept:
+            (tmp_path / f"..{number - 1}/keys").unlink()
+        assert keys.first().secret.hex() == secret
+    (tmp_path / "..data").unlink()
+    with pytest.raises(KeyUnavailable, match="there is no file"):
+        keys.first()
+    mounted(tmp_path, 3, f"dendro-pack-key-1:{HEX}\n")
+    assert keys.first().secret.hex() == HEX
+
+
+@pytest.mark.parametrize("links", [1, 2])
+def test_keys_behind_links_are_read_again_when_their_file_is_written(tmp_path: Path, links: int) -> None:
+    file = tmp_path / "link0"
+    for number in range(links):
+        (tmp_path / f"link{number}").symlink_to(f"link{number + 1}" if number < links - 1 else "keys")
+    first = new_file(tmp_path / "keys")
+    keys = PackKeys(file)
+    assert keys.all() == (first,)
+    second = add_key(file)
+    assert keys.all() == (first, second)
+    written(tmp_path / "keys", f"dendro-pack-key-1:{second.secret.hex()}\n")
+    assert keys.all() == (second,)
+    (tmp_path / "keys").chmod(0o640)
+    with pytest.raises(KeyUnavailable, match="chmod 600"):
+        keys.all()
+
+
 @pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o666, 0o601])
 def test_file_that_others_may_read_or_write_is_not_used(file: Path, mode: int) -> None:
     new_file(file)
