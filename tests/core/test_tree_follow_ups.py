@@ -119,6 +119,7 @@ def test_parent_is_told_that_its_child_works_again_only_where_it_did_not_ask_for
         tree.settle()
     tree.root.assessed("m", c.SendMessage(tree.target(1), "one thing more"))
     message = tree.queues[child.sid].popleft()
+    assert isinstance(message, c.MailArrived)
     if written == "before the end":
         answers(child, "done")
     assert (message.payload["turn"], child.state.tree.turns) == (
