@@ -432,7 +432,8 @@ class Outages:
 
     @property
     def unsaved(self) -> Unsaved | None:
-        return self.journal.state.workspace.unsaved
+        found: Unsaved | None = self.journal.state.workspace.unsaved
+        return found
 
     def goes(self) -> None:
         """The store goes away, and the log says so."""
