@@ -395,7 +395,7 @@ DEFECTS = (
         "trust from the answer",
         "a holder trusts its claim from when it heard the answer, and not from when it asked",
         text(Leases, "renew", "sent_at if counted", "self._clock() if counted"),
-        "amnesia",
+        "lapses",
     ),
     Mutant(
         "look-ups of two clients are one",
