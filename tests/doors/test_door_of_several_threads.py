@@ -39,6 +39,9 @@ class Threads:
     async def hear(self, session: SessionId, *given: Any, **named: Any) -> Any:
         return live(session)
 
+    def of(self, session: SessionId) -> Any:
+        return None
+
     def leave(self, session: SessionId, listener: Any) -> None:
         self.left.append(session)
 
