@@ -249,10 +249,15 @@ def free_ports(count: int) -> list[int]:
 
 
 @contextmanager
-def start_cluster(folder: Path, nodes: int = 3) -> Iterator[list[RedisServer]]:
-    """A real cluster on loopback: every slot on one of `nodes` masters."""
+def start_cluster(folder: Path, nodes: int = 3, *, covered: bool = True) -> Iterator[list[RedisServer]]:
+    """A real cluster on loopback, every slot on one of its masters; `covered`: none serves unless all do."""
     binary = required(debian_redis(), "redis-server")
-    config = {"cluster-enabled": "yes", "cluster-node-timeout": "5000", "appendonly": "no"}
+    config = {
+        "cluster-enabled": "yes",
+        "cluster-node-timeout": "5000",
+        "cluster-require-full-coverage": "yes" if covered else "no",
+        "appendonly": "no",
+    }
     servers = [
         start_redis(folder / f"node{index}", binary, config, port)
         for index, port in enumerate(free_ports(nodes))

@@ -133,7 +133,7 @@ class Recorder:
         self.calls.append(("heartbeat", orjson.loads(state)))
         return False
 
-    async def run_all(self, calls: Sequence[Any]) -> list[Any]:
+    async def run_each(self, calls: Sequence[Any]) -> list[Any]:
         self.calls.extend(tuple(call.args) for call in calls)
         raise asyncio.CancelledError
 

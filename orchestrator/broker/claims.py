@@ -536,11 +536,12 @@ class Claims(Timers, Admission):
 
     async def renew(
         self, claims: Sequence[records.Claim], reached: Sequence[int] | None = None
-    ) -> list[records.Renewed | records.Fenced]:
+    ) -> list[records.Renewed | records.Fenced | BrokerError]:
         """Renews claims, one answer for each in order: the queue's tip, or that the claim is over.
 
-        `reached`: for each, the `seq` that its log has, as far as its holder knows. Redis that went back
-        to before it ends the claim, and so does a damaged session: it must not end the others.
+        In a cluster also why its node gave none; a single server's error is raised. `reached`: for each,
+        the `seq` that its log has, as far as its holder knows. Redis that went back to before it ends the
+        claim, and so does a damaged session: it must not end the others.
         """
         lease_ms = int(self.config.lease_s * 1000)
         calls = [
@@ -554,8 +555,11 @@ class Claims(Timers, Admission):
             )
             for c, seq in zip(claims, reached or [0] * len(claims), strict=True)
         ]
-        replies = await self._connection.run_all(calls) if calls else []
-        return [self._renewed(*one) for one in zip(claims, calls, replies, strict=True)]
+        replies = await self._connection.run_each(calls) if calls else []
+        return [
+            reply if isinstance(reply, BrokerError) else self._renewed(claim, asked, reply)
+            for claim, asked, reply in zip(claims, calls, replies, strict=True)
+        ]
 
     def _renewed(
         self, claim: records.Claim, asked: ScriptCall, answer: Sequence[Any]

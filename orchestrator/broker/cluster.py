@@ -9,7 +9,8 @@ newer, and that version can bind commands to a connection: see docs/decisions/cl
     MOVED        the slot belongs to another node now: asked again there, and from now on
     ASK          the slot is on its way, and the keys have arrived already: asked there, this once
     TRYAGAIN     some of a command's keys have arrived and others have not: raised, for whoever sends it again
-    no answer    raised; where the slots are is looked up anew, for a replica may have them by now
+    no answer    raised; where that node's slots are is looked up anew, for a replica may have them by now
+    too late     raised, and at once for all that comes behind it until the node answers: it costs time once
 
 Knows no scripts. The commands of one call must have all their keys in one slot, as everything here has.
 """
@@ -31,6 +32,8 @@ from orchestrator.core.frozen import record
 
 REDIRECTIONS = 8
 """A slot that moves more often while one command looks for it is not moving: its nodes disagree."""
+AGAIN_S = 0.25
+"""Seconds behind which a node that is late is asked again whether it serves."""
 
 T = TypeVar("T")
 
@@ -65,12 +68,14 @@ class Cluster:
         self._stretches: tuple[Stretch, ...] = ()
         self._owners: dict[int, Address] = {}
         self._refreshing = asyncio.Lock()
+        self._late: dict[Address, asyncio.Task[None]] = {}
+        """Nodes that let a command wait in vain, and the tasks that ask them whether they serve again."""
 
     async def execute_command(self, *args: Any, **options: Any) -> Any:
         """Runs a command; raises the client library's errors."""
         slot = _slot_of(args)
         for _ in range(REDIRECTIONS):
-            owner = await self._owner(slot)
+            owner = await self._serving(slot)
             try:
                 return await self._wire(owner).execute_command(*args, **options)
             except foreign.MovedError as moved:
@@ -78,8 +83,8 @@ class Cluster:
             except foreign.AskError as ask:
                 _, reply = await _piped(self._node(_named(ask, owner)), (("ASKING",), args))
                 return _served(reply)
-            except (foreign.ConnectionError, foreign.TimeoutError, foreign.ClusterDownError):
-                self._forget()
+            except (foreign.ConnectionError, foreign.TimeoutError, foreign.ClusterDownError) as error:
+                self._forget(owner, error)
                 raise
         raise foreign.ClusterError(f"the nodes do not agree on who has slot {slot}")
 
@@ -87,11 +92,11 @@ class Cluster:
         """Several commands of one slot, the first of them with a key, on one connection."""
         slot = _slot_of(rows[0])
         for _ in range(REDIRECTIONS):
-            owner = await self._owner(slot)
+            owner = await self._serving(slot)
             try:
                 replies = await _piped(self._node(owner), rows)
-            except (foreign.ConnectionError, foreign.TimeoutError):
-                self._forget()
+            except (foreign.ConnectionError, foreign.TimeoutError) as error:
+                self._forget(owner, error)
                 raise
             moved = next((reply for reply in replies if isinstance(reply, foreign.MovedError)), None)
             if moved is None:
@@ -100,10 +105,23 @@ class Cluster:
         raise foreign.ClusterError(f"the nodes do not agree on who has slot {slot}")
 
     async def aclose(self) -> None:
+        asking = list(self._late.values())
+        for task in asking:
+            task.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
         await asyncio.gather(*(wire.aclose() for wire in self._wires.values()))
         await asyncio.gather(*(node.aclose() for node in self._nodes.values()))
 
     # ── where the slots are ───────────────────────────────────────────────────────────────────
+
+    async def _serving(self, slot: int) -> Address:
+        """The node that has a slot; raises if it is late already."""
+        owner = await self._owner(slot)
+        if owner in self._late:
+            late = foreign.TimeoutError(f"{_text(owner)} does not answer")
+            self._forget(owner, late)
+            raise late
+        return owner
 
     async def _owner(self, slot: int) -> Address:
         if slot not in self._owners:
@@ -112,15 +130,38 @@ class Cluster:
                     self._stretches = await self._read_slots()
             found = next((s.primary for s in self._stretches if s.first <= slot <= s.last), None)
             if found is None:
-                self._forget()
+                self._stretches = ()
                 raise foreign.ClusterError(f"no node has slot {slot}")
             self._owners[slot] = found
         return self._owners[slot]
 
-    def _forget(self) -> None:
-        """Forgets where the slots are, but no node: one that does not answer now may be the right one."""
+    def _forget(self, silent: Address, error: Exception) -> None:
+        """Forgets where the slots of a node are that did not answer, and asks it last where they are.
+
+        The node stays: it may be the right one. Slots of others are where they were: to look them up would
+        have their sessions wait for a node that they have nothing on.
+        """
         self._stretches = ()
-        self._owners.clear()
+        self._owners = {slot: owner for slot, owner in self._owners.items() if owner != silent}
+        if silent in self._nodes:
+            self._nodes[silent] = self._nodes.pop(silent)
+        if isinstance(error, foreign.TimeoutError) and silent not in self._late:
+            self._late[silent] = asyncio.create_task(self._until_it_answers(silent))
+
+    async def _until_it_answers(self, late: Address) -> None:
+        """Asks a node again and again, unless it refuses connections or has no slots: none waits for that."""
+        try:
+            while not self._stretches or any(stretch.primary == late for stretch in self._stretches):
+                try:
+                    await self._wire(late).execute_command("PING")
+                except foreign.TimeoutError:
+                    await asyncio.sleep(AGAIN_S)
+                else:
+                    return
+        except foreign.RedisError:
+            return
+        finally:
+            del self._late[late]
 
     async def _read_slots(self) -> tuple[Stretch, ...]:
         """Asks one node after the other where the slots are."""

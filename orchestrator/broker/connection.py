@@ -145,6 +145,16 @@ class Connection:
             raise self._failed(error, ()) from error
         return [await self._settled(call, reply) for call, reply in zip(calls, replies, strict=True)]
 
+    async def run_each(self, calls: Sequence[ScriptCall]) -> list[list[Any] | BrokerError]:
+        """As `run_all`, but in a cluster the error of a node stands in the place of its answers."""
+        if not self.clustered:
+            return list(await self.run_all(calls))
+        replies = await asyncio.gather(*(self.run(call) for call in calls), return_exceptions=True)
+        for reply in replies:
+            if isinstance(reply, BaseException) and not isinstance(reply, BrokerError):
+                raise reply
+        return cast("list[list[Any] | BrokerError]", replies)
+
     async def _settled(self, call: ScriptCall, reply: Any) -> list[Any]:
         if isinstance(reply, foreign.NoScriptError):
             return await self.run(call)

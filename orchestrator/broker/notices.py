@@ -86,13 +86,14 @@ class Listener:
         await asyncio.wait(reads, return_when=asyncio.FIRST_COMPLETED)
         ended = [read for read in self._waiting.values() if read.done()]
         self._waiting = {place: read for place, read in self._waiting.items() if not read.done()}
-        # All of them are asked how they ended: a node that fails ends many, and one error is told.
+        # All of them are asked how they ended: a node that fails ends many, and one error is told, unless
+        # another node has told of something.
         errors = [error for read in ended if (error := read.exception()) is not None]
-        if errors:
-            raise errors[0]
         found: Found = {}
         for read in reads:
-            found.update(read.result() if read.done() else {})
+            found.update(read.result() if read.done() and read.exception() is None else {})
+        if errors and not found:
+            raise errors[0]
         return found
 
     def _pending(self, place: tuple[str, str], timeout_s: float) -> asyncio.Task[Found]:

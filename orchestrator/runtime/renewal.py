@@ -18,7 +18,8 @@ failure, and what saves us:
     the process is stopped  the supervisor's deadlines pass (CLOCK_BOOTTIME), commands die within 4 s
     the loop is stuck       this thread sees no tick for 2 s, nor a commit, and stops renewing
     Redis is away           renewals fail, trust ends, work stops; commits go on being sent again
-                            only while somebody may still believe them (`Writing.give_up`)
+                            only while somebody may still believe them (`Writing.give_up`). Of a cluster
+                            a node that is away ends the trust in the claims that it has, in no others
     the primary is cut off  it goes on renewing while a replica of it is promoted: under `effects = wait` a
                             renewal counts once replicas have it, else `min-replicas-to-write` ends it
     Redis's clock is set    a lease seems over too early: who would take it believes its own clock, too
@@ -189,16 +190,27 @@ class Leases:
         try:
             answers = await broker.claims.renew(claims, [reached() for _, reached in held])
         except BrokerError as error:
-            log.warning("%d claims were not renewed: %s", len(claims), error)
-            self._answered = False
-            if self._unanswered is not None:
-                self._unanswered(len(claims))
-            return []
-        counts = await self._confirmed(broker, held, answers)
+            answers = [error] * len(held)
+        self._note_unanswered([answer for answer in answers if isinstance(answer, BrokerError)])
+        answered = [
+            (one, answer)
+            for one, answer in zip(held, answers, strict=True)
+            if not isinstance(answer, BrokerError)
+        ]
+        held, told = [one for one, _ in answered], [answer for _, answer in answered]
+        counts = await self._confirmed(broker, held, told)
         return [
             self._outcome(claim, answer, sent_at if counted else None)
-            for claim, answer, counted in zip(claims, answers, counts, strict=True)
+            for (claim, _), answer, counted in zip(held, told, counts, strict=True)
         ]
+
+    def _note_unanswered(self, errors: Sequence[BrokerError]) -> None:
+        if not errors:
+            return
+        log.warning("%d claims were not renewed: %s", len(errors), errors[0])
+        self._answered = False
+        if self._unanswered is not None:
+            self._unanswered(len(errors))
 
     async def _confirmed(
         self, broker: Broker, held: Sequence[tuple[Claim, Reached]], answers: Sequence[Renewed | Fenced]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -109,11 +110,84 @@ async def test_node_that_does_not_serve_is_told_and_the_slots_are_looked_up_anew
     with pytest.raises(type(error)):
         await nodes.cluster.execute_command("GET", LOW)
     nodes.owners = [THREE, TWO]
-    if isinstance(error, foreign.ClusterDownError):
-        nodes.refuses = lambda address, word: error if address == ONE and word != "CLUSTER" else None
     assert await nodes.cluster.execute_command("GET", LOW) == b"done"
     assert nodes.asked[-1][0] == THREE
-    assert nodes.told_by[-1] == (ONE if isinstance(error, foreign.ClusterDownError) else TWO)
+    assert nodes.told_by == [ONE, TWO]
+    await nodes.cluster.aclose()
+
+
+async def test_slots_of_others_are_not_looked_up_anew_where_one_node_does_not_serve() -> None:
+    nodes = Nodes(ONE, TWO)
+    for key in (LOW, HIGH):
+        await nodes.cluster.execute_command("GET", key)
+    told_by = list(nodes.told_by)
+    nodes.refuses = lambda address, word: foreign.ConnectionError("gone") if address == ONE else None
+    with pytest.raises(foreign.ConnectionError):
+        await nodes.cluster.execute_command("GET", LOW)
+    assert await nodes.cluster.execute_command("GET", HIGH) == b"done"
+    assert nodes.told_by == told_by
+    # Where the slots of the first are is asked of the second, whichever came first before.
+    with pytest.raises(foreign.ConnectionError):
+        await nodes.cluster.execute_command("GET", LOW)
+    assert nodes.told_by == [*told_by, TWO]
+
+
+async def test_late_node_lets_nothing_wait_any_more_until_it_answers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_module, "AGAIN_S", 0.0)
+    nodes, probed, thaws = Nodes(ONE, TWO), asyncio.Event(), asyncio.Event()
+    for key in (LOW, HIGH):
+        await nodes.cluster.execute_command("GET", key)
+    wire = nodes.cluster._wire
+
+    class Frozen:
+        async def execute_command(self, *words: Any) -> Any:
+            if words[0] == "PING":
+                probed.set()
+                await thaws.wait()
+                return b"PONG"
+            raise foreign.TimeoutError("the server does not answer")
+
+    monkeypatch.setattr(nodes.cluster, "_wire", lambda address: Frozen() if address == ONE else wire(address))
+    with pytest.raises(foreign.TimeoutError):
+        await nodes.cluster.execute_command("GET", LOW)
+    await probed.wait()
+    monkeypatch.setattr(nodes.cluster, "_wire", wire)
+    for ask in (nodes.cluster.execute_command("GET", LOW), nodes.cluster.together([("GET", LOW)])):
+        with pytest.raises(foreign.TimeoutError, match="one:7000 does not answer"):
+            await ask
+    assert await nodes.cluster.execute_command("GET", HIGH) == b"done"
+    assert [address for address, _ in nodes.asked] == [ONE, TWO, TWO]
+    thaws.set()
+    while nodes.cluster._late:
+        await asyncio.sleep(0)
+    assert await nodes.cluster.execute_command("GET", LOW) == b"done"
+    await nodes.cluster.aclose()
+
+
+@pytest.mark.parametrize("how", ["it is left", "it refuses connections", "the client is closed"])
+async def test_late_node_is_asked_no_more_once_nobody_would_wait_for_it(
+    how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_module, "AGAIN_S", 0.0)
+    nodes = Nodes(ONE, TWO)
+    await nodes.cluster.execute_command("GET", LOW)
+    nodes.refuses = lambda address, word: foreign.TimeoutError("late") if address == ONE else None
+    with pytest.raises(foreign.TimeoutError):
+        await nodes.cluster.execute_command("GET", LOW)
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert nodes.cluster._late, "it is asked for as long as it is late"
+    match how:
+        case "it is left":
+            nodes.owners = [THREE, TWO]
+            assert await nodes.cluster.execute_command("GET", LOW) == b"done"
+        case "it refuses connections":
+            nodes.refuses = lambda address, word: foreign.ConnectionError("gone") if address == ONE else None
+        case _:
+            await nodes.cluster.aclose()
+    while nodes.cluster._late:
+        await asyncio.sleep(0)
+    await nodes.cluster.aclose()
 
 
 async def test_slot_that_moved_is_found_where_it_is_now_and_asked_for_there_from_then_on() -> None:

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
 import pytest
 
 from orchestrator.broker import notices as until_module
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.connection import Connection
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.notices import Found, Listener, until
 from orchestrator.broker.records import Claimed, Committed, NewTree
+from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.commit_parts import Approval
 from orchestrator.core.ids import SessionId
 from tests.broker.actors import claimed, new_session, session_id, step, submitted
@@ -219,3 +222,24 @@ async def test_waiter_goes_on_behind_an_absence_of_redis_and_is_told_what_a_look
 
     with pytest.raises(LookupError):
         await until(broker, [session], fails, 30.0)
+
+
+async def test_notice_of_one_node_is_told_while_another_does_not_serve() -> None:
+    class Halves(Connection):
+        clustered = True
+
+        def __init__(self) -> None:
+            pass
+
+        async def wait(self, *args: Any) -> Any:
+            if args[-2] == "gone":
+                raise Unavailable("its node is away")
+            if args[-1] == "0-0":
+                return [[args[-2].encode(), [(b"1-0", {b"s": b"S"})]]]
+            return await asyncio.Event().wait()
+
+    listener = Listener(Halves(), Keys("dendro", 4))
+    assert await listener.read({"gone": "0-0", "there": "0-0"}, 30.0) == {"there": [(b"1-0", {b"s": b"S"})]}
+    with pytest.raises(Unavailable, match="its node is away"):
+        await listener.read({"gone": "0-0", "there": "1-0"}, 30.0)
+    await listener.aclose()

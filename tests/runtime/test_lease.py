@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from orchestrator.broker.broker import Broker
+from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.records import Claim
 from orchestrator.config_keys import WorkerSettings
 from orchestrator.core.ids import SessionId
@@ -129,6 +130,32 @@ async def test_a_renewal_that_is_not_answered_extends_nothing(harness: Harness) 
     assert it.leases.pause_s < 0.5, "what is left of the trust is short"
     assert await it.leases.renew(it.broker) != []
     assert it.leases.pause_s == 2.0
+
+
+async def test_node_that_does_not_answer_ends_the_trust_in_the_claims_that_it_has_alone(
+    harness: Harness,
+) -> None:
+    it = await held(harness)
+    failed: list[int] = []
+    it.leases._unanswered = failed.append
+    session = await harness.session()
+    await harness.say(session)
+    elsewhere = (await harness.claimed(session)).claim
+    it.leases.hold(elsewhere, it.clock.time(), lambda: 0)
+    harness.connection.clustered = True
+
+    async def silent(args: Sequence[Any]) -> None:
+        if session in args:
+            raise Unavailable("its node does not answer")
+
+    harness.connection.before["renew"] = silent
+    it.clock.advance(2.0)
+    it.leases.tick()
+    (outcome,) = await it.leases.renew(it.broker)
+    assert (outcome.claim, failed) == (it.claim, [1])
+    assert it.leases.pause_s == RETRY_S
+    it.clock.advance(3.0)
+    assert it.leases.distrusted() == [elsewhere]
 
 
 async def begins(harness: Harness, it: Held, took_s: Sequence[float], lost_round: int = -1) -> list[float]:
