@@ -171,7 +171,7 @@ async def look(ctx: Context) -> None:
     mover = upkeep.mover
     async for heads in upkeep.looks.pages(broker.logs, broker.claims, now_ms, mover.seal_idle_ms):
         for head in heads:
-            due = due_to_seal(head, mover.seal_after) or _may(due_to_seal_whole, mover, head, now_ms)
+            due = due_to_seal(head, mover.seal_after) or due_to_seal_whole(mover, head, now_ms)
             if due or concerns(head):
                 upkeep.looks.keep(head)
             if due:
@@ -189,17 +189,6 @@ async def look(ctx: Context) -> None:
         log.warning("%s", complaint)
 
 
-def _may(
-    holds: Callable[[Mover, SessionHead, int], bool], mover: Mover, head: SessionHead, now_ms: int
-) -> bool:
-    """Whether that holds of a session; of one whose summary cannot be read it does not."""
-    try:
-        return holds(mover, head, now_ms)
-    except Corrupt as error:
-        log.error("session left out: %s", error)
-        return False
-
-
 async def restored(storage: Storage, session: SessionId) -> bool:
     """Brings an archived session back; raises `BrokenArchive` for one that cannot be trusted."""
     try:
@@ -213,7 +202,7 @@ async def _look_at_tree_logs(
 ) -> None:
     """Queues a job for each tree whose log rests and is not sealed."""
     mover, broker = upkeep.mover, upkeep.storage.broker
-    read = {head.tree: head for head in heads if _may(may_seal_tree, mover, head, now_ms)}
+    read = {head.tree: head for head in heads if may_seal_tree(mover, head, now_ms)}
     before_ms = now_ms - (mover.seal_idle_ms or 0)
     for tree in await broker.logs.resting_trees(list(read), before_ms) if read else ():
         upkeep.looks.keep(read[tree])

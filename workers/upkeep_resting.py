@@ -43,10 +43,8 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
     for shard in range(broker.config.shards):
         key, start = broker.keys.to_archive(shard), 0
         while found < MOST_TREES:
-            seen, damaged = (
-                await broker.trees.seen_resting(key, now_ms - _least_ms(mover), start),
-                dict[SessionId, Corrupt](),
-            )
+            seen = await broker.trees.seen_resting(key, now_ms - _least_ms(mover), start)
+            damaged: dict[SessionId, Corrupt] = {}
             heads = await broker.logs.heads([SessionId(at.tree) for at in seen], damaged)
             roots = {head.tree: head for head in heads}
             for at in seen:
@@ -57,16 +55,9 @@ async def due_trees(mover: Mover, now_ms: int) -> AsyncIterator[TreeId]:
                 elif root is not None and root.status == IMPORTING:
                     # Its time is that of its beginning: by that upkeep finds one whose process has died.
                     start += 1
-                else:
-                    try:
-                        due = await _stays_due(mover, at, root, now_ms)
-                    except Corrupt as unknown:
-                        damaged[SessionId(at.tree)] = unknown
-                        start += 1
-                        continue
-                    if due:
-                        start, found = start + 1, found + 1
-                        yield at.tree
+                elif await _stays_due(mover, at, root, now_ms):
+                    start, found = start + 1, found + 1
+                    yield at.tree
             for error in damaged.values():
                 log.error("session left out: %s", error)
             if len(seen) < RESTING_AT_ONCE:

@@ -26,7 +26,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.broker.errors import BrokerError, Corrupt
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.logs import SHORT
 from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
 from orchestrator.core.counts import counted
@@ -120,10 +120,7 @@ def rested_ms(head: SessionHead) -> int:
 
     Raises `Corrupt` where its summary cannot be read: nobody knows that time then.
     """
-    try:
-        return int(head.summary.get("updated_ms", head.created_ms))
-    except (ValueError, TypeError, AttributeError) as error:
-        raise Corrupt(head.session, f"the summary of this session cannot be read: {error}") from error
+    return head.summary.get("updated_ms", head.created_ms)
 
 
 def rest_wanted_ms(mover: Mover, root: SessionHead) -> int | None:

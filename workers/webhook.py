@@ -28,7 +28,7 @@ import orjson
 from orchestrator.broker.errors import BrokerError, Corrupt, Unavailable
 from orchestrator.broker.open_requests import Opened as OpenedRequest
 from orchestrator.broker.open_requests import RequestChange
-from orchestrator.broker.records import OpenApproval, SessionHead, StoredEvent
+from orchestrator.broker.records import OpenApproval, SessionHead, StoredEvent, Summary
 from orchestrator.config_keys import WebhookSettings
 from orchestrator.core.ids import SessionId
 from orchestrator.requests import (
@@ -139,7 +139,7 @@ async def rest_news(found: LogSource, head: SessionHead) -> News | None:
         return await _budget_news(found, head)
     if head.agent_id or head.labels.ephemeral or head.archived or not head.meta:
         return None
-    meta = orjson.loads(head.meta)
+    meta = head.summary
     kind = {"completed": "done", "failed": "failed"}.get(meta.get("outcome") or "")
     if kind is None or head.status not in AT_REST:
         return None
@@ -158,8 +158,7 @@ async def _budget_news(found: LogSource, head: SessionHead) -> News | None:
     spent = await _last(found, root, _is_spent)
     if spent is None:
         return None
-    meta = orjson.loads(root.meta or b"{}")
-    data = {**_of_root(root, meta), "wants": "budget", "subject": "more budget for the tree"}
+    data = {**_of_root(root, root.summary), "wants": "budget", "subject": "more budget for the tree"}
     return news_of("needs_you", (root.session, "budget", spent.n), spent.at_ms or root.recency_ms, data)
 
 
@@ -167,15 +166,15 @@ def _is_spent(msg: Mapping[str, Any]) -> bool:
     return msg["type"] == "warning" and bool(msg.get("budget")) and "is spent" in msg["message"]
 
 
-def _of_root(head: SessionHead, meta: Mapping[str, Any]) -> dict[str, Any]:
-    title = _cut(str(head.name or meta.get("name") or meta.get("title") or ""), SUBJECT_CHARS)
+def _of_root(head: SessionHead, meta: Summary) -> dict[str, Any]:
+    title = _cut(head.title, SUBJECT_CHARS)
     return {
         "tree_id": head.tree,
         "session_id": head.session,
         "agent_id": 0,
         "subject": title or None,
         "where": None,
-        "cwd": _cut(str(meta.get("cwd") or ""), WHERE_CHARS) or None,
+        "cwd": _cut(meta.get("cwd") or "", WHERE_CHARS) or None,
         "title": title or None,
     }
 

@@ -41,6 +41,7 @@ from orchestrator.broker.records import (
     StoredEvent,
     Tip,
     TreeEntry,
+    read_summary,
 )
 from orchestrator.broker.replies import (
     HEAD_FIELDS,
@@ -100,8 +101,7 @@ class Logs(Port):
     def _check_texts(self, head: SessionHead) -> None:
         """Raises `Corrupt` where a text in which a hash has several facts cannot be read."""
         try:
-            if not isinstance(head.summary, Mapping):
-                raise ValueError("it is no object")
+            read_summary(head.meta)
             AgentStates.of(head.states)
         except ValueError as error:
             why = f"its summary, or the states of its agents, cannot be read: {error}"

@@ -10,10 +10,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from time import gmtime, strftime
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol
+from types import UnionType
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Literal,
+    Protocol,
+    TypedDict,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 import orjson
 
+from orchestrator.broker.errors import Corrupt
 from orchestrator.config_keys import RedisSettings, WorkerSettings, WorkspaceSettings
 from orchestrator.core import CORE_VERSION
 from orchestrator.core.chain import payload_digest
@@ -724,15 +737,18 @@ class SessionHead:
     """Of a root, what the agents of its tree are at (`AgentStates`); empty where nobody has counted them."""
 
     @property
-    def summary(self) -> Mapping[str, Any]:
-        """The session in a few facts, as of its last rest or its birth: title, model, folder, tokens."""
-        return orjson.loads(self.meta) if self.meta else {}
+    def summary(self) -> Summary:
+        """The session in a few facts; raises `Corrupt` where they cannot be read."""
+        try:
+            return read_summary(self.meta)
+        except ValueError as error:
+            raise Corrupt(self.session, f"the summary of this session cannot be read: {error}") from error
 
     @property
     def title(self) -> str:
         """The name that people gave it, as soon as they have; else its first words."""
         meta = self.summary
-        return str(self.name or meta.get("name") or meta.get("title") or "")
+        return self.name or meta.get("name") or meta.get("title") or ""
 
     @property
     def has_unread(self) -> bool:
@@ -753,6 +769,56 @@ class SessionHead:
     def let_go(self) -> bool:
         """Whether it is at rest, and no worker holds it any more."""
         return self.at_rest and self.holder is None
+
+
+class Summary(TypedDict, total=False):
+    """A session in a few facts, as of its last rest, or of its birth: then it has few of them.
+
+    `orchestrator.rollouts.session_summary` writes it and says what they are; others are of a later version.
+    """
+
+    name: str | None
+    title: str
+    preview: str
+    cwd: str
+    model: str
+    model_provider: str
+    effort: str | None
+    git: dict[str, Any] | None
+    outcome: str
+    blended_total: int
+    context_left: float | int | None
+    updated_ms: int
+    forked_from: str | None
+    rollout_path: str
+    seq: int
+    state_sha256: str
+    change: dict[str, Any]
+    children: int
+    processes: int
+    unspoken: bool
+
+
+def _kinds(hint: Any) -> tuple[type, ...]:
+    """The types that a value may have which is described so."""
+    alternatives = get_args(hint) if get_origin(hint) is UnionType else (hint,)
+    return tuple(get_origin(one) or one for one in alternatives)
+
+
+_KINDS = {name: _kinds(hint) for name, hint in get_type_hints(Summary).items()}
+
+
+def read_summary(stored: bytes) -> Summary:
+    """Reads the field `meta` of a session's hash; raises ValueError for anything that no version writes."""
+    found = orjson.loads(stored or b"{}")
+    if not isinstance(found, dict):
+        raise ValueError("it is no object")
+    for name, kinds in _KINDS.items():
+        if name in found and type(found[name]) not in kinds:
+            raise ValueError(f"{name} is of a type that it cannot have")
+    if any(type(count) is not int for count in found.get("change", {}).values()):
+        raise ValueError("change has something that is no number")
+    return cast(Summary, found)
 
 
 @record

@@ -149,7 +149,7 @@ def _files(found: Opened, members: Sequence[SessionHead]) -> list[Path]:
     files = []
     for head in members:
         named = head.summary.get("rollout_path")
-        path = without_links(Path(named)) if isinstance(named, str) and named else None
+        path = without_links(Path(named)) if named else None
         if path is not None and path.is_relative_to(folder) and head.session in path.name and path.is_file():
             files.append(path)
     return files

@@ -206,9 +206,9 @@ async def require_prices(found: LogSource, registry: Registry, priced: Iterable[
     costs = {agent.session: agent.used.cost for agent in registry.agents.values()}
     costs[SessionId(registry.tree)] = registry.budget["cost"].spent - sum(costs.values())
     sessions = [session for session, cost in costs.items() if cost <= 0]
-    heads = [await found.broker.logs.head(session) for session in sessions]
-    metas = [head.summary for head in heads if head is not None and head.meta]
-    models = {meta["model"] for meta in metas if meta.get("model")}
+    # A session whose key is damaged makes no request any more, and hides the models of no other.
+    heads = await found.broker.logs.heads(sessions, {})
+    models = {model for head in heads if (model := head.summary.get("model"))}
     missing = sorted(models - set(priced))
     if missing:
         names = ", ".join(f'model_prices."{model}"' for model in missing)

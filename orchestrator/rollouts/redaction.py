@@ -355,7 +355,7 @@ async def _forks(found: LogSource, tree: TreeId) -> list[TreeId]:
         grows = False
         async for page in found.broker.logs.session_ids():
             for head in await found.broker.logs.heads(page):
-                source = str(head.summary.get("forked_from") or "")
+                source = head.summary.get("forked_from")
                 if source in known and str(head.session) not in known:
                     trees.append(head.tree)
                     members = (await found.broker.trees.heads_at_once(head.tree))[1]
@@ -467,8 +467,7 @@ class _Look:
             plan.copies.append(Copy(f"{head.session}:{head.seq}", what, goes=False))
         if taken:
             plan.entries[head.session] = taken
-            if head.summary.get("rollout_path"):
-                where = str(head.summary["rollout_path"])
+            if where := head.summary.get("rollout_path"):
                 plan.copies.append(Copy(where, "the rollout's file, on the machines that wrote it"))
         if plan.count > MOST_ENTRIES:
             raise NotRedacted(f"more than {MOST_ENTRIES} entries have it: take fewer at once")

@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, assert_never
+from typing import assert_never
 
 import orjson
 from rich.console import Console
 
 from orchestrator import requests
-from orchestrator.broker.records import SessionHead
+from orchestrator.broker.records import SessionHead, Summary
 from orchestrator.core.counts import change_size, counted
 from orchestrator.core.tokens import TokenInfo, Usage, context_left
 from orchestrator.protocol import events as e
@@ -352,12 +352,12 @@ class Live:
 
     # ── figures ───────────────────────────────────────────────────────────────────────────────
 
-    def figures(self, at_rest: Mapping[str, Any]) -> str:
+    def figures(self, at_rest: Summary) -> str:
         """Tokens used and the share of the context left, by the events and by what the session's rest says.
 
         A turn that was interrupted tells of no tokens, and its request has used some.
         """
-        used, left = int(at_rest.get("blended_total") or 0), at_rest.get("context_left")
+        used, left = at_rest.get("blended_total", 0), at_rest.get("context_left")
         if self._tokens is not None:
             sums = self._tokens.total_token_usage, self._tokens.last_token_usage
             total, last = (Usage.of(written(usage)) for usage in sums)
@@ -518,7 +518,7 @@ class LiveView:
     def end(self, session: str, code: ExitCode, at_rest: SessionHead | None, *, gone: bool) -> None:
         """The last line: what it cost, and how to go on; nothing does that `gone`, which was deleted."""
         took = f"{time.monotonic() - self._began:.1f} s"
-        meta = orjson.loads(at_rest.meta) if at_rest is not None and at_rest.meta else {}
+        meta = at_rest.summary if at_rest is not None else Summary()
         parts = [part for part in (self._live.figures(meta), took) if part]
         if gone:
             parts.append(deleted(session))

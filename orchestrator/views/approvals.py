@@ -320,14 +320,14 @@ async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
             tree=shorts[SessionId(one.tree)],
             title=root.title if (root := heads.get(SessionId(one.tree))) is not None else "",
             label=_label(agents[one.tree].get(one.agent_id)),
-            folder=str(_meta(heads.get(one.session)).get("cwd") or ""),
+            folder=_folder(heads.get(one.session)),
         )
         for one in asked
     ]
 
 
-def _meta(head: SessionHead | None) -> Mapping[str, Any]:
-    return {} if head is None else head.summary
+def _folder(head: SessionHead | None) -> str:
+    return "" if head is None else head.summary.get("cwd") or ""
 
 
 def _label(agent: Agent | None) -> str:

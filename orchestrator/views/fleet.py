@@ -384,7 +384,7 @@ class Fleet:
         """The words of a tree in which a text is looked for, without capitals."""
         if root not in self._words:
             head = self._heads[root]
-            said = (head.title, str(head.summary.get("cwd") or ""), head.labels.who)
+            said = (head.title, head.summary.get("cwd") or "", head.labels.who)
             self._words[root] = "\n".join(said).casefold()
         return self._words[root]
 

@@ -268,8 +268,7 @@ def session_status(head: SessionHead, serving: Serving) -> str:
 
 def processes_of(head: SessionHead) -> int:
     """The number of processes that lived when the session's last turn ended."""
-
-    return int(head.summary.get("processes") or 0)
+    return head.summary.get("processes", 0)
 
 
 def agent_status(standing: str, status: str) -> str:

@@ -161,10 +161,9 @@ class TreeReader:
         root = next((head for head, _ in found if head.agent_id == ROOT), None)
         if root is None:
             return 0
-        meta = root.summary
         entries = await self.broker.logs.read_rollout(root.session, 0, TAIL)
         told = sum(stored_kind(stored.payload) is e.SubagentLifecycle for stored in entries)
-        return max(told, int(meta.get("children", 0)))
+        return max(told, root.summary.get("children", 0))
 
     def _grew(self, head: SessionHead) -> bool:
         known = self._doings.get(head.session)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from orchestrator.broker.records import Summary
 from orchestrator.cli.invocation import hoisted
 from orchestrator.core.counts import age
 from orchestrator.protocol import ops
@@ -231,7 +232,7 @@ def test_figures_leave_the_baseline_and_the_cache_out() -> None:
     live.show(Event("1", {"type": "token_count", "info": info}))
     live.show(Event("1", {"type": "token_count", "info": None}))
     assert live.figures({}) == "20,500 tokens, 50% of the context left"
-    rest = {"blended_total": 21_000, "context_left": 0.4}
+    rest = Summary(blended_total=21_000, context_left=0.4)
     assert live.figures(rest) == "21,000 tokens, 40% of the context left", "an interrupted turn tells of none"
     assert live.figures({"blended_total": 9}) == "20,500 tokens, 50% of the context left", "an older rest"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,16 +28,17 @@ def tree(*models: str | None, costs: tuple[int, ...] = (0, 0, 0)) -> tuple[Any, 
     sessions = [SessionId(f"{ROOT[:-1]}{number}") for number in range(len(models))]
     known = dict(zip(sessions, models, strict=True))
 
-    async def head(session: SessionId) -> Any:
-        model = known[session]
-        return None if model == "gone" else SimpleNamespace(meta=model or "", summary={"model": model})
+    async def heads(sessions: Sequence[SessionId], damaged: dict[SessionId, Exception]) -> list[Any]:
+        """Heads of the sessions that are there; those that are gone or damaged have none."""
+        there = [one for one in sessions if known[one] != "gone"]
+        return [SimpleNamespace(summary={"model": model} if (model := known[one]) else {}) for one in there]
 
     agents = {
         number: SimpleNamespace(session=session, used=Spend(5, cost, 1))
         for number, (session, cost) in enumerate(zip(sessions, costs, strict=True))
         if number
     }
-    broker = SimpleNamespace(logs=SimpleNamespace(head=head))
+    broker = SimpleNamespace(logs=SimpleNamespace(heads=heads))
     registry = SimpleNamespace(
         tree=ROOT, agents=agents, budget={"cost": Account("cost", sum(costs), 0, None)}
     )

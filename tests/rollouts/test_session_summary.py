@@ -8,6 +8,7 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.broker.records import Summary, read_summary
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.session_summary import (
     PREVIEW_CHARS,
@@ -22,7 +23,9 @@ from tests.core.test_core_processes import keeping
 
 
 def meta(session: Session) -> dict[str, Any]:
-    found: dict[str, Any] = orjson.loads(session_meta(Position(session.state, 9, bytes(32)), 1_000))
+    stored = session_meta(Position(session.state, 9, bytes(32)), 1_000)
+    found: dict[str, Any] = orjson.loads(stored)
+    assert dict(read_summary(stored)) == found
     return found
 
 
@@ -133,3 +136,17 @@ def test_list_shows_of_which_session_one_is_a_fork() -> None:
     state = session.state
     fork = replace(state, meta=replace(state.meta, forked_from_id=source))
     assert orjson.loads(session_meta(Position(fork, 9, bytes(32)), 1_000))["forked_from"] == source
+
+
+@pytest.mark.parametrize("name", Summary.__annotations__)
+def test_summary_with_a_fact_of_a_type_that_no_version_writes_is_damaged(name: str) -> None:
+    with pytest.raises(ValueError, match=name):
+        read_summary(orjson.dumps({"label": "words", name: []}))
+
+
+def test_summary_of_a_later_version_is_read_and_a_change_that_counts_no_numbers_is_not() -> None:
+    later = {"title": "words", "tint": ["blue"], "change": {"files": 1, "insertions": 2, "deletions": 3}}
+    assert read_summary(orjson.dumps(later)) == later
+    assert read_summary(b"") == {}
+    with pytest.raises(ValueError, match="change"):
+        read_summary(b'{"change": {"files": "many"}}')

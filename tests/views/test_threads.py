@@ -133,7 +133,7 @@ FACTS: list[tuple[str, dict[str, Any], dict[str, Any], dict[str, Any]]] = [
     ("put away", {}, {"shelved": True}, {"status": "not_loaded"}),
     ("put away at work", {}, {"shelved": True, "status": "running"}, {"status": "not_loaded"}),
     ("in the archive", {}, {"archived": True}, {"status": "not_loaded"}),
-    ("never at rest", {"updated_ms": None}, {}, {"updated_ms": 1_000}),
+    ("never at rest", {"updated_ms": 0}, {}, {"updated_ms": 1_000}),
     ("a fork", {"forked_from": CHILD}, {}, {"forked_from": CHILD}),
     ("a pruned agent", {}, {"agent_id": AgentId(7), "parent": CHILD}, {"spawned": Spawned(CHILD, "0/7")}),
     ("a program's", {}, {"labels": Labels(source="exec")}, {"source": "exec"}),

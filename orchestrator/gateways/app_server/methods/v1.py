@@ -270,7 +270,7 @@ def _id_in(named: str) -> str:
 
 
 def _model(head: SessionHead) -> str:
-    return str(head.summary.get("model") or "")
+    return head.summary.get("model") or ""
 
 
 class GetSummary(V1Params):
