@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, field
+from dataclasses import asdict, field, fields
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -84,22 +84,41 @@ def encoded(state: WorkerState) -> bytes:
 
 
 def decoded(payload: bytes) -> WorkerState:
-    """The state that a worker of any version has sent."""
-    found: Mapping[str, Any] = orjson.loads(payload or b"{}")
-    facts = _known(MachineFacts, found)
+    """The state that a worker of any version has sent; of what is none, that of one which takes nothing."""
+    try:
+        found = orjson.loads(payload or b"{}")
+    except ValueError:
+        found = {}
+    # The claims of the whole fleet read each heartbeat: one that is damaged must not end them.
+    told: Mapping[str, Any] = found if isinstance(found, dict) else {}
+    facts = _known(MachineFacts, told)
+    pools, paces = told.get("pools"), told.get("paces")
     return WorkerState(
-        pools=tuple(found.get("pools", ())),
-        held=found.get("held", 0),
-        room=found.get("room", 0),
-        draining=found.get("draining", False),
-        paces={pool: Pace(**_known(Pace, pace)) for pool, pace in found.get("paces", {}).items()},
+        pools=tuple(pool for pool in pools if isinstance(pool, str)) if isinstance(pools, list) else (),
+        **{name: _number(told.get(name)) for name in ("held", "room")},
+        draining=told.get("draining") is True,
+        paces=_paces(paces if isinstance(paces, dict) else {}),
         facts=MachineFacts(**facts) if facts else None,
     )
 
 
+def _paces(told: Mapping[str, Any]) -> dict[str, Pace]:
+    return {pool: Pace(**_known(Pace, pace)) for pool, pace in told.items() if isinstance(pace, dict)}
+
+
+def _number(value: object) -> int:
+    return value if isinstance(value, int) else 0
+
+
 def _known(kind: type[MachineFacts | Pace], found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that this version knows of what another one has sent."""
-    return {name: value for name, value in found.items() if name in kind.__dataclass_fields__}
+    """The fields that this version knows of what another one has sent, as far as they are of their types."""
+    usual = {spec.name: spec.default for spec in fields(kind)}
+    return {name: value for name, value in found.items() if name in usual and _is_like(value, usual[name])}
+
+
+def _is_like(value: object, usual: object) -> bool:
+    # A whole number of what is a fraction may be written as an integer.
+    return isinstance(value, (int, float) if isinstance(usual, float) else type(usual))
 
 
 # ── pool service ──────────────────────────────────────────────────────────────────────────────────

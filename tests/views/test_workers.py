@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from orchestrator.broker.claims import machine_state, others_fit
 from orchestrator.broker.records import Heard, PoolQueue
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, Pace, WorkerState, decoded, encoded
 from orchestrator.gateways.submit import PATIENCE_S, UNSERVED_S, patience
@@ -39,6 +40,32 @@ def test_state_of_a_worker_is_read_as_it_was_sent(state: WorkerState) -> None:
 @pytest.mark.parametrize("payload", [b"", b'{"pools":["gpu"],"held":1,"room":2,"of_a_newer_version":[1]}'])
 def test_state_of_another_version_is_read(payload: bytes) -> None:
     assert decoded(payload).facts is None
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"no heartbeat",
+        b"\xff",
+        b"[1]",
+        b'"gpu"',
+        b'{"pools":3,"held":"2","room":null,"draining":"no","paces":[1]}',
+        b'{"pools":[1],"paces":{"gpu":7},"machine_id":5,"workspaces":["/w"],"unfit":0}',
+        b'{"core":"new","clock_ms":"now","load":"much","machine":"there"}',
+    ],
+)
+@pytest.mark.parametrize("place", [0, 1])
+def test_heartbeat_that_is_none_hides_no_other_worker(place: int, payload: bytes) -> None:
+    """Each claim of what is left to a machine reads all of them: one would end it for the whole fleet."""
+    fit = replace(STATE, facts=replace(FACTS, machine_id="m1", workspaces="/w"))
+    heard = [Heard("whole", encoded(fit), NOW)]
+    heard.insert(place, Heard("damaged", payload, NOW))
+    workers = {worker.name: worker for worker in seen_workers(heard, NOW)}
+    assert (workers["whole"].state, workers["whole"].remarks) == (fit, ())
+    damaged = workers["damaged"].state
+    assert (damaged.pools, damaged.held, damaged.room, damaged.draining) == ((), 0, 0, False)
+    assert not machine_state(heard, NOW, "default", "m1").gone
+    assert others_fit(heard, NOW, "default", "m2")
 
 
 def test_worker_that_misses_three_heartbeats_is_silent() -> None:
