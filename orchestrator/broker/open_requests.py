@@ -315,7 +315,8 @@ class Requests(History, Notes, Secrets, Tokens):
         if not shards:
             return ()
         found = await self._connection.commands([("HGETALL", self.keys.approvals(s)) for s in shards])
-        opened = [_approval(f, value) for page in found for f, value in page.items()]
+        read = (_approval(f, value) for page in found for f, value in page.items())
+        opened = (asked for asked in read if asked is not None)
         return tuple(sorted(opened, key=lambda a: (a.opened_ms, a.session, a.key)))
 
     async def count_open_requests(self) -> int:
@@ -327,17 +328,21 @@ class Requests(History, Notes, Secrets, Tokens):
         """How many requests of each session wait for a person."""
         rows = [("HKEYS", self.keys.approvals(shard)) for shard in range(self.config.shards)]
         found = [name for page in await self._connection.commands(rows) for name in page]
-        return dict(Counter(SessionId(name.decode().partition(":")[0]) for name in found))
+        return dict(Counter(SessionId(name.decode("utf-8", "replace").partition(":")[0]) for name in found))
 
     def request_feed(self, namespace: str | None = None) -> RequestFeed:
         """A feed of the requests to people in a namespace; of all of them if it is None."""
         return RequestFeed(self, self._logs, Listener(self._connection, self.keys), namespace)
 
 
-def _approval(field: bytes, value: bytes) -> OpenApproval:
-    session, _, key = field.decode().partition(":")
+def _approval(field: bytes, value: bytes) -> OpenApproval | None:
+    """The request of a field; None for what no script has written, which is nobody's to answer."""
     opened, _, payload = value.partition(b":")
-    return OpenApproval(SessionId(session), key, payload, int(opened))
+    try:
+        session, _, key = field.decode().partition(":")
+        return OpenApproval(SessionId(session), key, payload, int(opened))
+    except ValueError:
+        return None
 
 
 # ── request feed ──────────────────────────────────────────────────────────────────────────────────

@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import field, fields
 from typing import TYPE_CHECKING, TypedDict
 
+import orjson
+
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.protocol.ids import SubmissionId
@@ -45,6 +47,15 @@ class OpenRequest:
     agent_path: str = "0"
     digest: str = ""
     """The digest of the event that a signature under an answer is bound to (`request_digest`)."""
+
+    @staticmethod
+    def stated(payload: bytes) -> JsonObject | None:
+        """The value that the queue has of a request; None for what no version has put there."""
+        try:
+            found = orjson.loads(payload)
+        except ValueError:
+            return None
+        return found if isinstance(found, dict) and isinstance(found.get("event"), dict) else None
 
     @classmethod
     def read(cls, value: JsonMapping) -> OpenRequest:

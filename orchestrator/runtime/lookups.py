@@ -315,7 +315,11 @@ def looks_up(call: Call) -> bool:
 
 
 def _pending(approval: OpenApproval, tree: str, at_ms: int) -> PendingBelow | None:
-    asked = OpenRequest.read(orjson.loads(approval.payload))
+    value = OpenRequest.stated(approval.payload)
+    if value is None:
+        # It hides none of the requests that can be read.
+        return None
+    asked = OpenRequest.read(value)
     if asked.tree != tree or not asked.agent_id or approval.opened_ms > at_ms:
         return None
     return PendingBelow(

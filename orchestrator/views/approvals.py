@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from orchestrator.broker.records import OpenApproval, SessionHead
 from orchestrator.core.blobs import references, resolve
 from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest
@@ -147,7 +145,8 @@ async def open_requests_of(
         for head in heads
         if tree in (None, head.tree) and namespace in (None, head.labels.namespace)
     }
-    return [await _asked(found, one, places[one.session]) for one in opened if one.session in places]
+    read = [await _asked(found, one, places[one.session]) for one in opened if one.session in places]
+    return [asked for asked in read if asked is not None]
 
 
 async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
@@ -156,10 +155,13 @@ async def asked_of(found: LogSource, approval: OpenApproval) -> Asked | None:
     return None if head is None else await _asked(found, approval, head)
 
 
-async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) -> Asked:
+async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) -> Asked | None:
     from orchestrator.requests import request_of  # a list of no requests needs no events
 
-    told = orjson.loads(approval.payload)
+    told = OpenRequest.stated(approval.payload)
+    if told is None or "type" not in told["event"]:
+        # It hides none of the requests that can be read.
+        return None
     texts = await found.large_texts(head.tree, references(told))
     open_request = OpenRequest.read(resolve(told, texts.get))
     return Asked(

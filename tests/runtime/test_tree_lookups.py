@@ -127,6 +127,10 @@ async def test_open_requests_below_are_those_of_agents_of_this_very_tree() -> No
         asked(3, agent_id=0),
         asked(4, agent_id=3, kind="input", event=secret),
         asked(5, kind="input", event={"questions": [{"isSecret": False}]}),
+        *(
+            OpenApproval(SessionId("s2"), "c7", payload, 1)
+            for payload in (b"", b"[1]", b"{}", b'{"event":1}')
+        ),
         asked(6, kind="exec", sandboxed=False),
     )
 

@@ -358,6 +358,36 @@ async def test_request_of_a_damaged_session_is_nobody_s_to_answer_and_all_others
     assert [(row["threadId"], row["decision"]) for row in rows] == [(one, None) for one in sessions]
 
 
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        (b"{}:d", b"no time"),
+        (b"{}:d", b"many:%b" % ASKS),
+        (b"\xff:d", b"5:%b" % ASKS),
+        (b"{}:d", b"5:half a reque"),
+        (b"{}:d", b"5:[]"),
+        (b"{}:d", b"5:{}"),
+        (b"{}:d", b'5:{"event":{}}'),
+    ],
+)
+async def test_request_that_cannot_be_read_hides_no_other(field: bytes, value: bytes, broker: Broker) -> None:
+    """All requests of a shard lie in one hash, those of other people too."""
+    (session,) = await born(broker, 1)
+    await submitted(broker, session)
+    held = await claimed(broker, session)
+    asks = tuple(Approval(key, ASKS) for key in ("c", "e"))
+    await broker.commits.commit(step(held, held.claim, "k", [b"{}"], approvals_open=asks, cursor=held.sq_tip))
+    key = broker.keys.approvals(broker.keys.shard_of(session))
+    await broker.command("HSET", key, field.replace(b"{}", session.encode(), 1), value)
+    source = cast(Any, SimpleNamespace(broker=broker, large_texts=_no_texts))
+    found = await open_requests_of(source, None)
+    assert {one.call_id for one in found} == {"c", "e"}
+    opened = {one.key: one for one in await broker.requests.approvals()}
+    told = [await asked_of(source, one) for one in opened.values()]
+    assert {one.call_id for one in told if one is not None} == {"c", "e"}
+    assert (await broker.requests.askers())[session] >= 2
+
+
 async def _no_texts(tree: Any, digests: Any) -> dict[str, str]:
     return {}
 
