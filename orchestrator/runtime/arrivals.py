@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, Corrupt
 from orchestrator.broker.records import START, Refused, SqEntry
 from orchestrator.core import commands as c
 from orchestrator.core import entries as e
@@ -147,8 +147,11 @@ class Arrivals:
             if not isinstance(command, c.Submitted):
                 return command
             return await with_files(self._context.ports, self._context.journal.state, command, self._folder)
-        except BrokerError:
-            raise
+        except BrokerError as error:
+            if not isinstance(error, Corrupt):
+                raise
+            # What is damaged beside the session's own log is no reason to do nothing of the session any more.
+            return Unreadable(entry.submission, error)
         except Exception as error:
             # It is told of in its turn, behind what came before it.
             return Unreadable(entry.submission, error)

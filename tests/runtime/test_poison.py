@@ -9,6 +9,7 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.broker.errors import DamagedEntry
 from orchestrator.broker.records import Submit
 from orchestrator.core import commands as c
 from orchestrator.core import decide as decide_module
@@ -245,12 +246,13 @@ async def test_what_kills_every_worker_that_decides_it_is_passed_over_before_its
     assert begun["id"] == "good"
 
 
+@pytest.mark.parametrize("why", [RecursionError("too deep"), DamagedEntry("a tree's log", 7, ValueError())])
 async def test_an_entry_that_cannot_be_read_is_told_of_in_its_turn(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    why: Exception, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def unreadable(entry: Any) -> Any:
         if POISON.encode() in entry.payload:
-            raise RecursionError("too deep")
+            raise why
         return command_of(entry)
 
     monkeypatch.setattr(sq_entries, "command_of", unreadable)
@@ -261,7 +263,7 @@ async def test_an_entry_that_cannot_be_read_is_told_of_in_its_turn(
         pass
     assert ended is Ended.PARKED
     (error,) = await errors(harness, session)
-    assert "RecursionError: too deep" in error
+    assert f"{type(why).__name__}: {why}" in error
     (begun,) = await harness.facts(session, "task")
     assert begun["id"] == "good"
 
