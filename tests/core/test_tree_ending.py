@@ -230,6 +230,25 @@ def test_nobody_waits_for_a_cancelled_agent_that_a_message_did_not_start_again()
     tree.check()
 
 
+def test_words_of_a_cancelled_agent_that_wait_for_its_parent_are_no_result_to_be_read() -> None:
+    tree, (parent,) = a_family()
+    child = parent.spawns("quickly")
+    tree.settle()
+    parent.begin()
+    child.sends(1, "half of it is there")
+    answers(child, "done")
+    tree.settle()
+    for call_id, name in (("m", "send_message"), ("x", "cancel")):
+        parent.item(function_call(call_id, f"subagent_{name}"))
+    parent.ends()
+    parent.assessed("m", c.SendMessage(tree.target(2), "go on"))
+    parent.assessed("x", c.CancelAgent(tree.target(2)))
+    tree.settle()
+    assert [mail.kind for mail in parent.state.tree.inbox] == ["message"]
+    assert parent.state.tree.children[AgentId(2)].status == "idle"
+    tree.check()
+
+
 def test_end_of_a_cancelled_agent_leaves_an_idle_parent_as_it_is() -> None:
     tree, (parent,) = a_family(facts={"tree_rules": {"autosubmit": False}})
     parent.spawns("quickly")

@@ -143,7 +143,8 @@ def _correct(draft: Draft, agent_id: AgentId, content: JsonMapping) -> None:
     child = tree.children[agent_id]
     if status in ACTIVE or not child.active:
         return
-    if status == "ready" and content["turn"] and not any(mail.agent_id == agent_id for mail in tree.inbox):
+    unread = any(mail.kind == "completion" and mail.agent_id == agent_id for mail in tree.inbox)
+    if status == "ready" and content["turn"] and not unread:
         status = "idle"
         mail_delivery.publish_read(draft, child, content)
     draft.add(f.ChildChanged(agent_id, {"status": status}))
