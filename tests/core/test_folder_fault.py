@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from orchestrator.core.decide.folder import folder_fault
+from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.settings import PortableFolder, SessionFacts, portable_wire
@@ -73,3 +73,35 @@ def test_portable_session_that_is_told_to_work_elsewhere_answers_with_an_error(t
     assert told.id_of("error") == "x1"
     assert "cwd: /srv is outside of /ws/" in told.one("error")["message"]
     assert session.state.settings == before
+
+
+@pytest.mark.parametrize("behind", [False, True])
+def test_input_that_waited_and_would_work_outside_by_now_fails_and_says_nothing_to_the_model(
+    behind: bool,
+) -> None:
+    """A folder that is not absolute is one of the session's, which what waited before it has changed."""
+    session = Session(
+        facts={"portable": portable_wire(PortableFolder("/ws", "main")), "on_user_input": "steer"}
+    )
+    home = session.state.facts.portable.path(session.state.facts.tree_id)  # type: ignore[union-attr]
+    session.submit(parsed("override_turn_context", cwd=f"{home}/sub"), "o1")
+    session.say("work", "u1")
+    up = {"type": "override_turn_context", "cwd": ".."}
+    for id in ("u2", "u3"):
+        words = [{"type": "text", "text": id}]
+        session.submit(parsed("user_input", items=words, overrides=up, delivery="queue"), id)
+    if behind:
+        session.submit(parsed("user_input", items=[{"type": "text", "text": "u4"}], delivery="queue"), "u4")
+    session.answers("done")
+    assert (session.task.id, session.task.settings.cwd) == ("u2", home)
+    session.answers("done")
+    if behind:
+        session.stopped()
+    told = [message for id, message in session.events if id == "u3"]
+    kinds = [message["type"] for message in told if message["type"] != "input_accepted"]
+    assert kinds == ["task_started", "error", "task_complete"]
+    (error,) = [message["message"] for message in told if message["type"] == "error"]
+    assert f"{home}/.. is outside of {home}" in error
+    assert session.state.settings.cwd == home
+    assert not any("u3" in text for text in session.texts())
+    assert (session.state.task.id if session.state.task else "") == ("u4" if behind else "")

@@ -14,7 +14,8 @@ as it was. The command's own rule comes first, then `transitions.advance`.
     agent_calls   calls about agents: creation, words, the wait for them; the same by people
     mail_arrival  what comes from other sessions of the tree
     mail_delivery what of it a model reads, and how
-    folder        the folder of a portable session with the script that prepares it
+    folder        the folder of a portable session with the script that prepares it; `folder_fault` says which
+                  settings it does not go with
     takeover      stops, and what a lost worker has left behind
     transitions   what follows from the state itself, whatever command led to it
 

@@ -16,7 +16,7 @@ from orchestrator.core.decide.agent import cancel_children, stop_processes
 from orchestrator.core.decide.agent_calls import cancel_agent, interrupt_below, message_agent
 from orchestrator.core.decide.call import answer
 from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_input
-from orchestrator.core.decide.folder import folder_fault
+from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.decide.task import (
     begin_failing,
     begin_task,

@@ -32,6 +32,7 @@ from orchestrator.core.decide.agent import (
 )
 from orchestrator.core.decide.call_end import close, withdrawn
 from orchestrator.core.decide.draft import DoesNotFit, Draft, publish_input, show_tokens
+from orchestrator.core.decide.folder_fault import folder_fault
 from orchestrator.core.frozen import record, replace
 from orchestrator.core.history import Item, message_text, opened_message, user_message
 from orchestrator.core.modes import (
@@ -153,9 +154,13 @@ def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None
     # It may begin because another one's task was stopped.
     draft.sender = waiting.by
     turn = waiting.turn
+    if (fault := folder_fault(draft.state, turn.op)) is not None:
+        # What waited before it has changed the folder that its own is named from.
+        _fail_at_once(draft, waiting, f"{fault}: nothing was said to the model")
+        return
     if turn.bookmark:
         if past is None and bookmarked(draft.state, turn.bookmark) is None:
-            _left_meanwhile(draft, waiting)
+            _fail_at_once(draft, waiting, _left_meanwhile(turn.bookmark))
             return
         _rewind(draft, turn.bookmark, past)
     bring_settings(draft, turn)
@@ -208,18 +213,22 @@ def _branch_begins(draft: Draft, waiting: Queued, branch: Beginning) -> None:
     draft.event(branch.event)
 
 
-def _left_meanwhile(draft: Draft, waiting: Queued) -> None:
-    """Fails input whose turn was there when it was submitted: what was queued before it went back further."""
-    begin_failing(draft, waiting)
-    why = (
-        f"turn {waiting.turn.bookmark} was left by input that came before: nothing was said to the model; "
+def _left_meanwhile(bookmark: ResponseId) -> str:
+    """The failure of input whose turn was there when it was submitted: others went back further."""
+    return (
+        f"turn {bookmark} was left by input that came before: nothing was said to the model; "
         "say it again, to a turn that is still there"
     )
+
+
+def _fail_at_once(draft: Draft, waiting: Queued, why: str) -> None:
+    """Fails input that could be served when it was submitted: what was queued before it has changed that."""
+    begin_failing(draft, waiting)
     if (stopping := _replacing(draft.state)) is not None:
         # As of all that waits, one task a decision begins.
         draft.add(e.error(waiting.id, why), stopping)
     elif draft.state.queue:
-        # What waits behind it may have been left as well: all of that would not fit into a commit.
+        # What waits behind it may fail as well: all of that would not fit into a commit.
         draft.add(f.Failing(why), f.Stopping(FAILED))
     else:
         fail(draft, why)
