@@ -23,8 +23,9 @@ def add_to_history(sight: Sight, keys: Sequence[bytes], given: Given) -> list[An
     kept.append((written(n) + b"-0", row))
     log.add(n, row)
     head |= {b"k:" + key: written(n), b"id": head.get(b"id", fresh_id)}
-    held = len(entry) + (number(head, b"bytes") if len(kept) > 1 else 0)
+    held = len(entry) + number(head, b"bytes")
     for _ in range(AT_ONCE):
+        held = len(entry) if len(kept) == 1 else held
         if len(kept) <= most and held <= most_bytes:
             break
         identity, oldest = kept.pop(0)

@@ -129,16 +129,21 @@ async def test_forgotten_prompts_leave_their_room_and_keys_and_others_their_plac
     assert await texts(broker) == [None, None, "3" * 20, None, None, "1" * 20, "6" * 60]
 
 
-async def test_history_that_an_earlier_version_forgot_whole_takes_prompts_again(
-    backend: Backend, broker: Broker, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("left", [0, 5])
+async def test_history_that_an_earlier_version_forgot_takes_prompts_again(
+    left: int, backend: Backend, broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It went on counting the bytes of what it forgot."""
     monkeypatch.setattr(open_requests, "MOST_BYTES", 100)
-    await add(broker, "1" * 100)
+    await add(broker, "1" * (100 - left))
+    if left:
+        await add(broker, "2" * left)
     connection = backend.connect()
     await connection.command("XDEL", broker.keys.history("anna")[0], "1-0")
     await connection.aclose()
-    assert await add(broker, "2" * 20)
-    assert await texts(broker) == [None, "2" * 20]
+    assert await add(broker, "3" * 20)
+    assert await add(broker, "4" * 80)
+    assert (await texts(broker))[-2:] == ["3" * 20, "4" * 80]
 
 
 async def test_history_under_a_key_of_another_type_is_damaged(backend: Backend, broker: Broker) -> None:

@@ -15,15 +15,17 @@ if bad then return bad end
 local now = now_ms()
 local s = fields_of(KEYS[2], {'count', 'bytes', 'k:' .. key})
 if s['k:' .. key] then return {'DUP', num(s['k:' .. key]), now} end
--- An earlier version forgot prompts and not their bytes: where none is left there are none.
-local n, bytes = num(s.count) + 1, #entry + (redis.call('XLEN', KEYS[1]) > 0 and num(s.bytes) or 0)
+local n, bytes = num(s.count) + 1, #entry + num(s.bytes)
 if ahead(KEYS[1], n - 1) then return ahead_reply(KEYS[1], n - 1) end
 
 redis.call('XADD', KEYS[1], text(n) .. '-0', 's', session, 't', text(now), 'x', entry, 'k', key)
 redis.call('HSET', KEYS[2], 'k:' .. key, text(n))
 redis.call('HSETNX', KEYS[2], 'id', fresh_id)
 for _ = 1, MOST_AT_ONCE do
-  if redis.call('XLEN', KEYS[1]) <= most and bytes <= most_bytes then break end
+  local left = redis.call('XLEN', KEYS[1])
+  -- An earlier version forgot prompts and not their bytes: they take no room from the one that comes.
+  if left == 1 then bytes = #entry end
+  if left <= most and bytes <= most_bytes then break end
   local oldest = redis.call('XRANGE', KEYS[1], '-', '+', 'COUNT', 1)[1]
   bytes = bytes - #oldest[2][6]
   redis.call('HDEL', KEYS[2], 'k:' .. oldest[2][8])
