@@ -56,7 +56,8 @@ def test_parent_knows_a_child_by_the_label_that_it_gave_it_last(prompt: str) -> 
     answers(child)
     (ready,) = tree.root.awaits()["ready"]
     assert (said["label"], ready["metadata"]["label"]) == ("archivist", "archivist")
-    assert tree.registry().agents[child.id].summary()["label"] == "archivist"
+    shown = tree.registry().agents[child.id].summary()
+    assert (shown["label"], shown["summary"]) == ("archivist", prompt or "part 0")
     tree.check()
 
 
@@ -84,6 +85,14 @@ def test_agent_that_was_cancelled_is_sent_nothing_however_that_is_known(
     )
     assert letters(tree.root.seen[-1]) == []
     assert not tree.queues[child.sid]
+
+
+def test_agent_is_described_alike_to_its_parent_and_to_another_that_writes_to_it() -> None:
+    """But for what only its parent knows: how many messages it began with."""
+    tree, (child, sibling) = a_family(2)
+    to_parent, to_sibling = tree.root.sends(child.id, "go on"), sibling.sends(child.id, "and this")
+    assert to_parent.keys() - to_sibling.keys() == {"initial_message_count"}
+    assert not to_sibling.keys() - to_parent.keys()
 
 
 def test_new_label_that_crosses_a_cancel_is_nobodys() -> None:
