@@ -337,16 +337,6 @@ class Logs(Port):
                     )
         return found
 
-    async def _each(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
-        """The answers to several reads of one key each; None for keys of another type."""
-        try:
-            return list(await self._connection.commands(rows))
-        except Corrupt:
-            if len(rows) == 1:
-                return [None]
-            # One such key is no reason to know nothing of the others.
-            return [(await self._each([row]))[0] for row in rows]
-
     async def read_eq(
         self, session: SessionId, after_n: int = 0, count: int = 1_000
     ) -> tuple[StoredEvent, ...]:

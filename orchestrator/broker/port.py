@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from orchestrator.broker.connection import Connection, ScriptCall
-from orchestrator.broker.errors import UnknownSession
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.records import BrokerConfig, Place, SessionHead
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.broker.replies import Reply, read_reply
+from orchestrator.broker.scripts import Argument
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.recent import Recent
 
@@ -130,6 +131,16 @@ class Port:
     async def server_ms(self) -> int:
         """Redis's time now."""
         return await self._deployment.server_ms()
+
+    async def _each(self, rows: Sequence[Sequence[Argument]]) -> list[Any]:
+        """The answers to several reads of one key each; None for keys of another type."""
+        try:
+            return list(await self._connection.commands(rows))
+        except Corrupt:
+            if len(rows) == 1:
+                return [None]
+            # One such key is no reason to know nothing of the others.
+            return [(await self._each([row]))[0] for row in rows]
 
     async def _placed(self, session: SessionId, build: Callable[[Place], ScriptCall]) -> Reply:
         """Runs a call whose keys depend on the session's place, once more if it had moved."""

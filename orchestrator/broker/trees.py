@@ -472,16 +472,19 @@ class Trees(Deletion, FleetIndex, Resting):
         return {name.decode(): value for name, value in found.items()}
 
     async def registries(self, trees: Sequence[TreeId]) -> list[dict[str, bytes]]:
-        """The flat fields of several projections."""
+        """The flat fields of several projections; of one whose key is damaged there are none."""
         rows = [("HGETALL", self.keys.agents(tree)) for tree in trees]
-        found = await self._connection.commands(rows) if rows else []
-        return [{name.decode(): value for name, value in fields.items()} for fields in found]
+        found = await self._each(rows) if rows else []
+        return [{name.decode(): value for name, value in (fields or {}).items()} for fields in found]
 
     async def accounts(self, trees: Sequence[TreeId]) -> list[TreeAccount]:
-        """The usage of some trees, of all that may be limited, their limits, and what they did lately."""
+        """The usage of some trees, of all that may be limited, their limits, and what they did lately.
+
+        One that cannot be read has used nothing: it hides no other.
+        """
         names = [*(f"spent:{kind}" for kind in _COUNTED), *(f"limit:{kind}" for kind in _COUNTED), "recent"]
         rows = [("HMGET", self.keys.agents(tree), *names) for tree in trees]
-        found = await self._connection.commands(rows) if rows else []
+        found = await self._each(rows) if rows else []
         return [_tree_account(values) for values in found]
 
     async def spent_on(self, days: Sequence[str]) -> list[DaySpend]:
@@ -730,14 +733,19 @@ def registry_of(tree: TreeId, fields: Mapping[str, bytes], now_ms: int) -> Regis
 _COUNTED = ("tokens", "cost", "requests")
 
 
-def _tree_account(values: Sequence[bytes | None]) -> TreeAccount:
+def _tree_account(values: Sequence[bytes | None] | None) -> TreeAccount:
+    if values is None:
+        return TreeAccount(Spend(), {}, None)
     *amounts, recent = values
     limits = zip(_COUNTED, amounts[3:], strict=True)
-    return TreeAccount(
-        Spend(*(int(value or 0) for value in amounts[:3])),
-        {kind: int(most) for kind, most in limits if most is not None},
-        None if recent is None else Recent.of(recent),
-    )
+    try:
+        return TreeAccount(
+            Spend(*(int(value or 0) for value in amounts[:3])),
+            {kind: int(most) for kind, most in limits if most is not None},
+            None if recent is None else Recent.of(recent),
+        )
+    except ValueError:
+        return TreeAccount(Spend(), {}, None)
 
 
 def _under(prefix: str, fields: Mapping[str, bytes]) -> dict[str, bytes]:

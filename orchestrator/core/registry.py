@@ -12,6 +12,7 @@ and what rebuilds it. Both are needed: the projection answers at once, the log c
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING
 
@@ -177,6 +178,18 @@ def projected(fields: Mapping[str, bytes]) -> RegistryView:
             agents[agent.agent_id] = agent
     ordered = dict(sorted(agents.items()))
     return RegistryView(ordered, int(fields.get("spawned", b"0")))
+
+
+def listed_agents(fields: Mapping[str, bytes]) -> Mapping[int, Agent]:
+    """The agents of a projection for a list: one whose record cannot be read hides no other."""
+    found: dict[int, Agent] = {}
+    for name, value in fields.items():
+        if name.startswith("a:") and f"x:{name[2:]}" not in fields:
+            with suppress(ValueError, KeyError, TypeError):
+                agent = _agent(name[2:], orjson.loads(value), fields)
+                if agent.session and agent.path and agent.status:
+                    found[agent.agent_id] = agent
+    return dict(sorted(found.items()))
 
 
 def _agent(id: str, record: JsonMapping, fields: Mapping[str, bytes]) -> Agent:

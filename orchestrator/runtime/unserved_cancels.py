@@ -20,7 +20,7 @@ from orchestrator.broker.records import Fired
 from orchestrator.core.commit_parts import REAP_MS, STANDING_TIMERS
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.registry import projected
+from orchestrator.core.registry import listed_agents
 from orchestrator.core.tree import ROOT
 from orchestrator.runtime import log
 
@@ -61,13 +61,13 @@ async def unended(
 
     `known` are other sessions that may owe a report: one session knows of them and the registry does not.
     """
-    agents = projected(await broker.trees.agents(tree)).agents.values()
+    # One that cannot be read owes nothing that anybody could bring to an end; so below.
+    agents = listed_agents(await broker.trees.agents(tree)).values()
     marked = [agent for agent in agents if agent.marked and agent.below(under)]
     active = tuple(SessionId(agent.session) for agent in marked if agent.active)
     # One that is done already owes its own parent word of the end, too.
     resting = (SessionId(agent.session) for agent in marked if not agent.active)
     others = [session for session in dict.fromkeys((*known, *resting)) if session not in active]
-    # One that cannot be read owes nothing that anybody could bring to an end.
     heads = await broker.logs.heads(others, {})
     # With nothing to read a parked one would be taken in vain, and be quarantined after a few times.
     owing = (head.session for head in heads if not head.parked)

@@ -18,7 +18,7 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.commit_parts import WITHDRAWN, OpenRequest
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.registry import Agent, projected
+from orchestrator.core.registry import Agent, listed_agents
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.views import Contradiction, ViewError
 from orchestrator.views.find import short_ids
@@ -314,7 +314,7 @@ async def needed(found: LogSource, asked: Sequence[Asked]) -> list[Needed]:
     sessions = dict.fromkeys((*map(SessionId, trees), *(one.session for one in asked)))
     heads = {head.session: head for head in await readable(found.broker.logs, list(sessions))}
     registries = zip(trees, await found.broker.trees.registries(trees), strict=True)
-    agents = {tree: projected(fields).agents for tree, fields in registries}
+    agents = {tree: listed_agents(fields) for tree, fields in registries}
     shorts = short_ids(map(SessionId, trees))
     return [
         Needed(

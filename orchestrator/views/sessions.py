@@ -17,7 +17,7 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.broker.worker_state import Serving
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.registry import Agent, projected
+from orchestrator.core.registry import Agent, listed_agents
 from orchestrator.protocol.agents import SubagentStatus
 from orchestrator.views.readable import readable
 
@@ -143,7 +143,7 @@ async def _agents(broker: Broker, trees: set[TreeId]) -> Agents:
     """The agents of some trees as their registries have them; pruned agents are on no list."""
     ordered = sorted(trees)
     found = await broker.trees.registries(ordered)
-    return {tree: projected(fields).agents for tree, fields in zip(ordered, found, strict=True)}
+    return {tree: listed_agents(fields) for tree, fields in zip(ordered, found, strict=True)}
 
 
 async def _rows(logs: Logs, heads: Sequence[SessionHead], agents: Agents) -> list[dict[str, Any]]:

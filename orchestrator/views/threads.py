@@ -22,7 +22,7 @@ from orchestrator.core.entries import decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.lines import ContextLine, read_context
-from orchestrator.core.registry import Agent, projected
+from orchestrator.core.registry import Agent, listed_agents
 from orchestrator.core.settings import SettingsChanges, TurnSettings
 from orchestrator.core.tree import ROOT
 from orchestrator.protocol.events import TURN_ENDS, SessionConfigured, UserMessage
@@ -172,7 +172,7 @@ async def path_at_birth(logs: Logs, head: SessionHead) -> str:
 async def _agents(broker: Broker, trees: Sequence[TreeId]) -> Mapping[TreeId, Mapping[int, Agent]]:
     ordered = list(dict.fromkeys(trees))
     found = await broker.trees.registries(ordered)
-    return {tree: projected(fields).agents for tree, fields in zip(ordered, found, strict=True)}
+    return {tree: listed_agents(fields) for tree, fields in zip(ordered, found, strict=True)}
 
 
 async def _first_words(logs: Logs, head: SessionHead) -> str:

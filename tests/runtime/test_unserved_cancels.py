@@ -84,9 +84,15 @@ async def test_agent_that_may_owe_word_of_its_end_is_looked_after(broker: Broker
     assert below.sessions == (), "who is parked and has read everything is over, whoever thinks of it"
 
 
-async def test_agent_that_cannot_be_read_keeps_no_other_from_being_ended(broker: Broker) -> None:
+@pytest.mark.parametrize("record", [None, "half a rec", "[]", '{"agent_id":4}'])
+async def test_agent_that_cannot_be_read_keeps_no_other_from_being_ended(
+    record: str | None, broker: Broker
+) -> None:
     family = await a_family(broker)
-    await broker.command("HSET", broker.keys.session(family.silent.session), "seq", "many")
+    if record is None:
+        await broker.command("HSET", broker.keys.session(family.silent.session), "seq", "many")
+    else:
+        await broker.command("HSET", broker.keys.agents(family.root.tree), "a:4", record)
     found = await forsaken(broker, family.root.tree)
     assert (found.left, found.lying) == (True, (family.unread.session,))
 

@@ -306,6 +306,34 @@ async def test_damaged_agent_hides_no_other_of_its_tree(which: int, how: str, br
     await fleet.aclose()
 
 
+@pytest.mark.parametrize("how", ["half a record", "no record", "no hash", "no number"])
+@pytest.mark.parametrize("bad", [0, 1])
+async def test_registry_of_a_tree_that_is_damaged_hides_no_other_tree(
+    bad: int, how: str, broker: Broker
+) -> None:
+    trees = [await family(broker) for _ in range(2)]
+    (root, children), (other, others) = trees[bad], trees[1 - bad]
+    key = broker.keys.agents(TreeId(root))
+    if how == "no hash":
+        await _replaces(broker, key)
+    elif how == "no number":
+        await broker.command("HSET", key, "spent:tokens", "many")
+    else:
+        await broker.command("HSET", key, "a:2", '{"agent' if how == "half a record" else '{"agent_id":2}')
+    everybody = {root, other, *children, *others}
+    rows = [row async for row in found_rows(broker, 100)]
+    assert {head.session for _, head in rows} == everybody
+    assert {row["status"] for row, head in rows if head.session in others} == {"running"}
+    page = await threads_page(broker, ListAsked(10, wanted=ThreadFilter(parent=other)))
+    assert {one.id for one in page.threads} == set(others)
+    fleet = Fleet(broker, "")
+    assert {row.head.session for row in (await fleet.page(FleetFilter(), (), "ann")).rows} == {root, other}
+    await fleet.aclose()
+    source = cast(Any, SimpleNamespace(broker=broker, large_texts=_no_texts))
+    asked = [await asked_of(source, OpenApproval(one, "c", ASKS, 5)) for one in (*children, *others)]
+    assert len(await needed(source, [one for one in asked if one is not None])) == 6
+
+
 @pytest.mark.parametrize("how", DAMAGE)
 @pytest.mark.parametrize("bad", [(0,), (2,), (0, 1)])
 async def test_requests_of_all_other_sessions_wait_for_people_though_one_that_asks_is_damaged(
