@@ -190,8 +190,10 @@ def test_input_for_a_turn_that_takes_none_is_refused_and_the_turn_goes_on() -> N
 
 def test_interrupt_for_the_running_turn_stops_it() -> None:
     session = running()
-    session.submit(op("interrupt", expected_turn_id="u1"))
-    assert session.task.stopping == "interrupted"
+    for _ in ("first", "while it is being stopped"):
+        seen = session.submit(op("interrupt", expected_turn_id="u1"))
+        assert session.task.stopping == "interrupted"
+        assert "error" not in seen.types
 
 
 def test_interrupt_for_another_turn_stops_nothing() -> None:

@@ -89,6 +89,14 @@ def test_person_says_something_else_in_the_place_of_what_waits() -> None:
     assert session.texts() == ["go", "one", "otherwords", "two", "words b", "three"]
 
 
+def test_words_in_the_place_of_others_have_what_was_read_of_their_files() -> None:
+    session = queued("a")
+    read = ({"type": "image", "image_url": "data:image/png;base64,AA", "path": "/repo/a.png"},)
+    asked = op("update_queued", submission_id="a", items=[{"type": "local_image", "path": "a.png"}])
+    session.submit(asked, "r1", items=read)
+    assert session.state.queue[0].turn.items == read
+
+
 @pytest.mark.parametrize(
     ("id", "items", "told"),
     [

@@ -140,6 +140,19 @@ def test_offer_of_a_folder_that_was_packed_anew_has_the_packs_of_what_the_agent_
     assert (offer.base, offer.packs) == ("s0", (PACK, whole)), "a merge reads the base too"
 
 
+def test_agent_offers_what_it_has_stored_and_says_that_its_last_changes_are_not() -> None:
+    tree = portable_tree()
+    child = finished_child(tree)
+    assert not tree.root.state.workspace.offered["1"].unsaved
+    tree.root.sends(1, "and more")
+    tree.settle()
+    child.happens(FolderUnsaved("m1", "away", (), tree.now_ms, trying=False))
+    answers(child)
+    tree.settle()
+    offer = tree.root.state.workspace.offered["1"]
+    assert (offer.snapshot, offer.unsaved) == ("t1", True)
+
+
 def test_agents_of_a_folder_of_one_machine_offer_nothing() -> None:
     tree = a_tree()
     child = tree.root.spawns("work")

@@ -51,13 +51,16 @@ def test_no_autosubmit_leaves_the_result_for_an_await() -> None:
     assert [i["call_id"] for i in tree.root.shown() if i.get("call_id", "").startswith("await")] == []
 
 
-def test_result_waits_after_an_interrupt() -> None:
+def test_result_and_words_of_an_agent_wait_after_an_interrupt_of_its_root() -> None:
     tree, (child,) = a_family()
     tree.root.interrupt()
+    child.sends(0, "half of it is there")
+    tree.settle()
+    assert tree.root.state.task is None
     answers(child)
     tree.settle()
     assert tree.root.state.task is None
-    assert len(tree.root.state.tree.inbox) == 1
+    assert [mail.kind for mail in tree.root.state.tree.inbox] == ["message", "completion"]
 
 
 def test_task_goes_on_while_results_are_there_to_read() -> None:
