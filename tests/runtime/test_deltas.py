@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
 
-from orchestrator.broker.records import Claim, CommitRequest, Committed
+from orchestrator.broker.records import Claim, CommitRequest, Committed, Refused
 from orchestrator.core.commit_parts import NewEvent
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import Rules
@@ -280,6 +280,29 @@ async def test_step_carries_no_delta_behind_what_it_leads_up_to_however_much_cam
     assert all(sum(len(event.payload) for event in events) < 300_000 for _, events in sent)
 
 
+async def test_commit_that_is_refused_leaves_its_deltas_and_its_core_version_to_the_next() -> None:
+    sent: list[CommitRequest] = []
+    done = Committed(1, b"\0" * 32, "0-0", 0, False, 0, 0, last_commit="c")
+
+    async def commit(request: CommitRequest, successor: object) -> Committed | Refused:
+        sent.append(request)
+        return Refused("marked", "") if len(sent) == 1 else done
+
+    broker = SimpleNamespace(commits=SimpleNamespace(commit=commit), config=SimpleNamespace(core_version=7))
+    folders = SimpleNamespace(machine="m")
+    ports: Any = SimpleNamespace(
+        broker=broker, folders=folders, restore=None, random_bytes=bytes, spawn=lambda work, _: work.close()
+    )
+    writing = Writing(ports, cast(Any, SimpleNamespace(session="s", tree="t")), "")
+    writing.delta(Delta("t", {"type": "agent_message_delta", "delta": "one"}), BEGINNING)
+    for _ in range(3):
+        await writing.commit(Step(BEGINNING, Writer(1, bytes), 0), "0-0", "keep", None)
+    assert [len(request.events) for request in sent] == [1, 1, 0]
+    # An older worker may not take the session from its first entries on.
+    assert [request.min_core for request in sent] == [7, 7, None]
+    assert [request.expect_commit for request in sent] == ["", "", "c"]
+
+
 async def test_delta_behind_a_finished_text_is_shown_though_the_text_is_not_in_the_log_yet(
     harness: Harness,
 ) -> None:
@@ -313,6 +336,15 @@ def test_text_of_another_task_or_of_a_kind_that_is_not_joined_stands_alone() -> 
         ("t2", "one one "),
         ("t2", None),
     ]
+
+
+@pytest.mark.parametrize("place", ["item_id", "summary_index", "content_index"])
+def test_text_of_another_item_or_part_is_not_joined_to_the_one_before(place: str) -> None:
+    deltas, told = Deltas(), {"type": "reasoning_content_delta", "item_id": "r", "summary_index": 0}
+    for at in (1, 1, 2, 1):
+        deltas.add("t", {**told, "content_index": 0, place: at, "delta": f"{at} "})
+    shown = [orjson.loads(event.payload)["msg"] for event in deltas.take(1)]
+    assert [(one[place], one["delta"]) for one in shown] == [(1, "1 1 "), (2, "2 "), (1, "1 ")]
 
 
 def test_deltas_of_a_refused_commit_are_sent_with_the_next_one_before_what_came_since() -> None:

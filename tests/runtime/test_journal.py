@@ -7,13 +7,15 @@ import pytest
 from orchestrator.core.chain import GENESIS
 from orchestrator.core.commands import Moment
 from orchestrator.core.commit_parts import Approval, Timer
-from orchestrator.core.decide.draft import Decision, Draft
+from orchestrator.core.decide.draft import Decision, Draft, Metered
 from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
+from orchestrator.core.facts import RequestDelayed, RequestFailed, RequestStopped
 from orchestrator.core.state import State
 from orchestrator.protocol import events
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.session_summary import Position
 from orchestrator.runtime.journal import Step, Writer
+from tests.core.driver import USAGE
 
 NOON_MS = 1_800_000_000_000
 STATE = State()
@@ -49,6 +51,16 @@ def test_step_does_not_ask_people_what_a_later_decision_of_it_has_settled() -> N
 def test_step_asks_people_again_what_an_earlier_decision_of_it_has_settled() -> None:
     step = a_step(Decision(STATE, approvals_close=("c1",)), Decision(STATE, approvals_open=(ASKED,)))
     assert [asked.key for asked in step.approvals_open] == ["c1"]
+
+
+def test_step_settles_each_request_that_its_decisions_have_ended() -> None:
+    ends = (RequestStopped(1, usage=USAGE), RequestFailed(2), RequestDelayed(3))
+    step = a_step(
+        Decision(STATE, requests=tuple(Metered(end, STATE) for end in ends[:2])),
+        Decision(STATE, requests=(Metered(ends[2], STATE),)),
+    )
+    assert step.budget is not None
+    assert [settled.request for settled in step.budget.settlements] == ["1", "2", "3"]
 
 
 def test_draft_does_not_set_a_timer_that_it_clears_afterwards() -> None:
