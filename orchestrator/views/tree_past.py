@@ -375,7 +375,7 @@ class TreePast:
         named = self._named(self._view)
         sessions = self._first(named, self.read)[:MOST_LOGS]
         ends = dict(zip(sessions, await self.broker.logs.ends(sessions), strict=True))
-        asks = list[tuple[SessionId, int, int]]()
+        asks, behind = list[tuple[SessionId, int, int]](), list[tuple[_Told, int]]()
         for session, end in ends.items():
             told = self._told.setdefault(session, _Told())
             if not end or end < told.seq:
@@ -383,14 +383,16 @@ class TreePast:
             if end and end > told.seq:
                 after = max(told.seq, end - NEWEST)
                 asks.append((session, after, end - after))
-        for (session, _, _), page in zip(asks, await self.broker.logs.read_rollouts(asks), strict=True):
-            told, number = self._told[session], named[session][0]
-            told.seq = ends[session] or 0
+                behind.append((told, end))
+        pages = await self.broker.logs.read_rollouts(asks)
+        for (session, _, _), (told, end), page in zip(asks, behind, pages, strict=True):
             for entry in page or ():
-                mark = told_of(entry, number)
+                # Others look at the tree as well, and may have taken the entry in meanwhile.
+                mark = told_of(entry, named[session][0]) if entry.seq > told.seq else None
                 # A takeover may be told of by several entries.
                 if mark is not None and mark not in told.marks[-1:]:
                     told.marks.append(mark)
+            told.seq = max(told.seq, end)
             del told.marks[:-MOST_OF_SESSIONS]
 
     def _adds(self, mark: Mark) -> bool:

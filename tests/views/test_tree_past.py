@@ -561,3 +561,26 @@ def test_past_of_a_log_that_was_put_back_is_that_of_what_came_in_its_place_whate
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tree_past, "MOST_MARKS", most)
         asyncio.run(looks_back())
+
+
+async def test_marks_of_sessions_are_there_once_for_several_who_look_at_the_same_time() -> None:
+    """Also where one of them has seen a longer log than the others."""
+    logs = Listed([])
+    logs.own = {SessionId("t"): _own_log("ann", range(10, 60, 10))}
+    past, gate, read = past_of(logs), asyncio.Event(), logs.read_rollouts
+
+    async def read_rollouts(asks: Any) -> Any:
+        pages = await read(asks)
+        await gate.wait()
+        return pages
+
+    cast(Any, logs).read_rollouts = read_rollouts
+    looks = [asyncio.create_task(past.marks_of_sessions(takeovers=True)) for _ in range(2)]
+    await asyncio.sleep(0)
+    logs.own = {SessionId("t"): _own_log("ann", range(10, 100, 10))}
+    looks.insert(0, asyncio.create_task(past.marks_of_sessions(takeovers=True)))
+    await asyncio.sleep(0)
+    gate.set()
+    await asyncio.gather(*looks)
+    before, _ = await past.marks_of_sessions(takeovers=True)
+    assert [mark.at_ms for mark in before] == [20, 40, 60, 80]
