@@ -193,6 +193,9 @@ class Fleet:
             for head in await self.broker.logs.heads(sorted(of_agents), damaged):
                 roots[head.session] = head
             changed = {root for root, head in roots.items() if self._keep(head)}
+            for root in roots:
+                # What its agents spend is in no root's hash.
+                self._accounts.pop(root, None)
             changed |= {session for session in changes.gone if self._drop(session)}
             # One of another namespace was never in this list.
             known = {root: error for root, error in damaged.items() if root in self._heads}

@@ -279,3 +279,20 @@ async def test_tree_leaves_the_list_with_what_makes_it_unlisted(facts: dict[str,
     assert found.lists(id_of(2))
     assert len(await found.rows([id_of(1), id_of(2)], "ann")) == 1 + listed
     assert not found._keep(replace(changed, meta=meta, **facts)), "nothing has changed since"
+
+
+@pytest.mark.parametrize("named", [1, 11])
+async def test_order_by_cost_has_what_the_agents_of_a_tree_spent_though_no_hash_of_a_root_tells_it(
+    named: int,
+) -> None:
+    redis = Redis((id_of(11), id_of(1)))
+    redis.roots = {id_of(number): root(number) for number in (1, 2, 3)}
+    found = fleet_of(redis, *redis.roots.values())
+    redis.costs = {id_of(2): 5, id_of(3): 7}
+    assert (await found.page(FleetFilter(), (), "ann", "cost", None, 2)).rows[0].head.session == id_of(3)
+    redis.costs[id_of(1)] = 9
+    agent = replace(root(named), tree=TreeId(id_of(1)), agent_id=AgentId(named // 10))
+    found._feed, found._anew = cast(Any, Feed(agent, told=True)), False
+    await found.follow(0.0)
+    page = await found.page(FleetFilter(), (), "ann", "cost", None, 2)
+    assert [row.head.session for row in page.rows] == [id_of(1), id_of(3)]
