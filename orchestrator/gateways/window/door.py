@@ -239,12 +239,13 @@ class Window:
     async def _login(self, request: Request) -> Response:
         _check_origin(request)
         address = request.client.host if request.client is not None else ""
+        asked = Login.of(await _body(request, MOST_LOGIN))
         if (wait_s := self._tries.wait_s(address)) > 0:
             headers = {"retry-after": str(int(wait_s) + 1)}
             text = f"{MOST_WRONG} wrong tries from this address: wait {int(wait_s) + 1} s"
             raise Refused(HTTPStatus.TOO_MANY_REQUESTS, text, messages.Code.OVERLOADED, headers)
-        asked = Login.of(await _body(request, MOST_LOGIN))
-        # Counted before it is looked at: many at once are no way around the bound.
+        # Counted before it is looked at: many at once are no way around the bound, nor are those whose
+        # bodies come late.
         counted = self._tries.count(address)
         windows = self._given.windows
         signing = windows.sign_in_by_token if asked.is_token else windows.sign_in_by_code
