@@ -18,7 +18,7 @@ from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.window.stream import LogChannel
 from orchestrator.views.turns import turn_records as r
 
-SESSION = SessionId("0199a2b4-0000-7000-8000-000000000001")
+SESSIONS = [SessionId(f"0199a2b4-0000-7000-8000-00000000000{number}") for number in (1, 2)]
 STREAMED = (r.DeltaKind.MESSAGE, r.DeltaKind.REASONING_SUMMARY, r.DeltaKind.REASONING_TEXT)
 KINDS = (*STREAMED * 4, *r.DeltaKind)
 
@@ -56,9 +56,9 @@ def shown(told: list[Message]) -> list[Any]:
     return [*found, dict(texts)]
 
 
-def lines_of(change: r.Change) -> tuple[Line, ...]:
+def lines_of(change: r.Change, session: SessionId) -> tuple[Line, ...]:
     ports = SimpleNamespace(now_ms=lambda: 1)
-    live = LiveThread(cast(Any, ports), notifications, cast(Any, None), SESSION, cast(Any, None))
+    live = LiveThread(cast(Any, ports), notifications, cast(Any, None), session, cast(Any, None))
     return live._lines(change, 5)[1]
 
 
@@ -76,7 +76,9 @@ def taken(channel: LogChannel) -> list[Message]:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_client_that_reads_late_has_the_texts_of_one_that_reads_at_once(seed: int) -> None:
+    """Also where two sessions that it hears have turns and items of the same ids."""
     for number in range(25):
+        chance = Random(seed)
         outbox, channel = Outbox(), LogChannel("thread:x", lambda: None)
         at_once, from_outbox, from_channel = list[Message](), list[Message](), list[Message]()
         for act in acts_of(Random(1_000 * seed + number)):
@@ -84,7 +86,7 @@ def test_client_that_reads_late_has_the_texts_of_one_that_reads_at_once(seed: in
                 from_outbox += drained(outbox)
                 from_channel += taken(channel)
                 continue
-            for line in lines_of(act):
+            for line in lines_of(act, chance.choice(SESSIONS)):
                 at_once.append((line.method, line.params))
                 channel.put("1", line)
                 if line.merges is None:

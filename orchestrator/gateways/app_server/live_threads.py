@@ -235,7 +235,9 @@ class LiveThread:
 
     def _lines(self, change: Change, at_ms: int) -> tuple[Change, tuple[Line, ...]]:
         return change, tuple(
-            Line(method, params, notification(method, params, at_ms), at_ms, _key(change, params))
+            Line(
+                method, params, notification(method, params, at_ms), at_ms, _key(self.session, change, params)
+            )
             for method, params in self._write(self.session, change, self._root_turn)
         )
 
@@ -293,9 +295,10 @@ def _come(parent: LiveThread, child: SessionId, live: LiveThread | None) -> list
     return [each for each in parent.listeners if each not in heard and each.takes(child)]
 
 
-def _key(change: Change, params: JsonObject) -> tuple[object, ...] | None:
+def _key(session: SessionId, change: Change, params: JsonObject) -> tuple[object, ...] | None:
     if isinstance(change, ItemDelta) and "delta" in params:
-        return change.turn, change.item, change.kind, change.index
+        # Clients choose the ids of turns: several sessions may have the same.
+        return session, change.turn, change.item, change.kind, change.index
     return None
 
 
