@@ -9,8 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from heapq import merge
-from itertools import islice
+from itertools import chain, islice
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias, assert_never
 
 from pydantic import Field
@@ -371,7 +370,8 @@ async def approval_history(door: Door, params: ApprovalHistory) -> Result:
         wanted = Listed(reader.namespace, SOURCES)
         trees = await readable_listed(found.broker.trees, wanted, None, TREES)
         decided = await decided_of_trees(found, [root for _, root in trees])
-    newest = merge(*decided, key=lambda one: -one.at_ms)
+    # By their workers' clocks, of which one may be behind another: a log is not in the order of its times.
+    newest = sorted(chain(*decided), key=lambda one: -one.at_ms)
     at_ms, told = before or (None, 0)
     page = list(islice((one for one in newest if at_ms is None or one.at_ms <= at_ms), told, told + most + 1))
     rows = [
