@@ -152,8 +152,8 @@ class Fleet:
     _accounts: dict[SessionId, TreeAccount] = field(default_factory=dict)
     _damaged: set[SessionId] = field(default_factory=set)
     """The trees whose roots cannot be read: they are in no list."""
-    _ends: dict[SessionId, tuple[int, Doing, int]] = field(default_factory=dict)
-    """By the root: its log's end, what it is at there, and the last entry's time."""
+    _ends: dict[SessionId, tuple[bytes, Doing, int]] = field(default_factory=dict)
+    """By the root: the chain's value at its log's end, what it is at there, and the last entry's time."""
     _unread: dict[str, set[SessionId]] = field(default_factory=dict)
     """By person: the trees whose last turn's end they have not read."""
     _turn: asyncio.Lock = field(default_factory=asyncio.Lock)
@@ -467,7 +467,7 @@ class Fleet:
             )
         )
         gate = asyncio.Semaphore(AT_ONCE)
-        await asyncio.gather(*(self._read_end(root, gate) for root in roots if self._is_longer(root)))
+        await asyncio.gather(*(self._read_end(root, gate) for root in roots if self._is_another(root)))
         return [
             TreeRow(
                 head=self._heads[root],
@@ -484,8 +484,9 @@ class Fleet:
             if root in self._heads
         ]
 
-    def _is_longer(self, root: SessionId) -> bool:
-        return root not in self._ends or self._ends[root][0] != self._heads[root].seq
+    def _is_another(self, root: SessionId) -> bool:
+        """Whether a log has grown, or was put back, and is as long as before."""
+        return root not in self._ends or self._ends[root][0] != self._heads[root].head
 
     async def _read_end(self, root: SessionId, gate: asyncio.Semaphore) -> None:
         head = self._heads[root]
@@ -498,7 +499,7 @@ class Fleet:
         except UNREADABLE:
             # One damaged log must not hide all other trees; whoever reads it is told of the damage.
             doing = doing_of((), head)
-        self._ends[root] = head.seq, doing, last_ms
+        self._ends[root] = head.head, doing, last_ms
 
     async def _agents(self, root: SessionId) -> AgentStates:
         head = self._heads[root]

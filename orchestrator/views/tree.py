@@ -134,7 +134,8 @@ class TreeReader:
 
     broker: Broker
     tree: TreeId
-    _doings: dict[SessionId, Doing] = field(default_factory=dict)
+    _doings: dict[SessionId, tuple[bytes, Doing]] = field(default_factory=dict)
+    """With the chain's value at the log's end: one that was put back may be as long as before."""
 
     async def picture(self) -> TreePicture:
         """The tree as it is now; raises `UnknownSession` if it is gone."""
@@ -143,8 +144,8 @@ class TreeReader:
         sessions = [SessionId(self.tree), *(SessionId(agent.session) for agent in known.values())]
         heads, gate = await readable(self.broker.logs, sessions), asyncio.Semaphore(AT_ONCE)
         doings = await asyncio.gather(*(self._doing(head, gate) for head in heads if self._grew(head)))
-        self._doings |= {head.session: doing for head, doing in doings}
-        found = [(head, self._doings[head.session]) for head in heads]
+        self._doings |= {head.session: (head.head, doing) for head, doing in doings}
+        found = [(head, self._doings[head.session][1]) for head in heads]
         served = await self.broker.logs.serving([head for head, _ in found])
         used = {int(number): agent.used for number, agent in registry.agents.items()}
         agents = {
@@ -167,7 +168,7 @@ class TreeReader:
 
     def _grew(self, head: SessionHead) -> bool:
         known = self._doings.get(head.session)
-        return known is None or known.seq != head.seq
+        return known is None or known[0] != head.head
 
     async def _doing(self, head: SessionHead, gate: asyncio.Semaphore) -> tuple[SessionHead, Doing]:
         try:

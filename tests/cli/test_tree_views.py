@@ -357,12 +357,13 @@ async def test_agent_is_drawn_below_the_nearest_that_was_not_pruned(
     assert found.agents[2].parent == above
 
 
-async def test_reader_reads_a_log_again_when_it_has_grown_and_not_otherwise() -> None:
+async def test_reader_reads_a_log_again_when_it_has_grown_or_was_put_back_and_not_otherwise() -> None:
+    """Also where it is as long again as it was."""
     tree = Looked()
     tree.add(1, "0/1")
     reader = TreeReader(cast(Any, tree), TREE)
-    for seq, reads in ((1, 2), (1, 2), (2, 3), (2, 3), (1, 4)):
-        tree.seq[1] = seq
+    for seq, life, reads in ((1, 1, 2), (1, 1, 2), (2, 1, 3), (2, 1, 3), (1, 1, 4), (1, 2, 5), (1, 2, 5)):
+        tree.seq[1], tree.life = seq, life
         await reader.picture()
         assert tree.reads == reads
 
@@ -395,6 +396,8 @@ class Looked:
         self.fields: dict[str, bytes] = {}
         self.seq: dict[int, int] = {0: 1}
         self.reads = 0
+        self.life = 1
+        """The second: the agent's log was put back, and has other entries."""
         self.trees = self.logs = self
 
     def add(self, number: int, path: str) -> None:
@@ -414,9 +417,14 @@ class Looked:
     async def heads(self, sessions: Sequence[SessionId], damaged: Any) -> tuple[SessionHead, ...]:
         numbers = [int(session[1:]) if session.startswith("s") else 0 for session in sessions]
         return tuple(
-            replace(head(self.seq[number]), session=session, agent_id=AgentId(number))
+            replace(
+                head(self.seq[number]), session=session, agent_id=AgentId(number), head=self.chain(number)
+            )
             for session, number in zip(sessions, numbers, strict=True)
         )
+
+    def chain(self, number: int) -> bytes:
+        return bytes([self.seq[number], self.life if number else 1])
 
     async def read_rollout(self, session: SessionId, after: int, count: int) -> list[StoredEntry]:
         self.reads += 1

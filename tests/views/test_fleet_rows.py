@@ -12,7 +12,8 @@ import pytest
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.fleet_feed import FleetChanges
-from orchestrator.broker.records import Labels, SessionHead, Spend, TreeAccount, Unserved
+from orchestrator.broker.records import Labels, SessionHead, Spend, StoredEntry, TreeAccount, Unserved
+from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.views import fleet
 from orchestrator.views.fleet import Fleet, FleetFilter, State
@@ -43,6 +44,7 @@ class Redis:
         self.costs: dict[str, int] = {}
         self.read: dict[tuple[str, SessionId], int] = {}
         self.roots: dict[SessionId, SessionHead] = {}
+        self.said: dict[SessionId, str] = {}
         self.requests = self.claims = self.logs = self.trees = self
 
     async def askers(self) -> dict[SessionId, int]:
@@ -63,8 +65,11 @@ class Redis:
         marks = (self.read.get((name, one)) for one in sessions)
         return [ReadMark(1, seq).note if seq else b"" for seq in marks]
 
-    async def read_rollout(self, *_: Any) -> tuple[()]:
-        return ()
+    async def read_rollout(self, session: SessionId, *_: Any) -> list[StoredEntry]:
+        if session not in self.said:
+            return []
+        told = Entry(EVENT_MSG, {"type": "agent_message", "message": self.said[session]})
+        return [StoredEntry(1, 1, encode_entry(told, 7, {}).line, b"", b"")]
 
     async def heads(self, sessions: Sequence[SessionId], damaged: Any = None) -> list[SessionHead]:
         return [self.roots[one] for one in sessions]
@@ -296,3 +301,13 @@ async def test_order_by_cost_has_what_the_agents_of_a_tree_spent_though_no_hash_
     await found.follow(0.0)
     page = await found.page(FleetFilter(), (), "ann", "cost", None, 2)
     assert [row.head.session for row in page.rows] == [id_of(1), id_of(3)]
+
+
+async def test_row_has_the_last_line_of_its_log_also_of_one_that_was_put_back_and_is_as_long_again() -> None:
+    redis = Redis()
+    found = fleet_of(redis, root(1, seq=1, head=b"a"), root(2, seq=1, head=b"a"))
+    redis.said = {id_of(1): "first", id_of(2): "first"}
+    assert [row.doing.last for row in await found.rows([id_of(1), id_of(2)], "ann")] == ["first", "first"]
+    redis.said = {id_of(1): "second", id_of(2): "not read"}
+    found._keep(root(1, seq=1, head=b"b"))
+    assert [row.doing.last for row in await found.rows([id_of(1), id_of(2)], "ann")] == ["second", "first"]
