@@ -17,6 +17,7 @@ from orchestrator.requests.approvals import command_text
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.rollouts.segments import BrokenArchive
+from orchestrator.views.readable import UNREADABLE
 
 LINES = 3
 """Of one session."""
@@ -53,10 +54,10 @@ _SAYING = frozenset({UserMessage, AgentMessage, ExecCommandBegin, *(EVENTS[tag] 
 def _text_of(kind: Kind, message: Mapping[str, Any]) -> str:
     if kind in (UserMessage, AgentMessage):
         return str(message.get("message", ""))
-    if kind is ExecCommandBegin:
-        return f"$ {command_text(list(message['command']))}"
-    # An imported log may hold a request of any shape.
-    with suppress(KeyError, TypeError):
+    # An imported log may hold a command or a request of any shape.
+    with suppress(*UNREADABLE):
+        if kind is ExecCommandBegin:
+            return f"$ {command_text(list(message['command']))}"
         return request_of(message).subject
     return ""
 

@@ -50,6 +50,22 @@ async def test_words_are_found_in_what_was_said_asked_and_run_in_any_letters(who
     assert await found_in(SAYS[who] if who in SAYS else SILENT[who], text="n.*dle") == [], "it is no pattern"
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        *({"type": "exec_command_begin", "command": value} for value in (None, 5, [5])),
+        {"type": "exec_command_begin"},
+        {**SAYS["questions"], "questions": 5},
+        {**SAYS["a plan"], "proposal": "x"},
+    ],
+)
+async def test_entry_of_a_shape_that_none_has_hides_no_other_of_an_imported_log(odd: dict[str, Any]) -> None:
+    assert await found_in(SAYS["a person"], odd, SAYS["the model"]) == [
+        "find the Needle here",
+        "the Needle it is",
+    ]
+
+
 @pytest.mark.parametrize("number", [0, 1, LINES - 1, LINES, LINES + 1])
 async def test_first_matches_of_a_conversation_are_shown_up_to_a_number(number: int) -> None:
     said = [{"type": "agent_message", "message": f"needle {at}"} for at in range(number)]
