@@ -173,9 +173,11 @@ class TokenWatch:
 
     async def look(self) -> None:
         """Ends whatever is served under a token that counts no more."""
+        # Those of before the look: a token that was made since is not among what it finds.
+        serving = tuple(self._serving.items())
         in_force = await self._in_force()
-        for task, token in tuple(self._serving.items()):
-            if token not in in_force:
+        for task, token in serving:
+            if token not in in_force and task in self._serving:
                 self._revoked.add(task)
                 task.cancel()
 

@@ -35,7 +35,12 @@ class Served:
     async def _in_force(self) -> frozenset[str]:
         if self.looks:
             raise self.looks.pop()
-        return frozenset(self.in_force)
+        found = frozenset(self.in_force)
+        await self.meanwhile()
+        return found
+
+    async def meanwhile(self) -> None:
+        """Happens between the look and its answer."""
 
     async def comes(self, who: str) -> asyncio.Task[None] | None:
         """The connection of somebody; None if it is not served."""
@@ -136,4 +141,24 @@ async def test_end_of_a_token_ends_each_of_its_connections_and_none_of_another(o
         for task in there:
             if not task.done():
                 await at.done(task)
+    await at.close()
+
+
+async def test_token_that_is_made_while_it_is_looked_which_count_ends_no_connection_of_its_own() -> None:
+    """Nor does one whose connection has ended by then."""
+    at, there = Served(), dict[str, asyncio.Task[None]]()
+    at.in_force.discard("t-ci")
+    there["gone"] = await at.comes("ci")  # type: ignore[assignment]
+
+    async def meanwhile() -> None:
+        at.in_force.add("t-ci")
+        await at.done(there["gone"])
+        there["new"] = await at.comes("ci")  # type: ignore[assignment]
+
+    at.meanwhile = meanwhile  # type: ignore[method-assign]
+    await at.watch.look()
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert not there["new"].done()
+    assert not at.watch._revoked
     await at.close()
