@@ -5,10 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from orchestrator.settings.layers import Found, Layers, Origin, Rank, parse_value
+from orchestrator.settings.layers import (
+    Found,
+    Layers,
+    Origin,
+    Rank,
+    SettingsError,
+    parse_override,
+    parse_value,
+)
 from tests.commit_seed import examples
 
 KEYS = st.sampled_from(["a", "b", "c"])
@@ -50,3 +59,9 @@ def test_assigned_value_is_found_whole_whatever_was_there(
 def test_any_text_is_a_value(text: str) -> None:
     assert parse_value(text) is not None
     assert parse_value("1\nother = 2") == "1\nother = 2"
+
+
+def test_text_that_is_nested_too_deep_is_no_table_and_its_key_none() -> None:
+    assert parse_value("[" * 5_000) == "[" * 5_000
+    with pytest.raises(SettingsError, match="write -c key=value"):
+        parse_override("a." * 5_000 + "b=1")

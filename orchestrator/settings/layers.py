@@ -170,7 +170,7 @@ def parse_value(text: str) -> object:
     """The value of `text` as TOML, else the text itself: `-c model=gpt-5` needs no quotes."""
     try:
         parsed = tomllib.loads(f"value = {text}")
-    except tomllib.TOMLDecodeError:
+    except (tomllib.TOMLDecodeError, RecursionError):
         return text
     # A line break in the text could bring further keys along; then it is no single value.
     return parsed["value"] if parsed.keys() == {"value"} else text
@@ -181,7 +181,7 @@ def parse_override(override: str) -> tuple[KeyPath, str]:
     key, equals, text = override.partition("=")
     try:
         (leaf,) = leaves(tomllib.loads(f"{key.strip()} = 0"))
-    except (tomllib.TOMLDecodeError, ValueError) as error:
+    except (tomllib.TOMLDecodeError, ValueError, RecursionError) as error:
         raise SettingsError("-c", "", repr(override), "write -c key=value, such as -c model=gpt-5") from error
     if not equals:
         raise SettingsError("-c", "", repr(override), "write -c key=value, such as -c model=gpt-5")
