@@ -11,6 +11,7 @@ import time
 import tomllib
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from pathlib import Path
@@ -587,10 +588,16 @@ class SavedSettings:
     settings: Settings
     sources: SettingsSources
     """The sources of the gateway's settings: what the changed file makes of them is checked first."""
+    _writing: threading.Lock = field(default_factory=threading.Lock, compare=False)
+    """Held from the look at the file to its change: several clients write at the same time."""
 
     async def write(self, write: ConfigWrite) -> ConfigWritten:
         """Sets keys, and takes out those that are None, all or none; raises `BadSetting`."""
-        return await asyncio.to_thread(self._write, write)
+        return await asyncio.to_thread(self._one_by_one, write)
+
+    def _one_by_one(self, write: ConfigWrite) -> ConfigWritten:
+        with self._writing:
+            return self._write(write)
 
     def _write(self, write: ConfigWrite) -> ConfigWritten:
         file = self.settings.config_file or self.settings.home / PROJECT_CONFIG
@@ -617,18 +624,15 @@ class SavedSettings:
     def _replace(self, file: Path, text: str) -> None:
         """Puts the new content in the place of the old, whole or not at all, if it makes settings."""
         make_folder(file.parent)
-        draft = file.with_name(f".{file.name}.{os.getpid()}")
-        draft.unlink(missing_ok=True)
-        try:
-            with os.fdopen(new_file(draft), "w", encoding="utf-8") as opened:
-                opened.write(text)
-            self._check(draft, file)
-            if file.exists() and not file.is_relative_to(self.settings.home):
-                # A file that other users of the machine share stays theirs to read.
-                draft.chmod(file.stat().st_mode & 0o777)
-            draft.replace(file)
-        finally:
-            draft.unlink(missing_ok=True)
+        with _draft(file, text) as checked:
+            self._check(checked, file)
+            # A link to where a person keeps such files stays one.
+            place = file.resolve() if file.is_symlink() else file
+            with nullcontext(checked) if place == file else _draft(place, text) as draft:
+                if place.exists() and not place.is_relative_to(self.settings.home):
+                    # A file that other users of the machine share stays theirs to read.
+                    draft.chmod(place.stat().st_mode & 0o777)
+                draft.replace(place)
 
     def _check(self, draft: Path, file: Path) -> None:
         """Raises `BadSetting` for a value that cannot be, and for a key that nobody knows."""
@@ -640,6 +644,19 @@ class SavedSettings:
         for warning in warnings:
             if warning not in self.settings.warnings and not warning.endswith(NO_EFFECT):
                 raise BadSetting(warning)
+
+
+@contextmanager
+def _draft(file: Path, text: str) -> Iterator[Path]:
+    """A file with the text beside another one, which is gone behind the block."""
+    draft = file.with_name(f".{file.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    try:
+        with os.fdopen(new_file(draft), "w", encoding="utf-8") as opened:
+            opened.write(text)
+        yield draft
+    finally:
+        draft.unlink(missing_ok=True)
 
 
 def _version(text: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import stat
 import tomllib
 from collections.abc import AsyncIterator
 from functools import partial
@@ -12,6 +13,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.gateways.app_server.door_ports import ConfigWrite
 from orchestrator.gateways.app_server.messages import Code
 from orchestrator.gateways.app_server.write_items import notifications
 from orchestrator.gateways.principals import Principal, Scope
@@ -222,3 +224,35 @@ async def test_every_edit_of_a_batch_and_every_member_of_its_tables_is_written(
     await peers.ann.call("config/batchWrite", {"edits": given})
     written = tomllib.loads(peers.file.read_text())
     assert {key: written[key] for key, _, _ in edits} == {key: value for key, value, _ in edits}
+
+
+async def test_writes_of_several_clients_at_the_same_time_are_all_in_the_file(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(tmp_path), "PATH": "/usr/bin:/bin"}
+    sources = SettingsSources(tmp_path, environ)
+    saved = SavedSettings(load_settings(sources), sources)
+    keys = [f"key{number}" for number in range(12)]
+    await asyncio.gather(*(saved.write(ConfigWrite([(("tui", key), key)])) for key in keys))
+    assert tomllib.loads((tmp_path / "dendro.toml").read_text()) == {"tui": {key: key for key in keys}}
+
+
+async def test_file_that_a_link_leads_to_is_written_and_the_link_stays(tmp_path: Path) -> None:
+    """People keep such files elsewhere; paths in it count from where the link stands."""
+    link, file = tmp_path / "h" / "dendro.toml", tmp_path / "kept" / "of dendro.toml"
+    for each in (link, file):
+        each.parent.mkdir()
+    file.write_text(OWN)
+    file.chmod(0o640)
+    link.symlink_to(file)
+    (link.parent / "words.md").write_text("be kind")
+    environ = {"HOME": str(tmp_path), "DENDRO_HOME": str(link.parent), "PATH": "/usr/bin:/bin"}
+    sources = SettingsSources(tmp_path, environ)
+    saved = SavedSettings(load_settings(sources), sources)
+    done = await saved.write(
+        ConfigWrite([(("model",), "new"), (("model_instructions_file",), "words.md")], str(link))
+    )
+    assert (done.file, link.readlink()) == (link, file)
+    assert tomllib.loads(file.read_text())["model"] == "new"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o640
+    assert {each.name for each in (*link.parent.iterdir(), *file.parent.iterdir())} == {
+        "dendro.toml", "words.md", "of dendro.toml",
+    }  # fmt: skip
