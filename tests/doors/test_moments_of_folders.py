@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from types import SimpleNamespace
 from typing import Any, cast
@@ -18,6 +18,7 @@ from orchestrator.gateways.app_server.methods import METHODS, workspace
 from orchestrator.gateways.app_server.methods.threads import as_it_was
 from orchestrator.gateways.app_server.methods.workspace import Between
 from orchestrator.protocol.ids import SnapshotId
+from orchestrator.views import workspaces
 from orchestrator.views.workspaces import FolderPast, Moment
 
 HEAD = cast(Any, SimpleNamespace(session="s", seq=40, tree="t"))
@@ -74,6 +75,31 @@ async def test_folder_at_an_entry_of_its_own_log_is_that_of_the_last_snapshot_up
         for place, usual in ((from_, known.moments[0]), (to, known.moments[-1]))
     ]
     assert [before, after] == wanted
+
+
+@pytest.mark.parametrize(
+    ("to", "machine"), [(None, "m"), (3, None), (7, None), (11, None), (12, "m"), (40, "m")]
+)
+async def test_folder_lacks_its_newest_changes_from_the_entry_on_at_which_they_were_not_saved(
+    to: int | None, machine: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = replace(past([(3, 1), (4, 1)]), unsaved=cast(Any, SimpleNamespace(machine="m")), unsaved_from=12)
+    counts = SimpleNamespace(added=0, modified=0, deleted=0)
+
+    async def recorded_past(*_: Any) -> FolderPast:
+        return known
+
+    async def between(*_: Any) -> Any:
+        return SimpleNamespace(files=(), counts=counts, insertions=0, deletions=0)
+
+    async def head(thread: str) -> Any:
+        return HEAD
+
+    monkeypatch.setattr(workspaces, "recorded_past", recorded_past)
+    monkeypatch.setattr(workspace, "_diffs", lambda door: SimpleNamespace(between=between))
+    door = cast(Any, SimpleNamespace(head=head, ports=SimpleNamespace(found=None)))
+    asked = workspace.Changed.model_validate({"threadId": "s", "to": to})
+    assert (await workspace.changes(door, asked))["unsaved"] == machine
 
 
 @dataclass

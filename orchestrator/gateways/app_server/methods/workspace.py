@@ -95,8 +95,15 @@ async def changes(door: Door, params: Changed) -> Result:
             {"seq": moment.seq, "atMs": moment.at_ms, "files": moment.files}
             for moment in past.moments[-MOST_MOMENTS:]
         ],
-        "unsaved": past.unsaved.machine if past.unsaved is not None and after is past.moments[-1] else None,
+        "unsaved": _unsaved(past, after, params.to),
     }
+
+
+def _unsaved(past: FolderPast, after: Moment, to: int | None) -> str | None:
+    """The machine that alone has changes of the folder as it was at a place."""
+    if past.unsaved is None or after is not past.moments[-1] or not past.lacks(to):
+        return None
+    return past.unsaved.machine
 
 
 async def _joined(door: Door, head: SessionHead, params: Changed) -> Result:
