@@ -135,6 +135,10 @@ _CONVERSATIONS: Final[frozenset[Kind]] = frozenset({f.Forked, f.Rewound})
 """Facts that may hold a whole conversation."""
 _WORD: Final = re.compile("[A-Za-z_]*")
 """A name of a field, or a word of the protocol, and not a path, an address or an id."""
+_ESCAPED: Final = re.compile(r"(?:\\u[0-9a-fA-F]{4})+|\\(?P<letter>.)", re.DOTALL)
+_LETTERS: Final = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
+_MOST_INSIDE: Final = 2
+"""Depth of JSON inside of JSON."""
 _RESTS: Final = frozenset({"idle", "closed"})
 """Statuses of sessions that have no task."""
 _NOTED: Final[frozenset[Kind]] = frozenset({f.TaskBegun, f.RequestBegun})
@@ -301,7 +305,10 @@ class Plan:
         return sum(map(len, self.entries.values()))
 
     def has(self, text: str) -> bool:
-        """Whether a text is one of those that are to go, or has one of them."""
+        """Whether a text is one of those that are to go, or has one of them, with escapes of JSON or not."""
+        return any(map(self._is_said, _readings(text)))
+
+    def _is_said(self, text: str) -> bool:
         if self.find is not None and self.find.search(text):
             return True
         return any(word in text or (len(text) >= 2 * LEAST_WORDS and text in word) for word in self.words)
@@ -381,7 +388,8 @@ async def _take_words(found: LogSource, plan: Plan, wanted: Wanted) -> None:
                 )
             told = list(words_of(line["payload"], _is_name(line)))
             texts = await found.large_texts(head.tree, [word for word in told if _is_digest(word)])
-            words |= dict.fromkeys(word for word in [*told, *texts.values()] if len(word) >= LEAST_WORDS)
+            every = [reading for word in (*told, *texts.values()) for reading in _readings(word)]
+            words |= dict.fromkeys(word for word in every if len(word) >= LEAST_WORDS)
     words.pop(INSTEAD, None)
     plan.words = list(words)
 
@@ -401,13 +409,28 @@ async def _texts_in(
     payload = line["payload"]
     told = [word for word in words_of(payload, _is_name(line)) if word != INSTEAD]
     texts = await found.large_texts(tree, named) if named else {}
-    every = [*told, *texts.values()]
-    # Arguments of calls are JSON inside of a text.
-    return [*every, *(_unescaped(text) for text in every if "\\" in text)]
+    return [*told, *texts.values()]
 
 
-def _unescaped(text: str) -> str:
-    return text.replace("\\n", "\n").replace('\\"', '"').replace("\\\\", "\\")
+def _readings(text: str) -> Iterator[str]:
+    """The text, and what it says where it is JSON, as arguments of calls are: JSON inside of a text.
+
+    A line of the tree's log is JSON with such texts in it.
+    """
+    yield text
+    for _ in range(_MOST_INSIDE):
+        if "\\" not in text:
+            return
+        text = _ESCAPED.sub(_unescaped, text)
+        yield text
+
+
+def _unescaped(found: re.Match[str]) -> str:
+    if (letter := found["letter"]) is not None:
+        return _LETTERS.get(letter, letter)
+    # Two of them may be the halves of one character.
+    units = bytes.fromhex(found[0].replace("\\u", ""))
+    return units.decode("utf-16-be", "replace")
 
 
 @dataclass(slots=True)
@@ -504,7 +527,7 @@ def _givers(payload: Mapping[str, Any]) -> set[str]:
 async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, texts: _Texts) -> None:
     async for entry in tree_entries(found.broker.logs, tree):
         text = entry.payload.decode("utf-8", "replace") + entry.about.decode("utf-8", "replace")
-        if plan.has(text) or plan.has(_unescaped(text)):
+        if plan.has(text):
             what = "the tree's log, and its registry: it cannot be redacted there"
             plan.copies.append(Copy(f"tree:{tree}:{entry.tree_seq}", what, goes=False))
         if may_refer(entry.payload):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import uuid
 import zipfile
@@ -1171,8 +1172,9 @@ async def test_one_commit_takes_forty_entries_at_most(kept: Kept, monkeypatch: p
 
 
 async def test_words_are_found_as_a_person_writes_them_where_json_escapes_them(kept: Kept) -> None:
-    words = 'say "ACME-1"\nand \\ go'
-    arguments = orjson.dumps({"command": ["sh", "-c", words]}).decode()
+    words = 'say "ACME-1"\nand \\ go\tC:\\new für 🦊'
+    # Some providers escape whatever is not ASCII.
+    arguments = json.dumps({"command": ["sh", "-c", words]})
     call = {"type": "function_call", "name": "shell", "call_id": "c", "arguments": arguments}
     session = await kept.has(e.item(call), said(words), said("another"))
     payload = orjson.dumps({"id": "", "msg": {"type": "warning", "message": words}})
@@ -1180,11 +1182,18 @@ async def test_words_are_found_as_a_person_writes_them_where_json_escapes_them(k
     told = {"p": payload, "s": session, "q": head.seq, "h": head.head, "d": "", "t": NOW_MS, "a": ""}
     await kept.redis.xadd(keys.tree(TreeId(session)), told, id="1-0")
     await kept.redis.hset(keys.agents(TreeId(session)), "tree_seq", 1)
-    for find in (re.escape('say "ACME-1"\nand'), re.escape("and \\ go")):
+    for find in map(re.escape, ('say "ACME-1"\nand', "and \\ go\tC", "C:\\new f", "für 🦊")):
         plan = await planned(kept, session, find=find)
         assert plan.entries == {session: [5, 6]}
         [stays] = [copy for copy in plan.copies if not copy.goes]
         assert stays.place == f"tree:{session}:1"
+
+
+async def test_words_of_a_call_are_found_where_other_entries_have_them_without_escapes(kept: Kept) -> None:
+    words = 'echo "ACME-1"\tfür\nall'
+    call = {"type": "function_call", "name": "shell", "call_id": "c", "arguments": json.dumps({"cmd": words})}
+    session = await kept.has(e.item(call), said(words), said("another thing altogether"))
+    assert (await planned(kept, session, 5)).entries == {session: [5, 6]}
 
 
 async def test_entry_that_was_redacted_is_not_redacted_again(kept: Kept) -> None:
