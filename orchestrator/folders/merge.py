@@ -539,7 +539,7 @@ class _Writer:
             self._exchange(folders, name, f"old-{number}", away=True)
         if step.after is not None:
             if self._is_folder(folders, name):
-                self._drop([*folders, name])
+                self._clear([*folders, name])
             self._exchange(folders, name, f"new-{number}", away=False)
         else:
             self._drop_folders(folders)
@@ -577,6 +577,14 @@ class _Writer:
                 return
             if not self._drop(folders[:depth]):
                 return
+
+    def _clear(self, path: list[bytes]) -> None:
+        """Removes a folder with the empty ones in it, of which no snapshot knows."""
+        with self._in(path) as fd, os.scandir(fd) as names:
+            below = [os.fsencode(it.name) for it in names if it.is_dir(follow_symlinks=False)]
+        for name in below:
+            self._clear([*path, name])
+        self._drop(path)
 
     def _drop(self, path: list[bytes]) -> bool:
         """Removes a folder, unless it holds something. The one in its place on the way back is made before.

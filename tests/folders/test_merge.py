@@ -389,6 +389,17 @@ def test_file_comes_where_a_folder_was_that_both_sides_have_emptied(tmp_path: Pa
     assert content_of(family.parent.folder) == {b"a": ("file", b"file")}
 
 
+def test_file_comes_where_a_folder_has_empty_folders_of_its_own(tmp_path: Path) -> None:
+    """No snapshot has these: nothing is lost with them."""
+    family = Family(tmp_path, {"a/x": b"1", "a/b/y": b"2"})
+    remove(family.child.folder / "a")
+    family.child.write({"a": b"file"})
+    (family.parent.folder / "a/new/er").mkdir(parents=True)
+    (family.parent.folder / "a/b/other").mkdir()
+    assert isinstance(family.merge(), Merged)
+    assert content_of(family.parent.folder) == {b"a": ("file", b"file")}
+
+
 def test_folder_that_the_other_side_has_stays_where_a_merge_empties_it(tmp_path: Path) -> None:
     family = Family(tmp_path, {"a/b/x": b"1", "a/b/y": b"2"})
     (family.child.folder / "a/b/x").unlink()
