@@ -33,9 +33,10 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls import Call, timer_of
+from orchestrator.core.calls import AskWork, AwaitWork, Call, timer_of
 from orchestrator.core.chain import GENESIS, NOT_FOLLOWING, ChainKey
 from orchestrator.core.commit_parts import (
+    RETRY_TIMER,
     Approval,
     NewEntry,
     NewEvent,
@@ -43,6 +44,7 @@ from orchestrator.core.commit_parts import (
     approval,
     approval_timer,
     new_session,
+    wait_timer,
 )
 from orchestrator.core.counts import counted
 from orchestrator.core.entries import Encoded, Entry, encode_entry, kind_of, timestamp
@@ -53,7 +55,7 @@ from orchestrator.core.lines import MetaLine, read_meta, told_of_git
 from orchestrator.core.packs import Pack, read_pack
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import FACTS, PortableFolder, SessionFacts, TurnSettings
-from orchestrator.core.state import State
+from orchestrator.core.state import State, Task
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.codec import rollout_item
 from orchestrator.protocol.events import SessionConfigured, SubagentLifecycle
@@ -478,6 +480,7 @@ ASKS = (
     "ask_user_question_request",
     "request_user_input",
     "plan_approval_request",
+    "dynamic_tool_call_request",
 )
 
 
@@ -523,7 +526,7 @@ async def store(
     # Folded as it is stored: that is what a replay will be compared with.
     state = fold(State(), (each.entry for each in encoded), 1)
     ending = _ending(state, encoded, contents, now_ms)
-    whole = len(cuts) == 1 and not ending.approvals
+    whole = len(cuts) == 1 and not ending.approvals and not ending.timers
     first = _chained(cuts[0], BEFORE, 0, found.secret)
     born = replace(
         new_session(plan.facts, state.settings),
@@ -669,24 +672,34 @@ def _chained(cut: Sequence[Encoded], before: Piece, epoch: int, secret: bytes) -
 
 def _ending(state: State, encoded: Sequence[Encoded], blobs: dict[str, bytes], now_ms: int) -> _Ending:
     meta = session_meta(Position(state, len(encoded), GENESIS), now_ms)
-    awaiting = state.task.requests if state.task else ()
-    timeout = state.facts.approval_timeout_ms
-    timers = [
-        Timer(approval_timer(call.call_id), timer, now_ms + timeout)
-        for call in awaiting
-        if timeout is not None and (timer := timer_of(call.work))
-    ]
-    approvals = [_approval(encoded, state.task.id, call, blobs) for call in awaiting if state.task]
-    return _Ending(state.status, meta, tuple(approvals), tuple(timers))
+    task = state.task
+    if task is None:
+        return _Ending(state.status, meta, (), ())
+    approvals = [_approval(encoded, task.id, call, blobs) for call in task.requests]
+    timers = tuple(_timers(task, state.facts.approval_timeout_ms, now_ms))
+    return _Ending(state.status, meta, tuple(approvals), timers)
+
+
+def _timers(task: Task, timeout_ms: int | None, now_ms: int) -> Iterator[Timer]:
+    """The timers that the task waits for. A request to somebody has all of its time again."""
+    for call in task.requests:
+        most_ms = call.work.most_ms(timeout_ms) if isinstance(call.work, AskWork) else timeout_ms
+        if most_ms is not None and (timer := timer_of(call.work)):
+            yield Timer(approval_timer(call.call_id), timer, now_ms + most_ms)
+    waiting = task.waiting
+    if waiting is not None and isinstance(waiting.work, AwaitWork):
+        yield Timer(wait_timer(waiting.call_id), waiting.work.timer, waiting.work.until_ms)
+    if task.wait:
+        yield Timer(RETRY_TIMER, task.wait, task.not_before_ms)
 
 
 def _approval(encoded: Sequence[Encoded], turn: str, call: Call, blobs: dict[str, bytes]) -> Approval:
     """The fleet's queue shows it again, as it was asked."""
+    said = (each.entry.payload for each in reversed(encoded) if each.entry.payload.get("type") in ASKS)
     asked = next(
-        each.entry.payload
-        for each in reversed(encoded)
-        if each.entry.payload.get("type") in ASKS
-        and call.call_id in (each.entry.payload.get("call_id"), each.entry.payload.get("callId"))
+        (event for event in said if call.call_id in (event.get("call_id"), event.get("callId"))), None
     )
+    if asked is None:
+        raise RolloutError(f"call {call.call_id} waits for an answer, and no event of the file asks for it")
     request = {"kind": call.work.kind if call.work else "", "turn": turn, "event": asked}
     return approval(call.call_id, request, blobs)

@@ -13,11 +13,14 @@ from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.records import CommitRequest, Fenced, NewTree, Submit
 from orchestrator.core import CORE_VERSION
 from orchestrator.core import entries as e
-from orchestrator.core.commit_parts import approval_timer
+from orchestrator.core import facts as f
+from orchestrator.core.calls import AwaitWork, ClientToolWork, Phase
+from orchestrator.core.commit_parts import RETRY_TIMER, Timer, approval_timer, wait_timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import digest
-from orchestrator.protocol.ids import CallId
+from orchestrator.protocol.ids import CallId, SubmissionId
+from orchestrator.protocol.wire import written
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.imports import IMPORTING, store
 from orchestrator.rollouts.replay import fold_session
@@ -172,6 +175,49 @@ async def test_imported_request_has_all_of_its_time_again(kept: Kept, commits: l
     await kept.has(*asking(timer=4))
     await kept.has(*asking(), approval_timeout_ms=60_000)
     assert [request.timers_set for request in commits[-2:]] == [(), ()]
+
+
+async def test_imported_call_of_a_clients_tool_is_asked_for_again_and_ends_in_its_own_time(
+    kept: Kept, commits: list[CommitRequest]
+) -> None:
+    work = ClientToolWork("draw", "painter", limit_ms=90_000, given='{"what": "a fox"}', timer=4)
+    asked = written(work.request(CallId("c1"), SubmissionId("1")))
+    moved = e.fact(f.CallMoved(CallId("c1"), Phase.ASKING, work=work))
+    session = await kept.has(*asking()[:-2], Entry(e.EVENT_MSG, asked, "1"), moved)
+    [approval] = await kept.broker.requests.approvals(session)
+    told = orjson.loads(approval.payload)
+    assert (approval.key, told["kind"], told["event"]) == ("c1", "client_tool", asked)
+    [timer] = commits[-1].timers_set
+    assert (timer.id, timer.generation, timer.at_ms) == (approval_timer(CallId("c1")), 4, NOW_MS + 90_000)
+
+
+@pytest.mark.parametrize(
+    ("waits", "timer"),
+    [
+        pytest.param(
+            f.RequestRetried(1, not_before_ms=NOW_MS + 7, wait=5),
+            Timer(RETRY_TIMER, 5, NOW_MS + 7),
+            id="for the next attempt",
+        ),
+        pytest.param(
+            f.CallMoved(CallId("c1"), Phase.WAITING, work=AwaitWork((), 5, NOW_MS + 7)),
+            Timer(wait_timer(CallId("c1")), 5, NOW_MS + 7),
+            id="for agents",
+        ),
+    ],
+)
+async def test_imported_session_that_waits_is_woken_at_the_time_that_its_log_says(
+    kept: Kept, commits: list[CommitRequest], waits: f.Fact, timer: Timer
+) -> None:
+    log = asking()[:3] if isinstance(waits, f.RequestRetried) else asking()[:-2]
+    await kept.has(*log, e.fact(waits))
+    assert commits[-1].timers_set == (timer,)
+
+
+async def test_request_that_no_event_asks_for_is_told_and_not_imported(kept: Kept) -> None:
+    log = asking()
+    with pytest.raises(RolloutError, match="call c1 waits for an answer, and no event of the file asks"):
+        await kept.has(*log[:-2], log[-1])
 
 
 async def test_nobody_is_shown_half_of_a_session(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
