@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -244,8 +245,14 @@ def test_more_files_than_are_told_are_counted_and_conflicts_are_told_first(
     tree.write(one, b=b"1", c=b"1", d=b"1", z=b"1", y=b"same")
     tree.write(two, z=b"2", y=b"same")
     found = tree.joined()
-    assert ([file.path for file in found.files], found.all) == (["b", "y", "z"], 5)
+    assert ([file.path for file in found.files], found.all, found.insertions) == (["b", "y", "z"], 5, 5)
     assert [(len(file.shares), file.of) for file in found.files] == [(1, 1), (1, 2), (1, 2)]
+    monkeypatch.setattr(module, "MOST_FILES", 1)
+    tree.write(two, **{"d/in": b"in a folder"})
+    tree.write(one, z=None)
+    tree.write(two, z=None)
+    (file,) = tree.joined().files
+    assert (file.path, file.of, bool(file.conflict)) == ("d/in", 1, True)
 
 
 def test_contents_are_merged_up_to_a_bound(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -259,6 +266,20 @@ def test_contents_are_merged_up_to_a_bound(tree: Tree, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "MOST_MERGED", 10)
     (file,) = tree.joined().files
     assert "a large file" in file.conflict
+    tree.write(one, a=b"line 0\n")
+    tree.write(two, a=b"line 1\n")
+    (file,) = tree.joined().files
+    assert "a large file" in file.conflict, "what both began with is read, too"
+
+
+def test_folders_are_joined_up_to_the_files_that_one_may_have(tree: Tree) -> None:
+    tree.agent()
+    count = tree.benches[0].copy.make(tree.packs, tree.benches[0].at).files
+    for most in (count, count - 1):
+        copy = Copy(Place(tree.root / "f", tree.root / "o"), Bounds(max_files=most))
+        copy.give(tree.packs)
+        with pytest.raises(FolderError) if most < count else nullcontext():
+            copy.join(tree.branches[:1])
 
 
 @pytest.mark.parametrize("parent", [1, 2, -1])
