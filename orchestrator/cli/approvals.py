@@ -415,10 +415,10 @@ class Words:
         """The plans that the calls name, with the changes; raises `Fault` as `meant` does."""
         from orchestrator.requests import PlanDecisionRequest
 
-        plans = {one.call: one.request for one in asked if isinstance(one.request, PlanDecisionRequest)}
-        planning = [one for one in asked if one.call in plans]
+        plans = {id(one): one.request for one in asked if isinstance(one.request, PlanDecisionRequest)}
+        planning = [one for one in asked if id(one) in plans]
         found = [(_named(call, planning, "open plan"), text) for call, text in self.feedback.items()]
-        return [(one, plans[one.call].in_own_session(), text) for one, text in found]
+        return [(one, plans[id(one)].in_own_session(), text) for one, text in found]
 
 
 def _named(call: str, asked: Sequence[Asked], kind: str) -> Asked:

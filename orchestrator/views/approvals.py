@@ -239,8 +239,8 @@ def chosen(
 ) -> Chosen:
     """Finds what the patterns mean; `decided_before` has lines for patterns that mean earlier requests.
 
-    Raises `ViewError` for a pattern that means none, `Contradiction` for a request of which two
-    different things are said.
+    Raises `ViewError` for a pattern that means none, or that names the call of an agent and means calls of
+    several trees; `Contradiction` for a request of which two different things are said.
     """
     decided: dict[int, ReviewDecision] = {}
     passed_over: list[str] = []
@@ -254,6 +254,12 @@ def chosen(
                 reasons = "".join(f"; {why}" for why in (*near, *earlier) if why)
                 raise ViewError(
                     f"no open request is meant by {pattern!r}; `dendro approvals` lists them{reasons}"
+                )
+            named = [asked[place].tree for place in meant if asked[place].call == pattern]
+            if len(named) > 1:
+                trees = ", ".join(named)
+                raise ViewError(
+                    f"{len(named)} calls of that name wait, {pattern!r}: name one tree of {trees}"
                 )
             passed_over += filter(None, near)
             for place in meant:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from orchestrator.cli.approvals import Words
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.policy import ReviewDecision
@@ -96,6 +97,8 @@ def asked(call_id: str, request: dict[str, Any]) -> Asked:
 
 def test_words_of_the_command_line_mean_a_plan_by_its_call() -> None:
     waiting = [asked("p1", REQUEST), asked("c1", {"type": "exec_approval_request", "command": ["ls"]})]
+    # Another tree's call may have the same name.
+    waiting.append(replace(waiting[1], tree=TreeId("t"), call_id="p1"))
     ((one, plan, text),) = Words.of((), (), revised=["0:p1 shorter, please"]).meant_plans(waiting)
     assert (one.call, text) == ("0:p1", "shorter, please")
     assert written(plan.revised(text))["response"] == {"type": "revised", "feedback": text}

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from orchestrator.core.calls.approval_policy import amendment
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId
@@ -121,6 +122,15 @@ def test_person_is_told_what_a_pattern_passed_over_beside_what_it_meant() -> Non
     assert found.passed_over == (
         "1:c1 (git fetch; sh x) is not allowed by 'git *': its command 'sh x' does not match",
     )
+
+
+def test_call_of_an_agent_means_no_calls_of_several_trees() -> None:
+    """Some providers count calls anew in each response: `0:call_0` waits in many trees at once."""
+    waiting = [replace(asked("git", "push"), tree=TreeId(tree)) for tree in ("t1", "t2")]
+    for decision in (ALLOW, ALWAYS, DENY):
+        with pytest.raises(ViewError, match="2 calls of that name wait, '1:c1': name one tree of t1, t2"):
+            chosen(waiting, {decision: ["1:c1"]})
+        assert len(chosen(waiting, {decision: ["git *"]}).decisions) == 2
 
 
 def test_person_reads_the_variables_before_the_command() -> None:
