@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 
 from orchestrator.folders.build import remove
 from orchestrator.folders.git_objects import object_id
-from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Side, Step, take_back, write
+from orchestrator.folders.merge import MOST_CONFLICTS, Plan, Side, Step, settle, take_back, write
 from orchestrator.folders.names import FILE
 from orchestrator.folders.outcomes import (
     ANYWHERE,
@@ -505,16 +505,35 @@ def test_file_that_came_in_the_place_of_a_folder_stays_when_a_merge_is_taken_bac
     assert at > 8
 
 
+def test_merge_that_came_to_its_end_is_taken_back_until_it_is_settled(bench: Bench) -> None:
+    """A process may be lost between the last file and the word that all are there."""
+    bench.write({"a/only": b"1", "b": b"1"})
+    before, work = content_of(bench.folder), bench.root / "work"
+    work.mkdir()
+    plan = Plan(_CHANGING_PLACES, ())
+    write(plan, bench.folder, Known(), work)
+    assert content_of(bench.folder) != before
+    take_back(bench.folder, work)
+    assert content_of(bench.folder) == before
+    write(plan, bench.folder, Known(), work)
+    after = content_of(bench.folder)
+    settle(work)
+    take_back(bench.folder, work)
+    assert (content_of(bench.folder), list(work.iterdir())) == (after, [])
+
+
 MERGE = """
 import sys
 from pathlib import Path
 from orchestrator.folders.git_objects import object_id
 from orchestrator.folders.stat_cache import Known
-from orchestrator.folders.merge import Plan, Side, Step, write
+from orchestrator.folders.merge import Plan, Side, Step, settle, write
 from orchestrator.folders.names import FILE
 folder, work = map(Path, sys.argv[1:])
 old, new = (Side(FILE, object_id("blob", content)) for content in (b"old", b"new"))
 write(Plan((Step(b"a", old, new, b"new"),), ()), folder, Known(), work)
+print([path.name.startswith(".dendro-merge-") for path in folder.iterdir() if path.is_dir()])
+settle(work)
 """
 
 
@@ -533,5 +552,5 @@ def test_merge_into_a_volume_of_the_same_disk_is_staged_in_the_volume(tmp_path: 
     )
     if done.stderr.startswith("bwrap:") and "CI" not in os.environ:
         pytest.skip(done.stderr)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert {path.name: path.read_text() for path in folder.iterdir() if path.is_file()} == {"a": "new"}
+    assert (done.returncode, done.stdout, done.stderr) == (0, "[True]\n", "")
+    assert {path.name: path.read_text() for path in folder.iterdir()} == {"a": "new"}

@@ -34,6 +34,11 @@ def test_context_moves_the_search_behind_it() -> None:
     assert changed == "def f():\n    pass\ndef g():\n    return\n"
 
 
+def test_nothing_before_the_context_is_changed_whichever_line_of_the_chunk_is_the_rarest() -> None:
+    assert apply_chunks("a\nb\na\na\nb\n", chunks("@@ a", " a", "-b", "+c")) == "a\nb\na\na\nc\n"
+    assert apply_chunks("b\na\nb\na\nb\na\n", chunks("@@ b", "-b", "+c", " a")) == "b\na\nc\na\nb\na\n"
+
+
 def test_nested_contexts_are_sought_one_after_the_other() -> None:
     text = "class A:\n  def f():\n    1\nclass B:\n  def f():\n    1\n"
     changed = apply_chunks(text, chunks("@@ class B:", "@@   def f():", "-    1", "+    2"))
@@ -74,6 +79,8 @@ def test_lines_of_the_files_end_are_its_last_or_do_not_fit() -> None:
     assert apply_chunks("x\ny\n", chunks("-y", "-", "+z", "*** End of File")) == "x\nz\n"
     with pytest.raises(ChunkMismatch, match="expected lines"):
         apply_chunks("x\ny\n", chunks("-x", "+z", "*** End of File"))
+    with pytest.raises(ChunkMismatch, match="expected lines"):
+        apply_chunks("x\n", chunks("-x", "+x", "@@", "-x", "+z", "*** End of File"))
 
 
 def test_chunk_that_only_adds_goes_to_the_end() -> None:

@@ -84,8 +84,9 @@ def test_read_only_folder_inside_a_root_is_refused(tree: Path, plan_on_disk: Pla
     plan = plan_on_disk(
         "*** Add File: keep/x", "+x", "*** Add File: alias/y", "+x", "*** Add File: keeper", "+x"
     )
-    roots = WritableRoots((tree,), (tree / "keep",))
-    assert outside(plan, roots) == (tree / "keep/x", tree / "alias/y")
+    for named in ("keep", "alias"):
+        roots = WritableRoots((tree,), (tree / named,))
+        assert outside(plan, roots) == (tree / "keep/x", tree / "alias/y")
 
 
 @pytest.mark.parametrize("name", [".git/hooks/pre-commit", ".git/config2", "sub/../.git/x", "alias/x"])
@@ -144,11 +145,13 @@ def test_broken_pointer_file_is_still_protected_itself(
     assert outside(plan, WritableRoots((tree,))) == (tree / ".git",)
 
 
-@pytest.mark.parametrize("name", ["dendro.toml", "sub/deep/dendro.toml", "link.toml"])
+@pytest.mark.parametrize("name", ["dendro.toml", "sub/deep/dendro.toml", "link.toml", "linked/dendro.toml"])
 def test_a_configuration_file_that_is_there_is_refused_however_deep_and_by_whatever_name(
     tree: Path, plan_on_disk: Plan, name: str
 ) -> None:
     (tree / "link.toml").symlink_to("away/dendro.toml")
+    (tree / "linked").mkdir()
+    (tree / "linked/dendro.toml").symlink_to("../away/any")
     new = plan_on_disk(f"*** Add File: {name}", '+sandbox_mode = "danger-full-access"')
     assert outside(new, WritableRoots((tree,))) == ()
     assert outside(new, WritableRoots((tree,), (new.files[0].target,))) == (tree / name,)
