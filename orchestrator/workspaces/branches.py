@@ -145,8 +145,9 @@ class Repository:
     def _lines(self, folder: Path) -> Iterator[bytes]:
         """The lines of an index for the folder's files."""
         files = sorted(_files(folder))
-        # A path with a line break cannot stand in a list of lines.
-        listed = [file for file, mode in files if mode != LINK and "\n" not in str(file)]
+        # A path with a line break cannot stand in a list of lines, and of one that ends in a carriage return
+        # git would take the file without it.
+        listed = [file for file, mode in files if mode != LINK and _is_a_line(str(file))]
         lines = b"".join(os.fsencode(file) + b"\n" for file in listed)
         told = self._run("hash-object", "-w", "--no-filters", "--stdin-paths", input=lines).out.split()
         blobs = dict(zip(listed, told, strict=True))
@@ -189,6 +190,10 @@ class Repository:
         if done.code not in known:
             raise PushRefused(_refusal(words[0], done))
         return done
+
+
+def _is_a_line(path: str) -> bool:
+    return "\n" not in path and not path.endswith("\r")
 
 
 def _refusal(word: str, done: Answer) -> str:

@@ -48,6 +48,8 @@ def made(tmp_path: Path) -> Path:
     (folder / "deep/new.sh").chmod(0o755)
     (folder / "link").symlink_to("deep/new.sh")
     (folder / "line\nbreak").write_text("odd\n")
+    (folder / "Icon").write_text("plain\n")
+    (folder / "Icon\r").write_text("of a Macintosh\n")
     (folder / os.fsdecode(b"bytes-\xff")).write_bytes(b"\xff\x00")
     return folder
 
@@ -77,8 +79,11 @@ def test_a_branch_has_the_folders_files_on_the_commit_that_the_session_began_wit
         "deep/new.sh": "100755",
         "link": "120000",
         "line\nbreak": "100644",
+        "Icon": "100644",
+        "Icon\r": "100644",
         os.fsdecode(b"bytes-\xff"): "100644",
     }
+    assert git(person, "show", f"{BRANCH}:Icon\r") == "of a Macintosh"
     assert git(person, "cat-file", "blob", f"{BRANCH}:deep/new.sh") == "echo new"
     assert git(person, "cat-file", "blob", f"{BRANCH}:link") == "deep/new.sh"
     assert git(person, "status", "--porcelain") == status, "the person's files and index are as they were"
