@@ -382,7 +382,9 @@ def _change(path: str, change: FileChange) -> Change:
 
 def _change_lines(change: Change) -> Iterator[tuple[str, str]]:
     if change.verb == "update":
-        for line in change.text.splitlines():
+        # Made visible first: a text has more ends of lines than a diff, and a piece of an addition looks like
+        # what stays.
+        for line in plain(change.text).splitlines():
             yield line, "green" if line.startswith("+") else "red" if line.startswith("-") else "dim"
         return
     mark, style = ("+", "green") if change.verb == "add" else ("-", "red")

@@ -203,6 +203,17 @@ def test_long_output_is_cut_and_says_so(more: int, said: str) -> None:
     assert lines[OUTPUT_LINES + 1] == f"  … {said}"
 
 
+@pytest.mark.parametrize("end", ["\x0b", "\x0c", "\r", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_added_line_is_one_line_whatever_is_in_it(end: str) -> None:
+    diff = f"@@ -1 +1 @@\n+# quiet{end} evil()\n kept\n"
+    update = {"type": "update", "unified_diff": diff, "move_path": None}
+    shown = seen(
+        {"type": "patch_apply_begin", "call_id": "p", "auto_approved": True, "changes": {"/w/a": update}}
+    )
+    assert [line[2:3] for line in shown[1:]] == ["@", "+", " "]
+    assert shown[2].endswith("evil()")
+
+
 @pytest.mark.parametrize(
     ("left_out", "lines", "said"),
     [
