@@ -222,8 +222,9 @@ class Scan:
                 if file is None and name not in known.folders and name not in known.links:
                     if only_known:
                         continue
-                    if same_rules and name in known.skipped:
-                        skipped.append(name)
+                    skip = _skipped(name, entry.is_dir(follow_symlinks=False))
+                    if same_rules and skip in known.skipped:
+                        skipped.append(skip)
                         continue
                     self._list_one()
                 try:
@@ -235,8 +236,8 @@ class Scan:
                 elif stat.S_ISDIR(now.st_mode):
                     folders.append(name)  # not while this one is listed: descriptors are few
                 elif self._look(here, name, now) is False:
-                    skipped.append(name)
-        skipped += [name for name in folders if self._look_into(here, name) is False]
+                    skipped.append(_skipped(name, False))
+        skipped += [_skipped(name, True) for name in folders if self._look_into(here, name) is False]
         new.skipped = frozenset(skipped)
         return True
 
@@ -422,6 +423,11 @@ class Scan:
 
     def _sure(self, ctime_ns: int) -> int:
         return ctime_ns if ctime_ns < self._sure_before else UNSURE
+
+
+def _skipped(name: str, is_folder: bool) -> str:
+    """A name that is ignored: there are rules for folders alone, so a file of that name may not be."""
+    return f"{name}/" if is_folder else name
 
 
 def _unread(path: bytes, why: str) -> FolderError:

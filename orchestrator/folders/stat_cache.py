@@ -65,7 +65,7 @@ class Known:
         self.links: dict[str, bytes] = {}
         """Commits of other repositories at their folders' names, as the snapshot before has them."""
         self.skipped: frozenset[str] = frozenset()
-        """Ignored names."""
+        """Ignored names, those of folders with a slash behind them."""
         self.left: dict[str, Left] = {}
         self.seen: tuple[int, int, int] | None = None
         """Times and inode of the folder when it was listed; None where it has to be listed again."""

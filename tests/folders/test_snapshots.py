@@ -175,6 +175,27 @@ def test_file_and_folder_that_take_each_others_place_are_seen(bench: Bench) -> N
     assert content_of(bench.elsewhere()) == content_of(bench.folder)
 
 
+@pytest.mark.parametrize(
+    ("rules", "was", "now"),
+    [
+        (b"build/\n", {"build/x": b"ignored"}, {"build": b"a file"}),
+        (b"build\n!build/\n", {"build": b"ignored"}, {"build/x": b"in a folder"}),
+    ],
+)
+def test_name_that_was_ignored_is_judged_anew_where_another_kind_of_entry_has_it(
+    bench: Bench, rules: bytes, was: dict[str | bytes, Content], now: dict[str | bytes, Content]
+) -> None:
+    bench.write({".gitignore": rules, "kept": b"1", **was})
+    os.utime(bench.folder, (1, 1))
+    bench.born()
+    assert set(content_of(bench.elsewhere("before"))) == {b".gitignore", b"kept"}
+    remove(bench.folder / "build")
+    bench.write(now)
+    bench.take()
+    (name,) = now
+    assert os.fsencode(name) in content_of(bench.elsewhere("after"))
+
+
 def test_snapshot_that_was_never_recorded_is_covered_by_the_next(bench: Bench) -> None:
     bench.write({"a": b"1"})
     first = bench.born()
