@@ -14,7 +14,6 @@ import stat
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import BinaryIO
 
@@ -24,10 +23,10 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, SessionHeld
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.counts import counted
-from orchestrator.core.ids import SessionId, TreeId, created_ms
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.archive import Storage
-from orchestrator.rollouts.rollout_file import NOTHING, last_noted
+from orchestrator.rollouts.rollout_file import NOTHING, days_of, last_noted
 
 log = logging.getLogger("dendro.worker")
 
@@ -159,10 +158,7 @@ def _remove(folder: Path, sessions: Iterable[SessionId]) -> int:
 
 def _files_of(folder: Path, session: SessionId, names: dict[Path, list[str]]) -> Iterator[Path]:
     """A session's files; `names` keeps what was read of folders."""
-    made = datetime.fromtimestamp(created_ms(session) / 1000)
-    # Days are local: the machine may have been in another time zone.
-    for day in (made - timedelta(days=1), made, made + timedelta(days=1)):
-        place = folder / f"{day:%Y}" / f"{day:%m}" / f"{day:%d}"
+    for place in days_of(folder, session):
         if place not in names:
             with suppress(OSError):
                 names[place] = [path.name for path in place.iterdir()]

@@ -18,7 +18,7 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol
 
@@ -30,7 +30,7 @@ from orchestrator.core.blobs import may_refer, references, resolve
 from orchestrator.core.chain import GENESIS, next_chain
 from orchestrator.core.facts import Redacted
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import SessionId, TreeId, created_ms
 from orchestrator.private_files import make_folder, open_file
 from orchestrator.rollouts.archive import Archive
 from orchestrator.rollouts.full_log import read_all
@@ -325,8 +325,20 @@ def _cut_inherited(file: BinaryIO) -> FileLine:
 def rollout_path(sessions: Path, session: str, at_ms: int) -> Path:
     """`<sessions>/YYYY/MM/DD/rollout-<time>-<session id>.jsonl`, in local time as Codex has it."""
     moment = datetime.fromtimestamp(at_ms / 1000)
-    day = sessions / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
-    return day / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
+    return _day(sessions, moment) / f"rollout-{moment:%Y-%m-%dT%H-%M-%S}-{session}.jsonl"
+
+
+def days_of(sessions: Path, session: SessionId) -> tuple[Path, ...]:
+    """The folders that a session's file may lie in, by its id alone.
+
+    Days are local: the machine may have been in another time zone when it made the file.
+    """
+    made = datetime.fromtimestamp(created_ms(session) / 1000)
+    return tuple(_day(sessions, made + timedelta(days=days)) for days in (-1, 0, 1))
+
+
+def _day(sessions: Path, moment: datetime) -> Path:
+    return sessions / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
 
 
 def path_beside(path: str | None, session: str, at_ms: int) -> str | None:

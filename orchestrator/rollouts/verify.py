@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from hashlib import sha256
 from pathlib import Path
 from typing import Protocol
@@ -24,7 +23,7 @@ from orchestrator.core.counts import counted
 from orchestrator.core.entries import DENDRO, Entry
 from orchestrator.core.facts import Configured, Redacted, decode, kind_of, states
 from orchestrator.core.frozen import record
-from orchestrator.core.ids import TreeId, created_ms
+from orchestrator.core.ids import TreeId
 from orchestrator.rollouts import RolloutError, file_format
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.chain_check import (
@@ -34,7 +33,7 @@ from orchestrator.rollouts.chain_check import (
     audit_tree,
     tree_witnesses,
 )
-from orchestrator.rollouts.rollout_file import last_noted
+from orchestrator.rollouts.rollout_file import days_of, last_noted
 from orchestrator.rollouts.tree_log import audit_tree_log
 
 
@@ -82,10 +81,8 @@ async def session_report(found: Audited, head: SessionHead, expected: ExpectedHe
 
 def _noted_in_file(found: Audited, head: SessionHead) -> Iterator[ExternalNote]:
     """The note in the session's rollout file, where workers write that file into this user's data folder."""
-
-    moment = datetime.fromtimestamp(created_ms(head.session) / 1000)
-    day = found.rollout_files / f"{moment:%Y}" / f"{moment:%m}" / f"{moment:%d}"
-    for path in day.glob(f"rollout-*-{head.session}.jsonl"):
+    days = days_of(found.rollout_files, head.session)
+    for path in (path for day in days for path in day.glob(f"rollout-*-{head.session}.jsonl")):
         if path.is_file():
             with path.open("rb") as file:
                 line = last_noted(file)

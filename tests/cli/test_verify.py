@@ -7,7 +7,7 @@ import shutil
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -206,7 +206,8 @@ async def test_cut_end_is_shown_by_the_file_that_a_worker_wrote(
 ) -> None:
     kept, asking = deployment.kept, deployment.kept.made("asking")
     [name] = [name for name in kept.files() if name.endswith(f"{asking}.rollout.jsonl")]
-    moment = datetime.fromtimestamp(created_ms(asking) / 1000)
+    # Days are local, and the worker was in another time zone.
+    moment = datetime.fromtimestamp(created_ms(asking) / 1000) + timedelta(days=1)
     day = tmp_path / "own" / "sessions" / moment.strftime("%Y/%m/%d")
     day.mkdir(parents=True)
     file = kept.file(name, tmp_path).rename(day / name.replace(".rollout", ""))
