@@ -574,7 +574,6 @@ def with_plan(baselines: Mapping[str, Baseline], plan: PatchPlan) -> dict[str, B
     by_path = {file.path: file for file in plan.files}
     # Who is looked for among thousands of baselines is mostly not there: only moves take one away.
     away = {baseline.origin for path, baseline in result.items() if baseline.origin != path}
-    away |= {str(file.target) for file in plan.files if file.move_to}
     for file in plan.files:
         if file.moved_from is None:
             dest = by_path.get(file.move_to) if file.move_to else None

@@ -113,6 +113,9 @@ async def test_diff_of_a_task_counts_from_what_was_there_before_its_first_patch(
     diff = await session.patches("*** Update File: b.txt", "*** Move to: a.txt", "-1", "-2", "+one", "+two")
     assert diff == ""
     assert (tree / "a.txt").read_text() == "one\ntwo\nthree\n"
+    await session.patches("*** Update File: a.txt", "*** Move to: b.txt", "-one", "+1")
+    diff = await session.patches("*** Add File: a.txt", "+one", "+two", "+three")
+    assert changes(diff) == ["diff --git a/b.txt b/b.txt", "+1", "+two", "+three"]
 
 
 @pytest.mark.parametrize("more", [0, 1])

@@ -91,6 +91,13 @@ def test_move_over_another_file_is_a_deletion_and_an_update(task: Task) -> None:
     ]
 
 
+def test_move_to_where_the_task_has_deleted_a_file_leaves_what_that_file_was(task: Task) -> None:
+    task("*** Delete File: README.md")
+    diff = task("*** Update File: a.txt", "*** Move to: README.md", "-one", "+1")
+    assert headers(diff)[:3] == ["diff --git a/README.md b/README.md", "--- a/README.md", "+++ b/README.md"]
+    assert headers(diff)[3:5] == ["diff --git a/a.txt b/a.txt", "deleted file mode 100644"]
+
+
 def test_moved_file_that_is_deleted_is_a_deletion_under_its_old_name(task: Task) -> None:
     task("*** Update File: a.txt", "*** Move to: b.txt", "-one", "+1")
     diff = task("*** Delete File: b.txt")
@@ -130,6 +137,9 @@ def test_executable_and_changed_modes_are_told(tree: Path, task: Task) -> None:
     assert "deleted file mode 100755" in diff
     (tree / "README.md").chmod(0o755)
     assert "old mode 100644\nnew mode 100755\nindex " in task()
+    (tree / "README.md").write_text("hello\n")
+    modes = "diff --git a/README.md b/README.md\nold mode 100644\nnew mode 100755\n"
+    assert task().startswith(modes + "diff --git a/a.txt"), "of a content that is back nothing is told"
 
 
 @pytest.mark.parametrize("content", [b"\xff\xfe", b"text\0with a NUL\n"])
