@@ -128,8 +128,9 @@ def import_(
     A full export becomes a session in the same state under a new id, its
     chain made anew. Codex's rollout becomes an idle session with its
     history and last settings; of a bundle, the root of its tree becomes one
-    as from a full export. Nothing runs until somebody speaks to it, and a file
-    with one bad line makes no session at all.
+    as from a full export. Nothing runs until somebody speaks to it, or the time
+    is over for which it waits for an answer or for agents; and a file with one
+    bad line makes no session at all.
 
     Whoever wrote a file may have written anything into it. So its policies
     count only as far as your own settings go, and in another folder than this

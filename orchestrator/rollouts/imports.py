@@ -36,7 +36,6 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.calls import AskWork, AwaitWork, Call, timer_of
 from orchestrator.core.chain import GENESIS, NOT_FOLLOWING, ChainKey
 from orchestrator.core.commit_parts import (
-    RETRY_TIMER,
     Approval,
     NewEntry,
     NewEvent,
@@ -168,7 +167,12 @@ def _plan_full(
     state = _folded(entries, start_line=2)
     _require_usable(state.settings)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
-    plan = ImportPlan(tuple(entries), state, facts, len(entries), notes=tuple(notes), packs=tuple(packs))
+    lines = len(entries)
+    if state.task is not None and state.task.wait:
+        # Its timer is the old session's; here the request is owed, and begun when somebody speaks to it.
+        entries.append((e.fact(f.RetryDue()), newcomer.now_ms))
+        state = evolve(state, entries[-1][0], len(entries))
+    plan = ImportPlan(tuple(entries), state, facts, lines, notes=tuple(notes), packs=tuple(packs))
     return plan if vouched else _harmless(plan, newcomer)
 
 
@@ -681,7 +685,7 @@ def _ending(state: State, encoded: Sequence[Encoded], blobs: dict[str, bytes], n
 
 
 def _timers(task: Task, timeout_ms: int | None, now_ms: int) -> Iterator[Timer]:
-    """The timers that the task waits for. A request to somebody has all of its time again."""
+    """The deadlines of the task. A request to somebody has all of its time again."""
     for call in task.requests:
         most_ms = call.work.most_ms(timeout_ms) if isinstance(call.work, AskWork) else timeout_ms
         if most_ms is not None and (timer := timer_of(call.work)):
@@ -689,8 +693,6 @@ def _timers(task: Task, timeout_ms: int | None, now_ms: int) -> Iterator[Timer]:
     waiting = task.waiting
     if waiting is not None and isinstance(waiting.work, AwaitWork):
         yield Timer(wait_timer(waiting.call_id), waiting.work.timer, waiting.work.until_ms)
-    if task.wait:
-        yield Timer(RETRY_TIMER, task.wait, task.not_before_ms)
 
 
 def _approval(encoded: Sequence[Encoded], turn: str, call: Call, blobs: dict[str, bytes]) -> Approval:

@@ -64,6 +64,15 @@ async def test_facts_that_no_import_sets_stay_as_the_file_has_them(kept: Kept) -
     assert (plan.facts.approval_timeout_ms, plan.facts.session_id == session) == (7_000, False)
 
 
+async def test_request_that_waited_for_its_next_attempt_is_owed_by_the_imported_session(kept: Kept) -> None:
+    """Nothing would wake it: the timer is the old session's."""
+    retried = e.fact(f.RequestRetried(1, not_before_ms=NOW_MS + 7, wait=5))
+    plan = planned(await kept.file(await kept.has(*asking()[:3], retried)))
+    assert plan.state.task is not None
+    assert (plan.state.status, plan.state.task.wait, plan.state.task.not_before_ms) == ("running", 0, 0)
+    assert plan.lines == len(plan.entries) - 1
+
+
 MERGED = {"kind": "workspace_merged", "agent_id": 1, "packs": [{"name": "old/workspaces/agent/1.pack"}]}
 
 

@@ -15,7 +15,7 @@ from orchestrator.core import CORE_VERSION
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.calls import AwaitWork, ClientToolWork, Phase
-from orchestrator.core.commit_parts import RETRY_TIMER, Timer, approval_timer, wait_timer
+from orchestrator.core.commit_parts import Timer, approval_timer, wait_timer
 from orchestrator.core.entries import Entry
 from orchestrator.core.ids import TreeId
 from orchestrator.core.snapshot import digest
@@ -191,27 +191,12 @@ async def test_imported_call_of_a_clients_tool_is_asked_for_again_and_ends_in_it
     assert (timer.id, timer.generation, timer.at_ms) == (approval_timer(CallId("c1")), 4, NOW_MS + 90_000)
 
 
-@pytest.mark.parametrize(
-    ("waits", "timer"),
-    [
-        pytest.param(
-            f.RequestRetried(1, not_before_ms=NOW_MS + 7, wait=5),
-            Timer(RETRY_TIMER, 5, NOW_MS + 7),
-            id="for the next attempt",
-        ),
-        pytest.param(
-            f.CallMoved(CallId("c1"), Phase.WAITING, work=AwaitWork((), 5, NOW_MS + 7)),
-            Timer(wait_timer(CallId("c1")), 5, NOW_MS + 7),
-            id="for agents",
-        ),
-    ],
-)
-async def test_imported_session_that_waits_is_woken_at_the_time_that_its_log_says(
-    kept: Kept, commits: list[CommitRequest], waits: f.Fact, timer: Timer
+async def test_imported_session_waits_for_agents_up_to_the_time_that_its_log_says(
+    kept: Kept, commits: list[CommitRequest]
 ) -> None:
-    log = asking()[:3] if isinstance(waits, f.RequestRetried) else asking()[:-2]
-    await kept.has(*log, e.fact(waits))
-    assert commits[-1].timers_set == (timer,)
+    work = AwaitWork((), 5, NOW_MS + 7)
+    await kept.has(*asking()[:-2], e.fact(f.CallMoved(CallId("c1"), Phase.WAITING, work=work)))
+    assert commits[-1].timers_set == (Timer(wait_timer(CallId("c1")), 5, NOW_MS + 7),)
 
 
 async def test_request_that_no_event_asks_for_is_told_and_not_imported(kept: Kept) -> None:
