@@ -7,11 +7,14 @@ import os
 import tempfile
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.folders import copy as copying
 from orchestrator.folders.build import clock_ns, remove
 from orchestrator.folders.copy import MOST_FOLLOWED, Copy
 from orchestrator.folders.outcomes import (
@@ -145,6 +148,39 @@ def test_times_within_the_clocks_grain_of_the_walk_are_not_believed(bench: Bench
         assert (below.files["a"].ctime_ns == UNSURE) is not believed
         assert (below.seen is not None) is believed
     writer.discard()
+
+
+def test_rules_that_change_in_their_file_alone_are_held_against_every_folder_again(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No folder has a name more or less, and all times are old enough to be believed."""
+    monkeypatch.setattr(copying, "clock_ns", lambda place: clock_ns(place) + 10**9)
+    bench.write({".gitignore": b"*.log\n", "a.log": b"1", "deep/er/b.log": b"2", "deep/er/kept": b"3"})
+    bench.born()
+    bench.write({".gitignore": b"#.log\n"})
+    assert bench.taken().names == ("M .gitignore", "A a.log", "A deep/er/b.log")
+    bench.write({".gitignore": b"*.log\n", "deep/er/c": b"4"})
+    (bench.folder / "a.log").write_bytes(b"5")
+    assert bench.taken().names == ("M .gitignore", "M a.log", "A deep/er/c"), "what was recorded stays"
+
+
+def test_another_file_system_in_the_folder_is_left_out_and_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bench.write({"a": b"1", "mounted/b": b"2"})
+    there, real = (bench.folder / "mounted").stat().st_ino, os.fstat
+
+    def fstat(descriptor: int) -> Any:
+        found = real(descriptor)
+        if found.st_ino != there:
+            return found
+        times = {"st_mtime_ns": found.st_mtime_ns, "st_ctime_ns": found.st_ctime_ns}
+        return SimpleNamespace(st_dev=found.st_dev + 1, st_ino=there, st_mode=found.st_mode, **times)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    bench.born()
+    assert bench.left() == {"mounted": "another file system"}
+    assert set(content_of(bench.elsewhere())) == {b"a"}
 
 
 def test_file_that_a_living_process_has_mapped_is_read_again(bench: Bench) -> None:

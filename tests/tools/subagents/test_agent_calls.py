@@ -10,16 +10,16 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.agent_views import LABEL_CHARS
-from orchestrator.core.calls import Await, Call, Merge
+from orchestrator.core.calls import Await, Call, Calls, Merge, Phase
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import FolderChange, Pack
 from orchestrator.core.registry import Agent, RegistryView
-from orchestrator.core.settings import PortableFolder, SessionFacts, TreeRules
-from orchestrator.core.state import State
+from orchestrator.core.settings import PortableFolder, SessionFacts, TreeRules, TurnSettings
+from orchestrator.core.state import State, Task
 from orchestrator.core.tree import Child, TreeView
 from orchestrator.core.workspace import Merged, Offer, Workspace
-from orchestrator.protocol.ids import CallId, SnapshotId
+from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.tools.agent_tools import AGENT_TOOLS, NAMES, OFFERED
 from orchestrator.tools.arguments import BadArguments
 from orchestrator.tools.subagents import AgentCall, LoggedEvent, assess_agent_call
@@ -136,6 +136,11 @@ async def test_agents_have_power_over_what_is_below_them_alone(name: str) -> Non
     assert "not below you" in await asked(name, me=2, agent_id=1)
 
 
+@pytest.mark.parametrize("whom", [0, 2])
+async def test_agent_has_itself_and_the_root_reminded(whom: int) -> None:
+    assert (await asked("subagent_watchdog", me=2, agent_id=whom)).target.session == f"s{whom}"
+
+
 async def test_interrupt_goes_down_alone_and_a_message_anywhere() -> None:
     assert "not below you" in await asked(
         "subagent_send_message", me=2, agent_id=3, prompt="x", interrupt=True
@@ -170,6 +175,8 @@ async def test_prune_wants_to_be_told_whom() -> None:
     assert "all: true" in await asked("subagent_prune")
     found = await asked("subagent_prune", agent_ids=[4, 77])
     assert ([t.agent_id for t in found.targets], found.unknown) == ([4], (77,))
+    twice = await asked("subagent_prune", agent_ids=[4, 77, 4, 77])
+    assert ([t.agent_id for t in twice.targets], twice.unknown) == ([4], (77,)), "each once"
     assert "none of these" in await asked("subagent_prune", me=1, agent_ids=[3])
     assert {t.agent_id for t in (await asked("subagent_prune", me=1, all=True)).targets} == {2, 4}
 
@@ -416,3 +423,26 @@ async def test_agent_of_each_call_of_each_request_is_another_one_and_the_same_ag
     for _ in range(2):
         await asked(name, tree=Reserving(), state=State(facts=facts, requests=7), **given)
     assert asked_for == keys * 2
+
+
+async def test_as_many_agents_are_reserved_at_once_as_calls_of_the_tool_are_still_to_be_decided() -> None:
+    names = ("subagent_spawn", "subagent_spawn", "subagent_fork", "subagent_spawn")
+    item = {"type": "function_call", "arguments": "{}"}
+    phases = (Phase.RUNNING, Phase.PROPOSED, Phase.PROPOSED, Phase.PROPOSED)
+    calls = [
+        Call(CallId(f"c{n}"), name, {**item, "name": name, "call_id": f"c{n}"}, phase=phase)
+        for n, (name, phase) in enumerate(zip(names, phases, strict=True))
+    ]
+    wanted_at_once: list[int] = []
+
+    class Reserving(FakeTree):
+        async def reserve(self, call: str, wanted: int) -> tuple[AgentId, SessionId, str | None]:
+            wanted_at_once.append(wanted)
+            return await super().reserve(call, wanted)
+
+    facts = SessionFacts(SessionId("s0"), TreeId("s0"), AgentId(0), agent_path="0", tree_rules=TreeRules())
+    task = Task(
+        SubmissionId("t"), "user", TurnSettings("/", "never", {"mode": "read-only"}, "m"), calls=Calls(calls)
+    )
+    await asked("subagent_spawn", tree=Reserving(), state=State(facts=facts, task=task), prompt="x")
+    assert wanted_at_once == [2]
