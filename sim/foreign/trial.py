@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -82,10 +83,13 @@ def simulated(defect: Defect) -> Defect:
 
 def promised(name: str, page: str, sentence: str) -> None:
     """Raises `Unfit` if the page does not say what the defect of this name breaks."""
-    file = ROOT / page
-    said = " ".join(file.read_text(encoding="utf-8").split()) if file.is_file() else ""
-    if " ".join(sentence.split()) not in said:
+    if " ".join(sentence.split()) not in _said(ROOT / page):
         raise Unfit(f"{name}: {page} does not say {sentence!r}")
+
+
+@cache
+def _said(file: Path) -> str:
+    return " ".join(file.read_text(encoding="utf-8").split()) if file.is_file() else ""
 
 
 def commit() -> str:

@@ -18,6 +18,7 @@ import ast
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -67,11 +68,43 @@ def planted(hands: Sequence[str] = ()) -> list[Meaning]:
     files = sorted(FOLDER.glob("*/*.patch"))
     if unknown := set(hands) - {file.parent.name for file in files}:
         raise Unfit(f"no defects were planted by {', '.join(sorted(unknown))}")
-    return [read(file) for file in files if not hands or file.parent.name in hands]
+    return _read([file for file in files if not hands or file.parent.name in hands])
 
 
 def read(file: Path) -> Meaning:
     """Raises `Unfit` if the head lacks a line, the page the sentence, or the patch does not apply."""
+    return _read([file])[0]
+
+
+def _read(files: Sequence[Path]) -> list[Meaning]:
+    patches = [_patch(file) for file in files]
+    return [
+        Meaning(
+            it.file.parent.name, it.file.stem, it.kind, it.wrong, it.page, it.sentence, _change(it, after)
+        )
+        for it, after in zip(patches, _applied(patches), strict=True)
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Patch:
+    """A file of `meaning/` as it is read, of one file of the product that has this text."""
+
+    file: Path
+    kind: str
+    wrong: str
+    page: str
+    sentence: str
+    diff: str
+    path: str
+    before: str
+
+    @property
+    def told(self) -> str:
+        return f"{self.file.parent.name}/{self.file.stem}"
+
+
+def _patch(file: Path) -> _Patch:
     head, begin, diff = file.read_text(encoding="utf-8").partition("\n--- a/")
     known = dict(line.partition(": ")[::2] for line in head.splitlines() if line)
     page, _, sentence = known.get("breaks", "").partition(": ")
@@ -81,20 +114,25 @@ def read(file: Path) -> Meaning:
             "`breaks: docs/PAGE: SENTENCE`"
         )
     promised(file.stem, page, sentence)
-    change = _change(file, known["kind"], f"{begin.lstrip()}{diff}")
-    return Meaning(file.parent.name, file.stem, known["kind"], known["wrong"], page, sentence, change)
+    diff = f"{begin.lstrip()}{diff}"
+    path = _changed(file, diff)
+    before = (ROOT / path).read_text(encoding="utf-8")
+    return _Patch(file, known["kind"], known["wrong"], page, sentence, diff, path, before)
 
 
-def _change(file: Path, kind: str, patch: str) -> Change:
-    """A change from the first changed line to the last: seeds and tests are looked up there."""
-    paths = {line[6:] for line in patch.splitlines() if line.startswith("--- a/")}
+def _changed(file: Path, diff: str) -> str:
+    paths = {line[6:] for line in diff.splitlines() if line.startswith("--- a/")}
     if len(paths) != 1:
         raise Unfit(f"{file.name} changes {len(paths)} files: a defect of meaning is in one")
     (path,) = paths
     if not path.startswith("orchestrator/") or not path.endswith((".py", ".lua")):
         raise Unfit(f"{file.name} changes {path}, which is no code of the product")
-    before = (ROOT / path).read_text(encoding="utf-8")
-    after = _applied(file, path, before, patch)
+    return path
+
+
+def _change(patch: _Patch, after: str) -> Change:
+    """A change from the first changed line to the last: seeds and tests are looked up there."""
+    before = patch.before
     same = min(len(before), len(after))
     start = next((at for at in range(same) if before[at] != after[at]), same)
     # Whole lines: what was cut away has the place where it stood.
@@ -104,39 +142,60 @@ def _change(file: Path, kind: str, patch: str) -> Change:
     end = len(before) - tail
     old, new = before[start:end], after[start : len(after) - tail]
     line = before.count("\n", 0, start) + 1
-    told = f"{file.parent.name}/{file.stem}"
-    return Change(path, _function(path, before, line), kind, line, start, end, old, new, told, told, told)
+    function = _function(patch.path, before, line)
+    names = (patch.told, patch.told, patch.told)
+    return Change(patch.path, function, patch.kind, line, start, end, old, new, *names)
 
 
-def _applied(file: Path, path: str, text: str, patch: str) -> str:
+def _applied(patches: Sequence[_Patch]) -> list[str]:
+    """The text that each makes of its file; git applies all at once, each in a folder of its own."""
     with TemporaryDirectory(prefix="meaning-") as made:
-        (Path(made) / path).parent.mkdir(parents=True)
-        (Path(made) / path).write_text(text, encoding="utf-8")
+        files = [Path(made) / one.told / one.path for one in patches]
+        for file, one in zip(files, patches, strict=True):
+            file.parent.mkdir(parents=True)
+            file.write_text(one.before, encoding="utf-8")
         done = subprocess.run(
             ["git", "apply", "--whitespace=nowarn", "-"],
             cwd=made,
             env={"PATH": "/usr/local/bin:/usr/bin:/bin", "GIT_CEILING_DIRECTORIES": str(Path(made).parent)},
-            input=patch,
+            input="".join(_in_its_folder(one) for one in patches),
             capture_output=True,
             text=True,
             check=False,
         )
-        if done.returncode != 0:
-            raise Unfit(f"{file.name} does not apply any more, plant it anew: {done.stderr.strip()}")
-        return (Path(made) / path).read_text(encoding="utf-8")
+        if done.returncode == 0:
+            return [file.read_text(encoding="utf-8") for file in files]
+    if len(patches) == 1:
+        name = patches[0].file.name
+        raise Unfit(f"{name} does not apply any more, plant it anew: {done.stderr.strip()}")
+    # Of several git applies none: each by itself tells which one it is.
+    return [text for one in patches for text in _applied([one])]
+
+
+def _in_its_folder(patch: _Patch) -> str:
+    old, new, rest = patch.diff.split("\n", 2)
+    return "\n".join((f"{old[:6]}{patch.told}/{old[6:]}", f"{new[:6]}{patch.told}/{new[6:]}", rest))
 
 
 def _function(path: str, text: str, line: int) -> str:
     """The innermost function around a line; '' for a script or a module's own level."""
     if path.endswith(".lua"):
         return ""
-    around = [
-        node
-        for node in ast.walk(ast.parse(text))
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.lineno <= line <= (node.end_lineno or 0)
-    ]
-    return max(around, key=lambda node: node.lineno).name if around else ""
+    around = [found for found in _functions(text) if found[0] <= line <= found[1]]
+    return max(around)[2] if around else ""
+
+
+@cache
+def _functions(text: str) -> list[tuple[int, int, str]]:
+    """First and last line of each function, and its name; functions stand among statements."""
+    found = []
+    left: list[ast.AST] = [ast.parse(text)]
+    for node in left:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append((node.lineno, node.end_lineno or 0, node.name))
+        if isinstance(node, ast.Module | ast.stmt | ast.ExceptHandler | ast.match_case):
+            left += ast.iter_child_nodes(node)
+    return found
 
 
 # ── told ──────────────────────────────────────────────────────────────────────────────────────

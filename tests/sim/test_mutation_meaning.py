@@ -32,20 +32,25 @@ def _patch(folder: Path, head: str, *changed: str) -> Path:
     return file
 
 
+@pytest.fixture(scope="module")
+def defects() -> list[Meaning]:
+    return planted()
+
+
 @pytest.mark.always
-def test_every_defect_of_meaning_applies_and_breaks_what_a_page_says() -> None:
-    for one in planted():
+def test_every_defect_of_meaning_applies_and_breaks_what_a_page_says(defects: list[Meaning]) -> None:
+    for one in defects:
         assert one.change.text() != (ROOT / one.change.path).read_text(encoding="utf-8")
 
 
-def test_the_page_has_every_defect_of_meaning_and_names_every_kind() -> None:
+def test_the_page_has_every_defect_of_meaning_and_names_every_kind(defects: list[Meaning]) -> None:
     text = PAGE.read_text(encoding="utf-8")
     made = text.partition(BEGIN)[2].partition(END)[0]
     rows = [line.split(" | ") for line in made.splitlines() if line.startswith("| ")]
     told = {(row[0].removeprefix("| "), row[3]) for row in rows if len(row) == 6} - {
         ("hand", "what is wrong")
     }
-    assert told == {(one.hand, one.wrong) for one in planted()}, "python -m sim.mutation --meaning --page"
+    assert told == {(one.hand, one.wrong) for one in defects}, "python -m sim.mutation --meaning --page"
     assert "**nothing**" not in made
     assert all(f"| {kind} | " in text for kind in KINDS)
 
@@ -88,8 +93,21 @@ def test_patch_that_no_longer_applies_is_refused(tmp_path: Path) -> None:
     file.write_text(
         file.read_text(encoding="utf-8").replace("\n-", "\n-x").replace("\n-x--", "\n---"), encoding="utf-8"
     )
-    with pytest.raises(Unfit, match="plant it anew"):
+    with pytest.raises(Unfit, match=r"some_defect\.patch does not apply any more, plant it anew"):
         read(file)
+
+
+def test_of_several_patches_the_one_that_no_longer_applies_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(meaning, "FOLDER", tmp_path)
+    file = _patch(tmp_path, HEAD, FILE)
+    text = file.read_text(encoding="utf-8")
+    file.with_name("another.patch").write_text(text, encoding="utf-8")
+    assert [one.name for one in planted()] == ["another", "some_defect"]
+    file.write_text(text.replace("\n-", "\n-x").replace("\n-x--", "\n---"), encoding="utf-8")
+    with pytest.raises(Unfit, match=r"some_defect\.patch does not apply any more"):
+        planted()
 
 
 def test_hand_that_planted_nothing_is_refused() -> None:
