@@ -12,7 +12,7 @@ import pytest
 
 from orchestrator.broker.errors import Unavailable
 from orchestrator.broker.fleet_feed import ANEW, FleetChanges
-from orchestrator.broker.records import Labels, SessionHead, TreeAccount
+from orchestrator.broker.records import Labels, SessionHead, StoredEntry, TreeAccount
 from orchestrator.broker.trees import IndexPlace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.views import fleet
@@ -60,9 +60,9 @@ class Busy(Redis):
         await self._others_go_on()
         return self.asking
 
-    async def read_rollout(self, *_: Any) -> tuple[()]:
+    async def read_rollout(self, session: SessionId, *_: Any) -> list[StoredEntry]:
         await self._others_go_on()
-        return ()
+        return []
 
     def fleet_feed(self, namespace: str) -> Feed:
         return Feed()
