@@ -41,6 +41,7 @@ from orchestrator.broker.records import (
     StoredEvent,
     Tip,
     TreeEntry,
+    read_git,
     read_summary,
 )
 from orchestrator.broker.replies import (
@@ -103,8 +104,10 @@ class Logs(Port):
         try:
             read_summary(head.meta)
             AgentStates.of(head.states)
+            if head.git_note:
+                read_git(head.git_note)
         except ValueError as error:
-            why = f"its summary, or the states of its agents, cannot be read: {error}"
+            why = f"its summary, its repository or the states of its agents cannot be read: {error}"
             raise Corrupt(self.keys.session(head.session), why) from error
 
     async def count_sessions(self) -> int:
@@ -118,7 +121,7 @@ class Logs(Port):
         """The heads of the sessions that exist, in the order given.
 
         Raises `Corrupt` for one that cannot be read; with `damaged` such a one is left out and put there,
-        and so is one whose summary, or the states of whose agents, cannot be read.
+        and so is one of which a text with several facts cannot be read.
         """
         found: list[SessionHead] = []
         # More at once would be long, and would go over a connection of their own: half again the CPU.

@@ -745,6 +745,17 @@ class SessionHead:
             raise Corrupt(self.session, f"the summary of this session cannot be read: {error}") from error
 
     @property
+    def git(self) -> Mapping[str, Any] | None:
+        """The repository as a client has told of it, else as its log says; raises `Corrupt`."""
+        if not self.git_note:
+            return self.summary.get("git")
+        try:
+            return read_git(self.git_note)
+        except ValueError as error:
+            why = f"what clients told of its repository cannot be read: {error}"
+            raise Corrupt(self.session, why) from error
+
+    @property
     def title(self) -> str:
         """The name that people gave it, as soon as they have; else its first words."""
         meta = self.summary
@@ -819,6 +830,14 @@ def read_summary(stored: bytes) -> Summary:
     if any(type(count) is not int for count in found.get("change", {}).values()):
         raise ValueError("change has something that is no number")
     return cast(Summary, found)
+
+
+def read_git(stored: bytes) -> Mapping[str, Any]:
+    """Reads the field `note:git` of a session's hash; raises ValueError for what no client can have told."""
+    found = orjson.loads(stored)
+    if not isinstance(found, dict):
+        raise ValueError("the repository is no object")
+    return found
 
 
 @record

@@ -11,8 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Literal, TypeAlias
 
-import orjson
-
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.logs import Logs
 from orchestrator.broker.records import AT_REST, SessionHead, StoredEntry
@@ -126,7 +124,7 @@ def thread(head: SessionHead, agent: Agent | None = None, preview: str = "") -> 
         effort=meta.get("effort"),
         # The tenant of a namespace learns no path of the machine.
         path=None if head.labels.namespace else meta.get("rollout_path") or None,
-        git=orjson.loads(head.git_note) if head.git_note else meta.get("git"),
+        git=head.git,
         recency_ms=head.recency_ms,
         source="exec" if head.labels.source == "exec" else "cli",
         ephemeral=head.labels.ephemeral,

@@ -65,6 +65,7 @@ DAMAGE: dict[str, Damages] = {
     "half a summary": sets("meta", '{"title'),
     "a summary that is no object": sets("meta", "[]"),
     "a summary with a folder that is no text": sets("meta", '{"cwd": 5}'),
+    "half a note of its repository": sets("note:git", '{"branch'),
     "states of agents that are none": sets("states", "0:x:idle|idle=1"),
     "no hash": _replaces,
 }
