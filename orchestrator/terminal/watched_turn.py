@@ -58,6 +58,9 @@ PATIENCE_S = 5.0
 """The wait without a worker after which a person is told so."""
 PARK_S = 10.0
 TYPED_IN_VAIN = "the secret question is not asked any more: what you typed was not sent"
+NOT_SEEN = "others have settled the request that you answered: this is another one, and not answered yet"
+SEEN_S = 1.0
+"""For so long a line at a request may be the answer to the one that others settled: it was typed before."""
 POLL_S = 0.05
 PAUSED = "paused"
 """The status of a session that waits for room in its tree's budget."""
@@ -325,7 +328,8 @@ class Conversation:
         end = await turn.receive(event)
         after = self.open_requests.first
         if after is not None and after is not before:
-            # The first one, or the next, since somebody else has decided the one before.
+            if before is not None:
+                self.prompt(after).comes_instead()
             return await self._asked(after)
         if after is not None and self.seat.interactive and scrolls(event):
             self._remind(after)
@@ -452,6 +456,10 @@ class Conversation:
         if request is None:
             # It was decided elsewhere while somebody was typing.
             return None
+        if self.prompt(request).unseen:
+            self.seat.view.note(NOT_SEEN)
+            self._put_question(request)
+            return None
         op = self.taken(request, text)
         if op is None:
             self._put_question(request)
@@ -560,6 +568,16 @@ class Prompt:
     _given: dict[str, list[str]] = field(default_factory=dict)
     _place: int = 0
     _shown: ops.Shown | None = None
+    _unseen_until: float = 0.0
+
+    def comes_instead(self) -> None:
+        """Notes that others have settled the request before it, which a person may be answering."""
+        self._unseen_until = time.monotonic() + SEEN_S
+
+    @property
+    def unseen(self) -> bool:
+        """Whether a line that comes now was typed for the request before it."""
+        return time.monotonic() < self._unseen_until
 
     def was_shown(self, text: str) -> None:
         """Notes what the terminal has shown of the request above the line that asks."""

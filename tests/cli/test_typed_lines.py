@@ -26,8 +26,9 @@ from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.live import LiveView
 from orchestrator.terminal.origin import Origin
 from orchestrator.terminal.streams import Left
-from orchestrator.terminal.watched_turn import Seat
+from orchestrator.terminal.watched_turn import NOT_SEEN, SEEN_S, Conversation, Seat
 from orchestrator.views.approvals import Asked
+from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
 from orchestrator.views.find import Addressed
 from tests.tools.test_images import encoded, png
@@ -444,6 +445,9 @@ async def test_line_at_an_open_request_answers_it_or_is_a_command_and_is_never_s
             assert any("answer the question first" in note for note in person.view.notes)
 
 
+SETTLED: dict[str, Any] = {"call_id": "c1", "command": ["ls"], "cwd": "/w", "parsed_cmd": []}
+
+
 # ── beside an agent ───────────────────────────────────────────────────────────────────────────
 
 
@@ -553,3 +557,65 @@ async def test_person_beside_the_root_is_asked_for_the_whole_tree_and_beside_an_
     calls = [one.call_id for one in beside.attached._open]
     assert calls == (["c3", "c5"] if agent else ["c4", "c3", "c0", "c5"])
     assert beside.view.asked == calls[:1], "the oldest alone is put to the person"
+
+
+# ── a request in the place of another ─────────────────────────────────────────────────────────
+
+
+class Watching(Conversation):
+    """A watched task whose questions stand nowhere."""
+
+    def _put_question(self, request: Any) -> None:
+        pass
+
+    def _leave_question(self) -> None:
+        pass
+
+
+def seats() -> dict[str, tuple[Any, Sent, Notes]]:
+    """Each place at which a person answers, its client and its view."""
+    person, beside, sent, notes = Person(), Beside(0), Sent(), Notes()
+    watching = Watching(Seat(cast(Any, sent), ROOT, notes, interactive=True), None)
+    return {
+        "a conversation": (person.chat, person.client, person.view),
+        "beside an agent": (beside.attached, beside.client, beside.view),
+        "a watched task": (watching, sent, notes),
+    }
+
+
+def open_at(place: Any, *asked: dict[str, Any]) -> OpenRequests:
+    requests: OpenRequests = place._open if isinstance(place, Attachment) else place.open_requests
+    for each in asked:
+        requests.add(request_of(each))
+    return requests
+
+
+async def typed_at(place: Any, line: str) -> None:
+    await (place._typed(line, hidden=False) if isinstance(place, Attachment) else place._typed(line))
+
+
+@pytest.mark.parametrize("which", seats())
+async def test_line_that_was_typed_for_a_request_that_others_settled_answers_no_other(which: str) -> None:
+    """The next request takes its place while a finger is on the key."""
+    place, client, view = seats()[which]
+    requests = open_at(place, ASKED, OF_AGENT)
+    begun = happens("exec_command_begin", "t", call_id="c1", command=["ls"], cwd="/w", parsed_cmd=[])
+    told = place._event(begun)
+    if told is not None:
+        await told
+    assert view.asked == ["c2"]
+    await typed_at(place, "y")
+    assert (client.ops, len(requests)) == ([], 1)
+    assert any(NOT_SEEN in note for note in view.notes)
+    place._prompt._unseen_until -= SEEN_S
+    await typed_at(place, "y")
+    assert ([op["type"] for op in client.ops], len(requests)) == (["exec_approval"], 0)
+
+
+@pytest.mark.parametrize("which", seats())
+async def test_lines_that_were_typed_ahead_answer_a_request_each(which: str) -> None:
+    place, client, _ = seats()[which]
+    open_at(place, ASKED, OF_AGENT)
+    for _ in range(2):
+        await typed_at(place, "y")
+    assert [op["type"] for op in client.ops] == ["exec_approval"] * 2
