@@ -403,6 +403,7 @@ DEFECTS = (
         "revoke waits for nobody",
         "`revoke` makes a session due while what its holder started still runs",
         lua("revoke", "row.claim = expiry and expiry > certain and (s.claim or '')", "row.claim = nil"),
+        "burials",
     ),
     Mutant(
         "supervisor spares patches",
