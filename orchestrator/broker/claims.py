@@ -528,7 +528,7 @@ class Claims(Timers, Admission):
                 tree = TreeId(found["tree"])
                 self._keep(records.Place(session, tree, who.pool))
                 claim = records.Claim(session, tree, who.worker, who.claim_id, found["epoch"], who.pool)
-                return claimed(found, claim)
+                return claimed(found, claim, self.keys.sq(session))
             case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
                 return None
             case _:
@@ -803,7 +803,10 @@ class Claims(Timers, Admission):
         return records.PoolQueue(sum(map(int, found[:many])), sum(map(int, found[many : 2 * many])), age_ms)
 
     async def _first_unread(self, head: records.SessionHead) -> int | None:
-        entries = await self._logs.read_sq(head.session, head.cursor, 1)
+        try:
+            entries = await self._logs.read_sq(head.session, head.cursor, 1)
+        except Corrupt:
+            return None
         return entries[0].at_ms if entries else None
 
     async def aclose(self) -> None:

@@ -47,11 +47,11 @@ from orchestrator.broker.script_requests import holder
 from orchestrator.core.ids import SessionId
 
 if TYPE_CHECKING:
-    from orchestrator.broker.logs import Fielded
     from orchestrator.broker.replies import (
         CommitMoved,
         CommitOk,
         EmitOk,
+        Fielded,
         GiveUpOk,
         KeepSecretSecrets,
         SubmitFull,

@@ -46,6 +46,8 @@ from orchestrator.broker.records import (
 )
 from orchestrator.broker.replies import (
     HEAD_FIELDS,
+    Fielded,
+    decoded,
     number_of,
     session_head,
     sq_entry,
@@ -62,10 +64,6 @@ Sealed = Callable[[bytes, int, int], Awaitable[tuple[StoredEntry, ...]]]
 SHORT = 1_024
 """Entries of a log that is read out of the archive by the way. A longer one is told of by its hole."""
 _HEADS = 250
-
-Fielded = tuple[bytes, dict[bytes, bytes]]
-"""An entry of a stream as Redis answers it."""
-Decoded = TypeVar("Decoded")
 
 
 class Logs(Port):
@@ -217,7 +215,7 @@ class Logs(Port):
     async def read_sq(self, session: SessionId, after: str = START, count: int = 100) -> tuple[SqEntry, ...]:
         """Queue entries after a cursor, oldest first."""
         found = await self._page(self.keys.sq(session), after, count)
-        return _decoded(self.keys.sq(session), found, sq_entry)
+        return decoded(self.keys.sq(session), found, sq_entry)
 
     async def read_rollout(
         self, session: SessionId, after_seq: int = 0, count: int = 1_000
@@ -227,7 +225,7 @@ class Logs(Port):
         Of one that was redacted what stands instead, in its place.
         """
         found = await self._page(self.keys.rollout(session), f"{after_seq}-0", count)
-        entries = _decoded(self.keys.rollout(session), found, stored_entry)
+        entries = decoded(self.keys.rollout(session), found, stored_entry)
         return await self._whole(session, after_seq, entries, count)
 
     async def _whole(
@@ -345,7 +343,7 @@ class Logs(Port):
     ) -> tuple[StoredEvent, ...]:
         """Events after number `after_n` that are still kept."""
         found = await self._page(self.keys.eq(session), f"{after_n}-0", count)
-        return _decoded(self.keys.eq(session), found, stored_event)
+        return decoded(self.keys.eq(session), found, stored_event)
 
     async def read_eq_back(
         self, session: SessionId, before_n: int | None = None, count: int = 1_000
@@ -353,12 +351,12 @@ class Logs(Port):
         """The last events that are still kept, or the last before number `before_n`, newest first."""
         end = "+" if before_n is None else f"({before_n}-0"
         found = await self._connection.command("XREVRANGE", self.keys.eq(session), end, "-", "COUNT", count)
-        return _decoded(self.keys.eq(session), found, stored_event)
+        return decoded(self.keys.eq(session), found, stored_event)
 
     async def read_tree(self, tree: TreeId, after: int = 0, count: int = 1_000) -> tuple[TreeEntry, ...]:
         """Tree log entries after a `tree_seq`, be they sealed or not."""
         found = await self._page(self.keys.tree(tree), f"{after}-0", count)
-        entries = _decoded(self.keys.tree(tree), found, tree_entry)
+        entries = decoded(self.keys.tree(tree), found, tree_entry)
         if entries and entries[0].tree_seq == after + 1:
             return entries
         # Behind the stream: entries leave it for the segments, and never come back.
@@ -374,7 +372,7 @@ class Logs(Port):
         """The last tree log entries, or the last before a `tree_seq`, newest first; be they sealed or not."""
         key, start = self.keys.tree(tree), "+" if before is None else f"({before}-0"
         found = await self._connection.command("XREVRANGE", key, start, "-", "COUNT", count)
-        entries = _decoded(key, found, tree_entry)
+        entries = decoded(key, found, tree_entry)
         more, before = count - len(entries), entries[-1].tree_seq if entries else before
         if more < 1 or before == 1:
             return entries
@@ -396,7 +394,7 @@ class Logs(Port):
         wanted = starts[max(0, bisect_right(starts, first) - 1) : bisect_right(starts, last)]
         segments = await self._connection.command("HMGET", key, *wanted) if wanted else ()
         found = [entry for segment in segments if segment is not None for entry in unpacked(key, segment)]
-        entries = _decoded(key, found, tree_entry)
+        entries = decoded(key, found, tree_entry)
         return tuple(entry for entry in entries if first <= entry.tree_seq <= last)
 
     async def resting_trees(self, trees: Sequence[TreeId], before_ms: int) -> tuple[TreeId, ...]:
@@ -444,12 +442,12 @@ class Logs(Port):
         if await self._sealed_end(tree) > after:
             return await self.read_tree(tree, after)
         found = await self._wait(self.keys.tree(tree), f"{after}-0", timeout_s)
-        return _decoded(self.keys.tree(tree), found, tree_entry)
+        return decoded(self.keys.tree(tree), found, tree_entry)
 
     async def wait_eq(self, session: SessionId, after_n: int, timeout_s: float) -> tuple[StoredEvent, ...]:
         """Events after `after_n`, waiting for the first of them if there is none yet."""
         found = await self._wait(self.keys.eq(session), f"{after_n}-0", timeout_s)
-        return _decoded(self.keys.eq(session), found, stored_event)
+        return decoded(self.keys.eq(session), found, stored_event)
 
     async def wait_behind(
         self, session: SessionId, at: EqCursor, timeout_s: float
@@ -458,12 +456,12 @@ class Logs(Port):
         key = self.keys.eq(session)
 
         def there(found: list[Fielded]) -> bool:
-            return bool(found) and at.names(_decoded(key, found, stored_event)[0])
+            return bool(found) and at.names(decoded(key, found, stored_event)[0])
 
         read = ("XRANGE", key, f"{at.n}-0", f"{at.n}-0", "COUNT", 1)
         wait = _blocking(key, f"{at.n}-0", timeout_s)
         held, reply = await self._connection.wait_if(read, there, wait)
-        return _decoded(key, reply[0][1] if reply else (), stored_event) if held else None
+        return decoded(key, reply[0][1] if reply else (), stored_event) if held else None
 
     async def _wait(self, key: str, after: str, timeout_s: float) -> list[Fielded]:
         reply = await self._connection.wait(*_blocking(key, after, timeout_s))
@@ -521,31 +519,17 @@ def _blocking(key: str, after: str, timeout_s: float) -> tuple[Argument, ...]:
     return "XREAD", "COUNT", 500, "BLOCK", block_ms, "STREAMS", key, after
 
 
-def _decoded(
-    key: str, found: Iterable[Fielded], decode: Callable[[bytes, dict[bytes, bytes]], Decoded]
-) -> tuple[Decoded, ...]:
-    """The entries of a stream; raises `DamagedEntry` for the first that is none."""
-    decoded: list[Decoded] = []
-    entry_id = b"0-0"
-    try:
-        for entry_id, fields in found:
-            decoded.append(decode(entry_id, fields))
-    except (KeyError, ValueError) as error:
-        raise DamagedEntry(key, number_of(entry_id), error) from error
-    return tuple(decoded)
-
-
 def _is_of_before(key: str, found: Iterable[Fielded], before_ms: int) -> bool:
     """Whether the entry of a tree's log is so old; False for one that is none."""
     try:
-        return _decoded(key, found, tree_entry)[0].at_ms <= before_ms
+        return decoded(key, found, tree_entry)[0].at_ms <= before_ms
     except DamagedEntry:
         return False
 
 
 def _if_whole(key: str, found: Iterable[Fielded]) -> tuple[StoredEntry, ...] | None:
     try:
-        return _decoded(key, found, stored_entry)
+        return decoded(key, found, stored_entry)
     except DamagedEntry:
         return None
 

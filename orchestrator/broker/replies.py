@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Literal, TypedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal, TypedDict, TypeVar
 
 from orchestrator.broker import records
 from orchestrator.broker.connection import ScriptCall
-from orchestrator.broker.errors import BrokerError, Corrupt, SessionArchived, UnknownSession
+from orchestrator.broker.errors import BrokerError, Corrupt, DamagedEntry, SessionArchived, UnknownSession
 from orchestrator.broker.reply_shapes import Gives
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 
@@ -270,6 +270,11 @@ class TreeHeads(TypedDict):
     heads: list[tuple[int | None, bytes]]
 
 
+Fielded = tuple[bytes, dict[bytes, bytes]]
+"""An entry of a stream as Redis answers it."""
+Decoded = TypeVar("Decoded")
+
+
 # ── replies ───────────────────────────────────────────────────────────────────────────────────────
 
 
@@ -377,7 +382,8 @@ def unstored(reply: Reply) -> records.Unstored:
     return records.Unstored(tuple(fields["lost"]))
 
 
-def claimed(found: ClaimOk, claim: records.Claim) -> records.Claimed:
+def claimed(found: ClaimOk, claim: records.Claim, queue: str) -> records.Claimed:
+    """The claim; raises `DamagedEntry` for an entry of its `queue` that is none."""
     return records.Claimed(
         claim=claim,
         seq=found["seq"],
@@ -389,7 +395,7 @@ def claimed(found: ClaimOk, claim: records.Claim) -> records.Claimed:
         now_ms=found["now"],
         claims_without_progress=found["tries"],
         eq_n=found["eq"],
-        first=tuple(sq_entry(entry_id, fields) for entry_id, fields in found["queued"]),
+        first=decoded(queue, found["queued"], sq_entry),
         after=SessionId(found["next"]) if found["next"] else None,
         last_commit=found["commit"],
         abandoned=found["abandoned"],
@@ -420,6 +426,20 @@ def depths(stamp: str) -> tuple[records.InboxDepth, ...]:
 def accounts(listed: Iterable[AccountRow]) -> tuple[records.Account, ...]:
     """The budgets as the scripts tell them."""
     return tuple(records.Account(*row) for row in listed)
+
+
+def decoded(
+    key: str, found: Iterable[Fielded], decode: Callable[[bytes, dict[bytes, bytes]], Decoded]
+) -> tuple[Decoded, ...]:
+    """The entries of a stream; raises `DamagedEntry` for the first that is none."""
+    decoded: list[Decoded] = []
+    entry_id = b"0-0"
+    try:
+        for entry_id, fields in found:
+            decoded.append(decode(entry_id, fields))
+    except (KeyError, ValueError) as error:
+        raise DamagedEntry(key, number_of(entry_id), error) from error
+    return tuple(decoded)
 
 
 def sq_entry(entry_id: bytes, fields: dict[bytes, bytes]) -> records.SqEntry:

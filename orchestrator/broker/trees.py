@@ -497,9 +497,10 @@ class Trees(Deletion, FleetIndex, Resting):
             for name, stored in fields.items():
                 namespace, _, user = name.decode("utf-8", "replace").partition("\n")
                 model, is_one, who = user.partition("\n")
-                if is_one:
+                # What is no amount was used by nobody, and hides no other.
+                if is_one and (spent := _amount(stored)) is not None:
                     key = (days[n // len(shards)], namespace, model, who)
-                    sums[key] = sums.get(key, Spend()) + _spend(stored)
+                    sums[key] = sums.get(key, Spend()) + spent
         return [DaySpend(*key, spend) for key, spend in sums.items()]
 
     async def members(self, tree: TreeId) -> tuple[SessionHead, ...]:
@@ -768,6 +769,13 @@ def _agent(fields: Mapping[str, bytes], agent_id: AgentId) -> RegisteredAgent:
 def _spend(stored: bytes) -> Spend:
     tokens, cost, requests = stored.split()
     return Spend(int(tokens), int(cost), int(requests))
+
+
+def _amount(stored: bytes) -> Spend | None:
+    try:
+        return _spend(stored)
+    except ValueError:
+        return None
 
 
 def _account(kind: BudgetKind, fields: Mapping[str, bytes], now_ms: int) -> Account:

@@ -531,6 +531,8 @@ class JobServer:
         self._worker, self._pools = who
         self._has_room = has_room
         self._at_work: set[asyncio.Task[None]] = set()
+        self._damaged: set[str] = set()
+        """Jobs that cannot be read: they wait for nobody, and hide none behind them."""
         self._due = asyncio.Event()
 
     @property
@@ -557,16 +559,25 @@ class JobServer:
 
     async def _take_all(self) -> None:
         for pool in self._pools:
-            while (room := self._room()) and (jobs := await self._ports.broker.jobs.waiting_jobs(pool, room)):
+            while (room := self._room()) and (jobs := await self._waiting(pool, room)):
                 for job in jobs:
                     await self._take(pool, job)
+
+    async def _waiting(self, pool: str, most: int) -> list[str]:
+        found = await self._ports.broker.jobs.waiting_jobs(pool, most + len(self._damaged))
+        return [job for job in found if job not in self._damaged][:most]
 
     def _room(self) -> int:
         return MOST_AT_ONCE - len(self._at_work) if self._has_room() else 0
 
     async def _take(self, pool: str, job: str) -> None:
         sent_at = self._ports.boottime()
-        payload = await self._ports.broker.jobs.take_job(pool, job, self._worker)
+        try:
+            payload = await self._ports.broker.jobs.take_job(pool, job, self._worker)
+        except Corrupt as error:
+            log.warning("job %s was not taken: %s", job, error)
+            self._damaged.add(job)
+            return
         if payload is None:
             return
         self._bench.extend(_claim(job), sent_at + TRUST_S)

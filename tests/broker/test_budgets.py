@@ -602,6 +602,7 @@ async def test_usage_of_several_days_is_that_of_each_over_all_shards() -> None:
                 await agent.does(settlements=(uses(str(day), 10**day * (1, 2, 4)[place], "large"),))
             counts.append(7 * 10**day)
             clock.advance(86_400.0)
+        await broker.command("HSET", broker.keys.spend(3, days[1]), "acme\nlarge\nann", "no amount")
         for some in (days, days[1:], days[2:], [days[2], days[0]]):
             found = [(one.day, one.spend.tokens) for one in await broker.trees.spent_on(some)]
             assert found == [(day, counts[days.index(day)]) for day in some]

@@ -10,7 +10,7 @@ from orchestrator.broker.blobs import Blobs, digest_of
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import BrokerError, CommitTooLarge, Corrupt, DamagedEntry
 from orchestrator.core.ids import SessionId, TreeId
-from tests.broker.actors import SHARD, Backend, created, session_id, step, working
+from tests.broker.actors import POOL, SHARD, Backend, created, session_id, step, submitted, working
 from tests.broker.families import root_of
 
 
@@ -118,6 +118,30 @@ async def test_reader_of_a_log_with_an_entry_that_is_none_is_told_its_number(
     with pytest.raises(DamagedEntry, match=reason) as caught:
         await broker.logs.read_rollout(session)
     assert caught.value.number == 3
+    await broker.aclose()
+
+
+@pytest.mark.parametrize(
+    ("fields", "by_guess"), [(("k", "submission"), False), (("q", "many"), True), (("u", b"\xff"), False)]
+)
+async def test_session_whose_queue_has_what_is_no_entry_keeps_no_other_waiting(
+    fields: tuple[str, str | bytes], by_guess: bool, backend: Backend
+) -> None:
+    """A worker that met it with its claim would leave, and the next one, until the session is set aside."""
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
+    bad, good = await created(broker), await created(broker)
+    for session in (bad, good):
+        await submitted(broker, session)
+    queue = broker.keys.sq(bad)
+    (entry,) = await connection.command("XRANGE", queue, "-", "+")
+    damaged = {**entry[1], fields[0].encode(): fields[1]}
+    if fields[0] == "k":
+        del damaged[b"p"]
+    await connection.command("XADD", queue, "2-0", *(part for pair in damaged.items() for part in pair))
+    found = await broker.claims.claim(POOL, "w1", "c1", SHARD, bad if by_guess else None)
+    assert found is not None
+    assert found.claim.session == good
     await broker.aclose()
 
 

@@ -106,7 +106,12 @@ async def test_queue_of_a_pool_has_all_of_its_shards_and_the_age_of_what_was_not
     await timed.command("HSET", timed.keys.session(oldest), "eq", "many")
     assert await timed.claims.queue_of(POOL) == PoolQueue(due=2, leased=1, age_ms=2_000), "one cannot be read"
     await timed.command("HSET", timed.keys.session(oldest), "eq", "0")
-    await claimed(timed, oldest, "w2", "takes")
+    queue = timed.keys.sq(oldest)
+    await timed.command("XADD", queue, "2-0", "k", "no entry")
+    await timed.command("XTRIM", queue, "MINID", "2")
+    assert await timed.claims.queue_of(POOL) == PoolQueue(due=2, leased=1, age_ms=2_000), "its queue cannot"
+    with pytest.raises(Corrupt, match="entry 2: it lacks its field 'p'"):
+        await claimed(timed, oldest, "w2", "takes")
     assert await timed.claims.queue_of(POOL) == PoolQueue(due=1, leased=2, age_ms=2_000)
     assert await timed.claims.queue_of("other") == PoolQueue(due=1, leased=0, age_ms=27_000)
     assert await timed.claims.queue_of("nobody's") == PoolQueue(due=0, leased=0, age_ms=0)

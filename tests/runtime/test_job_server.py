@@ -11,7 +11,7 @@ from typing import Any
 import orjson
 import pytest
 
-from orchestrator.broker.errors import Unavailable
+from orchestrator.broker.errors import Corrupt, Unavailable
 from orchestrator.runtime import worker as worker_module
 from orchestrator.runtime.worker import KEEP_S, LEAVES, MOST_AT_ONCE, RETRY_S, TRUST_S, JobServer
 
@@ -50,6 +50,7 @@ class Queue:
         self.waiting: dict[str, list[str]] = {pool: [] for pool in POOLS}
         self.taken_first: set[str] = set()
         """Jobs that another worker takes at the last moment."""
+        self.damaged: set[str] = set()
         self.unwanted: set[str] = set()
         self.away = 0
         """How many of the next words are not answered."""
@@ -69,6 +70,8 @@ class Queue:
         return self.waiting[pool][:most]
 
     async def take_job(self, pool: str, job: str, worker: str) -> bytes | None:
+        if job in self.damaged:
+            raise Corrupt(job, "it is a string where a hash belongs")
         self.waiting[pool].remove(job)
         return None if job in self.taken_first else job.encode()
 
@@ -200,6 +203,15 @@ async def test_job_that_another_worker_took_first_hides_none_behind_it() -> None
         await jobs.offered("a", "b", "c", "d")
         assert jobs.begun == ["b", "d"]
         assert [claim for claim, _ in jobs.doer.deadlines] == ["job:b", "job:d"]
+
+
+async def test_jobs_that_cannot_be_read_hide_none_behind_them() -> None:
+    jobs = Jobs()
+    jobs.queue.damaged = {f"bad{number}" for number in range(MOST_AT_ONCE + 1)}
+    async with jobs.serving():
+        await jobs.offered(*sorted(jobs.queue.damaged), "a", "b")
+        await jobs.offered("c", pool="two")
+        assert jobs.begun == ["a", "b", "c"]
 
 
 async def test_right_to_run_lasts_from_the_last_word_that_was_answered() -> None:
