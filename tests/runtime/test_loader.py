@@ -107,6 +107,8 @@ async def test_state_of_a_forgotten_branch_is_not_built_upon(others: tuple[str, 
     loaded = await log.load(cache)
     assert (loaded.position.seq, loaded.position.head) == (len(others), log.head)
     assert digest(loaded.position.state) == digest((await log.folded()).state)
+    # What was read first, in vain, is in no file twice.
+    assert [entry.seq for entry in loaded.unexported] == [*range(1, len(others) + 1)]
 
 
 async def test_known_state_does_not_hide_an_altered_entry() -> None:
@@ -124,6 +126,20 @@ async def test_state_ahead_of_the_log_is_left_alone() -> None:
     cache.keep(SESSION, await log.load(cache))
     log.entries.pop()
     assert (await log.load(cache)).position.seq == 2
+
+
+async def test_file_that_was_written_late_says_nothing_of_what_its_session_has_done_since() -> None:
+    log, cache = Log("a", "b"), Cache()
+    earlier = await log.load(Cache())
+    log.append("c")
+    later = await log.load(Cache())
+    cache.keep(SESSION, later)
+    for at, lacking in ((earlier.position, [1, 2, 3]), (later.position, [3])):
+        cache.written(SESSION, at, 2)
+        left = cache.take(SESSION)
+        assert left is not None
+        assert [entry.seq for entry in left.unexported] == lacking
+        cache.keep(SESSION, left)
 
 
 async def test_worker_keeps_no_more_bytes_of_conversations_than_it_may() -> None:

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
@@ -26,7 +27,7 @@ from orchestrator.protocol.catalog import CustomPrompt, SkillMetadata, SkillScop
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.mcp import Tool
 from orchestrator.protocol.submission import Submission
-from orchestrator.runtime import lookups, machine_files
+from orchestrator.runtime import arrivals, lookups, machine_files
 from orchestrator.runtime.arrivals import with_files
 from orchestrator.runtime.machine_files import NoFiles
 from orchestrator.runtime.runner import Ended
@@ -495,6 +496,26 @@ async def test_worker_that_makes_no_folders_says_so_of_an_image_in_one(
     note = await with_files(harness.ports, state, command, lambda _: "/workspaces/t/repo")
     assert isinstance(note, Note)
     assert "cannot be used: this worker makes no folders" in str(note)
+
+
+@pytest.mark.parametrize(("sizes", "fits"), [((60, 40), True), ((60, 41), False), ((41, 10, 50), False)])
+async def test_images_of_one_op_are_bounded_together(
+    sizes: tuple[int, ...], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "MOST_IMAGE_BYTES", 100)
+
+    async def image(path: Path) -> str:
+        return "x" * int(path.name)
+
+    ports: Any = SimpleNamespace(library=SimpleNamespace(image=image))
+    op = items(*({"type": "local_image", "path": str(size)} for size in sizes))
+    read = await with_files(ports, State(), c.Submitted(SubmissionId("u1"), op), lambda _: "/repo")
+    if fits:
+        assert isinstance(read, c.Submitted)
+        assert [len(item["image_url"]) for item in read.items or ()] == [*sizes]
+    else:
+        last = len(sizes) - 1
+        assert f"items[{last}]: the image /repo/{sizes[last]} cannot be used: the images" in str(read)
 
 
 PICTURED = {"type": "local_image", "path": "relative.png"}
