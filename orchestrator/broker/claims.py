@@ -37,7 +37,7 @@ from orchestrator.broker.script_requests import holder
 from orchestrator.broker.scripts import Argument
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, decoded
 from orchestrator.core.commit_parts import STANDING_TIMERS
-from orchestrator.core.frozen import record
+from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId, TreeId
 
 if TYPE_CHECKING:
@@ -177,6 +177,9 @@ class Timers(Port):
         found, errors = [], damaged if damaged is not None else []
         for member in due["members"]:
             session, _, timer = member.partition(":")
+            if not self.keys.names_session(session):
+                errors.append(Corrupt(self.keys.timers(shard), f"{member!r} is of no session"))
+                continue
             try:
                 fired = await self._fire(SessionId(session), timer)
             except Corrupt as error:
@@ -355,7 +358,7 @@ class Claims(Timers, Admission):
     ) -> tuple[records.Claimed | None, bool]:
         """Claims the session that is next, from a guess on; False if only a poll can tell which one is."""
         for _ in range(_CANDIDATES):
-            if guess in self._passed(guess, who):
+            if not self.keys.names_session(guess) or guess in self._passed(guess, who):
                 break
             try:
                 reply = await self._ask(guess, who, "next")
@@ -380,6 +383,9 @@ class Claims(Timers, Admission):
             expired, due = seen["expired"], seen["due"]
             self._note_time(shard, seen["now"])
             for session in map(SessionId, (*expired, *due)):
+                if not self.keys.names_session(session):
+                    damaged.append(Corrupt(keys[0], f"{session!r}, due or held, is no session"))
+                    continue
                 if session in self._passed(session, who):
                     continue
                 found = await self._try_claim(session, who, damaged)
@@ -528,7 +534,9 @@ class Claims(Timers, Admission):
                 tree = TreeId(found["tree"])
                 self._keep(records.Place(session, tree, who.pool))
                 claim = records.Claim(session, tree, who.worker, who.claim_id, found["epoch"], who.pool)
-                return claimed(found, claim, self.keys.sq(session))
+                taken = claimed(found, claim, self.keys.sq(session))
+                named = taken.after is None or self.keys.names_session(taken.after)
+                return taken if named else replace(taken, after=None)
             case "NONE" | "LEFT" | "OLD" | "QUARANTINED" | "MOVED":
                 return None
             case _:

@@ -107,7 +107,7 @@ class FleetFeed:
         found = await self._listener.read(cursors, timeout_s)
         if not await self._are_there(cursors, found or cursors):
             return await self._begun()
-        named = _named(found)
+        named = self._named(found)
         if not found and (timeout_s > 0 or self._monotonic() - self._grown_s >= GROWN_S):
             named = await self._grown()
         changed = await self._changed(named, told=bool(found))
@@ -164,11 +164,11 @@ class FleetFeed:
             told,
         )
 
+    def _named(self, found: Found) -> list[SessionId]:
+        told = (fields.get(b"s", b"") for entries in found.values() for _, fields in entries)
+        named = (session.decode("utf-8", "replace") for session in dict.fromkeys(told))
+        return [SessionId(session) for session in named if self._keys.names_session(session)]
+
     async def aclose(self) -> None:
         """Ends the reads that wait."""
         await self._listener.aclose()
-
-
-def _named(found: Found) -> list[SessionId]:
-    named = (fields[b"s"] for entries in found.values() for _, fields in entries)
-    return [SessionId(session.decode()) for session in dict.fromkeys(named)]

@@ -53,12 +53,17 @@ class Listener:
             return Notices(unknown, (), {**cursors, **await _tips(self._connection, new)})
         found = await self._read({key: cursors[key] for key in streams}, timeout_s)
         later = {**cursors, **{key: entries[-1][0].decode() for key, entries in found.items()}}
-        named = {ready[key]: _session(entries[0]) for key, entries in found.items() if key in ready}
-        notified = dict.fromkeys(map(_session, found.get(control, ())))
-        alone = tuple((notice[1][b"p"].decode(), _session(notice)) for notice in found.get(near, ()))
-        return Notices(
-            tuple(named), tuple(notified), later, named, jobs in found, tuple(one for one in alone if one[0])
-        )
+        polled = {ready[key]: self._session(entries[0]) for key, entries in found.items() if key in ready}
+        named = {shard: session for shard, session in polled.items() if session is not None}
+        notified = dict.fromkeys(filter(None, map(self._session, found.get(control, ()))))
+        told = ((notice[1].get(b"p", b""), self._session(notice)) for notice in found.get(near, ()))
+        alone = tuple((pool.decode(), session) for pool, session in told if pool and session is not None)
+        return Notices(tuple(polled), tuple(notified), later, named, jobs in found, alone)
+
+    def _session(self, notice: tuple[bytes, dict[bytes, bytes]]) -> SessionId | None:
+        """The session that a notice names; None for one that names none, of which nobody is told."""
+        named = notice[1].get(b"s", b"").decode("utf-8", "replace")
+        return SessionId(named) if self._keys.names_session(named) else None
 
     async def read(self, cursors: Mapping[str, str], timeout_s: float) -> Found:
         """Entries behind the cursors of some streams; waits for the first of them, unless for no time."""
@@ -119,10 +124,6 @@ def _streams(keys: Keys, pool: str, worker: str, shards: Collection[int] | None)
     control, near = keys.control(worker), keys.near(worker)
     own = [control, near] if keys.nearby else [control]
     return ready, jobs, control, near, [*ready, jobs, *(own if worker else ())]
-
-
-def _session(notice: tuple[bytes, dict[bytes, bytes]]) -> SessionId:
-    return SessionId(notice[1][b"s"].decode())
 
 
 async def _tips(connection: Connection, streams: list[str]) -> dict[str, str]:
@@ -229,7 +230,7 @@ class _Waiting:
 
     def _concerned(self, found: Found) -> bool:
         return any(
-            key in self._own or any(fields[b"s"] in self._names for _, fields in entries)
+            key in self._own or any(fields.get(b"s") in self._names for _, fields in entries)
             for key, entries in found.items()
         )
 

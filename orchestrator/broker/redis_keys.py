@@ -336,3 +336,11 @@ class Keys:
 
     def shard_of(self, session: SessionId | TreeId | str) -> int:
         return shard_of(session, self.shards)
+
+    def names_session(self, member: str) -> bool:
+        """Whether a member of a set, or a notice, can be a session of this deployment: it has a shard."""
+        try:
+            self.shard_of(member)
+        except ValueError:
+            return False
+        return True

@@ -145,6 +145,49 @@ async def test_session_whose_queue_has_what_is_no_entry_keeps_no_other_waiting(
     await broker.aclose()
 
 
+async def test_member_of_a_set_that_is_no_session_keeps_no_session_waiting(backend: Backend) -> None:
+    """Each worker would meet it with each of its polls, and leave."""
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
+    due, leases, *_ = broker.keys.pool(SHARD, POOL)
+    timers = broker.keys.timers(SHARD)
+    sessions = [await created(broker) for _ in range(3)]
+    for session in sessions:
+        await submitted(broker, session)
+    await connection.command("ZADD", due, -1, "nobody")
+    await connection.command("ZADD", leases, 0, "nobody else")
+    for number, guess in enumerate((None, SessionId("nobody"), sessions[2])):
+        found = await broker.claims.claim(POOL, "w1", f"c{number}", SHARD, guess)
+        assert found is not None
+        assert (found.claim.session in sessions, found.after in (None, *sessions)) == (True, True)
+    with pytest.raises(Corrupt, match="'nobody else', due or held, is no session"):
+        await broker.claims.claim(POOL, "w1", "c3", SHARD)
+    for member in ("nobody:retry", ":", f"{sessions[0]}:retry"):
+        await connection.command("ZADD", timers, 1, member)
+    await connection.command("HSET", broker.keys.timer(sessions[0]), "retry", "1:")
+    damaged: list[Corrupt] = []
+    fired = await broker.claims.fire(SHARD, damaged=damaged)
+    assert [(one.session, one.timer) for one in fired] == [(sessions[0], "retry")]
+    assert len(damaged) == 2
+    await broker.aclose()
+
+
+async def test_notice_that_names_no_session_wakes_who_waits_and_says_no_more(backend: Backend) -> None:
+    connection = backend.connect()
+    broker = backend.broker(connection=connection)
+    keys = broker.keys
+    near = [keys.near("w1")] if keys.nearby else []
+    first = await broker.claims.wait_for_notices(POOL, "w1", {}, 0.1)
+    ready = keys.pool(SHARD, POOL)[2]
+    for stream in (ready, keys.control("w1"), *near):
+        for fields in (("s", "nobody"), ("x", "1"), ("s", b"\xff", "p", POOL)):
+            await connection.command("XADD", stream, "*", *fields)
+    found = await broker.claims.wait_for_notices(POOL, "w1", first.cursors, 0.1)
+    assert (found.named, found.notified, found.alone) == ({}, (), ())
+    assert found.shards in ((SHARD,), ()), "in a cluster each stream is read by itself"
+    await broker.aclose()
+
+
 async def test_content_that_cannot_be_unpacked_is_corrupt(backend: Backend) -> None:
     connection = backend.connect()
     broker = backend.broker(connection=connection)
