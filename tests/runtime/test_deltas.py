@@ -23,6 +23,7 @@ from orchestrator.runtime.committing import PIECE_CHARS, TAKEN_BYTES, Delta, Del
 from orchestrator.runtime.journal import Step, Writer
 from orchestrator.runtime.loader import BEGINNING
 from orchestrator.runtime.runner import Ended
+from orchestrator.runtime.step import Decisions
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends, message
@@ -301,6 +302,26 @@ async def test_commit_that_is_refused_leaves_its_deltas_and_its_core_version_to_
     # An older worker may not take the session from its first entries on.
     assert [request.min_core for request in sent] == [7, 7, None]
     assert [request.expect_commit for request in sent] == ["", "", "c"]
+
+
+@pytest.mark.parametrize("running", ["t1", "t2"])
+@pytest.mark.parametrize("behind_entries", [False, True])
+def test_delta_of_a_task_that_is_over_is_shown_only_if_it_is_a_process_s(
+    behind_entries: bool, running: str
+) -> None:
+    sent, step = list[str](), cast(Any, SimpleNamespace(entries=[b""] * behind_entries, base=BEGINNING))
+    step.show = lambda event: sent.append("with the step")
+    step.position = SimpleNamespace(state=SimpleNamespace(task=SimpleNamespace(id=running)), seq=1, head=b"")
+    own: Any = SimpleNamespace(
+        _writing=SimpleNamespace(delta=lambda delta, base: sent.append("by itself")),
+        _bisect=SimpleNamespace(arrived=[0]),
+    )
+    told = {"type": "agent_message_delta", "delta": "x"}
+    for delta in (Delta("t1", told), Delta("t1", told, lasting=True)):
+        Decisions._show(own, step, delta)
+        own._bisect.arrived = [0]
+    way = "with the step" if behind_entries else "by itself"
+    assert sent == [way] * (2 if running == "t1" else 1)
 
 
 async def test_delta_behind_a_finished_text_is_shown_though_the_text_is_not_in_the_log_yet(

@@ -49,12 +49,12 @@ class Family:
     untouched: Agent
 
 
-async def a_family(broker: Broker) -> Family:
+async def a_family(broker: Broker, at_work: str = "running") -> Family:
     root = await root_of(broker)
     children = [await root.spawns(number) for number in range(1, 6)]
     _, unread, over, silent, untouched = children
     marked = children[:4]
-    statuses = dict.fromkeys(range(1, 6), "idle") | {1: "running", 5: "running"}
+    statuses = dict.fromkeys(range(1, 6), "idle") | {1: at_work, 5: "running"}
     records = {
         f"a:{number}": orjson.dumps(
             {
@@ -75,8 +75,9 @@ async def a_family(broker: Broker) -> Family:
     return Family(root, *children)
 
 
-async def test_agent_that_may_owe_word_of_its_end_is_looked_after(broker: Broker) -> None:
-    family = await a_family(broker)
+@pytest.mark.parametrize("at_work", ["queued", "running"])
+async def test_agent_that_may_owe_word_of_its_end_is_looked_after(at_work: str, broker: Broker) -> None:
+    family = await a_family(broker, at_work)
     found = await unended(broker, family.root.tree)
     assert found.active == (family.working.session,)
     assert found.owing == (family.unread.session, family.silent.session)
