@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import asdict, replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,9 +16,11 @@ from orchestrator.core.history import Log
 from orchestrator.core.ids import SessionId
 from orchestrator.core.settings import SessionFacts, TreeRules
 from orchestrator.core.state import State
+from orchestrator.core.tokens import TokenInfo, Usage
 from orchestrator.model.prompt import Prompt
 from orchestrator.model.provider_errors import FatalKind, FatalModelError
 from orchestrator.protocol import ops
+from orchestrator.runtime.model_request import _asking
 from orchestrator.runtime.request_costs import IMAGE_BYTES, Accounting, estimated_tokens
 from orchestrator.runtime.runner import Ended
 from tests.runtime.connections import lost
@@ -245,6 +248,17 @@ def test_estimate_counts_what_is_said_what_is_remembered_and_the_longest_answer(
     changes: dict[str, Any], remembered: int, tokens: int
 ) -> None:
     assert estimated_tokens(prompt(**changes), remembered, 1_000) == tokens + 1_000
+
+
+def test_request_that_goes_on_from_a_response_counts_what_the_provider_holds_of_the_last_one() -> None:
+    table = ProviderSettings.model_validate({"id": "openai", "base_url": "http://x", "tokens_per_minute": 9})
+    state = State(tokens=TokenInfo(Usage(total_tokens=5_000), Usage(total_tokens=700)))
+    following: Any = SimpleNamespace(
+        table=table, state=state, provider="openai", ports=SimpleNamespace(model_settings=ModelSettings())
+    )
+    told = [_asking(following, prompt(previous_response_id=known)) for known in (None, "r1")]
+    whole, short = (each.tokens for each in told if each is not None)
+    assert short - whole == 700
 
 
 @pytest.mark.parametrize(

@@ -122,6 +122,24 @@ async def test_answer_without_a_signature_for_it_is_refused_and_the_request_stay
     assert harness.tools.started == {"c1": 1}
 
 
+@pytest.mark.parametrize("call", ["c\n1", "c1\n", "c\t1"])
+async def test_request_whose_name_could_be_two_lines_is_answered_under_no_signature(
+    harness: Harness, call: str
+) -> None:
+    """What is signed has a line for each name: another answer would have the same lines."""
+    harness.ports = replace(harness.ports, signers=Signers([ADA.key]))
+    harness.models.will([calls(call, ask=True), ends()], [ends()])
+    session = await harness.session("untrusted")
+    await harness.say(session, id="u1")
+    await harness.run(session, rules=REQUIRED)
+    signed = answer(await signature(harness, session, call=call)).model_copy(update={"id": call})
+    await harness.submit(session, signed)
+    await harness.run(session, rules=REQUIRED)
+    assert (harness.tools.started, await harness.facts(session, "answer")) == ({}, [])
+    (error,) = await harness.logged_events(session, "error")
+    assert "its signature is for no request that is open" in error["message"]
+
+
 def words(signed: ops.AnswerSignature | None, said: str = "A") -> ops.UserInputAnswer:
     given = RequestUserInputResponse(answers={"q": RequestUserInputAnswer(answers=(said,))})
     shown = ops.Shown(text=SHOWN, surface="cli", opened_ms=1)
