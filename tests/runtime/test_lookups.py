@@ -23,7 +23,14 @@ from orchestrator.gateways.client import Client
 from orchestrator.instructions.skills import Instructions, RecordedSkills
 from orchestrator.mcp.server_records import OfferedTool, ServerTool, named
 from orchestrator.protocol import ops
-from orchestrator.protocol.catalog import CustomPrompt, SkillMetadata, SkillScope, SkillsListEntry
+from orchestrator.protocol.catalog import (
+    CustomPrompt,
+    SkillErrorInfo,
+    SkillMetadata,
+    SkillScope,
+    SkillsListEntry,
+)
+from orchestrator.protocol.events import ListSkillsResponse
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.mcp import Tool
 from orchestrator.protocol.submission import Submission
@@ -485,6 +492,28 @@ async def test_skills_of_many_folders_have_the_time_of_one_look_up(
     (told,) = await answers(harness, session, "error")
     assert "the files did not answer within 0.01 s" in told["message"]
     assert shelf.asked == [("skills", "/a", False)]
+
+
+@pytest.mark.parametrize(("found", "fits"), [((2, 1), True), ((2, 2), False), ((0, 4), False)])
+async def test_skills_and_errors_of_all_folders_are_bounded_together(
+    found: tuple[int, int], fits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "MOST_LISTED", 3)
+    folders = dict(zip(("/a", "/b"), found, strict=True))
+
+    async def skills(folder: str, *, anew: bool) -> SkillsListEntry:
+        errors = tuple(SkillErrorInfo(path=f"{n}", message="bad") for n in range(folders[folder]))
+        return SkillsListEntry(cwd=folder, skills=(), errors=errors)
+
+    ports: Any = SimpleNamespace(library=SimpleNamespace(skills=skills))
+    asked = lookups._skills(ports, State(), ops.ListSkills(cwds=("/a", "/b")))
+    if fits:
+        told = await asked
+        assert isinstance(told, ListSkillsResponse)
+        assert [len(entry.errors) for entry in told.skills] == [*found]
+    else:
+        with pytest.raises(ValueError, match="more than 3 skills together"):
+            await asked
 
 
 async def test_worker_that_makes_no_folders_says_so_of_an_image_in_one(

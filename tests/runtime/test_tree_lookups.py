@@ -149,6 +149,25 @@ async def test_open_requests_below_are_those_of_agents_of_this_very_tree() -> No
     assert {one.turn for one in found} == {"t1"}
 
 
+@pytest.mark.parametrize("lane", ["m", "i"])
+async def test_cancel_reaches_agents_below_that_work_or_have_something_to_read(lane: str) -> None:
+    """A message that an agent at rest has not read may start it again."""
+    paths = {1: "0/1", 2: "0/1/2", 3: "0/1/2/3", 4: "0/1/4", 5: "0/5"}
+    records = {
+        f"a:{number}": orjson.dumps(
+            {"agent_id": number, "session_id": f"s{number}", "agent_path": path, "turn": 1, "label": None}
+            | {"status": "running" if number in (3, 5) else "idle", "parent_session_id": "s", "summary": None}
+        )
+        for number, path in paths.items()
+    }
+
+    async def agents(tree: TreeId) -> dict[str, bytes]:
+        return {**records, f"{lane}:4": b"1"}
+
+    found = await lookups_of(broker=SimpleNamespace(trees=SimpleNamespace(agents=agents))).target_and_below(1)
+    assert [target.agent_id for target in found] == [1, 3, 4]
+
+
 class Numbers:
     """The counter of a tree's agents."""
 

@@ -15,6 +15,7 @@ from orchestrator.protocol import ops
 from orchestrator.runtime.runner import Ended
 from orchestrator.runtime.same_folder import MOMENT_S, FolderFaults, RecentChecks, check_workspace
 from tests.broker.actors import holder_died
+from tests.core.driver import Session, op
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 from tests.runtime.players import calls, ends
@@ -229,3 +230,18 @@ async def test_each_folder_of_a_claim_is_looked_at_and_one_in_order_once() -> No
     assert looks == ["/a", "/c", "/a", "/b", "/a", "/b"]
     assert await fault("/d", portable=PortableFolder("/root", "name")) is None
     assert looks[-1] == "/b"
+
+
+async def test_folder_that_is_looked_at_is_that_of_the_task_and_not_of_the_next_one() -> None:
+    looks: list[str] = []
+
+    async def check(facts: SessionFacts, cwd: str) -> str | None:
+        looks.append(cwd)
+        return None
+
+    session = Session()
+    session.say("go")
+    session.submit(op("override_turn_context", cwd="/elsewhere"))
+    assert await FolderFaults(check).fault(session.state) is None
+    assert looks == [session.task.settings.cwd]
+    assert session.state.settings.cwd == "/elsewhere"
