@@ -10,6 +10,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.records import Refused, Stored, TreeEntry
 from orchestrator.core.commit_parts import TreeEvent
+from orchestrator.core.ids import TreeId
 from tests.broker.actors import Backend
 from tests.broker.families import Agent, root_of
 
@@ -67,6 +68,24 @@ async def test_tree_goes_on_behind_its_sealed_log(broker: Broker) -> None:
     await _seals(broker, root)
     assert await _in_stream(broker, root) == 0
     assert await broker.logs.read_tree(root.tree) == entries
+
+
+@pytest.mark.parametrize("back", [False, True])
+async def test_log_that_is_sealed_further_while_it_is_read_has_each_entry_once(
+    back: bool, broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, log = await _told(broker, 8)
+    await _seals(broker, root, 1)
+    sealed_end = broker.logs._sealed_end
+
+    async def meanwhile(tree: TreeId) -> int:
+        monkeypatch.setattr(broker.logs, "_sealed_end", sealed_end)
+        await _seals(broker, root, 1)
+        return await sealed_end(tree)
+
+    monkeypatch.setattr(broker.logs, "_sealed_end", meanwhile)
+    read = broker.logs.read_tree_back(root.tree) if back else broker.logs.read_tree(root.tree)
+    assert await read == (log[::-1] if back else log)
 
 
 async def test_late_watcher_of_a_sealed_log_gets_what_was(broker: Broker) -> None:

@@ -46,6 +46,19 @@ def test_looks_of_a_fleet_reach_every_shard_each_time_and_cost_a_few_for_each(
         assert sum(map(len, looks)) <= 4 * (shards + workers)
 
 
+@pytest.mark.parametrize("shards", [2, 7, 64])
+@pytest.mark.parametrize("workers", [2, 3, 8])
+def test_looks_in_turn_reach_every_shard_each_time_beside_the_looks_at_their_own(
+    workers: int, shards: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both workers of a shard may be lost, or busy."""
+    monkeypatch.setattr(Shares, "own", lambda shares, pool: [])
+    everybody = fleet(workers, shards)
+    for _ in range(3):
+        looks = [list(shares.next_looks([POOL])) for shares in everybody]
+        assert {shard for some in looks for shard in some} == set(range(shards))
+
+
 @pytest.mark.parametrize(("workers", "shards"), [(3, 2), (8, 64), (64, 7)])
 def test_worker_looks_at_every_shard_in_turn_whoever_else_is_there(workers: int, shards: int) -> None:
     shares = fleet(workers, shards)[1]
