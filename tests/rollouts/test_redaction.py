@@ -948,8 +948,9 @@ async def test_queue_of_events_goes_and_another_digest_is_found(kept: Kept) -> N
     assert (told["seq"], told["digest"], told["log"]) == (6, entry.digest.hex(), f"session:{session}")
 
 
-async def test_each_page_of_a_log_has_the_redacted_entries_in_their_places(kept: Kept) -> None:
-    session = await kept.has(*worked())
+@pytest.mark.parametrize("more", [0, 8])
+async def test_each_page_of_a_log_has_the_redacted_entries_in_their_places(kept: Kept, more: int) -> None:
+    session = await kept.has(*worked(), *(said(f"again: {SECRET}") for _ in range(more)), said("thanks"))
     await redacted(kept, session, find="ACME")
     last = (await kept.head(session)).seq
     for count in (1, 2, 3, 100):

@@ -176,6 +176,29 @@ async def test_session_comes_back_to_the_worker_that_had_it_last(harness: Harnes
     assert sorted(holders[0]) == ["w1", "w1", "w2", "w2"], "new ones go round"
 
 
+async def test_worker_offers_to_take_a_session_if_it_has_room_for_it_and_nobody_waits(
+    harness: Harness,
+) -> None:
+    session = await harness.session()
+    async with asyncio.timeout(20), at_work(harness.worker(name="w1", concurrency=1)) as worker:
+        await _attended(harness, "w1")
+        await harness.say(session)
+        await harness.until(session, "task_complete")
+        while worker._runners or worker._to_poll:
+            await asyncio.sleep(0.01)
+        assert worker.offer(session, "other") is None
+        worker._to_poll[POOL, 0] = None
+        assert worker.offer(session, POOL) is None
+        worker._to_poll.clear()
+        offered = worker.offer(session, POOL)
+        assert offered is not None
+        assert worker.offer(session, POOL) is None, "its room is promised"
+        await worker.settle(offered)
+        while worker._to_poll:
+            await asyncio.sleep(0.01)
+        assert worker.offer(session, POOL) is not None
+
+
 @pytest.mark.usefixtures("without_looks")
 async def test_full_worker_has_others_told_of_what_it_alone_was_told(harness: Harness) -> None:
     long, short = await harness.session(), await harness.session()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -208,6 +209,24 @@ async def test_doors_read_a_redacted_log_without_its_words(mover: Mover, storage
     await author.writes([], redacted=(gone,), redacting=("",))
     logs.sealed = SealedLogs(lambda: storage.archive).read
     assert (await logs.read_rollout(author.session, 6, 1))[0].payload == b"{}"
+
+
+async def test_doors_read_each_entry_once_of_a_log_that_is_sealed_further_meanwhile(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author, logs = await _asked(storage), storage.broker.logs
+    assert await seal_session(mover, author.session) is Moved.DONE
+    await author.writes(some_entries(3))
+    with_redacted = logs._with_redacted
+
+    async def meanwhile(*args: Any) -> tuple[StoredEntry, ...]:
+        monkeypatch.setattr(logs, "_with_redacted", with_redacted)
+        assert await seal_session(mover, author.session) is Moved.DONE
+        return await with_redacted(*args)
+
+    logs.sealed = SealedLogs(lambda: storage.archive).read
+    monkeypatch.setattr(logs, "_with_redacted", meanwhile)
+    assert [entry.seq for entry in await logs.read_rollout(author.session)] == list(range(1, 34))
 
 
 async def test_long_log_is_not_read_out_of_the_archive_by_the_way(
