@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
+
+from orchestrator.broker import trees
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import call
 from orchestrator.broker.records import AgentStates, Claimed, Committed
@@ -79,6 +82,22 @@ async def test_tree_of_an_earlier_version_is_counted_once_and_then_kept(broker: 
     at = await does(broker, at, held, "makes more", children=(agent(held, 2),))
     kept = await states(broker, root)
     assert kept.counts == {"running": 1, "idle": 2}
+    await broker.trees.recount(tree)
+    assert await states(broker, root) == kept
+
+
+async def test_tree_of_an_earlier_version_shows_its_first_agents_in_the_order_of_their_births(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await working(broker)
+    root, tree = held.claim.session, held.claim.tree
+    await does(broker, held, held, "makes", children=tuple(agent(held, number) for number in range(1, 12)))
+    kept = await states(broker, root)
+    await of_before(broker, root)
+    monkeypatch.setattr(trees, "MOST_RECOUNTED", 11)
+    assert await broker.trees.recount(tree) is None, "too many, with the root"
+    assert await states(broker, root) == AgentStates((), {})
+    monkeypatch.setattr(trees, "MOST_RECOUNTED", 12)
     await broker.trees.recount(tree)
     assert await states(broker, root) == kept
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from itertools import count
 from typing import Any
 
@@ -177,6 +178,20 @@ async def test_deleted_session_leaves_the_index(broker: Broker) -> None:
     for wanted in (Listed(), Listed(order="creation")):
         assert await ids(broker, wanted) == [other]
     assert await broker.command("ZCARD", broker.keys.index(3)) == 2
+
+
+async def test_page_is_full_though_its_last_sessions_were_deleted_while_it_was_read(broker: Broker) -> None:
+    made = [await labelled(broker) for _ in range(5)]
+    wanted = Listed(order="creation", descending=False)
+    order = await ids(broker, wanted)
+    assert set(order) == set(made)
+    for session in (order[0], order[2]):
+        await broker.command("DEL", broker.keys.session(session))
+    async with asyncio.timeout(5):
+        first = await broker.trees.listed_heads(wanted, limit=1)
+        page = await broker.trees.listed_heads(wanted, limit=2)
+    assert [head.session for _, head in first] == [order[1]]
+    assert [head.session for _, head in page] == [order[1], order[3]]
 
 
 async def test_name_is_in_the_head_with_the_commit_that_gives_it(broker: Broker) -> None:
