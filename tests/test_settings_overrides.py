@@ -32,6 +32,12 @@ def test_client_switches_the_search_by_its_mode(mode: str, searches: bool) -> No
     assert loaded(*translated([f"web_search={mode}"])).tools.web_search is searches
 
 
+@pytest.mark.parametrize("told", [("true",), ("false",), ("true", "false"), ("false", "true")])
+def test_last_word_switches_notifications_all_on_or_all_off(told: tuple[str, ...]) -> None:
+    found = loaded(*(f"tui.notifications={word}" for word in told)).front.notifications
+    assert found == (("agent-turn-complete", "approval-requested") if told[-1] == "true" else ())
+
+
 @pytest.mark.parametrize("override", ["web_search=sometimes", "web_search=[1]", "no value", "=1", "a.=1"])
 def test_override_that_says_nothing_is_refused(override: str) -> None:
     with pytest.raises(SettingsError):

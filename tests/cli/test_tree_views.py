@@ -22,6 +22,7 @@ from orchestrator.core.entries import encode_entry
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.registry import Agent, RegistryView
 from orchestrator.protocol import events as ev
+from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
@@ -389,6 +390,19 @@ def test_person_is_told_how_many_requests_a_cost_budget_does_not_count(spent: li
     assert told in f"{found} " if told else not found
 
 
+@pytest.mark.parametrize(("told", "named", "behind"), [(0, 0, 0), (2, 0, 2), (0, 5, 5), (2, 5, 5), (5, 2, 5)])
+@pytest.mark.parametrize("spawned", [0, 1])
+async def test_imported_tree_has_left_as_many_agents_behind_as_its_log_or_its_import_tells_of(
+    told: int, named: int, behind: int, spawned: int
+) -> None:
+    """A tree that has made agents of its own left none behind."""
+    tree = Looked()
+    tree.spawned, tree.meta = spawned, orjson.dumps({"children": named})
+    born = ev.SubagentLifecycle(event=LifecycleChange.UPDATED)
+    tree.log = stored(*[(NOW_MS, e.event("", born))] * told, (NOW_MS, e.event("", ev.TaskStarted())))
+    assert (await tree.picture()).left_behind == (0 if spawned else behind)
+
+
 class Looked:
     """A tree as its reader looks at it, and how often a log was read."""
 
@@ -398,6 +412,9 @@ class Looked:
         self.reads = 0
         self.life = 1
         """The second: the agent's log was put back, and has other entries."""
+        self.log: list[StoredEntry] = []
+        self.meta = b""
+        self.spawned = 1
         self.trees = self.logs = self
 
     def add(self, number: int, path: str) -> None:
@@ -412,7 +429,8 @@ class Looked:
         self.seq[number] = 1
 
     async def projection(self, tree: TreeId) -> Any:
-        return picture(agent(0, None), agent(1, 0)).registry, self.fields
+        registry = picture(agent(0, None), agent(1, 0)).registry
+        return replace(registry, counters=cast(Any, {"spawned": self.spawned})), self.fields
 
     async def heads(self, sessions: Sequence[SessionId], damaged: Any) -> tuple[SessionHead, ...]:
         numbers = [int(session[1:]) if session.startswith("s") else 0 for session in sessions]
@@ -428,7 +446,7 @@ class Looked:
 
     async def read_rollout(self, session: SessionId, after: int, count: int) -> list[StoredEntry]:
         self.reads += 1
-        return []
+        return self.log
 
     async def serving(self, heads: Any) -> Any:
         return {one.session: Serving(NOW_MS) for one in heads}

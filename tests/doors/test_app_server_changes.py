@@ -44,6 +44,15 @@ async def test_client_changes_settings_that_hold_for_the_next_turn(peer: Peer, h
     assert harness.models.prompts[-1].model == "m2"
     resumed = await read(peer, "thread/resume", "ThreadResumeResponse", threadId=thread)
     assert (resumed["model"], resumed["reasoningEffort"]) == ("m2", "high")
+    # A change of nothing tells what is in force, and changes nothing.
+    before = await harness.broker.logs.head(SessionId(thread))
+    assert await peer.call("thread/settings/update", {"threadId": thread}) == {}
+    told = await peer.until("thread/settings/updated")
+    assert (told["threadSettings"]["effort"], told["threadSettings"]["model"]) == ("high", "m2")
+    after = await harness.broker.logs.head(SessionId(thread))
+    assert before is not None
+    assert after is not None
+    assert after.sq_tip == before.sq_tip
 
 
 async def test_words_and_their_settings_are_one_submission_and_all_who_hear_are_told(

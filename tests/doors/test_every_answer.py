@@ -59,6 +59,11 @@ VERSION_2: list[tuple[str, dict[str, Any], str | None]] = [
     ],
     ("prefix", {"decision": AMENDED}, "git"),
     ("patch", {"decision": AMENDED}, None),
+    *[
+        ("prefix", {"decision": {"acceptWithExecpolicyAmendment": {"execpolicy_amendment": words}}}, None)
+        for words in ([], "git", ["git", 7], None, {"git": 1})
+    ],
+    ("prefix", {"decision": {**AMENDED, "more": 1}}, None),
     ("choices", said("Redis"), "answered"),
     ("choices", {"answers": {}}, "cancelled"),
     ("choices", said("Redis", name="Disk"), None),

@@ -332,6 +332,24 @@ async def test_agent_is_heard_behind_a_gap_that_others_are_told_of(monkeypatch: 
     await all_threads.close()
 
 
+async def test_agent_whose_clients_leave_while_it_is_looked_at_is_not_followed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def known(broker: Any, heads: Any) -> list[Any]:
+        parent.listeners.clear()
+        return [head.session for head in heads]
+
+    monkeypatch.setattr("orchestrator.gateways.app_server.live_threads.threads", known)
+    story, all_threads = Story(), live_threads()
+    parent = LiveThread(
+        cast(Any, all_threads._ports), all_threads._write, cast(Any, story), SESSION, all_threads._born
+    )
+    parent.listeners.append(Adopting())
+    assert await all_threads._adopt_now(parent, CHILD, newborn=True) is None
+    assert (all_threads.of(CHILD), story.followed_from) == (None, [])
+    await all_threads.close()
+
+
 async def test_each_turn_of_an_agent_is_told_with_the_turn_of_the_root_in_which_it_has_begun(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -520,6 +521,25 @@ def _own_log(who: str, times: Sequence[int]) -> list[StoredEntry]:
         line = encode_entry(said if seq % 2 else fact(f.Bundled("d", 1, 1, 0, "k", who)), ms, {}).line
         found.append(StoredEntry(seq, 1, line, b"", b""))
     return found
+
+
+@pytest.mark.parametrize("buckets", range(1, 9))
+async def test_bars_are_no_more_than_asked_for_also_where_there_are_more_pauses(buckets: int) -> None:
+    """Stretches before and behind a pause share a bar then, as if there were no pause between them."""
+    log = list[TreeEntry]()
+    for stretch in range(6):
+        for step_ms in range(0, 1_000, 100):
+            one = entry(len(log) + 1, {"event": "status", "status": "running", "agent_id": 1}, {})
+            log.append(replace(one, at_ms=stretch * 2 * GAP_MS + step_ms))
+    past = past_of(Listed(log))
+    assert await past.read_on()
+    found = past.timeline(buckets)
+    assert len(found.gaps) == 5
+    assert len(found.buckets) <= buckets
+    assert sum(bar.entries for bar in found.buckets) == 60
+    for seq in range(1, 60):
+        await past.at(seq)
+        assert len(past._near) <= tree_past.MOST_NEAR, "views that were asked for long ago are let go"
 
 
 @given(

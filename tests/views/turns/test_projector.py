@@ -297,6 +297,23 @@ def test_plan_is_an_item_beside_the_message_that_it_was_in() -> None:
     ]
 
 
+def test_each_plan_of_a_turn_is_an_item_of_its_own_live_and_in_the_log() -> None:
+    plan = {"type": "Plan", "id": "t-plan", "text": ""}
+    events = [
+        begun(),
+        told("item_started", item=plan),
+        told("plan_delta", item_id="t-plan", delta="1. do"),
+        told("item_completed", item={**plan, "text": "1. do it"}),
+        told("item_completed", item={**plan, "text": "1. leave it"}),
+        done(),
+    ]
+    plans = [r.Plan(r.ItemId("t-plan"), "1. do it"), r.Plan(r.ItemId("t-plan-2"), "1. leave it")]
+    assert items(events) == plans
+    assert [type(change).__name__ for change in changes(events) if isinstance(change, r.ItemStarted)] == [
+        "ItemStarted"
+    ] * 2
+
+
 def test_message_keeps_its_phase() -> None:
     (message,) = items([begun(), told("agent_message", message="m", phase="commentary")])
     assert getattr(message, "phase", None) == "commentary"
