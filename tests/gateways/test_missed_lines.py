@@ -73,8 +73,9 @@ async def test_client_that_comes_back_to_any_place_is_told_what_it_has_missed_an
 
 
 async def test_place_of_another_log_or_of_none_is_told_to_be_none() -> None:
+    """Also where that one is as long as this one."""
     log = Log()
-    for seq in range(1, log.head.seq):
+    for seq in range(1, log.head.seq + 1):
         assert await log.missed(seq, "0" * 8) is None, seq
     assert await log.missed(log.head.seq) == []
     log.live.seq -= 1

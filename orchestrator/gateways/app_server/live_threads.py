@@ -158,7 +158,7 @@ class LiveThread:
             if (event := told_by(stored)) is not None:
                 events.append(await whole_event(self._ports.found, head, event))
         begin = _begin_of_turn(events, after, reach)
-        if begin is None or not (known or after == upto):
+        if begin is None or not known:
             return None
         projector, lines = Projector(self.session), []
         for event in events[begin:]:
