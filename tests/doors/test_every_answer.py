@@ -68,6 +68,10 @@ VERSION_2: list[tuple[str, dict[str, Any], str | None]] = [
     ("choices", {"answers": {}}, "cancelled"),
     ("choices", said("Redis", name="Disk"), None),
     ("choices", {}, None),
+    *[
+        ("choices", {"answers": {"Store": value}}, None)
+        for value in (["Redis"], "Redis", {}, {"answers": "Redis"}, {"answers": [7]}, {"answers": None})
+    ],
     ("input", said("hunter2", name="key"), "answered"),
     ("input", {"answers": {}}, "cancelled"),
     ("plan", said("Approve", name="plan"), "approved"),

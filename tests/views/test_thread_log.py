@@ -191,6 +191,18 @@ async def test_fork_begins_with_the_turns_of_its_source() -> None:
     assert [one.turn async for one in (await log_of(logs)).forward()] == ["t1", "t2", "t3"]
 
 
+async def test_fork_of_a_fork_begins_with_the_turns_of_both() -> None:
+    logs, oldest = Logs(), SessionId("0199a2b4-0000-7000-8000-000000000009")
+    logs.add(oldest, [*turn("t1", "x"), *turn("later", "z")])
+    for session, above, seq in ((CHILD, oldest, 6), (ROOT, CHILD, 7)):
+        at = {"session": above, "seq": seq, "chain": logs.logs[above][seq - 1].chain.hex()}
+        own = [*turn(f"of {session[-1]}", "y"), *turn("behind the fork", "z")]
+        logs.add(session, [fact("forked", parent=at, content="[]"), *own], meta={"forked_from": "x"})
+    wanted = ["t1", f"of {CHILD[-1]}", f"of {ROOT[-1]}", "behind the fork"]
+    assert await newest_first(logs) == wanted[::-1]
+    assert [one.turn async for one in (await log_of(logs)).forward()] == wanted
+
+
 async def test_fork_of_a_session_that_was_put_back_shows_its_own_turns_alone() -> None:
     logs = Logs()
     logs.add(CHILD, [*turn("t1", "x"), *turn("t2", "y")])

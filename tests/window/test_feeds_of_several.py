@@ -528,6 +528,9 @@ LONGEST = f"thread:{'x' * (MOST_NAME - 7)}"
         (["thread:é"], "characters"),
         (["thread:x@é"], "characters"),
         (["needs", "thread:x@1.2"], "no cursor"),
+        (["thread:"], "names nothing"),
+        (["needs", "tree:@1"], "names nothing"),
+        (["elsewhere"], "are there"),
     ],
 )
 def test_as_many_topics_as_may_be_are_asked_for_each_once(topics: list[str], fault: str) -> None:

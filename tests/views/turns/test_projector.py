@@ -309,9 +309,14 @@ def test_each_plan_of_a_turn_is_an_item_of_its_own_live_and_in_the_log() -> None
     ]
     plans = [r.Plan(r.ItemId("t-plan"), "1. do it"), r.Plan(r.ItemId("t-plan-2"), "1. leave it")]
     assert items(events) == plans
-    assert [type(change).__name__ for change in changes(events) if isinstance(change, r.ItemStarted)] == [
-        "ItemStarted"
-    ] * 2
+    found = changes(events)
+    assert [change.item.id for change in found if isinstance(change, r.ItemStarted)] == ["t-plan", "t-plan-2"]
+    pieces = [(change.item, change.kind, change.text) for change in found if isinstance(change, r.ItemDelta)]
+    assert pieces == [
+        ("t-plan", r.DeltaKind.PLAN, "1. do"),
+        ("t-plan", r.DeltaKind.PLAN, " it"),
+        ("t-plan-2", r.DeltaKind.PLAN, "1. leave it"),
+    ]
 
 
 def test_message_keeps_its_phase() -> None:
