@@ -237,15 +237,17 @@ PATHS = {1: "0/1", 2: "0/1/2", 3: "0/1/2/3", 4: "0/4"}
 async def test_agent_that_is_ended_ends_with_all_below_it_that_work_and_each_is_told_with_its_own_death(
     target: int, rests: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Deaths of before are no news; a root closes its whole tree."""
+    """Deaths of before are no news; a root closes its whole tree; below who rests others may work."""
     handed_in: list[Any] = []
+
+    paths = dict(PATHS)
 
     def agent(number: int) -> Any:
         record = {
             "agent_id": number,
-            "parent_agent_id": int(PATHS[number].split("/")[-2]),
+            "parent_agent_id": int(paths[number].split("/")[-2]),
             "session_id": ROOT,
-            "agent_path": PATHS[number],
+            "agent_path": paths[number],
             "status": "ready" if number == rests else "running",
             "turn": None,
         }
@@ -275,7 +277,10 @@ async def test_agent_that_is_ended_ends_with_all_below_it_that_work_and_each_is_
         return [SimpleNamespace(message=message) for message in messages]
 
     async def until(broker: Any, sessions: Any, look: Any, patience_s: float) -> None:
-        return None
+        # The last agent makes another one before the root has read that it is to end.
+        paths[5] = f"{PATHS[4]}/5"
+        agents[5] = agent(5)
+        assert not await look()
 
     async def closed(session: SessionId) -> Any:
         return SimpleNamespace(status="closed")
@@ -294,11 +299,12 @@ async def test_agent_that_is_ended_ends_with_all_below_it_that_work_and_each_is_
     told = await fleet.agent_cancel(cast(Any, door), asked)
     working = [number for number in PATHS if number != rests]
     ending = [number for number in working if str(target) in PATHS[number].split("/")]
-    if target == rests:
+    if not ending:
         assert told == {"agents": [{"agentId": target, "death": "none"}]}
         assert handed_in == []
         return
-    deaths = {1: "proved", 2: "proved", 3: "doubtful", 4: "proved"}
+    ending += [5] if target in (0, 4) else []
+    deaths = {1: "proved", 2: "proved", 3: "doubtful", 4: "proved", 5: "none"}
     assert told["agents"] == [{"agentId": number, "death": deaths[number]} for number in ending]
     assert ("closed" in told) is (target == 0)
     ((session, op),) = handed_in

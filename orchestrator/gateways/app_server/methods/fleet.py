@@ -704,9 +704,8 @@ async def agent_cancel(door: Door, params: AgentCancel) -> Result:
     broker, target = door.ports.found.broker, int(head.agent_id)
     root = head if head.agent_id == ROOT else await door.head(head.tree)
     known = projected(await broker.trees.agents(head.tree)).agents
-    at_work = (number for number, agent in known.items() if agent.at_work)
-    ending = [number for number in at_work if number == target or known[number].below(target)]
-    if target and target not in ending:
+    ending = {number: known[number] for number in _at_work(known, target)}
+    if target and not ending:
         return {"agents": [{"agentId": target, "death": "none"}]}
     after = (await broker.trees.registry(head.tree)).tree_seq
     op: ops.Op = ops.CancelAgent(agent_id=target, reason=params.reason) if target else ops.Shutdown()
@@ -714,19 +713,30 @@ async def agent_cancel(door: Door, params: AgentCancel) -> Result:
 
     async def ended() -> bool:
         agents = projected(await broker.trees.agents(head.tree)).agents
+        # Until the root has taken it, agents may be made or woken.
+        ending.update({number: agents[number] for number in _at_work(agents, target)})
         if any(number in agents and agents[number].active for number in ending):
             return False
         now = None if target else await broker.logs.head(root.session)
         return now is None or now.status == "closed"
 
-    sessions = [root.session, *(SessionId(known[number].session) for number in ending)]
+    sessions = [root.session, *(SessionId(agent.session) for agent in ending.values())]
     await until(broker, sessions, ended, END_S)
     deaths = await _deaths(broker, head.tree, after)
-    agents = [{"agentId": number, "death": deaths.get(number, "none")} for number in ending]
+    agents = [{"agentId": number, "death": deaths.get(number, "none")} for number in sorted(ending)]
     if target:
         return {"agents": agents}
     now = await broker.logs.head(root.session)
     return {"agents": agents, "closed": now is None or now.status == "closed"}
+
+
+def _at_work(agents: Mapping[int, Agent], target: int) -> list[int]:
+    """The agents at work, from the target down."""
+    return [
+        number
+        for number, agent in agents.items()
+        if agent.at_work and (number == target or agent.below(target))
+    ]
 
 
 async def _deaths(broker: Broker, tree: TreeId, after: int) -> dict[int, str]:
