@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,7 +10,9 @@ import pytest
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.client_connection import AppServer
 from orchestrator.gateways.app_server.messages import Code
+from orchestrator.gateways.app_server.methods import changes
 from orchestrator.gateways.principals import Principal, Scope
+from orchestrator.views.threads import ReadMark, ReadState
 from tests.doors.peer import Peer, connected
 from tests.doors.schema import assert_valid
 from tests.doors.test_app_server_threads import NOBODY, other, peer, read, talked
@@ -149,3 +152,30 @@ async def test_client_that_has_asked_for_a_read_state_is_told_of_its_changes_and
         await silent.until("turn/completed")
         await silent.call("account/rateLimits/read")
         assert "thread/readState/changed" not in silent.methods()
+
+
+async def test_person_s_own_clients_that_have_asked_are_told_how_far_they_have_read_and_nobody_else(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    told: list[str] = []
+
+    def client(name: str, person: str, *, asks: bool = True) -> Any:
+        return SimpleNamespace(
+            principal=Principal(person), tells_read_states=asks, notify=lambda *_: told.append(name)
+        )
+
+    async def head_to_read(door: Any, thread: str) -> Any:
+        return SimpleNamespace(session=thread)
+
+    async def mark_read(*_: Any, read: bool) -> ReadState:
+        return ReadState(ReadMark(1, 5), 5)
+
+    monkeypatch.setattr(changes, "head_to_read", head_to_read)
+    monkeypatch.setattr(changes, "mark_read", mark_read)
+    hears = [client("other page", "ann"), client("silent", "ann", asks=False), client("ben's", "ben")]
+    own = client("own", "ann", asks=False)
+    own.ports, own.doors_of = SimpleNamespace(found=None), lambda session: [own, *hears]
+    asked = {"threadId": "t", "operation": {"type": "read"}, "expectedRevision": "0.5"}
+    answer = await changes.read_state_update(own, changes.ReadStateUpdate.model_validate(asked))
+    assert answer["readState"]["revision"] == "1.5"
+    assert told == ["own", "other page"]

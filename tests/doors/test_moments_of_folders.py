@@ -102,6 +102,12 @@ async def test_folder_lacks_its_newest_changes_from_the_entry_on_at_which_they_w
     assert (await workspace.changes(door, asked))["unsaved"] == machine
 
 
+async def test_place_of_a_folder_is_said_by_one_log_alone() -> None:
+    asked = Between.model_validate({"threadId": "s", "at": 3, "to": 3})
+    with pytest.raises(RpcError, match="one of them"):
+        await workspace._moments(cast(Any, None), HEAD, past([(3, 1)]), asked)
+
+
 @dataclass
 class Head:
     session: str

@@ -162,3 +162,13 @@ async def test_gateway_says_that_it_hears_a_session_again_and_again_and_goes_on_
     third = second + round((RETRY_S + MARK_S) * 1000)
     assert ours == [NOW_MS + HEARD_MS, second, second, third]
     assert at.slept == [MARK_S, MARK_S, RETRY_S, MARK_S]
+
+
+async def test_newest_marks_of_very_many_gateways_are_kept() -> None:
+    """They are those whose gateways live most likely."""
+    at = Marks(**{f"g{number}": NOW_MS + 1_000 + number * 7 % 101 for number in range(100)})
+    ports = cast(Any, SimpleNamespace(found=SimpleNamespace(broker=at), server_id="ours"))
+    others = await live_threads.marked(ports, ONE, hears=True)
+    newest = sorted(range(100), key=lambda number: number * 7 % 101)[-live_threads.MOST_MARKS :]
+    assert others.keys() == {f"g{number}" for number in newest}
+    assert at.marks == {**others, "ours": NOW_MS + HEARD_MS}

@@ -329,6 +329,7 @@ async def test_agent_is_heard_behind_a_gap_that_others_are_told_of(monkeypatch: 
     heard._gap(BEHIND)
     await coming
     assert comes.children == [CHILD]
+    assert len(story.followed_from) == 1, "who follows it twice tells everything twice"
     await all_threads.close()
 
 

@@ -250,3 +250,11 @@ async def test_token_that_submits_repeats_what_an_approver_chose(tmp_path: Path,
         started = await ann.call("thread/start", {"sandbox": "danger-full-access"})
         turn = await ben.call("turn/start", {"threadId": started["thread"]["id"], **GO, **FULL})
         assert turn["turn"]["status"] == "inProgress"
+
+
+def test_policy_that_nobody_knows_counts_as_the_strictest() -> None:
+    """A newer version may have put it into a session's settings."""
+    later = Policies("of a later version", {"mode": "of a later version"})
+    assert later.within(FOLDER)
+    assert not FOLDER.within(later)
+    assert later.within(Policies("untrusted", {"mode": "read-only"}))

@@ -287,6 +287,18 @@ async def test_arguments_that_a_tool_does_not_take_are_refused_with_what_it_take
     assert told in words(refused)
 
 
+def test_settings_of_a_run_are_taken_up_to_each_of_their_bounds() -> None:
+    for config in (
+        {str(n): n for n in range(50)},
+        nested(8),
+        {"a": "x" * 65_528},
+        {"k" * 200: {"k" * 200: 1}},
+    ):
+        taken = door_module.parsed("run", {"prompt": "x", "config": config})
+        assert isinstance(taken, door_module.RunArguments)
+        assert taken.config == config
+
+
 async def test_lines_that_are_no_messages_are_answered_and_the_next_one_is_served(harness: Harness) -> None:
     async with at_door(harness, worker=False) as client:
         for line in (b"hello", b"{}", b'{"jsonrpc":"2.0"', b"\xff\xfe", b"[1]", b"x" * (LINE + 1)):

@@ -460,6 +460,10 @@ def test_images_reviews_and_diffs_are_told() -> None:
         r.DiffUpdated(r.TurnId("t"), "d"),
         r.PlanUpdated(r.TurnId("t"), "why", (("s", "pending"),)),
     ]
+    several = told("exited_review_mode", review_output={"findings": [finding, {**finding, "body": ""}]})
+    (review,) = [item for _, item in completed(changes([begun(), several]))]
+    assert isinstance(review, r.ExitedReview)
+    assert review.review == "Full review comments:\n\n- T — /w/a:1-2\n  B\n\n- T — /w/a:1-2"
 
 
 # ── requests ──────────────────────────────────────────────────────────────────────────────────
