@@ -221,8 +221,9 @@ def test_excluded_file_is_left_out_and_named_unless_rules_ignore_it(tmp_path: Pa
     bench = Bench(tmp_path, Bounds(exclude=("*.pem", "!public.pem", "secrets/")))
     bench.write(
         {
-            ".gitignore": b"private/\n",
+            ".gitignore": b"private/\nold.pem\n",
             "a.pem": b"1",
+            "old.pem": b"ignored",
             "public.pem": b"2",
             "secrets/x": b"3",
             "private/b.pem": b"4",
