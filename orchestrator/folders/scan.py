@@ -262,7 +262,7 @@ class Scan:
         return True
 
     def _leave_git(self, here: _Here) -> None:
-        if here.depth:
+        if here.depth and not here.ignored:
             why = "a repository inside of the folder: its files are saved, its history is not"
             here.new.left[".git"] = Left(why, 0)
 
@@ -295,7 +295,8 @@ class Scan:
             here.new.links[name] = known.links[name]
             here.new.left[name] = Left("a repository of its own (submodule): only its commit is named", 0)
             return None
-        tracked = known is not None and name in known.folders
+        before = known.folders.get(name) if known is not None else None
+        tracked = before is not None and before.recorded
         raw = os.fsencode(name)
         path = here.path + raw
         if not tracked and self._left_by_name(here, name, raw, path, is_folder=True):
@@ -346,8 +347,7 @@ class Scan:
             os.close(fd)
         if known is None and found.count == 1 and not (found.files or found.folders):
             self._add()  # an empty folder counts as a file does
-        if found.files or found.folders or found.links or not ignored:
-            here.new.folders[name] = found
+        here.new.folders[name] = found
         return found
 
     def _add(self) -> None:

@@ -101,7 +101,7 @@ class Known:
     def sum_up(self) -> None:
         """Counts what it holds, after its parts are there."""
         below = self.folders.values()
-        empty = not (self.files or self.folders or self.links or self.skipped or self.left)
+        empty = not (self.ignored or self.files or self.folders or self.links or self.skipped or self.left)
         self.recorded = empty or bool(self.files or self.links) or any(it.recorded for it in below)
         own = len(self.files) + len(self.links) + empty
         self.count = own + sum(it.count for it in below if it.recorded)

@@ -11,8 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.folders import copy as copying
+from orchestrator.folders.build import clock_ns
 from orchestrator.folders.ignore import MOST_BYTES, Rules
-from orchestrator.folders.outcomes import Bounds, FolderError
+from orchestrator.folders.outcomes import Bounds, FolderError, Unchanged
 from tests.folders.workshop import Bench, Content, content_of, git
 
 _PIECES = st.sampled_from(
@@ -202,6 +204,52 @@ def test_glob_of_the_settings_includes_ignored_files(tmp_path: Path) -> None:
         "A dist/deep/x",
         "A lib.so",
     }
+
+
+@pytest.mark.parametrize("there", ["build/o", "build/deep/o", "build/.git/o", None])
+def test_included_file_that_comes_into_an_ignored_folder_is_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, there: str | None
+) -> None:
+    """Though no name came or went beside that folder, and all times are old enough to be believed."""
+    monkeypatch.setattr(copying, "clock_ns", lambda place: clock_ns(place) + 10**9)
+    bench = Bench(tmp_path, Bounds(include=("build/deep/keep", "build/big"), max_file=9))
+    bench.write({".gitignore": b"build/\n", "a": b"1", **({there: b"2"} if there else {"build/deep": None})})
+    assert (bench.born().names, bench.left()) == (("A .gitignore", "A a"), {})
+    bench.write({"build/big": b"0123456789"})
+    assert isinstance(bench.take(), Unchanged)
+    assert bench.left() == {"build/big": "larger than workspace.max_file"}
+    bench.write({"build/deep/keep": b"3"})
+    assert bench.taken().names == ("A build/deep/keep",)
+    (bench.folder / "build/deep/keep").unlink()
+    assert bench.taken().names == ("D build/deep/keep",)
+    assert isinstance(bench.take(), Unchanged)
+
+
+def test_ignored_folder_that_an_include_reaches_into_is_excluded_once_no_rule_ignores_it(
+    tmp_path: Path,
+) -> None:
+    bench = Bench(tmp_path, Bounds(include=("build/keep",), exclude=("build/",)))
+    bench.write({".gitignore": b"build/\n", "build/secret": b"1"})
+    assert (bench.born().names, bench.left()) == (("A .gitignore",), {})
+    bench.write({".gitignore": b"#\n"})
+    assert bench.taken().names == ("M .gitignore",)
+    assert bench.left() == {"build": "excluded (workspace.exclude)"}
+
+
+def test_folder_whose_tracked_folder_is_emptied_and_ignored_is_not_recorded(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a copy elsewhere, which knows of what is recorded alone, does not record it."""
+    monkeypatch.setattr(copying, "clock_ns", lambda place: clock_ns(place) + 10**9)
+    bench.write({"a/build/b": b"1", "c": b"2"})
+    bench.born()
+    bench.write({".gitignore": b"build/\n"})
+    bench.taken()
+    (bench.folder / "a/build/b").unlink()
+    assert bench.taken().names == ("D a/build/b",)
+    assert content_of(bench.elsewhere()) == {b"c": ("file", b"2"), b".gitignore": ("file", b"build/\n")}
+    bench.write({"a/build/b": b"3"})
+    assert isinstance(bench.take(), Unchanged), "it is tracked no more"
 
 
 @pytest.mark.parametrize("ignored", ["", ".env\n", "*.env\n", "config/\n", "config/deep/\n"])
