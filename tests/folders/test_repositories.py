@@ -44,6 +44,20 @@ def test_git_in_the_made_folder_shows_what_it_showed_the_person(bench: Bench) ->
     assert not (made / ".git" / "hooks").exists()
 
 
+@pytest.mark.parametrize("earlier", [False, True])
+def test_history_of_a_made_folder_is_cut_only_where_the_commit_has_one(bench: Bench, earlier: bool) -> None:
+    """Whatever words its message begins a line with."""
+    if earlier:
+        committed(bench, {"a": b"1"})
+    bench.write({"a": b"2"})
+    git(bench.folder, "init", "-q")
+    git(bench.folder, "commit", "-q", "--allow-empty", "-m", "First", "-m", "parent of all")
+    bench.born(bench.folder / ".git")
+    made = bench.elsewhere()
+    assert git(made, "rev-parse", "--is-shallow-repository").decode().strip() == str(earlier).lower()
+    assert git(made, "log", "--format=%H") == git(bench.folder, "log", "-1", "--format=%H")
+
+
 def test_git_of_a_made_folder_reads_no_file_that_did_not_change(bench: Bench) -> None:
     committed(bench, {f"d/{n}": b"%d\n" % n for n in range(20)})
     bench.born(bench.folder / ".git")

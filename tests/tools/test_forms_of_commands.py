@@ -229,6 +229,9 @@ async def test_program_that_came_up_in_a_run_which_the_sandbox_stopped_is_named(
     assert done.planted == (str(bin / "git"),)
     free = Bench(tmp_path, form, environ=bench.environ, supervisor=Kept(DENIED))
     assert not (await free.run("/usr/bin/git fetch", sandboxed=False)).sandbox_denied
+    for ended in (replace(DENIED, timed_out=True), replace(DENIED, killed=True)):
+        late = Bench(tmp_path, form, environ=bench.environ, supervisor=Kept(ended))
+        assert not (await late.run("git fetch")).sandbox_denied, "it ran too long: nothing forbade it"
 
 
 @dataclass

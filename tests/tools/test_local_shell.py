@@ -12,7 +12,7 @@ from orchestrator.config_keys import ToolSettings
 from orchestrator.core.calls import Call, Exec
 from orchestrator.core.calls.approval_policy import Ask, Run
 from orchestrator.core.commands import Assessment, Immediate
-from orchestrator.core.settings import TurnSettings
+from orchestrator.core.settings import SessionFacts, TurnSettings
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.probe import SandboxSupport
@@ -50,6 +50,8 @@ def test_model_is_offered_local_shell_in_the_place_of_shell_where_a_person_set_i
 
     assert names(PLAIN) == ["shell", "apply_patch"]
     assert names(OFFERING) == ["local_shell", "apply_patch"]
+    kept = [str(tool["name"]) for tool in OFFERING.specs(State(facts=SessionFacts(unified_exec=True)))]
+    assert kept[:3] == ["exec_command", "write_stdin", "apply_patch"], "no two ways to run a command"
 
 
 def test_model_that_was_trained_with_local_shell_is_offered_it_alone(tmp_path: Path) -> None:

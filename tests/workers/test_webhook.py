@@ -195,6 +195,9 @@ async def test_tree_whose_agent_waits_for_budget_is_told_once_though_its_root_wa
     for _ in range(2):
         agent = await Author(storage).is_born(TreeId(root.session))
         await agent.writes(some_entries(1), status="paused", tree=TreePart(events=(told,)))
+    untold = await Author(storage).is_born(labels=Labels(ephemeral=True))
+    of_it = tree_event("t1", spent, (untold.session,), {}, once="tokens:100")
+    await untold.writes(some_entries(1), status="paused", tree=TreePart(events=(of_it,)))
     async with receiver() as server, running(hook(found, server)):
         [call] = await server.got(1)
         await asking(found, "make")
