@@ -127,18 +127,23 @@ async def test_a_server_that_is_not_there_says_so(tmp_path: Path) -> None:
 async def test_a_server_that_was_restarted_is_connected_again_by_the_next_call(tmp_path: Path) -> None:
     """A session that the server does not know any more ends the connection."""
     apps: list[ASGIApp] = [honest()]
+    begun: list[str] = []
 
     async def latest(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope.get("method") == "POST" and b"mcp-session-id" not in dict(scope["headers"]):
+            begun.append(scope["path"])
         await apps[-1](scope, receive, send)
 
     async with at(latest) as url, servers(web(url)) as made:
         assert isinstance((await call(made, "add", tmp_path)).result, CallToolResult)
+        once = len(begun)
         forget = bad_app(lambda request, body: Response(status_code=404))
         apps.append(forget)
         lost = await call(made, "add", tmp_path)
         assert isinstance(lost.result, str)
         apps.pop()
         assert isinstance((await call(made, "add", tmp_path)).result, CallToolResult)
+        assert len(begun) == 2 * once, "by a session of its own"
 
 
 async def test_a_server_that_does_not_end_its_session_keeps_no_worker_from_leaving(tmp_path: Path) -> None:
