@@ -47,6 +47,7 @@ def work(folder: str = "", *, sandboxed: bool = True, base: str | None = "b" * 4
         ("one", ["../two"], {"one/a", "two/a", "two/deep/a"}),
         ("one", ["../two/deep", "/elsewhere"], {"one/a", "two/deep/a"}),
         ("one", ["/elsewhere", "TOP"], {"a", "one/a", "two/a", "two/deep/a", "onetwo"}),
+        ("/elsewhere", ["TOP/.."], {"a", "one/a", "two/a", "two/deep/a", "onetwo"}),
         ("/elsewhere", ["TOP/two", "TOP/one"], {"one/a", "two/a", "two/deep/a"}),
         ("/elsewhere", ["LINK"], {"two/a", "two/deep/a"}),
         ("/elsewhere", ["/elsewhere/too"], set()),
@@ -78,7 +79,9 @@ def test_sandboxed_merge_writes_below_each_writable_root_and_nowhere_else(
 
 def test_sandboxed_merge_writes_none_of_what_is_guarded_in_the_folder_nor_below_it(host: Host) -> None:
     top = host.checkout
-    guarded = (top / "sub/kept", Path("/elsewhere/rules"), top / "keys", top)
+    link = host.root.parent.parent / "link"
+    link.symlink_to(top)
+    guarded = (top / "sub/kept", Path("/elsewhere/rules"), link / "keys", top)
     host.folders._hosts._config = replace_config(host, guarded=guarded)
     guard = host.folders._hosts._guard_of(host.state, work(str(top)))
     refused = {"sub/kept", "sub/kept/a", "keys/deep/a", "dendro.toml", "sub/dendro.toml"}
