@@ -9,13 +9,17 @@ from __future__ import annotations
 import compileall
 import importlib
 import re
+from concurrent.futures import ProcessPoolExecutor
 from contextlib import suppress
 from pathlib import Path
+from types import ModuleType
 
 import pytest
+from hypothesis.internal.constants_ast import constants_from_module
 
 ROOT = Path(__file__).parents[1]
 PLAIN = ("orchestrator", "workers", "sim", "bench", "tests")
+PARSED = ("orchestrator", "workers", "sim", "proof")
 _REWRITTEN = re.compile(r"/(test_\w+|conftest)\.py$")
 
 
@@ -23,6 +27,23 @@ def compile_all() -> None:
     """Compiles what pytest does not rewrite, on all cores."""
     for package in PLAIN:
         compileall.compile_dir(ROOT / package, quiet=2, rx=_REWRITTEN, workers=0)
+
+
+def note_constants() -> None:
+    """Has hypothesis note the constants of the product in its cache, from which tests draw some examples.
+
+    Each process that runs tests wants those of all modules at its start, and would parse them.
+    """
+    files = [file for package in PARSED for file in (ROOT / package).rglob("*.py")]
+    with ProcessPoolExecutor() as pool:
+        for _ in pool.map(_note_constants, files, chunksize=64):
+            pass
+
+
+def _note_constants(file: Path) -> None:
+    module = ModuleType(file.stem)
+    module.__file__ = str(file)
+    constants_from_module(module)
 
 
 def import_tests(config: pytest.Config) -> None:
