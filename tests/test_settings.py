@@ -326,14 +326,24 @@ def test_text_of_a_variable_is_what_was_written_for_it(load: Load, written: str,
 def test_relative_folders_count_from_where_they_were_written(
     load: Load, tmp_path: Path, folder: Path
 ) -> None:
-    home = tmp_path / "home"
+    home, key = tmp_path / "home", "sandbox_workspace_write"
     home.mkdir()
-    (home / "dendro.toml").write_text('[sandbox_workspace_write]\nwritable_roots = ["data", "~/x", "/abs"]\n')
+    (home / "dendro.toml").write_text(
+        f'{key}.writable_roots = ["data", "~/x", "/abs"]\nprofiles.p.{key}.writable_roots = ["own", "~/x"]\n'
+    )
     environ = {"DENDRO_HOME": str(home), "HOME": "/h"}
     roots = load(environ=environ).session_defaults.sandbox.writable_roots
     assert roots == (home / "data", Path("/h/x"), Path("/abs"))
-    typed = load(environ=environ, overrides=['sandbox_workspace_write.writable_roots=["data"]'])
+    typed = load(environ=environ, overrides=[f'{key}.writable_roots=["data"]'])
     assert typed.session_defaults.sandbox.writable_roots == (folder / "data",)
+    # A profile is of the file that it stands in, whoever chooses it.
+    chosen = (
+        load(environ=environ, profile="p"),
+        load(environ=environ, overrides=["profile=p"]),
+        load(environ=environ | {"DENDRO_PROFILE": "p"}),
+    )
+    for found in chosen:
+        assert found.session_defaults.sandbox.writable_roots == (home / "own", Path("/h/x"))
 
 
 def test_instructions_come_from_a_file_or_from_the_key(load: Load, folder: Path) -> None:
