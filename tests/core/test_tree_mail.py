@@ -466,13 +466,14 @@ def _errors(agent: Agent) -> list[tuple[str, str]]:
     return [(id, str(message["message"])) for id, message in agent.events if message["type"] == "error"]
 
 
-def test_person_is_told_of_a_message_to_a_root_that_was_closed_before_it_arrived() -> None:
+@pytest.mark.parametrize("said", ["word", "a:word", ":"])
+def test_person_is_told_of_a_message_to_a_root_that_was_closed_before_it_arrived(said: str) -> None:
     tree = a_tree()
-    _person_says(tree, 0)
+    _person_says(tree, 0, said)
     tree.root.shutdown()
     tree.settle()
     ((id, told),) = _errors(tree.root)
-    assert id == "word"
+    assert id == said
     assert told.startswith("this message was not delivered: the session was closed first; resume it")
     assert f"dendro run --resume {tree.root.sid}" in told
     tree.check()
