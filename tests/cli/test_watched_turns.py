@@ -217,6 +217,19 @@ async def test_interrupt_of_a_tree_says_that_nothing_runs_where_its_first_agent_
     ]
 
 
+@pytest.mark.parametrize(
+    ("left", "named"), [(("ready", "running"), "agents 2"), (("running", "queued"), "agents 1, 2")]
+)
+async def test_interrupt_of_a_tree_names_the_agents_below_that_have_not_stopped_in_time(
+    left: tuple[str, str], named: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("orchestrator.gateways.submit.PATIENCE_S", 0.0)
+    client = Watched(IDLE)
+    client.looks = [IDLE]
+    with pytest.raises(StillAtWork, match=f"^handed in; still at work: {named}$"):
+        await _stop(cast(Any, Tree(client, left)), Addressed(IDLE), tree=True)
+
+
 class Growing:
     """A root with agents 1 and 2, and 3 below agent 1; agent 4 there has ended; 5 and 6 may be made.
 
