@@ -100,8 +100,8 @@ FOLDER_RULES = {
     ),
     "roomy": Rule(
         (
-            "A portable session is claimed by no worker whose machine has no room for folders, while another"
-            " machine's has; unless its changes are there alone."
+            "A worker whose machine has no room for folders says so with a heartbeat, and claims no portable"
+            " session while another machine has room; unless its changes are there alone."
         ),
         Case("a worker without room passed over a portable session"),
     ),

@@ -142,6 +142,10 @@ class Placement:
         self._told[worker] = _Told(host, pools, fits, since_s, now_s, redis_s)
         if fits:
             self._fit_s[host, pools] = now_s
+        # What it says now it has looked at behind its last word.
+        full_s, last_s = self._folders.full.get(host, inf), before.heard_s if before is not None else -inf
+        if fits and full_s + ON_ITS_WAY_S < last_s and not self.is_excused():
+            self._watch.broken("roomy", f"{worker} has room, and {host} has had none since {full_s:.1f} s")
 
     def _passed_over(self, session: str, worker: str) -> None:
         """A worker without room has left a session to others."""

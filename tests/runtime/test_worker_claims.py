@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Collection, Iterable
+from collections.abc import AsyncIterator, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
@@ -337,29 +337,42 @@ async def test_worker_that_leaves_does_not_wait_for_what_it_left_to_another_mach
     assert await harness.facts(session, "task") == []
 
 
+@pytest.mark.parametrize("since", ["its start", "its first heartbeat"])
 async def test_worker_without_room_says_so_and_takes_portable_sessions_when_nobody_else_can(
-    harness: Harness, monkeypatch: pytest.MonkeyPatch
+    since: str, harness: Harness, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_module, "HEARTBEAT_S", 3600.0)
-    folders = ScriptedFolders()
-    folders.lacks = "no room: make some"
+    monkeypatch.setattr(worker_module, "HEARTBEAT_S", 0.0)
+    folders, lacks, said = ScriptedFolders(), "no room: make some", asyncio.Event()
+    folders.lacks = lacks if since == "its start" else ""
     facts = MachineFacts(machine_id="m2", workspaces="/w")
     worker = harness.worker()
     worker._ports = replace(harness.ports, folders=folders)
     worker._config = replace(worker._config, facts=lambda: facts)
     broker, other = harness.ports.broker, WorkerState((POOL,), 0, 2, facts=replace(facts, machine_id="m1"))
     broker.config = replace(broker.config, machine="m2")
-    await broker.claims.heartbeat("w-m1", encoded(other))
+    await harness.broker.claims.heartbeat("w-m1", encoded(other))
     portable = await harness.session(portable=PortableFolder("/w", "repo"))
     plain = await harness.session()
-    await harness.say(portable)
-    await harness.say(plain)
+
+    async def heard(_: Sequence[object]) -> None:
+        (one,) = [one for one in await harness.broker.claims.workers() if one.worker == worker._config.name]
+        if (told := decoded(one.state).facts) is not None and told.unfit == lacks:
+            monkeypatch.setattr(worker_module, "HEARTBEAT_S", 3600.0)
+            said.set()
+        folders.lacks = lacks
+
+    async def asked() -> None:
+        for session in (portable, plain):
+            await harness.say(session)
+
+    harness.connection.after["heartbeat"] = heard
+    if since == "its start":
+        await asked()
     async with asyncio.timeout(30), at_work(worker):
+        await said.wait()
+        if since != "its start":
+            await asked()
         await harness.until(plain, "task_complete")
-        (said,) = [one for one in await broker.claims.workers() if one.worker == worker._config.name]
-        facts_said = decoded(said.state).facts
-        assert facts_said is not None
-        assert facts_said.unfit == folders.lacks
         assert await harness.facts(portable, "task") == []
-        await broker.claims.heartbeat("w-m1", encoded(other), left=True)
+        await harness.broker.claims.heartbeat("w-m1", encoded(other), left=True)
         await harness.until(portable, "task_complete")
