@@ -250,12 +250,15 @@ async def test_step_that_ends_two_requests_wakes_who_waits_for_the_first(broker:
     await child.claims_again()
 
 
-async def test_waiting_agent_is_woken_by_an_end_that_counts_what_was_reserved(broker: Broker) -> None:
+@pytest.mark.parametrize("counted", [None, Spend()], ids=["what was reserved", "nothing"])
+async def test_waiting_agent_is_woken_by_an_end_whatever_it_counts(
+    broker: Broker, counted: Spend | None
+) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     child = await root.spawns(1)
     await root.does(reservation=wants("1", 90))
     await waits(child, 50)
-    await root.does(settlements=(Settlement("1", None),))
+    await root.does(settlements=(Settlement("1", counted),))
     assert (await broker.trees.registry(root.tree)).waiting == {}
     await child.claims_again()
 
