@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -94,6 +96,26 @@ async def test_tree_of_which_somebody_uses_one_session_keeps_every_agent(storage
     for author in family:
         assert await verify_session(storage, author.session) is None
     assert await storage.archive.condemned() == ()
+
+
+async def test_tree_whose_deletion_breaks_off_behind_redis_leaves_the_archive_later(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = await (await (await Author(storage).is_born()).writes(some_entries(3))).closes()
+    tree, deletes = TreeId(root.session), storage.broker.trees.delete_tree
+    await storage.archive.write_blob(tree, "0" * 64, b"kept")
+
+    async def dies(*members: Any, **how: Any) -> None:
+        await deletes(*members, **how)
+        raise asyncio.CancelledError
+
+    with monkeypatch.context() as patch, pytest.raises(asyncio.CancelledError):
+        patch.setattr(storage.broker.trees, "delete_tree", dies)
+        await _retain(storage)
+    assert await storage.broker.logs.head(root.session) is None
+    assert await storage.archive.condemned() == (tree,)
+    await finish_deletions(storage)
+    assert not await storage.archive.has_blob(tree, "0" * 64)
 
 
 async def test_note_of_a_deletion_is_not_obeyed_for_a_tree_that_lives(storage: Storage) -> None:
