@@ -436,7 +436,11 @@ class Looked:
         numbers = [int(session[1:]) if session.startswith("s") else 0 for session in sessions]
         return tuple(
             replace(
-                head(self.seq[number]), session=session, agent_id=AgentId(number), head=self.chain(number)
+                head(self.seq[number]),
+                session=session,
+                agent_id=AgentId(number),
+                head=self.chain(number),
+                meta=self.meta,
             )
             for session, number in zip(sessions, numbers, strict=True)
         )

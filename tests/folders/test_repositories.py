@@ -46,7 +46,7 @@ def test_git_in_the_made_folder_shows_what_it_showed_the_person(bench: Bench) ->
 
 @pytest.mark.parametrize("earlier", [False, True])
 def test_history_of_a_made_folder_is_cut_only_where_the_commit_has_one(bench: Bench, earlier: bool) -> None:
-    """Whatever words its message begins a line with."""
+    """Words that its message begins a line with cut nothing."""
     if earlier:
         committed(bench, {"a": b"1"})
     bench.write({"a": b"2"})

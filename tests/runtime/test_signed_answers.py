@@ -126,7 +126,7 @@ async def test_answer_without_a_signature_for_it_is_refused_and_the_request_stay
 async def test_request_whose_name_could_be_two_lines_is_answered_under_no_signature(
     harness: Harness, call: str
 ) -> None:
-    """What is signed has a line for each name: another answer would have the same lines."""
+    """A name is a line of what is signed: with two lines it would sign another answer, too."""
     harness.ports = replace(harness.ports, signers=Signers([ADA.key]))
     harness.models.will([calls(call, ask=True), ends()], [ends()])
     session = await harness.session("untrusted")
