@@ -603,7 +603,11 @@ class Viewed:
                         and fits(session)
                         and self._begun(session)
                         and not head.labels.ephemeral
-                        and (bool(head.agent_id) or head.shelved is wanted.archived)
+                        # An agent goes with its tree, where its own tree is not asked for.
+                        and (
+                            bool(head.agent_id and (wanted.parent or wanted.ancestor))
+                            or heads.get(head.tree, head).shelved is wanted.archived
+                        )
                     ],
                     heads,
                 )
