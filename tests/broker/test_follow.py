@@ -306,6 +306,15 @@ async def test_follower_of_a_branch_that_never_happened_is_told_and_starts_over(
         assert isinstance(items[-1], CaughtUp)
 
 
+async def test_follower_ahead_of_a_queue_that_lost_its_last_events_and_no_entry_is_told(
+    broker: Broker,
+) -> None:
+    held = await working(broker)
+    done = await commits(broker, held, 2)
+    (gap,) = await take(broker, held.claim.session, EqCursor(9, done.seq, hash8_of(done.head)), 1)
+    assert gap == Gap("trimmed", 2, 0)
+
+
 async def test_follower_of_a_log_that_is_sealed_between_two_of_its_reads_is_told_of_no_going_back(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

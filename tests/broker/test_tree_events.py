@@ -285,3 +285,25 @@ async def test_mail_reaches_an_agent_in_another_pool(broker: Broker) -> None:
     woken = await broker.claims.claim("host:elsewhere", "w2", "c2", 3)
     assert woken is not None
     assert woken.claim.session == child.session
+
+
+async def test_mail_reaches_an_agent_that_came_to_another_pool_meanwhile(broker: Broker) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await child.parks()
+    await broker.command("HSET", broker.keys.session(child.session), "pool", "host:elsewhere")
+    await root.does(outbox=(letter(child.session, "m"),))
+    woken = await broker.claims.claim("host:elsewhere", "w2", "c2", 3)
+    assert woken is not None
+    assert woken.claim.session == child.session
+
+
+async def test_claims_of_a_tree_are_taken_though_an_agent_came_to_another_pool_meanwhile(
+    broker: Broker,
+) -> None:
+    root = await root_of(broker)
+    child = await root.spawns(1)
+    await child.parks()
+    await broker.command("HSET", broker.keys.session(child.session), "pool", "host:elsewhere")
+    found = await broker.trees.revoke_tree(root.tree, [root.session, child.session])
+    assert [state.state for state in found] == ["revoked", "free"]
