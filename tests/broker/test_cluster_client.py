@@ -226,3 +226,30 @@ async def test_node_that_tells_no_address_of_its_own_is_reached_by_the_one_that_
     for key, address in ((LOW, ONE), (HIGH, TWO)):
         assert await nodes.cluster.execute_command("GET", key) == b"done"
         assert nodes.asked[-1][0] == address
+
+
+@pytest.mark.parametrize("error", [None, foreign.ConnectionError("gone"), foreign.TimeoutError("late")])
+async def test_commands_that_go_together_go_where_their_slot_moved_between_them_or_is_served_again(
+    error: Exception | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes, asked = Nodes(ONE, TWO), list[Address]()
+    moved = refusal("MovedError", f"{key_slot(LOW.encode())} three:7000")
+
+    async def piped(node: Any, rows: Any) -> list[Any]:
+        asked.append(node)
+        if node == ONE and error is not None:
+            raise error
+        return [b"done", moved if node == ONE else b"too"]
+
+    monkeypatch.setattr(cluster_module, "_piped", piped)
+    monkeypatch.setattr(nodes.cluster, "_node", lambda address: address)
+    if error is not None:
+        with pytest.raises(type(error)):
+            await nodes.cluster.together([("GET", LOW), ("TTL", LOW)])
+        nodes.owners = [THREE, TWO]
+        assert await nodes.cluster.together([("GET", LOW), ("TTL", LOW)]) == [b"done", b"too"]
+        assert asked == [ONE, THREE]
+    else:
+        for _ in range(2):
+            assert await nodes.cluster.together([("GET", LOW), ("TTL", LOW)]) == [b"done", b"too"]
+        assert asked == [ONE, THREE, THREE]

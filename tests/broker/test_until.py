@@ -117,6 +117,8 @@ async def test_release_of_another_session_leads_to_no_look(broker: Broker) -> No
     waiter = Waiter(broker, held.claim.session, released(broker, held.claim.session))
     await waiter.waits.wait()
     await broker.claims.release(other.claim)
+    await asyncio.sleep(0.2)
+    assert waiter.looks == 2
     await broker.claims.release(held.claim)
     assert await waiter.task is True
     assert waiter.looks == 3

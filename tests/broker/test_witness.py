@@ -140,3 +140,13 @@ def test_witness_forgets_a_step_when_every_lease_of_before_is_over() -> None:
         witness.note(int(clocks.redis.time() * 1000))
         behind.append(round(clocks.redis.time() - witness.certain_ms() / 1000))
     assert behind == [100] * 6 + [0] * 2
+
+
+def test_step_of_the_clock_right_behind_a_look_is_believed_no_more_than_another() -> None:
+    own = FakeClock(100.0)
+    witness = Witness(own.time, LEASE_S)
+    witness.note(100_000)
+    own.advance(0.25)
+    witness.note(3_700_250)
+    own.advance(LEASE_S - 0.25)
+    assert witness.certain_ms() == 106_000
