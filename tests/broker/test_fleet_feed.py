@@ -153,6 +153,20 @@ async def test_follower_finds_what_a_worker_of_an_earlier_version_did(broker: Br
     await feed.aclose()
 
 
+async def test_follower_that_does_not_wait_finds_it_too_and_looks_now_and_then(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = await working(broker)
+    feed = await following(broker)
+    monkeypatch.setattr(fleet_feed, "GROWN_S", 0.0)
+    await commits_silently(broker, held)
+    assert held.claim.session in await told(feed, 0.0)
+    monkeypatch.setattr(fleet_feed, "GROWN_S", 3600.0)
+    await commits_silently(broker, held)
+    assert await told(feed, 0.0) == {}
+    await feed.aclose()
+
+
 async def commits_silently(broker: Broker, held: Claimed) -> None:
     """As a worker does that knows of no followers: its session is among the last that were changed."""
     session, key = held.claim.session, broker.keys.sessions(SHARD)
