@@ -45,6 +45,26 @@ LONG = "long " * 100
 CUT = LONG[:200]
 
 
+# ── budgets ───────────────────────────────────────────────────────────────────────────────────────
+
+
+@pytest.mark.parametrize(
+    ("limits", "kind"),
+    [
+        ({"tokens": 10_000, "cost": 10, "requests": 100}, "cost"),
+        ({"tokens": 1_000, "cost": 10}, "tokens"),
+        ({"tokens": 10_000, "requests": 6}, "requests"),
+        ({"tokens": 10_000, "cost": 0}, "cost"),
+        ({"tokens": 10_000}, "tokens"),
+    ],
+)
+def test_list_shows_the_budget_of_which_the_largest_share_is_spent(limits: dict[str, int], kind: str) -> None:
+    used = {"tokens": 999, "cost": 9, "requests": 5}
+    account = TreeAccount(Spend(*used.values()), cast(Any, limits))
+    shown = fleet._budget(replace(ROW, account=account))
+    assert shown == {"kind": kind, "spent": used[kind], "limit": limits[kind]}
+
+
 # ── rows of trees ─────────────────────────────────────────────────────────────────────────────────
 
 

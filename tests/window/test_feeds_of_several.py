@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any, TypeAlias, cast
 
+import orjson
 import pytest
 
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.open_requests import Opened, Settled
-from orchestrator.broker.records import OpenApproval
+from orchestrator.broker.records import Deleted, OpenApproval
 from orchestrator.core.facts import Answered
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server.door_ports import Ports
@@ -505,6 +506,30 @@ async def test_each_tree_that_leaves_the_list_or_comes_back_is_told_and_counted(
     trees.states, trees.tells = {IDS[7]: "idle"}, [None]
     await asyncio.wait_for(trees.looked.wait(), 3)
     assert (seat.told[-1].whole, set(seat.rows)) == (True, {IDS[7]})
+
+
+@pytest.mark.parametrize("belongs", ["", "acme", "beta"])
+@pytest.mark.parametrize("reads", ["", "acme", "beta"])
+async def test_person_who_deleted_a_tree_is_told_to_its_own_namespace_alone(reads: str, belongs: str) -> None:
+    async def deletion_of(root: SessionId) -> Deleted:
+        return Deleted(7, belongs, "ann")
+
+    broker = SimpleNamespace(trees=SimpleNamespace(deletion_of=deletion_of))
+    told = (await feeds._gone(cast(Any, broker), IDS[0], reads)).told
+    assert told == ({"deletedBy": "ann", "deletedAtMs": 7} if reads == belongs else {})
+
+
+@pytest.mark.parametrize("steps", [*itertools.product("cg", repeat=3)])
+def test_window_that_reads_late_is_told_of_a_row_as_it_is_last(steps: tuple[str, ...]) -> None:
+    """It may come, go and come again before anything is sent."""
+    channel = StateChannel("fleet", Topic(cast(Any, None)), PEOPLE[0], lambda: None)
+    for number, step in enumerate(steps):
+        row = {"id": "x", "n": number}
+        channel.take(Update({"x": row}) if step == "c" else Update(gone={"x": row}))
+    (sent,) = channel.taken(0.0)
+    last = [{"id": "x", "n": len(steps) - 1}]
+    told = orjson.loads(sent.partition(b"data: ")[2])
+    assert (told["changed"], told["gone"]) == ((last, []) if steps[-1] == "c" else ([], last))
 
 
 # ── topics that are asked for ─────────────────────────────────────────────────────────────────────
