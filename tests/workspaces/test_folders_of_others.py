@@ -34,8 +34,10 @@ from orchestrator.wiring.portable import (
 )
 from orchestrator.workspaces import host_folders
 from orchestrator.workspaces.host_folders import (
+    BIRTH_S,
     IGNORED_BYTES,
     UnfitFolder,
+    birth_bounds,
     commit_of,
     host_folder,
     repository_of,
@@ -275,6 +277,31 @@ def test_linked_work_tree_is_copied_at_its_own_commit_under_the_rules_of_its_rep
     taken = bench.copy.born(repository, commit, 1)
     assert taken.names == ("A first",)
     assert set(tree_of(linked)) == {"first", "private"}
+
+
+@pytest.mark.parametrize("kept", ["keys", "archive"])
+def test_folder_with_what_a_link_of_dendros_settings_leads_to_is_not_copied(
+    settings: New, tmp_path: Path, kept: str
+) -> None:
+    work, link = tmp_path / "work", tmp_path / "link"
+    (work / "kept").mkdir(parents=True)
+    link.symlink_to(work / "kept")
+    found = settings()
+    workspace = found.workspace.model_copy(update={"key_file": link if kept == "keys" else None})
+    with pytest.raises(UnfitFolder, match="keep it elsewhere"):
+        host_folder(work, workspace, found.home, {"HOME": str(tmp_path)}, link if kept == "archive" else None)
+
+
+@pytest.mark.parametrize(("named", "name"), [("app-1.x", "app-1.x"), ("my app", "work"), ("-x", "work")])
+def test_copy_is_called_as_its_folder_if_that_is_a_plain_word(
+    settings: New, tmp_path: Path, named: str, name: str
+) -> None:
+    (tmp_path / named).mkdir()
+    found = settings()
+    made = host_folder(tmp_path / named, found.workspace, found.home, {"HOME": str(tmp_path)})
+    assert made.portable.name == name
+    hurried = found.workspace.model_copy(update={"seconds": 1.0})
+    assert birth_bounds(hurried, made.portable).seconds == BIRTH_S, "the first one has all to read"
 
 
 @pytest.mark.parametrize("kept", ["home", "workspaces", "keys", "archive"])

@@ -370,7 +370,10 @@ async def written(host: Host, work: MergeWork) -> None:
     host.folders._hosts._written.clear()
 
 
-async def test_merge_of_a_lost_worker_is_taken_back_by_the_next_one(host: Host) -> None:
+@pytest.mark.parametrize("name", ["checkout", "check:out:"])
+async def test_merge_of_a_lost_worker_is_taken_back_by_the_next_one(host: Host, name: str) -> None:
+    host.checkout = host.checkout.rename(host.checkout.with_name(name))
+    in_folder(host, host.checkout)
     work = await work_of(host, many)
     before = tree_of(host.checkout)
     await written(host, work)
