@@ -197,6 +197,19 @@ async def test_more_trees_than_are_read_at_once_are_all_found_and_what_is_archiv
     assert await storage.broker.trees.trees_of(storage.broker.keys.to_archive(3)) == set()
 
 
+async def test_tree_that_nobody_closed_may_go_sooner_than_a_closed_one(
+    mover: Mover, storage: Storage
+) -> None:
+    mover = replace(mover, archive_after_ms=3 * DAY_MS, idle_after_ms=DAY_MS)
+    (closed,), (idle,) = await _tree(storage, 0), await _tree(storage, 0, closed=False)
+    now_ms = await storage.broker.server_ms()
+    for days, author in ((1, idle), (3, closed)):
+        tree, at_ms = TreeId(author.session), now_ms + days * DAY_MS
+        assert await _due(mover, at_ms - DAY_MS // 2) == []
+        assert await _due(mover, at_ms) == [tree]
+        assert await archive_tree(mover, tree, at_ms) is Moved.DONE
+
+
 # ── who stays ─────────────────────────────────────────────────────────────────────────────────
 
 
