@@ -32,11 +32,11 @@ from orchestrator.runtime.loader import restore_session
 from orchestrator.runtime.sq_entries import PatientTexts
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.workers.actors import DAY_MS, Author, head_of, is_told, log_of, session_id, some_entries
-from workers import upkeep_resting
+from workers import upkeep_resting, upkeep_sealing
 from workers.upkeep import Upkeep, archive, look, retain
 from workers.upkeep_resting import archive_tree, due_trees, enlist_trees
 from workers.upkeep_retention import old_imports
-from workers.upkeep_sealing import Moved, Mover
+from workers.upkeep_sealing import Moved, Mover, archive_session
 
 pytestmark = pytest.mark.realredis
 
@@ -235,6 +235,23 @@ async def test_agent_that_rests_for_less_than_its_root_keeps_the_tree(mover: Mov
     assert await _due(mover, now_ms + DAY_MS) == []
     assert await archive_tree(mover, TreeId(root.session), now_ms + DAY_MS + DAY_MS // 2 + 1) is Moved.DONE
     assert all(await _archived(storage, [root, agent]))
+
+
+async def test_agent_whose_root_goes_on_while_it_is_archived_stays(
+    mover: Mover, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, agent = await _tree(storage, 1)
+    now_ms = await storage.broker.server_ms() + DAY_MS
+    archive_blobs = upkeep_sealing._archive_blobs
+
+    async def meanwhile(*given: Any) -> None:
+        await archive_blobs(*given)
+        await root.writes(some_entries(1), status="idle", ended_ms=now_ms)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(upkeep_sealing, "_archive_blobs", meanwhile)
+        assert await archive_session(mover, agent.session, now_ms) is Moved.BUSY
+    assert not any(await _archived(storage, [root, agent]))
 
 
 @pytest.mark.parametrize("waits", ["awaiting_approval", "awaiting_answer", "waiting", "paused"])
