@@ -156,6 +156,25 @@ async def test_job_that_finds_the_log_sealed_anew_by_another_leaves_it(
     assert head == replace(sealed, epoch=head.epoch)
 
 
+@pytest.mark.parametrize("sealed", [True, False])
+async def test_entries_that_have_left_redis_are_not_sealed_and_told_only_where_nobody_sealed_them(
+    mover: Mover, storage: Storage, sealed: bool
+) -> None:
+    author = await _asked(storage)
+    seen = await head_of(storage, author.session)
+    if sealed:
+        assert await seal_session(mover, author.session) is Moved.DONE
+        assert await upkeep_sealing._sealed_through(storage, seen, 30) is None
+        return
+    log = storage.broker.keys.rollout(author.session)
+    await storage.broker.command("XTRIM", log, "MAXLEN", "20")
+    with pytest.raises(BrokenArchive, match=f"session {author.session}"):
+        await upkeep_sealing._sealed_through(storage, seen, 30)
+    await storage.broker.command("DEL", log)
+    with pytest.raises(BrokenArchive, match="entry 1 is missing in Redis"):
+        await upkeep_sealing._sealed_through(storage, seen, 30)
+
+
 async def test_archive_that_lost_the_segment_is_told(mover: Mover, storage: Storage) -> None:
     author = await _asked(storage)
     assert await seal_session(mover, author.session) is Moved.DONE
