@@ -24,6 +24,7 @@ from tempfile import TemporaryDirectory
 
 from sim.foreign.trial import Unfit, commit, promised
 from sim.mutation.change import ROOT, Change
+from sim.mutation.python_operators import statements
 from sim.mutation.table import finder
 from sim.mutation.verdicts import Verdict
 
@@ -187,15 +188,12 @@ def _function(path: str, text: str, line: int) -> str:
 
 @cache
 def _functions(text: str) -> list[tuple[int, int, str]]:
-    """First and last line of each function, and its name; functions stand among statements."""
-    found = []
-    left: list[ast.AST] = [ast.parse(text)]
-    for node in left:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append((node.lineno, node.end_lineno or 0, node.name))
-        if isinstance(node, ast.Module | ast.stmt | ast.ExceptHandler | ast.match_case):
-            left += ast.iter_child_nodes(node)
-    return found
+    """First and last line of each function, and its name."""
+    return [
+        (one.lineno, one.end_lineno or 0, one.name)
+        for one in statements(ast.parse(text))
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)
+    ]
 
 
 # ── told ──────────────────────────────────────────────────────────────────────────────────────

@@ -581,8 +581,8 @@ def _defaults() -> Mapping[str, Collection[str]]:
     """The parameters that have a default, by the name of the function or the class of the product."""
     found: dict[str, set[str]] = defaultdict(set)
     for file in sorted((ROOT / "orchestrator").rglob("*.py")):
-        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
-            match node:
+        for statement in statements(ast.parse(file.read_text(encoding="utf-8"))):
+            match statement:
                 case ast.FunctionDef(name=name, args=args) | ast.AsyncFunctionDef(name=name, args=args):
                     positional = [*args.posonlyargs, *args.args]
                     some = positional[len(positional) - len(args.defaults) :]
@@ -595,3 +595,13 @@ def _defaults() -> Mapping[str, Collection[str]]:
                             case ast.AnnAssign(target=ast.Name(id=member), value=ast.expr()):
                                 found[name].add(member)
     return found
+
+
+def statements(module: ast.Module) -> Iterator[ast.stmt]:
+    """The statements of a module and of what is in them; without expressions, which are most of a tree."""
+    left: list[ast.AST] = [*module.body]
+    for node in left:
+        if isinstance(node, ast.stmt):
+            yield node
+        for inner in ("body", "orelse", "finalbody", "handlers", "cases"):
+            left += getattr(node, inner, ())
