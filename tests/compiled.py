@@ -15,6 +15,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from hypothesis.internal import charmap
 from hypothesis.internal.constants_ast import constants_from_module
 
 ROOT = Path(__file__).parents[1]
@@ -29,15 +30,22 @@ def compile_all() -> None:
         compileall.compile_dir(ROOT / package, quiet=2, rx=_REWRITTEN, workers=0)
 
 
-def note_constants() -> None:
-    """Has hypothesis note the constants of the product in its cache, from which tests draw some examples.
+def fill_cache_of_hypothesis() -> None:
+    """Has hypothesis note all characters and the constants of the product, from which tests draw examples.
 
-    Each process that runs tests wants those of all modules at its start, and would parse them.
+    Each process that runs tests wants both, and would parse all modules and encode all characters itself.
     """
     files = [file for package in PARSED for file in (ROOT / package).rglob("*.py")]
     with ProcessPoolExecutor() as pool:
+        characters = pool.submit(_note_characters)
         for _ in pool.map(_note_constants, files, chunksize=64):
             pass
+        characters.result()
+
+
+def _note_characters() -> None:
+    charmap.charmap()
+    charmap.intervals_from_codec("utf-8")
 
 
 def _note_constants(file: Path) -> None:

@@ -62,7 +62,7 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_setupnodes() -> None:
     compiled.compile_all()
-    compiled.note_constants()
+    compiled.fill_cache_of_hypothesis()
 
 
 @pytest.hookimpl(tryfirst=True)
