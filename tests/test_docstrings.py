@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -19,18 +19,15 @@ def bodies(tree: ast.Module) -> Iterator[tuple[ast.AST, list[ast.stmt]]]:
     """Each node of a module that has statements, from itself on, with them; expressions have none."""
     waiting: list[ast.AST] = [tree]
     for node in waiting:
-        for _, inner in ast.iter_fields(node):
-            if isinstance(inner, list):
-                waiting += (
-                    it for it in inner if isinstance(it, (ast.stmt, ast.excepthandler, ast.match_case))
-                )
-        if isinstance(body := getattr(node, "body", None), list):
+        for inner in ("body", "orelse", "finalbody", "handlers", "cases"):
+            waiting += getattr(node, inner, ())
+        if body := getattr(node, "body", None):
             yield node, body
 
 
-def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+def docstrings(inside: Iterable[tuple[ast.AST, list[ast.stmt]]]) -> Iterator[tuple[int, str]]:
     """The docstrings of a module, with their lines: of itself, classes, functions and attributes."""
-    for node, body in bodies(tree):
+    for node, body in inside:
         for before, statement in zip([None, *body], body, strict=False):
             own = before is None and isinstance(
                 node, (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
@@ -46,15 +43,15 @@ def found_in(folder: str) -> tuple[list[str], list[str]]:
     """The places of a folder where a docstring begins vaguely, and where one stands behind another."""
     vague, strays = [], []
     for path in sorted((ROOT / folder).rglob("*.py")):
-        tree, name = ast.parse(path.read_text(encoding="utf-8")), path.relative_to(ROOT)
+        inside, name = list(bodies(ast.parse(path.read_text(encoding="utf-8")))), path.relative_to(ROOT)
         vague += [
             f"{name}:{line}: {text.splitlines()[0]}"
-            for line, text in docstrings(tree)
+            for line, text in docstrings(inside)
             if text.split()[0].strip(".,:;").lower() in VAGUE
         ]
         strays += [
             f"{name}:{second.lineno}"
-            for _, body in bodies(tree)
+            for _, body in inside
             for first, second in pairwise(body)
             if _is_text(first) and _is_text(second)
         ]

@@ -498,11 +498,14 @@ OWN = frozenset({"touch", "copy", "put_file", "write_text"})
 OWN_OBJECTS = ("copy", "held", "self._objects", "self.folder", "self._folders", "self._hosts")
 
 
+_MAY_MAKE = re.compile(rf"\b(open|{'|'.join(MAKERS)})\(")
+
+
 def _makes(call: ast.Call) -> bool:
     """Whether a call can make a file or a folder, by its words."""
     function = call.func
     name = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
-    if ast.unparse(function) == "os.open":
+    if name == "open" and ast.unparse(function) == "os.open":
         return _may_create(call.args[1])
     if name == "open":
         wraps = any(given.arg == "closefd" for given in call.keywords)
@@ -556,7 +559,9 @@ def _is_for_writing(argument: ast.expr) -> bool:
 def _made_otherwise() -> Counter[str]:
     found: Counter[str] = Counter()
     for file in _code():
-        calls = [node for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Call)]
+        if not _MAY_MAKE.search(text := file.read_text()):
+            continue
+        calls = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)]
         found.update({str(file.relative_to(ROOT)): sum(map(_makes, calls))})
     return +found
 
