@@ -13,7 +13,9 @@ import json
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping
+from functools import cache
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic.fields import FieldInfo
@@ -85,9 +87,14 @@ def configuration_page() -> str:
 
 def field_texts(record: type) -> Mapping[str, str]:
     """The documentation under each field of a record."""
-    tree = ast.parse(textwrap.dedent(inspect.getsource(record)))
-    (body,) = (node.body for node in tree.body if isinstance(node, ast.ClassDef))
-    return dict(_strings_under_fields(body))
+    return dict(_strings_under_fields(_classes(Path(inspect.getfile(record)))[record.__name__].body))
+
+
+@cache
+def _classes(file: Path) -> Mapping[str, ast.ClassDef]:
+    """The classes of a module by name: to ask for the source of each would parse the module each time."""
+    tree = ast.parse(file.read_text(encoding="utf-8"))
+    return {node.name: node for node in tree.body if isinstance(node, ast.ClassDef)}
 
 
 def _strings_under_fields(body: list[ast.stmt]) -> Iterator[tuple[str, str]]:

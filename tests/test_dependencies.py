@@ -12,6 +12,8 @@ from pathlib import Path
 
 from packaging.requirements import Requirement
 
+from sim.mutation.python_operators import statements
+
 ROOT = Path(__file__).parents[1]
 OWN = frozenset({"orchestrator", "workers"})
 TYPES_ONLY = frozenset({"_typeshed"})
@@ -39,7 +41,7 @@ def _normal(name: str) -> str:
 
 def _imported(code: str) -> set[str]:
     found = set[str]()
-    for node in ast.walk(ast.parse(code)):
+    for node in statements(ast.parse(code)):
         if isinstance(node, ast.Import):
             found.update(name.name.partition(".")[0] for name in node.names)
         elif isinstance(node, ast.ImportFrom) and node.level == 0:

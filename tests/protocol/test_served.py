@@ -109,10 +109,10 @@ def test_value_that_is_only_read_is_one_that_no_session_names() -> None:
         path for part in ("core", "runtime", "tools", "instructions", "mcp") for path in _modules(part)
     ]
     named = {
-        ast.unparse(node)
+        f"{node.value.id}.{node.attr}"
         for path in sessions
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, ast.Attribute)
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name)
     }
     assert {"SkillScope.USER", "SkillScope.REPO"} <= named, "the test sees what a session names"
     assert sorted(members.keys() & named) == [], ADAPT
