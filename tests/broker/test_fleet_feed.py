@@ -217,7 +217,7 @@ async def test_follower_is_told_by_each_stream_of_each_shard(broker: Broker, how
         elif how == "asked":
             await commits(broker, one, one, "asks", approvals_open=(Approval("c", b"?"),))
         else:
-            await broker.requests.note(one.claim.session, "git", b"main", b"")
+            await broker.requests.note(one.claim.session, "git", b'{"branch":"main"}', b"")
     found = await feed.changes(5.0)
     assert (found.told, {head.session for head in found.heads}, found.gone) == (True, set(sessions[:2]), ())
     assert await told(feed, 0.0) == {}
