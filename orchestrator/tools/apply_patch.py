@@ -31,6 +31,7 @@ from orchestrator.core.modes import plans
 from orchestrator.core.record_json import whole
 from orchestrator.core.state import State, Task
 from orchestrator.folders.linediff import unified_diff
+from orchestrator.folders.names import quoted
 from orchestrator.protocol.events import PatchApplyEnd, TurnDiff
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.scalars import StoredText
@@ -669,16 +670,21 @@ def _file_diff(baseline: Baseline, old_name: str, name: str, now: FileImage | No
     mode = now.git_mode if now else None
     if (before, baseline.mode) == (after, mode) and (old_name == name or before is None):
         return
-    yield f"diff --git a/{old_name} b/{name}\n"
+    # A folder may have a line break in its name, and lines of a diff are read as what was done.
+    yield f"diff --git {_side('a/', old_name)} {_side('b/', name)}\n"
     yield from _mode_lines(baseline.mode, mode)
     if before == after:
         if old_name != name:
-            yield f"similarity index 100%\nrename from {old_name}\nrename to {name}\n"
+            yield f"similarity index 100%\nrename from {_side('', old_name)}\nrename to {_side('', name)}\n"
         return
     yield f"index {_blob_id(before)}..{_blob_id(after)}\n"
-    old_header = "/dev/null" if before is None else f"a/{old_name}"
-    new_header = "/dev/null" if after is None else f"b/{name}"
+    old_header = "/dev/null" if before is None else _side("a/", old_name)
+    new_header = "/dev/null" if after is None else _side("b/", name)
     yield from _body(before or b"", after or b"", f"--- {old_header}\n+++ {new_header}\n")
+
+
+def _side(side: str, name: str) -> str:
+    return quoted(os.fsencode(f"{side}{name}"))
 
 
 def _mode_lines(before: str | None, after: str | None) -> Iterator[str]:

@@ -79,6 +79,11 @@ def test_git_names_the_same_blobs_and_takes_the_turn_diff(tree: Path, patch: Cal
     shutil.rmtree(tree / ".git")
     (tree / "tool.sh").write_bytes(b"#!/bin/sh\nexit 0")
     (tree / "tool.sh").chmod(0o755)
+    # A patch cannot name it but through the link.
+    odd = tree / "odd\n+++b" / "a.txt"
+    odd.mkdir(parents=True)
+    (odd / "f.txt").write_text("f\n")
+    (tree / "link").symlink_to(odd)
     subprocess.run([*git, "init", "-q"], check=True)
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "start"], check=True)
@@ -86,6 +91,7 @@ def test_git_names_the_same_blobs_and_takes_the_turn_diff(tree: Path, patch: Cal
         "*** Add File: sub/new.txt", "+new", "*** Delete File: README.md",
         "*** Update File: a.txt", "@@", "-two", "+2",
         "*** Update File: tool.sh", "@@", "-exit 0", "+exit 1",
+        "*** Update File: link/f.txt", "@@", "-f", "+g",
     )  # fmt: skip
     plan = plan_patch(parse_patch(text), tree, DiskFiles())
     apply_plan(plan, None)
