@@ -36,3 +36,35 @@ async def test_refusal_ends_the_command_for_an_agent_and_not_for_a_root_that_is_
         await cancelling.submit_end(found, target, "enough", 1.0)
     wanted = CancelAgent(agent_id=agent, reason="enough") if agent else Shutdown()
     assert sent == [("root", wanted)]
+
+
+@pytest.mark.parametrize("target", [0, 1, 2])
+async def test_agents_that_are_made_until_the_root_has_taken_the_cancel_are_waited_for_as_well(
+    target: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def agent(number: int, path: str, *, at_work: bool = True) -> Any:
+        above = path.split("/")[:-1]
+        return SimpleNamespace(at_work=at_work, below=lambda other: str(other) in above, agent_id=number)
+
+    agents = {1: agent(1, "0/1"), 2: agent(2, "0/2"), 3: agent(3, "0/1/3", at_work=False)}
+
+    async def known(*_: Any) -> Any:
+        return agents
+
+    async def submit_end(*_: Any) -> None:
+        agents.update({3: agent(3, "0/1/3"), 4: agent(4, "0/1/4"), 5: agent(5, "0/2/5")})
+
+    async def wait_for_ends(found: Any, target: Any, ending: Any, *_: Any) -> list[str]:
+        return [str(number) for number in ending]
+
+    async def registry(tree: str) -> Any:
+        return SimpleNamespace(tree_seq=7)
+
+    for name, stand_in in (("_agents", known), ("submit_end", submit_end), ("wait_for_ends", wait_for_ends)):
+        monkeypatch.setattr(cancelling, name, stand_in)
+    found = cast(Any, SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(registry=registry))))
+    of = cast(Any, SimpleNamespace(agent_id=target, tree="t"))
+    patience = cancelling.Patience(1.0, None)
+    ended = await cancelling.end_agents(found, of, None, patience, lambda text: None)
+    wanted = {0: [1, 2, 3, 4, 5], 1: [1, 3, 4], 2: [2, 5]}[target]
+    assert (ended.agents, ended.after, ended.left) == (wanted, 7, [str(number) for number in wanted])

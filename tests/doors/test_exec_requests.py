@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from typing import Any, cast
 
+import orjson
 import pytest
 
 from orchestrator.broker.follow import BEGINNING
@@ -71,3 +72,24 @@ async def test_request_of_every_kind_is_refused_whoever_asks_unless_people_are_a
     assert [(one.id, one.agent_id, one.decision) for one in replies] == (
         [] if asks_people else [("c", agent, REFUSED[kind])]
     )
+
+
+@pytest.mark.parametrize("fails", [True, False])
+async def test_run_that_waits_behind_another_turn_has_lines_of_its_own_turn_alone(fails: bool) -> None:
+    def turn(id: str) -> list[Event]:
+        said: list[dict[str, Any]] = [{"type": "agent_message", "message": f"of {id}"}]
+        said += [{"type": "error", "message": f"of {id}"}] if fails else []
+        over = {"type": "task_complete", "last_agent_message": None if fails else f"of {id}"}
+        return [Event(id, one) for one in ({"type": "task_started"}, *said, over)]
+
+    lines = list[dict[str, Any]]()
+
+    async def write(data: bytes) -> None:
+        lines.append(orjson.loads(data))
+
+    client = Client([*turn("before"), *turn("own"), *turn("behind")])
+    run = Run(cast(Any, client), SESSION, write, lambda text: None)
+    assert await OneTurn(run, ExecWriter(), "own").hold(ops.Compact(), BEGINNING) is not fails
+    end = ["error", "turn.failed"] if fails else ["turn.completed"]
+    assert [one["type"] for one in lines] == ["turn.started", "item.completed", *end]
+    assert {one["item"]["text"] for one in lines if "item" in one} == {"of own"}

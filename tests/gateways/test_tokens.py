@@ -12,8 +12,11 @@ from hypothesis import strategies as st
 
 from orchestrator.gateways.bearer_tokens import (
     BadToken,
+    OfWindow,
     PrincipalLookUp,
+    TokenRecord,
     TokenWish,
+    in_force,
     listed,
     new_token,
     record_of,
@@ -132,3 +135,19 @@ def test_scopes_hold_those_before_them_and_a_refusal_names_the_one_that_is_missi
     ]
     with pytest.raises(NotPermitted, match="needs the scope submit, and r has read"):
         reader.require(Scope.SUBMIT, "turn/start")
+
+
+def test_token_of_a_browser_counts_as_long_as_the_one_that_it_came_from() -> None:
+    def token(id: str, until_ms: int | None = None, *, of: str | None = None) -> TokenRecord:
+        window = None if of is None else OfWindow(of)
+        return TokenRecord(id, "", "ann", "", Scope.READ, 1, until_ms, window=window)
+
+    records = [
+        token("whole"), token("over", 10), token("till later", 11),
+        token("by code", of=""), token("by code, over", 10, of=""),
+        token("of whole", of="whole"), token("of over", of="over"), token("of later", 12, of="till later"),
+        token("of none", of="revoked"), token("of whole, over", 10, of="whole"),
+        token("of a browser", of="by code"),
+    ]  # fmt: skip
+    counting = {record.id for record in in_force(records, 10)}
+    assert counting == {"whole", "till later", "by code", "of whole", "of later"}

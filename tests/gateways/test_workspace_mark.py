@@ -111,3 +111,13 @@ async def test_mark_that_became_a_link_tells_nothing_of_what_it_leads_to(tmp_pat
     assert told is not None
     assert "it cannot be read" in told
     assert "swordfish" not in told
+
+
+def test_link_in_the_place_of_the_mark_s_folder_has_nothing_put_where_it_leads(tmp_path: Path) -> None:
+    """An agent may have made it."""
+    elsewhere, folder = tmp_path / "elsewhere", tmp_path / "work"
+    for each in (elsewhere, folder):
+        each.mkdir()
+    (folder / ".dendro").symlink_to(elsewhere)
+    assert mark(folder, "0123") is None
+    assert list(elsewhere.iterdir()) == []
