@@ -435,3 +435,20 @@ def test_content_is_trusted_in_its_place_and_by_no_link_on_the_way_to_it(
     assert known.add(there, content, 1).path == str(linked)
     assert not known.trusts(here, content)
     assert known.trusts(there, content)
+
+
+@pytest.mark.parametrize("place", range(3))
+def test_person_who_trusts_a_file_no_more_trusts_all_others_as_before(place: int, tmp_path: Path) -> None:
+    """Each in its place, whatever content it has; and several contents of one are revoked together."""
+    trust = TrustList(tmp_path / "home")
+    files = [tmp_path / name / "dendro.toml" for name in "abc"]
+    for at_s, content in enumerate((b"x", b"y")):
+        for file in files:
+            trust.add(file, content, at_s)
+    trust.add(files[place], b"x", 9)
+    assert trust.revoke(files[place]) == 2
+    assert trust.revoke(files[place]) == 0
+    left = [(each.path, each.at_s) for each in trust.entries()]
+    others = [str(file) for file in files if file is not files[place]]
+    assert left == [(file, at_s) for at_s in (0, 1) for file in others]
+    assert [trust.trusts(file, b"x") for file in files] == [file is not files[place] for file in files]
