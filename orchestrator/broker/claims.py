@@ -33,6 +33,7 @@ from orchestrator.broker.replies import (
     queue_id,
     read_reply,
 )
+from orchestrator.broker.reply_shapes import BadReply
 from orchestrator.broker.script_requests import holder
 from orchestrator.broker.scripts import Argument
 from orchestrator.broker.worker_state import SILENT_MS, MachineFacts, WorkerState, decoded
@@ -547,9 +548,9 @@ class Claims(Timers, Admission):
     ) -> list[records.Renewed | records.Fenced | BrokerError]:
         """Renews claims, one answer for each in order: the queue's tip, or that the claim is over.
 
-        In a cluster also why its node gave none; a single server's error is raised. `reached`: for each,
-        the `seq` that its log has, as far as its holder knows. Redis that went back to before it ends the
-        claim, and so does a damaged session: it must not end the others.
+        Or an error, where the answer is none, or in a cluster where the node gave none; an error of a single
+        server is raised. `reached`: for each, the `seq` that its log has, as far as its holder knows. Redis
+        that went back to before it ends the claim, and so does a damaged session: it must not end the others.
         """
         lease_ms = int(self.config.lease_s * 1000)
         calls = [
@@ -571,11 +572,13 @@ class Claims(Timers, Admission):
 
     def _renewed(
         self, claim: records.Claim, asked: ScriptCall, answer: Sequence[Any]
-    ) -> records.Renewed | records.Fenced:
+    ) -> records.Renewed | records.Fenced | BrokerError:
         try:
             reply = read_reply(asked, answer, claim.session)
         except Corrupt as error:
             return records.Fenced(claim.epoch, str(error))
+        except BadReply as error:
+            return error
         match reply.code:
             case "OK":
                 held: RenewOk = reply.fields

@@ -348,7 +348,8 @@ def _fitting(events: Sequence[LoggedEvent], most: int) -> list[LoggedEvent]:
         size = len(orjson.dumps(event, default=dict))
         if size > most and not shown:
             # Else a cursor would stand before it for good.
-            return [(seq, at_ms, {"id": event["id"], "msg": {"type": event["msg"]["type"], "bytes": size}})]
+            named = {name: value for name, value in event["msg"].items() if name == "type"}
+            return [(seq, at_ms, {"id": event["id"], "msg": {**named, "bytes": size}})]
         left -= size
         if left < 0:
             break

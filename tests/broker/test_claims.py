@@ -12,6 +12,7 @@ from orchestrator.broker.claims import BURIED_AGAIN_MS
 from orchestrator.broker.connection import Connection
 from orchestrator.broker.follow import hash8_of
 from orchestrator.broker.records import BrokerConfig, Claim, Committed, Fenced, Refused, Released, Renewed
+from orchestrator.broker.reply_shapes import BadReply
 from orchestrator.broker.worker_state import Serving
 from orchestrator.core.commit_parts import NewEvent, NewSession, NewSubmission, Timer, TreeEvent
 from orchestrator.core.ids import AgentId, TreeId
@@ -108,6 +109,13 @@ async def test_damaged_session_ends_its_own_claim_alone(broker: Broker) -> None:
     assert [type(answer) for answer in answers] == [Renewed, Fenced, Renewed]
     assert isinstance(answers[1], Fenced)
     assert (answers[1].holder_epoch, key in answers[1].reason) == (held[1].claim.epoch, True)
+
+
+async def test_session_whose_numbers_are_none_ends_the_renewal_of_no_other(broker: Broker) -> None:
+    held = [await working(broker) for _ in range(3)]
+    await broker.command("HSET", broker.keys.session(held[1].claim.session), "sq", "-5")
+    answers = await broker.claims.renew([one.claim for one in held])
+    assert [type(answer) for answer in answers] == [Renewed, BadReply, Renewed]
 
 
 async def test_revoked_holder_can_write_no_more_and_is_told_by_renewal(broker: Broker) -> None:
