@@ -146,11 +146,11 @@ DEFECTS = (
         "a worker that Redis does not answer trusts its claims all the same",
         "single",
         "orchestrator/runtime/renewal.py",
-        "            if self._unanswered is not None:\n",
+        "            answers = [error] * len(held)\n",
+        "            answers = [error] * len(held)\n"
         "            for claim in claims:\n"
         "                self._sent_at[claim.claim_id] = sent_at\n"
-        "                self._extend(claim.claim_id, sent_at + self._settings.trust_s)\n"
-        "            if self._unanswered is not None:\n",
+        "                self._extend(claim.claim_id, sent_at + self._settings.trust_s)\n",
         ("none_beside", "begun_once"),
     ),
     Defect(

@@ -95,7 +95,7 @@ DEFECTS = (
     Mutant(
         "follower is told of a shard's first change",
         "of several changes that are read at once a follower looks at the first",
-        text(fleet_feed, "_named", "for _, fields in entries)", "for _, fields in entries[:1])"),
+        text(fleet_feed.FleetFeed, "_named", "for _, fields in entries)", "for _, fields in entries[:1])"),
         "followers",
     ),
     Mutant(

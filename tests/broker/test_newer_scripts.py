@@ -57,7 +57,9 @@ async def _emits(broker: Broker) -> None:
 
 async def _renews(broker: Broker) -> None:
     held = await working(broker)
-    await broker.claims.renew([held.claim])
+    (answer,) = await broker.claims.renew([held.claim])
+    if isinstance(answer, BrokerError):
+        raise answer
 
 
 async def _releases(broker: Broker) -> None:
