@@ -20,15 +20,7 @@ from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
 from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
-from orchestrator.terminal.watched_turn import (
-    NOT_SEEN,
-    TYPED_IN_VAIN,
-    Prompt,
-    Typed,
-    View,
-    scrolls,
-    who_goes_on,
-)
+from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Prompt, Typed, View, scrolls, who_goes_on
 from orchestrator.views.agent_past import with_messages
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.asked_requests import OpenRequests
@@ -184,10 +176,6 @@ class Attachment:
 
     async def _take(self, prompt: Prompt, line: str) -> None:
         """Takes a line that is for the open request."""
-        if prompt.unseen:
-            self.view.note(f"{NOT_SEEN}\n{prompt.text}")
-            self._hide()
-            return
         op = prompt.take(line)
         if op is None:
             self.view.note(f"{prompt.fault}\n{prompt.text}".lstrip())

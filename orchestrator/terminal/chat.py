@@ -52,7 +52,6 @@ from orchestrator.terminal.origin import Origin, changed_from_here, forked, imag
 from orchestrator.terminal.streams import STDOUT
 from orchestrator.terminal.text import one_line
 from orchestrator.terminal.watched_turn import (
-    NOT_SEEN,
     Conversation,
     Seat,
     Typed,
@@ -152,9 +151,7 @@ class Chat(Conversation):
         if line:
             self.seat.view.note(f"{PROMPT}{HIDDEN if self._asks_for_a_secret() else line}")
         if request is not None and self.prompt(request).answers(line):
-            if self.prompt(request).unseen:
-                self.seat.view.note(NOT_SEEN)
-            elif (op := self.taken(request, line)) is not None:
+            if (op := self.taken(request, line)) is not None:
                 await self.submit(op)
                 return await self._asked_next()
             self._put_question(request)

@@ -456,10 +456,6 @@ class Conversation:
         if request is None:
             # It was decided elsewhere while somebody was typing.
             return None
-        if self.prompt(request).unseen:
-            self.seat.view.note(NOT_SEEN)
-            self._put_question(request)
-            return None
         op = self.taken(request, text)
         if op is None:
             self._put_question(request)
@@ -574,11 +570,6 @@ class Prompt:
         """Notes that others have settled the request before it, which a person may be answering."""
         self._unseen_until = time.monotonic() + SEEN_S
 
-    @property
-    def unseen(self) -> bool:
-        """Whether a line that comes now was typed for the request before it."""
-        return time.monotonic() < self._unseen_until
-
     def was_shown(self, text: str) -> None:
         """Notes what the terminal has shown of the request above the line that asks."""
         self._shown = shown_as(f"{text}\n{self.text}", "terminal", int(time.time() * 1000))
@@ -646,6 +637,9 @@ class Prompt:
     def take(self, line: str) -> ops.Op | None:
         """The op that the line completes; None while more is to be typed."""
         self.fault = ""
+        if time.monotonic() < self._unseen_until:
+            self.fault = NOT_SEEN
+            return None
         request = self.request
         match request:
             case requests.PlanDecisionRequest():
