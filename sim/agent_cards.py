@@ -141,7 +141,7 @@ def untrue_letter(mail: Row, log: Grammar, receiver: Grammar) -> str:
         case "completion":
             # The same step may have begun what it was asked to do next.
             end = log.ends[agent["turns"]]
-            ends["status"] = end["status"]
+            ends |= {name: end[name] for name in ("status", "evidence")}
             own = {**ends, "header": agent.get("header"), "born_in": log.facts.get("born_in") or ""}
             if isinstance(told := mail["completion"], Mapping) and "Canceled" in told:
                 own["reason"] = end["message"] or agent.get("canceling")

@@ -95,7 +95,8 @@ class AgentRules:
         """An entry of a submission queue."""
         if entry.op == "message_agent":
             self._words[seen.tree, f"person:{entry.client}:{entry.id}"] = entry.said
-        if entry.kind == "mail":
+        if entry.kind == "mail" and not self._watch.reads_anew:
+            # Behind a step back its sender's log may have gone on since.
             self._sent.append((session, entry))
 
     def entry(self, session: str, seen: Seen, entry: Entry) -> None:

@@ -28,7 +28,7 @@ from sim.door_clients import ASKED_AGAIN_S, SMALL_WINDOW, WINDOW, DoorClient, Go
 from sim.doors import ASKING, ENDS, QUIET_S, Ears, Told, told_of
 from sim.gateways import SimGateway, SimWire
 
-GREETING = frozenset({"session_configured", "subagent_lifecycle", "agent_inbox"})
+GREETING = frozenset({"session_configured", "subagent_lifecycle", "agent_inbox", *ASKING})
 NO_ENTRY = NOT_ON_A_LINE | {"request_resolved"}
 DECISIONS = (ReviewDecision.APPROVED, ReviewDecision.APPROVED, ReviewDecision.DENIED, ReviewDecision.ABORT)
 
@@ -54,6 +54,8 @@ class LineEars(Ears):
         self.replayed: list[Told] = []
         self.shown: dict[tuple[str, int], Mapping[str, Any]] = {}
         """Open requests, as far as it was told."""
+        self._put: set[tuple[str, int]] = set()
+        """Those of its greeting."""
         self.mine: set[str] = set()
         self.answered: set[str] = before.answered if before is not None else set()
         """Calls about which the client has answered itself."""
@@ -68,6 +70,10 @@ class LineEars(Ears):
             self.session = message["session_id"]
         if not self._greeted and not id and kind in GREETING and number == (self.greeted_at or number):
             self._doors_greet(message, number)
+            if kind in ASKING:
+                # The queue does not keep it any more.
+                self._put.add((call_id_of(message), message.get("agent_id") or ROOT))
+                self._notes(kind, message)
             return
         self._greeted = True
         if kind == "warning" and message.get("message") in GAP_TEXTS.values():
@@ -128,7 +134,10 @@ class LineEars(Ears):
     def _notes(self, kind: str, message: Mapping[str, Any]) -> None:
         agent = message.get("agent_id") or ROOT
         if kind in ASKING:
-            self.shown[call_id_of(message), agent] = message
+            asked = call_id_of(message), agent
+            if self._greeted and asked in self._put and asked in self.shown:
+                self._broken("put", self.session, f"is asked about {asked} again, which its greeting has")
+            self.shown[asked] = message
         elif kind == "request_resolved":
             self.shown.pop((call_id_of(message), agent), None)
         elif kind in ENDS:

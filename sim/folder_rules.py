@@ -132,11 +132,13 @@ class FolderRules:
         if (content := copy.content) != recorded:
             self._watch.broken("folder", f"{session}: {content} passes for {recorded}")
 
-    def _forgets(self, session: str) -> None:
+    def _forgets(self, session: str, snapshot: str) -> None:
         """A machine does not find the changes that are there alone."""
         known = self._watch.sessions.get(session)
         unsaved = known.state.workspace.unsaved if known is not None else None
-        if unsaved is not None and not self.placement.is_excused():
+        # Who has lost its claim looks for what the folder was before another holder went on in it.
+        is_last = unsaved is not None and unsaved.snapshot == snapshot
+        if unsaved is not None and is_last and not self.placement.is_excused():
             told = f"{unsaved.machine} alone has {unsaved.snapshot}, and does not find it"
             self._watch.broken("placed", f"{session}: {told}")
 

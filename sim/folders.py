@@ -161,7 +161,7 @@ class Folders:
     """Told of a mark that a run under a claim makes."""
     broken: Callable[[str, str], None] = lambda rule, seen: None
     """Told of a rule that a piece of work has broken."""
-    forgets: Callable[[str], None] = lambda session: None
+    forgets: Callable[[str, str], None] = lambda session, snapshot: None
     """Told of a machine that has a session's unsaved changes, by its log, and finds none."""
     saw: Callable[[str], None] = lambda case: None
     runs: int = 0

@@ -313,10 +313,7 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
         self.knows_where_it_is()
         check(fact["n"] == self.requests + 1, f"request {fact['n']} follows {self.requests}")
         check(fact["epoch"] == epoch, f"a request of epoch {fact['epoch']} begins in {epoch}")
-        compacted = self.compacted if self.aside is None else self.aside_compacted
-        is_full = self.compacts_at is not None and self.last_used >= self.compacts_at
-        is_due = task["rescue"] or (is_full and not compacted)
-        wanted = "compact" if task["kind"] == "compact" or is_due else "turn"
+        wanted = "compact" if self.owes_compaction(task) else "turn"
         check(fact["purpose"] == wanted, f"a {task['kind']} task asks for {fact['purpose']}")
         check(task["counted"], "the response before was not counted")
         check(

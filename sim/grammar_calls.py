@@ -309,6 +309,12 @@ class CallGrammar(Reading):
     def _fact_summary(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self._task["summary"].append(self.was(fact)["text"])
 
+    def owes_compaction(self, task: Mapping[str, Any]) -> bool:
+        """Whether the request that the task sends next compacts its conversation."""
+        compacted = self.compacted if self.aside is None else self.aside_compacted
+        is_full = self.compacts_at is not None and self.last_used >= self.compacts_at
+        return bool(task["kind"] == "compact" or task["rescue"] or (is_full and not compacted))
+
     def _compacted(self, payload: Mapping[str, Any]) -> None:
         items, kept = list(payload["replacement_history"]), list(payload["kept_user_texts"] or ())
         if self.aside is not None:

@@ -133,6 +133,9 @@ class ToldGrammar(CallGrammar):
         waiting = [self.mails[key] for key in self.inbox]
         autosubmit = (self.facts.get("tree_rules") or {}).get("autosubmit", True)
         by_themselves = [mail for mail in waiting if autosubmit or mail["kind"] == "message"]
+        if self.task is not None and self.owes_compaction(self.task):
+            # No summary stands for what nobody else has read.
+            by_themselves = [mail for mail in by_themselves if self._instructs(mail)]
         by_themselves.sort(key=lambda mail: not mail["interrupt"])
         first = [mail["key"] for mail in by_themselves[: len(mails)]]
         check([mail["key"] for mail in mails] == first, f"{first} are next, and told are {mails}")

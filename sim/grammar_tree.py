@@ -31,7 +31,7 @@ class TreeGrammar(Reading):
         if turns != self.agent["turns"]:
             check(self.task is None, "an agent comes to rest while a task holds it")
             self.ends[turns] = {"outcome": "", "message": None, **self._ended, "status": changes["status"]}
-            self.ends[turns]["used"] = self.used
+            self.ends[turns] |= {"used": self.used, "evidence": self.agent.get("evidence", "proved")}
         if changes.get("status") == "running":
             check(self.task is not None, "an agent works without a task")
         self.agent |= changes

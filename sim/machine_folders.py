@@ -157,7 +157,7 @@ class SimFolders(MachineFolders):
         here = unsaved is not None and unsaved.machine == self.machine
         # A later snapshot may have been kept of which the log was not told.
         if here and unsaved is not None and unsaved.snapshot is not None and found is None:
-            self._folders.forgets(str(state.facts.session_id))
+            self._folders.forgets(str(state.facts.session_id), unsaved.snapshot)
         return found
 
     async def instructions(self, state: State, folder: str) -> str | None:
