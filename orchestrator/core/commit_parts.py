@@ -55,7 +55,8 @@ class OpenRequest:
             found = orjson.loads(payload)
         except ValueError:
             return None
-        return found if isinstance(found, dict) and isinstance(found.get("event"), dict) else None
+        event = found.get("event") if isinstance(found, dict) else None
+        return found if isinstance(event, dict) and isinstance(event.get("type"), str) else None
 
     @classmethod
     def read(cls, value: JsonMapping) -> OpenRequest:

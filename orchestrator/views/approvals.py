@@ -159,7 +159,7 @@ async def _asked(found: LogSource, approval: OpenApproval, head: SessionHead) ->
     from orchestrator.requests import request_of  # a list of no requests needs no events
 
     told = OpenRequest.stated(approval.payload)
-    if told is None or "type" not in told["event"]:
+    if told is None:
         # It hides none of the requests that can be read.
         return None
     texts = await found.large_texts(head.tree, references(told))

@@ -19,7 +19,7 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import decode_entry, event_kind, stored_kind
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.events import RequestResolved
+from orchestrator.protocol.events import RequestResolved, UnknownEvent
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import TO_PEOPLE, call_id_of, request_of
 from orchestrator.rollouts import BrokenArchive
@@ -121,6 +121,9 @@ async def decided_of(found: LogSource, root: SessionHead, within: int = LOOK_AT)
     decided: list[Decided] = []
     for event in page.events:
         if event.type in TO_PEOPLE:
+            if isinstance(event.told, UnknownEvent):
+                # An imported file may have a request that states no call; it hides none of the others.
+                continue
             requests[int(event.msg.get("agent_id", ROOT)), call_id_of(event.msg)] = event
         elif isinstance(told := event.told, RequestResolved):
             request = requests.pop((told.agent_id or ROOT, told.call_id), None)

@@ -79,6 +79,18 @@ async def test_words_and_their_settings_are_one_submission_and_all_who_hear_are_
     assert peer.methods().count("thread/settings/updated") == 1
 
 
+async def test_all_who_hear_a_thread_are_told_of_settings_that_it_is_resumed_with(
+    peer: Peer, other: Peer
+) -> None:
+    thread = await begun(peer)
+    await other.call("thread/resume", {"threadId": thread})
+    assert "thread/settings/updated" not in peer.methods()
+    resumed = await other.call("thread/resume", {"threadId": thread, "model": "m2"})
+    assert resumed["model"] == "m2"
+    for each in (peer, other):
+        assert (await each.until("thread/settings/updated"))["threadSettings"]["model"] == "m2"
+
+
 @pytest.mark.parametrize("change", [{"effort": "?"}, {"sandboxPolicy": {"type": "externalSandbox"}}])
 async def test_client_with_a_setting_that_there_is_not_is_told_so(peer: Peer, change: dict[str, Any]) -> None:
     thread = await begun(peer)

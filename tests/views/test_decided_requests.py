@@ -277,6 +277,19 @@ async def test_tree_whose_logs_cannot_be_read_hides_no_other_and_is_named_in_the
             await decided_of(cast(Any, logs), heads[at])
 
 
+@pytest.mark.parametrize("odd", [{}, {"call_id": 5}, {"call_id": "c1", "command": "ls"}])
+async def test_request_of_an_odd_shape_hides_no_other_of_its_tree(odd: dict[str, Any]) -> None:
+    logs = Logs()
+    root = logs.root(1)
+    logs.decides(logs.agent(2, root), "c1", "npm test", 1, 1)
+    resolved = {"type": "request_resolved", "turn_id": "t", "decision": "approved", "resolved_at_ms": 9}
+    resolved |= {"call_id": odd.get("call_id")}
+    logs._add(root, *(event("t", each) for each in ({"type": "exec_approval_request", **odd}, resolved)))
+    logs.told[root] += [{"type": "exec_approval_request", **odd}, resolved]
+    of_root = await logs.head(root)
+    assert [one.asked.call_id for one in await decided_of(cast(Any, logs), of_root)] == ["c1"]
+
+
 async def test_archive_that_does_not_answer_is_told_to_who_asks_for_the_decisions_of_all_trees(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

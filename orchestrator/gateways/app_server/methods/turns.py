@@ -549,7 +549,9 @@ async def _answer(door: Door, seen: SessionHead, params: ThreadResume) -> Result
     if override is not None:
         id = SubmissionId(f"{door.new_turn_id()}-settings")
         await door.client.submit(seen.session, Submission(id, override))
-        settings = settings_after(settings, override)
+        before, settings = settings, settings_after(settings, override)
+        if settings_json(before) != settings_json(settings):
+            tell_settings(door, seen.session, settings)
     turns = [] if params.exclude_turns else await all_turns(door, seen)
     return {
         "thread": await thread_of(door, seen, turns),

@@ -11,8 +11,10 @@ export const html = htm.bind(h);
 
 const here = signal(location.pathname + location.search);
 addEventListener("popstate", () => { here.value = location.pathname + location.search; });
+// A part of the address as text; one that ends in the middle of an escape is as it was typed.
+const part = (text) => { try { return decodeURIComponent(text); } catch { return text; } };
 export const place = computed(() => {
-  const url = new URL(here.value, location.origin), [, page = "", tree, agent, tab] = url.pathname.split("/").map(decodeURIComponent);
+  const url = new URL(here.value, location.origin), [, page = "", tree, agent, tab] = url.pathname.split("/").map(part);
   return { path: url.pathname, page: page || "needs", tree, agent, tab: tab ?? "agents", query: url.searchParams, at: entry(url.searchParams.get("at")), held: entry(url.searchParams.get("held")), all: url.searchParams.get("by") === "all" };
 });
 const entry = (text) => (/^[1-9][0-9]{0,14}$/.test(text ?? "") ? Number(text) : null);
