@@ -371,6 +371,9 @@ class Person(Answering):
         """Asks for something by two clients that know nothing of each other, under one id."""
         self._numbered += 1
         id, op = f"{self.name}.{self._numbered}{BOTH}", a_lookup(self._whims, f"typed {self.name}")
+        # Of a coin of its own, so that nobody else does something else for it.
+        if Random(f"{session}:{id}").random() < 2 / 3:
+            op = ops.AddToHistory(text=f"typed {self.name}")
         await asyncio.gather(
             *(self.submits(session, op, id, client) for client in (None, self._second_client))
         )

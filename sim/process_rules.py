@@ -98,6 +98,8 @@ class _Known:
     canceling: bool = False
     task: str = ""
     """The task that held the session before this step."""
+    replaced: bool = False
+    """Whether the task was being replaced behind the last step."""
     before: tuple[int, ...] = ()
 
 
@@ -387,6 +389,7 @@ class ProcessRules:
         known.over.clear()
         known.configured.clear()
         known.task = task["id"] if task is not None else ""
+        known.replaced = task is not None and task["stopping"] == "replaced"
         known.before = tuple(known.living)
 
     def _all_stop(self, session: str, seen: Seen, known: _Known) -> None:
@@ -416,11 +419,12 @@ class ProcessRules:
         if entry.id in known.configured and entry.op == "configure_session":
             self._stop(session, known, "a new configuration")
         interrupts = entry.op == "interrupt" or (entry.kind == "mail" and entry.lane == 1)
-        if not interrupts or not known.task or task is None or task["id"] != known.task:
+        if not interrupts or not known.task or task is None:
+            # One that came when its task was over stops nothing.
             return
-        if MEANT in entry.id and entry.id.partition(MEANT)[2] != known.task:
+        if MEANT in entry.id and not task["id"] == known.task == entry.id.partition(MEANT)[2]:
             return
-        if known.before and task["stopping"] == "replaced":
+        if known.before and known.replaced:
             self._watch.reach.saw("processes_stopped")
         self._stop(session, known, f"an interrupt of {known.task}")
 

@@ -105,6 +105,12 @@ async def is_hasty(fixture: Fixture, person: Person, session: str, event: Event)
         return
     await person.says(session)
     await asyncio.sleep(rng.choice((0.0, 0.01, 0.05)) * rng.random())
+    for _ in range(50):
+        # An interrupt overtakes words that their worker has not read yet.
+        seen = fixture.site.watch.sessions.get(session)
+        if seen is not None and seen.state.task is not None and seen.state.task.stopping:
+            break
+        await asyncio.sleep(0.01)
     await person.submits(session, ops.Interrupt(tree=rng.random() < 0.3))
 
 
