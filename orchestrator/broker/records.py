@@ -136,7 +136,8 @@ class DaySpend:
 class BudgetWait:
     """The session waits until `amount` may fit: `timer`, which it has or sets, is made due then.
 
-    Refused `budget_free` if it fits by now: what was in the way went between two commits.
+    Refused `budget_free` if it fits by now: what was in the way went between two commits. Also if its cost is
+    not known and a budget of cost has begun: that is no room to wait for, and refuses the reservation itself.
     """
 
     amount: Spend

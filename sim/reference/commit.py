@@ -226,7 +226,7 @@ def _over_budget(step: Step, budget: Budget) -> Reply | None:
         budget.holds(held, amount)
     for timer, amount in step.waits:
         obstacle = budget.obstacle(amount)
-        if obstacle is None:
+        if obstacle is None or obstacle[0] == b"unpriced":
             return [b"REFUSED", b"budget_free", b"", budget.accounts()]
         budget.waits(obstacle[0], step.session + b":" + timer)
     return None

@@ -292,6 +292,22 @@ async def test_room_made_between_refusal_and_wait_is_not_missed(broker: Broker) 
     assert (await broker.trees.registry(root.tree)).waiting == {}
 
 
+async def test_wait_of_a_model_without_a_price_is_refused_where_cost_is_limited_meanwhile(
+    broker: Broker,
+) -> None:
+    """Its request is then asked for again, and is refused for what it lacks."""
+    root = await root_of(broker, limit_tokens=b"100")
+    child = await root.spawns(1)
+    await root.does(reservation=wants("1", 90))
+    request = Spend(50, UNPRICED, 1)
+    assert (await child.refused(reservation=Reservation("1", request))).reason == "budget_reserved"
+    await broker.trees.raise_limits(root.tree, LimitChange("b1", {"cost": 1_000}))
+    refused = await child.refused(budget_wait=BudgetWait(request, "budget"))
+    assert refused.reason == "budget_free"
+    assert (await broker.trees.registry(root.tree)).waiting == {}
+    assert (await child.refused(reservation=Reservation("1", request))).reason == "budget_unpriced"
+
+
 async def test_who_waits_for_a_spent_budget_is_woken_when_it_is_raised(broker: Broker) -> None:
     root = await root_of(broker, limit_tokens=b"100")
     child = await root.spawns(1)

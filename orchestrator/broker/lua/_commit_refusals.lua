@@ -127,7 +127,8 @@ local function draw_budget(own, known, now)
   end
   for _, row in ipairs(waits) do
     why = no_room(budget, row.amount)
-    if not why then return {'REFUSED', 'budget_free', '', accounts(budget)} end
+    -- For a price it would wait for ever: a budget of cost began since, and its request is refused for that.
+    if not why or why == 'unpriced' then return {'REFUSED', 'budget_free', '', accounts(budget)} end
     budget.waiting[why] = listed(budget.waiting[why], session .. ':' .. row.timer)
   end
   return nil, {kept = budget, settled = settled, day = day, to_wake = to_wake}
