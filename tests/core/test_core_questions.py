@@ -309,10 +309,16 @@ def test_childs_questions_surface_at_the_root_and_are_answered_there() -> None:
     child_asks(child)
     asked = tree.log[-1].message
     assert (asked["type"], asked["callId"], asked["agent_id"]) == ("ask_user_question_request", "c1", 1)
-    replies(tree.root, "c1", {"Auth": "A"}, below=below(child), who="ann")
+    response = {"type": "answered", "answers": {"Auth": "A"}}
+    shown = {"text": "Which one?", "surface": "window", "opened_ms": 7}
+    answer = op("resolve_ask_user_question", id="c1", response=response, shown=shown)
+    tree.root.submit(answer, below=below(child), who="ann")
     tree.settle()
     assert child.output_of("c1") == '{"answers":{"Auth":"A"}}'
     assert child.state.answers[-1].who == "ann"
+    entries = [entry.payload for seen in child.seen for entry in seen.entries]
+    [fact] = [payload for payload in entries if payload.get("kind") == "answer"]
+    assert (fact["shown"], fact["surface"], fact["opened_ms"]) == ("Which one?", "window", 7)
     assert [fact.message["decision"] for fact in tree.log if fact.message["type"] == "request_resolved"] == [
         "answered"
     ]
@@ -359,3 +365,15 @@ def test_answer_at_the_root_by_the_wrong_op_is_told_the_right_one() -> None:
     child_asks(child)
     seen = tree.root.submit(op("exec_approval", id="c1", decision="approved"), below=below(child))
     assert seen.one("error")["message"] == "c1 is a question: answer it with resolve_ask_user_question"
+
+
+@pytest.mark.parametrize("asker", [0, 1])
+def test_answer_that_names_another_agent_is_told_nothing_of_the_op_for_the_one_that_asks(asker: int) -> None:
+    tree, (child, other) = a_family(2)
+    child_asks(tree.agents[asker])
+    seen = tree.root.submit(
+        op("exec_approval", id="c1", decision="approved", agent_id=other.id if asker else child.id),
+        below=below(child) if asker else (),
+    )
+    told = seen.one("error")["message"]
+    assert told.startswith(f"no request is open under 'c1' of agent {other.id if asker else child.id}:")

@@ -267,6 +267,33 @@ def test_answer_at_the_root_to_an_earlier_turn_does_not_count_for_a_later_call_o
     assert "c1 of agent 1 is not asked any more" in tree.log[-1].message["message"]
 
 
+def test_late_answer_to_an_earlier_turn_is_not_held_against_a_later_call_of_that_id() -> None:
+    tree, (child,) = a_family()
+    asking(child)
+    answer = op("exec_approval", id="c1", decision="approved")
+    tree.root.submit(answer, "late", below=below(child, "c1"), who="cas")
+    late = tree.queues[child.sid].popleft()
+    child.interrupt()
+    child.say("more", "u2")
+    asking(child)
+    child.decides("c1", "approved", who="ann")
+    child.happens(late)
+    told = [fact.message["message"] for fact in tree.log if fact.message["type"] == "error"]
+    assert told == ["c1 of agent 1 is not asked any more: its turn has ended"]
+
+
+def test_second_answer_under_a_turns_id_is_held_against_the_last_decision_of_that_turn() -> None:
+    tree, _ = a_family()
+    for n, decision in enumerate(("approved", "denied")):
+        asking(tree.root, f"c{n}")
+        tree.root.decides(f"c{n}", decision, who=f"person {n}")
+        if decision == "approved":
+            tree.root.finishes(f"c{n}")
+    assert errors(tree.root.decides(tree.root.task.id, "denied")) == []
+    told = errors(tree.root.decides(tree.root.task.id, "approved"))
+    assert told == ["c1 was already decided: denied, by person 1"]
+
+
 def test_prefix_allowed_at_the_root_counts_for_the_agent_that_asked_alone() -> None:
     tree, (child, other) = a_family(2, settings={"approval_policy": "untrusted"})
     asked = a_command("touch", "x", segments=(Segment(("touch", "x")),))

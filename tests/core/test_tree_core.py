@@ -242,6 +242,32 @@ def test_await_without_a_child_is_an_error() -> None:
     assert "no agent to wait for" in tree.root.awaits()
 
 
+@pytest.mark.parametrize("named", [(9,), (1, 9), (9, 1)])
+def test_await_of_an_agent_that_is_no_child_waits_for_none(named: tuple[int, ...]) -> None:
+    tree, _ = a_family()
+    assert tree.root.awaits(*named) == "not a child of yours: [9]; refresh with subagent_list"
+    assert tree.root.timers == {}
+
+
+@pytest.mark.parametrize("who", ["its parent", "a person"])
+def test_instruction_ends_a_wait_for_agents_and_comes_with_the_next_request(who: str) -> None:
+    tree, (child,) = a_family()
+    grandchild = child.spawns("part")
+    tree.settle()
+    assert child.awaits(grandchild.id) is None
+    if who == "a person":
+        asked = op("message_agent", agent_id=child.id, text="come back")
+        tree.root.submit(asked, agents=(tree.target(child.id),))
+    else:
+        tree.root.sends(child.id, "come back")
+    tree.settle()
+    told = child.told("wait")
+    assert (told["timed_out"], told["ready"], told["waiting"]) == (False, [], [grandchild.id])
+    child.begin()
+    assert child.texts()[-1] == "come back"
+    tree.check()
+
+
 def test_await_ends_at_its_deadline_and_says_so() -> None:
     tree, _ = a_family()
     assert tree.root.awaits(timeout_s=300) is None

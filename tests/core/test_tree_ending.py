@@ -8,7 +8,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.ids import AgentId
-from tests.core.driver import a_command, function_call
+from tests.core.driver import a_command, function_call, op
 from tests.core.tree_driver import a_family, answers, statuses
 
 
@@ -80,6 +80,30 @@ def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
     assert statuses(tree) == {1: "canceled", 2: "canceled"}
     told = [f.message["cancel"] for f in tree.log if f.message.get("status") == "canceled"]
     assert told == ["presumed", "presumed"]
+
+
+def test_cancel_is_proved_though_an_agent_below_that_was_cancelled_before_had_lost_its_worker() -> None:
+    tree, (child,) = a_family()
+    grandchild = child.spawns("deeper")
+    tree.settle()
+    grandchild.asks_for("c1")
+    grandchild.runs("c1")
+    grandchild.is_taken_over()
+    child.cancels(grandchild.id)
+    tree.settle()
+    tree.root.cancels(child.id)
+    tree.settle()
+    told = [(m["agent_id"], m["cancel"]) for m in (f.message for f in tree.log) if m.get("cancel")]
+    assert told == [(grandchild.id, "presumed"), (child.id, "proved")]
+
+
+@pytest.mark.parametrize(("who", "by"), [("ann", "ann"), ("", "a person")])
+def test_agent_that_is_cancelled_without_a_reason_is_told_who_asked_for_it(who: str, by: str) -> None:
+    tree, (child,) = a_family()
+    asked = op("cancel_agent", agent_id=child.id)
+    tree.root.submit(asked, agents=(tree.target(child.id),), who=who)
+    tree.settle()
+    assert child.state.tree.canceling == f"cancelled by {by}"
 
 
 def test_marked_agent_can_start_nothing_before_it_hears_of_it() -> None:

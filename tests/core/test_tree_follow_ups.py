@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from orchestrator.core import commands as c
+from orchestrator.core.birth import Birth, first_entries
 from orchestrator.core.calls import Await
 from orchestrator.core.client_tools import ClientTools
 from orchestrator.core.ids import AgentId
 from orchestrator.core.snapshot import decode, encode
-from tests.core.driver import Seen, a_command, assistant, op
+from tests.core.driver import NOON_MS, Seen, a_command, assistant, op
 from tests.core.tree_driver import Agent, TreeDriver, a_family, a_tree, answers, statuses
 
 
@@ -370,6 +371,20 @@ def test_agent_has_neither_the_client_tools_nor_the_import_of_its_root(made: str
         assert (child.state.facts.client_tools, child.state.facts.imported_from) == (None, None)
 
 
+@pytest.mark.parametrize("made", MADE)
+def test_agent_knows_the_turn_that_made_it_and_its_first_line_has_what_its_parents_has(made: str) -> None:
+    tree = TreeDriver()
+    facts, settings = tree.root.state.facts, tree.root.state.settings
+    birth = Birth(facts, settings, "1.2.3", NOON_MS, user_instructions="be brief", git={"branch": "main"})
+    tree.root.record(*first_entries(birth))
+    for turn in ("u1", "u2"):
+        tree.root.say("do it", turn)
+        child = MADE[made](tree)
+        assert child.state.facts.born_in == turn
+        meta = child.state.meta
+        assert (meta.instructions, meta.git) == ("be brief", {"branch": "main"})
+
+
 @pytest.mark.parametrize("made", [*MADE, "helper"])
 def test_agent_works_with_the_model_that_was_asked_for_and_else_with_its_parents(made: str) -> None:
     tree = a_tree()
@@ -536,6 +551,7 @@ def test_unread_results_of_pruned_agents_are_void_and_no_others(gone: tuple[int,
     tree, children = a_family(3)
     tree.root.begin()
     for child in children:
+        child.sends(0, "half of it is there")
         answers(child, f"result of {child.id}")
     tree.settle()
     targets = tuple(map(tree.target, gone))
@@ -544,6 +560,8 @@ def test_unread_results_of_pruned_agents_are_void_and_no_others(gone: tuple[int,
     tree.root.assessed("p", c.Prune(targets, {"agent_ids": list(gone)}))
     tree.settle()
     left = [child.id for child in children if child.id not in gone]
-    assert [mail.agent_id for mail in tree.root.state.tree.inbox] == left
+    inbox = tree.root.state.tree.inbox
+    assert [mail.agent_id for mail in inbox if mail.kind == "completion"] == left
+    assert [mail.agent_id for mail in inbox if mail.kind == "message"] == [child.id for child in children]
     assert list(statuses(tree)) == left
     tree.check()

@@ -194,6 +194,18 @@ def test_helper_that_is_cancelled_leaves_its_call_without_an_answer() -> None:
     assert tree.root.told("h") == "the helper was stopped"
 
 
+def test_helper_that_is_interrupted_has_not_completed() -> None:
+    tree = a_tree()
+    helper = a_helper(tree)
+    helper.begin()
+    helper.interrupt()
+    helper.stopped()
+    tree.settle()
+    ended = tree.root.seen[-1].one("sub_agent_tool_call_end")
+    assert (ended["outcome"], ended["result"]) == ("cancelled", {"Err": "the helper was stopped"})
+    assert tree.root.told("h") == "the helper was stopped"
+
+
 @pytest.mark.parametrize("elapsed_ms", [0, 7, 999, 1_000, 61_234])
 def test_end_of_a_helper_says_how_long_it_worked(elapsed_ms: int) -> None:
     tree = a_tree()

@@ -8,6 +8,7 @@ import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core.decide.agent import MOST_TOLD
+from orchestrator.core.decide.mail_delivery import MOST_LETTERS
 from orchestrator.core.entries import decode_entry
 from orchestrator.core.ids import AgentId
 from tests.core.driver import assistant, op
@@ -61,6 +62,17 @@ def test_result_and_words_of_an_agent_wait_after_an_interrupt_of_its_root() -> N
     tree.settle()
     assert tree.root.state.task is None
     assert [mail.kind for mail in tree.root.state.tree.inbox] == ["message", "completion"]
+
+
+def test_word_of_a_person_that_comes_behind_an_interrupt_of_its_root_begins_a_task() -> None:
+    tree = a_tree()
+    word = op("message_agent", agent_id=0, text="look again")
+    tree.root.submit(word, agents=(tree.target(0),), who="ann")
+    tree.root.interrupt()
+    assert tree.root.state.task is None
+    tree.settle()
+    tree.root.begin()
+    assert tree.root.texts()[-1] == "look again"
 
 
 def test_task_goes_on_while_results_are_there_to_read() -> None:
@@ -196,6 +208,10 @@ def test_bare_interrupt_leaves_the_agent_ready() -> None:
     assert statuses(tree) == {1: "ready"}
     assert tree.counter("slots") == 0
     tree.check()
+    tree.root.begin()
+    assert tree.root.state.tree.inbox == ()
+    assert statuses(tree) == {1: "ready"}, "there was nothing to read"
+    tree.check()
 
 
 def test_messages_of_one_sender_stay_in_order() -> None:
@@ -210,15 +226,27 @@ def test_messages_of_one_sender_stay_in_order() -> None:
     assert child.texts()[-3:] == ["one", "two", "three"]
 
 
-def test_message_that_would_start_an_agent_needs_a_slot() -> None:
+@pytest.mark.parametrize("sender", [0, 2])
+def test_message_that_would_start_an_agent_needs_a_slot(sender: int) -> None:
     tree, (first, second) = a_family(2, limits={"slots": 2, "spawned": 9})
     answers(first)
     tree.settle()
     tree.root.spawns("third")
-    said = tree.root.sends(1, "again")
+    said = tree.agents[sender].sends(1, "again")
     assert said.startswith("no slot is free")
     assert statuses(tree)[1] == "idle"
     assert second.standing == "running"
+
+
+def test_messages_of_calls_that_have_one_id_are_told_apart() -> None:
+    """Ids of calls are the model's, and may come again: a queue takes a submission of an id once."""
+    tree, (child,) = a_family()
+    for words in ("one", "two"):
+        tree.root.say(words)
+        tree.root.sends(child.id, words, call_id="m")
+    parts = [seen.decision.tree for seen in tree.root.seen]
+    keys = [sent.key for part in parts if part for sent in part.outbox if sent.kind == "message"]
+    assert len(set(keys)) == len(keys) == 2
 
 
 def test_message_to_a_running_agent_needs_no_slot() -> None:
@@ -581,6 +609,20 @@ def test_person_is_told_of_each_message_that_a_cancelled_agent_leaves_unread_how
     tree.settle()
     assert child.state.tree.inbox == ()
     assert len(_told_at_the_root(tree)) == sent
+
+
+def test_forty_eight_messages_come_at_one_boundary_and_the_rest_at_the_next() -> None:
+    tree, (child,) = a_family()
+    child.begin()
+    for number in range(MOST_LETTERS + 1):
+        _person_says(tree, child.id, f"word{number}")
+    tree.settle()
+    child.item(assistant("hm"))
+    child.ends()
+    told = [len(child.happens(c.BeginRequest()).all("user_message"))]
+    child.answers_now("hm")
+    told.append(len(child.happens(c.BeginRequest()).all("user_message")))
+    assert told == [MOST_LETTERS, 1]
 
 
 def test_nobody_is_told_of_an_agents_message_that_is_left_unread() -> None:

@@ -152,6 +152,22 @@ def test_interrupt_ends_the_helpers_with_the_call() -> None:
     tree.check()
 
 
+def test_late_end_of_an_earlier_drafts_helper_is_no_variant_of_the_next() -> None:
+    tree = planning()
+    one, *_ = drafting(tree)
+    one.asks_for("c1")
+    one.runs("c1", "ls")
+    tree.root.interrupt()
+    tree.settle()
+    tree.root.submit(op("plan", plan_request={"goal": "Add login"}), "p2")
+    drafting(tree, "v2")
+    one.stopped(c1=1.0)
+    tree.settle()
+    assert one.standing == "canceled"
+    assert tree.root.told("v2") is None
+    tree.check()
+
+
 @pytest.mark.parametrize("end", ["interrupt", "input", "configure", "shutdown"])
 def test_whatever_ends_a_call_ends_each_of_its_helpers(end: str) -> None:
     tree = planning()
