@@ -82,21 +82,6 @@ def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
     assert told == ["presumed", "presumed"]
 
 
-def test_cancel_is_proved_though_an_agent_below_that_was_cancelled_before_had_lost_its_worker() -> None:
-    tree, (child,) = a_family()
-    grandchild = child.spawns("deeper")
-    tree.settle()
-    grandchild.asks_for("c1")
-    grandchild.runs("c1")
-    grandchild.is_taken_over()
-    child.cancels(grandchild.id)
-    tree.settle()
-    tree.root.cancels(child.id)
-    tree.settle()
-    told = [(m["agent_id"], m["cancel"]) for m in (f.message for f in tree.log) if m.get("cancel")]
-    assert told == [(grandchild.id, "presumed"), (child.id, "proved")]
-
-
 @pytest.mark.parametrize(("who", "by"), [("ann", "ann"), ("", "a person")])
 def test_agent_that_is_cancelled_without_a_reason_is_told_who_asked_for_it(who: str, by: str) -> None:
     tree, (child,) = a_family()
