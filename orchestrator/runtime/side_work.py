@@ -94,6 +94,8 @@ class SideWork:
         self._overdue = False
         """Whether a drain's grace is over: what is owed is answered, and not started."""
         self._delay: asyncio.Task[None] | None = None
+        self._delayed_ms = 0
+        """By Redis's clock, when it is over."""
         self._grace: asyncio.Task[None] | None = None
         self._prepared: Prepared | None = None
 
@@ -206,8 +208,13 @@ class SideWork:
             await self._ports.sleep(max(0, not_before_ms - self._ports.broker.now_ms()) / 1000)
             self._arrivals.wake()
 
-        if self._delay is None or self._delay.done():
-            self._delay = self._ports.spawn(delay(), f"{self._claim.session}:delay")
+        if self._delay is not None and not self._delay.done():
+            if self._delayed_ms <= not_before_ms:
+                return
+            # It is of a task that is over, and the next one's request waits for less.
+            self._delay.cancel()
+        self._delayed_ms = not_before_ms
+        self._delay = self._ports.spawn(delay(), f"{self._claim.session}:delay")
 
     async def _run_lookup(self, key: str) -> None:
         self._arrivals.push(await look_up(self._context, key))

@@ -24,7 +24,7 @@ from orchestrator.runtime import side_work as side_work_module
 from orchestrator.runtime.arrivals import Arrivals
 from orchestrator.runtime.runner_context import RunnerConfig, RunnerContext
 from orchestrator.runtime.side_work import SHUTTING_DOWN, SideWork
-from tests.core.driver import RULES, Session, a_command, op
+from tests.core.driver import NOON_MS, RULES, Session, a_command, op
 
 CLAIM = Claim(SessionId("s"), TreeId("s"), "w", "claim", 1, "default")
 CLAIMED = Claimed(CLAIM, 0, b"", "0-0", "0-0", 0, AgentId(0), 0, 0, 1, ())
@@ -74,6 +74,7 @@ class Beside:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, session: Session, **config: Any) -> None:
         self.tools, self.now, self.grace = Tools(), 0.0, asyncio.Event()
+        self.slept: list[float] = []
         self.session = session
 
         async def request(ports: Any, state: State, push: Any, delta: Any, prepared: Any) -> None:
@@ -91,8 +92,11 @@ class Beside:
             return None
 
         async def sleep(seconds: float) -> None:
-            assert seconds == GRACE_S
-            await self.grace.wait()
+            self.slept.append(seconds)
+            if seconds == GRACE_S:
+                await self.grace.wait()
+            else:
+                await asyncio.Event().wait()
 
         monkeypatch.setattr(side_work_module, "follow_request", request)
         monkeypatch.setattr(side_work_module, "look_up", look_up)
@@ -103,7 +107,7 @@ class Beside:
             monotonic=lambda: self.now,
             sleep=sleep,
             spawn=lambda work, name: asyncio.ensure_future(work),
-            broker=SimpleNamespace(),
+            broker=SimpleNamespace(now_ms=lambda: NOON_MS),
         )
         worker = WorkerSettings.model_construct(drain_grace_s=GRACE_S, quantum_s=60.0)
         self.context = RunnerContext.of(ports, RunnerConfig(rules=RULES, worker=worker, **config), CLAIMED)
@@ -418,6 +422,23 @@ async def test_claim_is_kept_for_processes_alone_only_where_nothing_else_is_at_w
             await beside.starts()
             assert beside.work.follows_processes_only is (made is Session and processes > 0)
             await beside.work.stop()
+
+
+@pytest.mark.parametrize(("first_s", "second_s", "slept"), [(4, 1, [4, 1]), (1, 4, [1]), (2, 2, [2])])
+async def test_request_waits_for_its_own_time_and_not_for_that_of_a_task_that_is_over(
+    monkeypatch: pytest.MonkeyPatch, first_s: int, second_s: int, slept: list[int]
+) -> None:
+    session = Session()
+    beside = Beside(monkeypatch, session)
+    for delay_s in (first_s, second_s):
+        session.say("go")
+        session.begin()
+        session.breaks(delay_ms=delay_s * 1_000)
+        await beside.starts()
+        assert beside.slept == slept[: len(beside.slept)]
+        session.interrupt()
+    assert beside.slept == slept
+    beside.work.close()
 
 
 @pytest.mark.parametrize(

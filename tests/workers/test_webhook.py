@@ -184,6 +184,31 @@ async def test_request_that_is_settled_before_it_could_be_told_is_told_to_nobody
     assert [call.value["data"]["subject"] for call in calls].count("make") == 1
 
 
+async def test_request_that_is_settled_takes_no_other_of_its_name_along(found: Opened) -> None:
+    first, second = await asking(found, "make"), await asking(found, "make more")
+    webhook, feed = told(found), found.broker.requests.request_feed()
+    await webhook._changes(await feed.changes(1.0))
+    assert len({each.news.id for each in webhook._waiting.values()}) == 2
+    await first.writes(some_entries(1), approvals_close=("c0",))
+    await webhook._changes(await feed.changes(1.0))
+    [left] = webhook._waiting.values()
+    assert left.news.data["session_id"] == second.session
+    await feed.aclose()
+
+
+async def test_requests_of_one_name_have_ids_of_their_own(found: Opened) -> None:
+    """Names of calls are the model's: another session has them too, and a later turn may."""
+    first, second = await asking(found, "make"), await asking(found, "make")
+    asked = await found.broker.requests.approvals_of(range(found.broker.config.shards))
+    again = replace(asked[0], opened_ms=asked[0].opened_ms + 1)
+    same_moment = [replace(one, opened_ms=1) for one in asked]
+    webhook = told(found)
+    for one in (*asked, again, *same_moment):
+        webhook._add(await hooks.request_news(found, one), None)
+    assert {one.session for one in asked} == {first.session, second.session}
+    assert len(webhook._waiting) == 5
+
+
 async def test_tree_whose_agent_waits_for_budget_is_told_once_though_its_root_waits_for_the_agent(
     found: Opened,
 ) -> None:
