@@ -79,6 +79,12 @@ async def test_person_reads_what_became_of_an_agent_in_both_logs() -> None:
     tree.settle()
     assert await letters(child) == ["✉ to agent 0: ready"]
     assert await letters(tree.root) == ["✉ from agent 1 (counter): ready: 12 tests"]
+    child.say("once more", "u2")
+    grandchild = child.spawns("count here", label="below")
+    tree.settle()
+    answers(grandchild, "3 tests")
+    tree.settle()
+    assert await letters(grandchild) == ["✉ to agent 1: ready"]
 
 
 async def test_person_reads_no_letter_that_was_refused() -> None:
@@ -119,12 +125,14 @@ async def test_follower_sees_a_letter_before_what_it_leads_to() -> None:
 
     async def events() -> AsyncIterator[Event]:
         yield Event("u", {"type": "task_started"}, EqCursor(8, seen, "00000000"))
+        yield Event("u", {"type": "stream_error"})
         yield Event("u", {"type": "user_message"}, reached)
         yield Event("u", {"type": "agent_message"}, reached)
         yield Event("u", {"type": "warning"})
 
     found = [event.type async for event in with_messages(logs.opened, logs.head(seen), events())]
-    assert found == ["task_started", "agent_mail", "user_message", "agent_message", "warning"]
+    shown = ["agent_mail", "user_message", "agent_message", "warning"]
+    assert found == ["task_started", "stream_error", *shown], "an event without a place moves nothing on"
 
 
 @pytest.mark.parametrize("stride", [1, 2, 3, 5, 1_000])

@@ -98,6 +98,8 @@ class Logs:
 
 
 async def test_pages_hold_everything_once_and_in_order() -> None:
+    longer, _ = await Logs(1_000, 300).page(0)
+    assert [line for line in longer if line.startswith("told")] == [f"told {n}" for n in range(1, 301)]
     whole, nothing_before = await Logs(1_000, 100).page(0)
     assert nothing_before is None
     assert len(whole) == 433
@@ -140,19 +142,26 @@ async def test_past_of_an_agent_and_of_the_root_alone_say_who_decided_what_the_a
         assert await Logs(0, 3).page(0, agent=agent) == (lines, None)
 
 
-def _decided(tree_seq: int) -> TreeEntry:
-    """A decision on a request of one of two agents."""
+async def test_decision_stands_before_what_it_let_begin_at_the_same_moment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(globals(), "told", lambda tree_seq: _decided(tree_seq, at_s=3))
+    assert await Logs(6, 1).page(0, agent=3) == (["told 1", "own 3", "own 6"], None)
+
+
+def _decided(tree_seq: int, at_s: int = 0) -> TreeEntry:
+    """A decision on a request of one of two agents, which Redis was told of a moment later."""
     resolved = RequestResolved(
         call_id=CallId(f"c{tree_seq}"),
         turn_id="u1",
         decision="approved",
         who="ann",
-        resolved_at_ms=int(1000 * BEGAN),
+        resolved_at_ms=int(1000 * (BEGAN + at_s)),
         agent_id=3 if tree_seq % 2 else 9,
     )
     message = {**written(resolved), "message": f"told {tree_seq}"}
     payload = orjson.dumps({"id": "u1", "msg": message})
-    return TreeEntry(tree_seq, payload, SessionId(ID), 1, b"", (), int(1000 * BEGAN))
+    return TreeEntry(tree_seq, payload, SessionId(ID), 1, b"", (), int(1000 * (BEGAN + at_s)) + 1)
 
 
 @pytest.mark.parametrize(

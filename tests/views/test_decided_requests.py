@@ -140,6 +140,21 @@ class Logs:
         return found.calls.get(pattern, ""), found.similar.get(pattern, ())
 
 
+@pytest.mark.parametrize("first", [1, 2])
+async def test_decision_is_of_the_agent_that_asked_though_another_has_a_call_of_that_name(first: int) -> None:
+    logs = Logs()
+    root = logs.root(0)
+    for number, command in ((1, "make"), (2, "deploy")):
+        logs.decides(logs.agent(number, root), "c1", command, number, agent=number)
+    one, decided_one, two, decided_two = logs.told[root]
+    logs.told[root] = [one, two, *((decided_one, decided_two) if first == 1 else (decided_two, decided_one))]
+    found = await decided_of(cast(Any, logs), await logs.head(root))
+    assert {(each.asked.agent_id, each.asked.subject, each.who) for each in found} == {
+        (1, "make", "p1"),
+        (2, "deploy", "p2"),
+    }
+
+
 @pytest.mark.parametrize("allows", [True, False])
 @pytest.mark.parametrize("behind", [0, LOOK_AT + 1])
 @pytest.mark.parametrize("agent", [0, 1])

@@ -18,6 +18,7 @@ from orchestrator.views.approvals import open_requests_of
 SHARDS = 3
 ONE, TWO, OTHER, THEIRS, GONE = (SessionId(f"0199a2b4-0000-7000-8000-{n:012}") for n in range(1, 6))
 TREES = {ONE: TreeId(ONE), TWO: TreeId(ONE), OTHER: TreeId(OTHER), THEIRS: TreeId(THEIRS)}
+ENDS = {session: number for number, session in enumerate(TREES, 7)}
 NAMESPACES = {THEIRS: "acme"}
 EVENT = {"type": "exec_approval_request", "call_id": "c", "command": ["make"], "cwd": "/w"}
 
@@ -77,8 +78,8 @@ class Found:
             SimpleNamespace(
                 session=session,
                 tree=TREES[session],
-                seq=1,
-                pool="",
+                seq=ENDS[session],
+                pool=f"pool of {session}",
                 labels=SimpleNamespace(namespace=NAMESPACES.get(session, "")),
             )
             for session in sessions
@@ -112,4 +113,5 @@ async def test_requests_of_a_tree_or_of_the_fleet_are_those_of_a_namespace_in_th
     assert [(one.session, one.call_id, one.opened_ms) for one in asked] == [
         (found.opened[at].session, f"c{at}", at) for at in listed
     ]
+    assert all((one.seq, one.pool) == (ENDS[one.session], f"pool of {one.session}") for one in asked)
     assert found.shards == shards

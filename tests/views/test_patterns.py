@@ -14,7 +14,7 @@ from orchestrator.protocol.events import RequestResolved
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.policy import ReviewDecision
 from orchestrator.requests import request_of
-from orchestrator.views import ViewError
+from orchestrator.views import Contradiction, ViewError
 from orchestrator.views.approvals import Asked, chosen, decision_text
 from orchestrator.views.event_text import resolved_text
 from tests.requests.test_answers import ASKS
@@ -131,6 +131,16 @@ def test_call_of_an_agent_means_no_calls_of_several_trees() -> None:
         with pytest.raises(ViewError, match="2 calls of that name wait, '1:c1': name one tree of t1, t2"):
             chosen(waiting, {decision: ["1:c1"]})
         assert len(chosen(waiting, {decision: ["git *"]}).decisions) == 2
+
+
+@pytest.mark.parametrize("other", ["1:c1", "git push", "git *", "*"])
+def test_two_answers_to_one_request_contradict_one_another_also_where_a_pattern_means_several(
+    other: str,
+) -> None:
+    waiting = [asked("git", "push"), replace(asked("git", "fetch"), call_id="c2")]
+    for allowing, denying in (("git *", other), (other, "git *")):
+        with pytest.raises(Contradiction, match="is meant by two different answers"):
+            chosen(waiting, {ALLOW: [allowing], DENY: [denying]})
 
 
 def test_person_reads_the_variables_before_the_command() -> None:

@@ -52,11 +52,15 @@ class Logs:
     damaged: set[SessionId] = field(default_factory=set)
     texts: dict[str, str] = field(default_factory=dict)
     """Large texts that stand beside the logs, by their digests."""
+    branch: int = 0
+    """Of Redis: one that was put back has other entries under the same numbers."""
 
     def add(self, session: SessionId, lines: Sequence[Line], **facts: Any) -> SessionHead:
         at = {"timestamp": "2026-01-02T03:04:05.678Z"}
         log = [
-            StoredEntry(seq, 1, orjson.dumps(at | line), b"", seq.to_bytes(32, "big")[::-1])
+            StoredEntry(
+                seq, 1, orjson.dumps(at | line), b"", (seq + (self.branch << 32)).to_bytes(32, "little")
+            )
             for seq, line in enumerate(lines, 1)
         ]
         self.logs[session] = log
@@ -142,7 +146,7 @@ async def test_reader_looks_a_log_through_once_and_then_reads_what_its_pages_sho
 async def test_reader_that_knows_a_log_sees_what_is_taken_back_later_and_a_log_that_was_put_back() -> None:
     logs, known = Logs(), Rollbacks()
 
-    async def forward(*lines: Line) -> list[str]:
+    async def forward(*lines: Line, known: Rollbacks = known) -> list[str]:
         logs.add(ROOT, lines)
         log = await ThreadLog.of(cast(Any, logs), logs.heads[ROOT], known)
         return [one.turn async for one in log.forward()]
@@ -151,13 +155,18 @@ async def test_reader_that_knows_a_log_sees_what_is_taken_back_later_and_a_log_t
     assert await forward(*said) == ["t1", "t2"]
     assert await forward(*said, event("thread_rolled_back", num_turns=1)) == ["t1"]
     assert await forward(*turn("t1", "a"), *turn("t3", "c")) == ["t1", "t3"]
+    other, taken_back = Rollbacks(), event("thread_rolled_back", num_turns=1)
+    assert await forward(*said, known=other) == ["t1", "t2"]
+    logs.branch = 1
+    assert await forward(*turn("t1", "a"), *turn("t4", "d")[:-1], taken_back, known=other) == ["t1"]
 
 
-async def test_reader_does_not_see_turns_that_were_taken_back() -> None:
+@pytest.mark.parametrize("between", [(), turn("compact")], ids=["turns alone", "a compaction"])
+async def test_reader_does_not_see_turns_that_were_taken_back(between: Sequence[Line]) -> None:
     logs = Logs()
     undone = [
         *turn("t2", "a", "b"),
-        *turn("compact"),
+        *between,
         *turn("t3", "c"),
         event("thread_rolled_back", num_turns=3),
     ]
@@ -251,6 +260,17 @@ async def test_turn_shows_the_end_of_its_process_in_a_later_turn() -> None:
     later = turn("t1", "on")
     logs = with_process(*later[:3], ENDED, *later[3:], *turn("t2", "on"))
     assert await processes(logs) == [(ItemStatus.FAILED, 3)]
+
+
+async def test_turn_shows_the_ends_of_all_its_processes_whichever_ends_first() -> None:
+    second = {"call_id": "q", "process_id": "8"}
+    began = {**STARTED, "payload": {**STARTED["payload"], **second}}
+    ended = {**ENDED, "payload": {**ENDED["payload"], **second, "exit_code": 4}}
+    for ends in ((ENDED, ended), (ended, ENDED)):
+        logs = Logs()
+        lines = [*turn("t0", "go")[:3], STARTED, began, *turn("t0")[2:]]
+        logs.add(ROOT, [*lines, *turn("t1", "on"), ends[0], *turn("t2", "on"), ends[1]])
+        assert await processes(logs) == [(ItemStatus.FAILED, 3), (ItemStatus.FAILED, 4)]
 
 
 async def test_turn_whose_process_goes_on_shows_it_at_work() -> None:

@@ -209,6 +209,18 @@ async def test_requests_of_one_name_have_ids_of_their_own(found: Opened) -> None
     assert len(webhook._waiting) == 5
 
 
+@pytest.mark.parametrize("failures", [0, 4])
+async def test_news_are_kept_for_their_process_while_it_waits_for_the_next_attempt(
+    found: Opened, failures: int
+) -> None:
+    webhook, news = told(found), hooks.news_of("done", ("s", 1), 0, {})
+    assert await found.broker.requests.take_news(news.id, webhook._owner, 1_000) == "ours"
+    await webhook._later(hooks.Waiting(news, 0.0, failures), "the server answers 500")
+    left_ms = await found.broker.command("PTTL", found.broker.keys.news(news.id))
+    assert isinstance(left_ms, int)
+    assert left_ms > (hooks.BACKOFF_S[failures] + hooks.ANSWER_S) * 1_000
+
+
 async def test_tree_whose_agent_waits_for_budget_is_told_once_though_its_root_waits_for_the_agent(
     found: Opened,
 ) -> None:
