@@ -468,6 +468,22 @@ def test_wait_for_a_child_that_another_agent_prunes_ends_at_once() -> None:
     assert child.task.waiting is None
 
 
+@pytest.mark.parametrize("words", ["", " \n\t"])
+@pytest.mark.parametrize("at_work", [True, False])
+@pytest.mark.parametrize("reader", [0, 1])
+def test_word_of_a_person_that_says_nothing_is_refused_whatever_the_root_does(
+    reader: int, at_work: bool, words: str
+) -> None:
+    tree, _ = a_family()
+    if not at_work:
+        tree.root.interrupt()
+    said = op("message_agent", agent_id=reader, text=words)
+    seen = tree.root.submit(said, agents=(tree.target(reader),), who="ann")
+    assert seen.types == ["error"]
+    assert seen.one("error")["message"] == "there is nothing to say: the text is empty"
+    assert (tree.root.state.task is not None) is at_work
+
+
 def test_word_of_a_person_reaches_the_agent_that_it_names_and_none_below() -> None:
     tree, (child,) = a_family()
     grandchild = child.spawns("deeper")

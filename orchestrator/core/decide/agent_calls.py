@@ -706,9 +706,6 @@ def message_agent(draft: Draft, command: Submitted, op: MessageAgent) -> None:
     if target.marked or target.status == "canceled":
         draft.add(e.error(command.id, f"agent {target.agent_id} was cancelled: it takes no more input"))
         return
-    if not op.text.strip():
-        draft.add(e.error(command.id, "there is nothing to say: the text is empty"))
-        return
     if len(op.text.encode()) > views.MESSAGE_BYTES:
         text = (
             f"too long: a message has at most {views.MESSAGE_BYTES:,} bytes; write it to a file and name that"

@@ -152,7 +152,9 @@ def _run_command(draft: Draft, command: Submitted, op: ops.RunUserShellCommand) 
 
 def _message(draft: Draft, command: Submitted, op: ops.MessageAgent) -> None:
     """A message to an agent; one to the root itself, between tasks, begins a task as input does."""
-    if op.agent_id == 0 and draft.state.facts.is_root and draft.state.task is None:
+    if not op.text.strip():
+        error(draft, command.id, "there is nothing to say: the text is empty")
+    elif op.agent_id == 0 and draft.state.facts.is_root and draft.state.task is None:
         said = ops.UserInput(items=(TextInput(text=op.text),))
         user_turn(draft, command, UserTurn.asked(said))
     else:
