@@ -16,7 +16,7 @@ from orchestrator.core.settings import Rules
 from orchestrator.core.snapshot import decode, digest, encode
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import Seen, Session, op
-from tests.core.tree_driver import Agent, a_tree
+from tests.core.tree_driver import Agent, a_tree, told_by
 
 ASKED = {"type": "elicitation_request", "server_name": "files", "id": "c1-q1", "message": "May I?"}
 TOOL = Mcp("files", "wipe", {}, "/repo", read_only=False)
@@ -148,6 +148,20 @@ def test_call_that_ends_withdraws_its_question() -> None:
     session.finishes("c1", "it did not wait")
     assert (session.approvals, session.timers) == ({}, {})
     assert "no request is open under 'c1-q1'" in resolves(session, "accept").one("error")["message"]
+    assert replayed(session)
+
+
+@pytest.mark.parametrize("decided", [1, 2])
+def test_call_that_ends_withdraws_those_of_its_questions_that_are_not_decided(decided: int) -> None:
+    session = Session()
+    calling(session)
+    for number in (1, 2):
+        asks(session, number)
+    resolves(session, "accept", f"c1-q{decided}", client="a-client")
+    seen = session.finishes("c1", "it did not wait for the other")
+    part = seen.decision.tree
+    told = [told_by(event) for event in part.events] if part else []
+    assert [(m["call_id"], m["decision"]) for m in told] == [(f"c1-q{3 - decided}", "withdrawn")]
     assert replayed(session)
 
 

@@ -375,6 +375,8 @@ def test_processes_of_a_lost_worker_are_told_to_clients_and_to_the_model() -> No
     assert [end["exit_code"] for end in seen.all("exec_command_end")] == [-1, -1]
     gone = [f"process {number} (python3 -i) is gone: its worker was lost" for number in (1, 2)]
     assert seen.one("warning")["message"] == "\n".join(gone)
+    shown = [end["formatted_output"] for end in seen.all("exec_command_end")]
+    assert [line in text for line, text in zip(gone, shown, strict=True)] == [True, True]
     session.begin()
     assert message_text(session.shown()[-1]) == "<process_gone>\n" + "\n".join(gone) + "\n</process_gone>"
     session.ends()
@@ -418,6 +420,14 @@ def test_processes_of_an_idle_session_are_gone_with_its_worker() -> None:
     assert session.is_taken_over().types == ["exec_command_end", "warning"]
     assert session.owes() == ()
     assert "is gone: its worker was lost" in message_text(session.shown()[-1])
+
+
+def test_lost_process_ends_under_its_own_turn_and_the_warning_is_of_the_turn_that_runs() -> None:
+    session = idle()
+    session.say("more", "u2")
+    session.begin()
+    seen = session.is_taken_over()
+    assert (seen.id_of("exec_command_end"), seen.id_of("warning")) == ("u1", "u2")
 
 
 def test_take_over_in_the_midst_of_an_end_goes_on_with_it() -> None:

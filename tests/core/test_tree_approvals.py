@@ -16,7 +16,7 @@ from orchestrator.core.decide.call import MOST_NAMED
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.ops import Op
 from tests.core.driver import Seen, a_command, a_patch, exec_end, op, sandboxed, text
-from tests.core.tree_driver import Agent, TreeDriver, a_family, answers
+from tests.core.tree_driver import Agent, TreeDriver, a_family, answers, told_by
 
 
 def below(agent: Agent, *calls: str) -> tuple[c.PendingBelow, ...]:
@@ -313,6 +313,16 @@ def test_prefix_allowed_at_the_root_counts_for_the_agent_that_asked_alone() -> N
     assert child.call("c1").phase is Phase.RUNNING
     assert child.state.approved == {prefix_key(("touch",))}
     assert tree.root.state.approved == other.state.approved == frozenset()
+
+
+def test_end_of_an_agents_request_is_told_to_clients_of_the_root_and_of_the_agent() -> None:
+    tree, (child,) = a_family()
+    asking(child)
+    seen = child.decides("c1", "approved", who="ann")
+    part = seen.decision.tree
+    assert part is not None
+    told = {told_by(event)["type"]: set(event.targets) for event in part.events}
+    assert told["request_resolved"] == {tree.root.sid, child.sid}
 
 
 def test_second_answer_at_the_root_is_told_who_decided() -> None:

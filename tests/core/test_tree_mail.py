@@ -484,6 +484,18 @@ def test_word_of_a_person_that_says_nothing_is_refused_whatever_the_root_does(
     assert (tree.root.state.task is not None) is at_work
 
 
+@pytest.mark.parametrize("reader", [0, 1, 2])
+def test_agent_at_rest_takes_no_word_for_another_one_nor_for_the_root(reader: int) -> None:
+    tree, (child, _) = a_family(2)
+    answers(child)
+    tree.settle()
+    said = op("message_agent", agent_id=reader, text="look again")
+    seen = child.submit(said, agents=(tree.target(reader),), who="ann")
+    assert seen.types == ["error"]
+    assert "is for the root of a tree" in seen.one("error")["message"]
+    assert child.state.task is None
+
+
 def test_word_of_a_person_reaches_the_agent_that_it_names_and_none_below() -> None:
     tree, (child,) = a_family()
     grandchild = child.spawns("deeper")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any, ClassVar, cast
 
 import orjson
@@ -273,6 +275,48 @@ async def test_session_that_has_rested_for_long_enough_is_read_when_that_is_over
     assert await looked(queue, upkeep) == set()
     monkeypatch.setattr(type(storage.broker), "now_ms", lambda _: now_ms + 3_610_000)
     assert await looked(queue, upkeep) == {author.session}
+
+
+class _Changes:
+    """The sessions of the one shard that there is, by the times at which they changed."""
+
+    config = SimpleNamespace(shards=1)
+
+    def __init__(self) -> None:
+        self.at_ms: dict[str, int] = {}
+
+    async def newest_of(self, shard: int, start: int, most: int) -> list[str]:
+        return sorted(self.at_ms, key=self.at_ms.__getitem__, reverse=True)[start : start + most]
+
+    async def changed_since(
+        self, shard: int, since_ms: int, most: int, seen: int = 0
+    ) -> list[tuple[str, int]]:
+        changed = sorted((at, session) for session, at in self.at_ms.items() if at >= since_ms)
+        return [(session, at) for at, session in changed][seen : seen + most]
+
+    async def count_sessions(self) -> int:
+        return 0
+
+    async def heads(self, sessions: Sequence[str], damaged: Any) -> list[Any]:
+        return [SimpleNamespace(session=session, pool="p") for session in sessions]
+
+    async def at_work(self, shard: int, pools: Sequence[str]) -> list[Any]:
+        return []
+
+
+async def test_look_that_finds_more_than_it_reads_is_followed_by_one_that_goes_on_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("workers.upkeep_checks.MAX_LISTED", 2)
+    changes, looks = cast(Any, _Changes()), Looks()
+    seen: list[list[str]] = []
+    for now_ms in range(1_000_000, 1_000_000 + 5 * 120_000, 120_000):
+        seen.append(
+            [head.session async for heads in looks.pages(changes, changes, now_ms, None) for head in heads]
+        )
+        if not changes.at_ms:
+            changes.at_ms = {f"s{n}": now_ms + n for n in range(4)}
+    assert seen == [[], ["s0", "s1"], ["s1", "s2"], ["s2", "s3"], ["s3"]]
 
 
 async def test_look_that_breaks_off_is_made_good_by_the_next_one(
