@@ -758,6 +758,17 @@ def test_shutdown_of_a_root_ends_agents_at_work_below_pruned_ones_first(gone: tu
     assert tree.root.status == "closed"
 
 
+@pytest.mark.parametrize("at_work", [True, False])
+def test_interrupt_of_a_tree_stops_its_agents_whatever_the_root_does(at_work: bool) -> None:
+    tree, (first, second) = a_family(2)
+    if not at_work:
+        tree.root.interrupt()
+    tree.root.submit(op("interrupt", tree=True))
+    tree.settle()
+    assert [agent.state.task for agent in (tree.root, first, second)] == [None] * 3
+    assert statuses(tree) == {1: "ready", 2: "ready"}, "none is cancelled"
+
+
 def test_interrupt_of_a_tree_reaches_agents_at_work_below_one_at_rest() -> None:
     tree, (child,) = a_family()
     grandchild = child.spawns()
