@@ -60,6 +60,24 @@ async def test_ended_tree_leaves_nothing_in_redis_or_archive(
     assert not (tmp_path / "archive" / root.session).exists()
 
 
+async def test_tree_is_not_told_deleted_while_the_archive_is_away_that_has_to_note_it(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = await Author(storage).is_born()
+    await root.closes()
+
+    async def away(*asked: Any) -> None:
+        raise ArchiveUnavailable("not mounted")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(storage.archive, "condemn", away)
+        with pytest.raises(ArchiveUnavailable):
+            await _retain(storage)
+    assert "deleted" not in caplog.text
+    assert await storage.broker.logs.head(root.session) is not None
+    assert await _retain(storage) == [True]
+
+
 async def test_open_session_is_kept_for_ever(storage: Storage) -> None:
     root = await Author(storage).is_born()
     await root.writes(some_entries(3))
