@@ -67,6 +67,15 @@ def test_target_is_told_to_clients_as_it_came_and_to_the_reviewer_in_words() -> 
     assert session.texts()[-1].endswith("Review the changes that commit abc makes.")
 
 
+def test_conversation_knows_of_a_review_that_has_found_nothing() -> None:
+    session = reviewing()
+    session.answers(orjson.dumps({**ANSWER, "findings": []}).decode())
+    told = texts_of(session)[-1]
+    assert told.startswith(REVIEW_TAG)
+    assert "It was asked: look at a.py" in told
+    assert "It has no findings." in told
+
+
 def test_review_reads_only_asks_nobody_and_has_the_model_that_is_set_for_it() -> None:
     session = reviewing(
         rules=Rules(review_model="gpt-5-big"), settings={"sandbox_policy": {"mode": "danger-full-access"}}

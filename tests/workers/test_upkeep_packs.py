@@ -5,7 +5,9 @@ from __future__ import annotations
 import hashlib
 import logging
 import time
+from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +21,7 @@ from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import FileCounts, Pack
 from orchestrator.protocol.ids import SnapshotId
 from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.full_log import full_log
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.workers.actors import Author, head_of, session_id, some_entries
@@ -112,6 +115,25 @@ async def test_log_that_cannot_be_read_whole_costs_no_pack(
     with caplog.at_level(logging.WARNING, "dendro.upkeep"):
         assert await collect_packs(storage, packs, [author.session], time.time() + TOMORROW) == 0
     assert "its packs were not looked at" in caplog.text
+    assert await left(packs, author) == {named}
+
+
+async def test_log_that_loses_its_end_while_it_is_read_costs_no_pack(
+    storage: Storage, packs: Packs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    author = await Author(storage).is_born()
+    await author.writes([])
+    named = await stored(packs, author, 1, "named", tmp_path)
+    await author.writes([*some_entries(3), naming(named)])
+    await author.writes([])
+
+    async def shorter(logs: Any, archive: Any, session: Any, after: int, through: int) -> AsyncIterator[Any]:
+        async for entry in full_log(logs, archive, session, after, through - 1):
+            yield entry
+
+    with monkeypatch.context() as patched:
+        patched.setattr("workers.upkeep_packs.full_log", shorter)
+        assert await collect_packs(storage, packs, [author.session], time.time() + TOMORROW) == 0
     assert await left(packs, author) == {named}
 
 
