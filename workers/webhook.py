@@ -62,6 +62,8 @@ MOST_WAITING = 1_000
 ENDS_SINCE_MS = 3_600_000
 """Ends of tasks before that, as upkeep begins, are told to nobody."""
 REQUESTS_SINCE_MS = 86_400_000
+OVERLAP_MS = 60_000
+"""The time that a look reads again where Redis's clock was put back: what was told is not told twice."""
 PAGE, TAIL = 200, 200
 SUBJECT_CHARS, WHERE_CHARS = 200, 300
 AT_REST = ("idle", "closed")
@@ -285,11 +287,21 @@ class Webhook:
         began_ms: int | None = None
         while True:
             async with _patiently():
-                if began_ms is None:
-                    began_ms = await self.found.broker.server_ms() - ENDS_SINCE_MS
-                for shard in range(self.found.broker.config.shards):
-                    await self._look(shard, began_ms)
+                began_ms = await self._look_at_all(began_ms)
             await asyncio.sleep(self.poll_s)
+
+    async def _look_at_all(self, began_ms: int | None) -> int:
+        """Looks at every shard; answers since when ends are told, by Redis's clock as it is now."""
+        now_ms = await self.found.broker.server_ms()
+        since_ms = now_ms - ENDS_SINCE_MS
+        # By a clock that was put back all that is to come would be of before upkeep began, or seen already.
+        began_ms = since_ms if began_ms is None else min(began_ms, since_ms)
+        for shard, (seen_ms, _) in self._since.items():
+            if seen_ms > now_ms:
+                self._since[shard] = now_ms - OVERLAP_MS, frozenset()
+        for shard in range(self.found.broker.config.shards):
+            await self._look(shard, began_ms)
+        return began_ms
 
     async def _look(self, shard: int, began_ms: int) -> None:
         """Looks at the sessions of a shard that have changed since."""

@@ -256,6 +256,30 @@ async def test_no_more_news_wait_than_may(found: Opened, monkeypatch: pytest.Mon
     assert len(told._waiting) == 3
 
 
+async def test_ends_are_told_though_redis_s_clock_was_put_back(
+    found: Opened, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    webhook, now_ms, ahead_ms = told(found), await found.broker.server_ms(), 2 * hooks.ENDS_SINCE_MS
+    roots = [await Author(stored(found)).is_born() for _ in range(2)]
+
+    async def ahead(self: Any) -> int:
+        return now_ms + ahead_ms
+
+    for root, at_ms in zip(roots, (now_ms + ahead_ms, now_ms), strict=True):
+        root.at_ms = at_ms
+    with monkeypatch.context() as patched:
+        patched.setattr(type(found.broker), "server_ms", ahead)
+        await ended(roots[0])
+        key = found.broker.keys.sessions(found.broker.keys.shard_of(roots[0].session))
+        await found.broker.command("ZADD", key, now_ms + ahead_ms, roots[0].session)
+        began_ms = await webhook._look_at_all(None)
+    assert len(webhook._waiting) == 1
+    await ended(roots[1])
+    await webhook._look_at_all(began_ms)
+    news = [each.news.data["session_id"] for each in webhook._waiting.values()]
+    assert news == [root.session for root in roots]
+
+
 # ── of what is told ───────────────────────────────────────────────────────────────────────────────
 
 HOUR_MS = 3_600_000
