@@ -31,6 +31,8 @@ from orchestrator.rollouts.rollout_file import NOTHING, days_of, last_noted
 log = logging.getLogger("dendro.worker")
 
 LOOK_S = 60.0
+OVERLAP_MS = 600_000
+"""The time that is looked at again where Redis's clock was put back: it is longer than from look to look."""
 AT_ONCE = 200
 """Deleted sessions of a shard whose files one look removes."""
 _OURS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -102,6 +104,8 @@ class DeletedFiles:
         removed, until_ms = 0, await broker.server_ms() - self.keep_ms
         for shard in range(broker.config.shards):
             since_ms, seen_then = self._seen[shard]
+            if since_ms > until_ms:
+                since_ms, seen_then = until_ms - OVERLAP_MS, 0
             page = await broker.trees.deleted(shard, since_ms, until_ms, AT_ONCE, seen_then)
             # An import may have made a session of that id again.
             living = {head.session for head in await broker.logs.heads([session for session, _ in page])}
@@ -118,8 +122,10 @@ class DeletedFiles:
 
         The next rest of such a session writes its file anew, without their text.
         """
-        removed = 0
+        removed, now_ms = 0, await broker.server_ms()
         for shard in range(broker.config.shards):
+            if self._redacted[shard] > now_ms:
+                self._redacted[shard] = now_ms - OVERLAP_MS
             for session, at_ms in await broker.logs.redacted_lately(shard, self._redacted[shard]):
                 numbers = await broker.logs.redacted_numbers(session)
                 removed += await asyncio.to_thread(_remove_stale, self.folder, session, numbers)

@@ -52,6 +52,17 @@ def test_no_autosubmit_leaves_the_result_for_an_await() -> None:
     assert [i["call_id"] for i in tree.root.shown() if i.get("call_id", "").startswith("await")] == []
 
 
+@pytest.mark.parametrize("autosubmit", [True, False])
+def test_task_goes_on_for_a_result_only_where_results_begin_turns(autosubmit: bool) -> None:
+    tree, (child,) = a_family(facts={"tree_rules": {"autosubmit": autosubmit}})
+    tree.root.begin()
+    answers(child)
+    tree.settle()
+    tree.root.answers_now("so far")
+    assert (tree.root.state.task is not None) is autosubmit
+    assert len(tree.root.state.tree.inbox) == 1
+
+
 def test_result_and_words_of_an_agent_wait_after_an_interrupt_of_its_root() -> None:
     tree, (child,) = a_family()
     tree.root.interrupt()

@@ -90,6 +90,24 @@ async def test_file_of_a_session_that_lives_or_that_redis_has_lost_stays(
     assert all(path.exists() for path in (*paths, beside))
 
 
+@pytest.mark.parametrize("why", ["deleted", "redacted"])
+async def test_file_goes_also_where_redis_s_clock_was_put_back_since_the_last_look(
+    broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    files, now_ms, ahead_ms = DeletedFiles(tmp_path), await broker.server_ms(), 2 * DAY_MS
+    shard = broker.keys.shard_of(session_id())
+    key = broker.keys.deleted(shard) if why == "deleted" else broker.keys.redactions(shard)
+    look = files.remove_some if why == "deleted" else files.remove_redacted
+    for at_ms in (now_ms + ahead_ms, now_ms - 1_000):
+        session = session_id()
+        path = written(tmp_path, session)
+        await broker.command("ZADD", key, at_ms, session)
+        with monkeypatch.context() as patched:
+            await later(broker, patched, at_ms - now_ms + 1_000)
+            assert await look(broker) == 1
+        assert not path.exists()
+
+
 @pytest.mark.parametrize("kind", ["other lines", "link", "folder", "written to"])
 async def test_what_is_no_finished_copy_stays_and_nothing_else_waits_for_it(
     broker: Broker, tmp_path: Path, kind: str, caplog: pytest.LogCaptureFixture
