@@ -124,8 +124,11 @@ class Reaper:
 
     async def poll(self) -> None:
         """Adopts agents that the workers of their own pools have left unended."""
-        for tree, since_ms in list(self._since.items()):
-            waited_ms = self.broker.now_ms() - since_ms
+        for tree, told_ms in list(self._since.items()):
+            now_ms = self.broker.now_ms()
+            # By a clock that was put back it would have been told of in a time to come.
+            self._since[tree] = min(told_ms, now_ms)
+            waited_ms = now_ms - self._since[tree]
             if waited_ms < self.grace_ms:
                 continue
             found = await self._looked_at(tree)

@@ -98,6 +98,15 @@ async def test_each_tree_has_its_own_grace_from_when_it_was_told_of_first(fleet:
     assert sorted(await fleet.polls()) == ["a", "b"]
 
 
+async def test_tree_has_no_more_than_its_grace_where_redis_s_clock_is_put_back(fleet: Fleet) -> None:
+    fleet.looked.finds = {"a": iter([Forsaken(True, ())] * 9)}
+    await fleet.told("a")
+    fleet.clock.ms -= 40_000
+    assert await fleet.polls() == []
+    fleet.clock.ms += GRACE_MS
+    assert await fleet.polls() == ["a"]
+
+
 async def test_every_poll_takes_what_lies_in_each_tree_until_nothing_of_it_is_left(fleet: Fleet) -> None:
     fleet.looked.finds = {
         "a": iter([Forsaken(True, ids("a1", "a2")), Forsaken(True, ()), Forsaken(False, ids("a3"))]),
