@@ -247,6 +247,7 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
     from orchestrator.cli.invocation import opened, print_on_stderr
     from orchestrator.gateways.app_server.live_threads import events_of_running_turn
     from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
+    from orchestrator.gateways.resume import open_requests
     from orchestrator.terminal.streams import write_json
     from orchestrator.wiring.new_sessions import resumed_turn
     from orchestrator.wiring.open_deployment import new_session
@@ -268,7 +269,9 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
         run = Run(client, session, write_json, print_on_stderr, settings.exec.approvals == "queue")
         turn = OneTurn(run, ExecWriter(used))
         if order.thread is not None:
-            turn.know(await events_of_running_turn(found, head))
+            waiting = await open_requests(found, head)
+            last = await client.head(session) or head
+            turn.know(await events_of_running_turn(found, head), waiting, last.eq_n)
         await turn.open(_without_effect(settings))
         holding = turn.hold(op, cursor)
         if worker is not None:

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, assert_never
 
 import orjson
 
+from orchestrator import requests
 from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.follow import EqCursor
 from orchestrator.core.frozen import record
@@ -297,6 +298,10 @@ class OneTurn:
     over: asyncio.Event = field(default_factory=asyncio.Event)
     _refusals: dict[str, Question] = field(default_factory=dict)
     """The requests that it has refused, and that are open still, by the submission of the refusal."""
+    _met: dict[Question, requests.Request] = field(default_factory=dict)
+    """The requests that were open when the run came."""
+    _met_at: int = 0
+    """The number of the session's last event then."""
 
     def __post_init__(self) -> None:
         self._projector = Projector(self.run.session)
@@ -306,10 +311,20 @@ class OneTurn:
         """Writes which thread it is, and what has no effect."""
         await self._write(self.writer.opened(self.run.session, warnings))
 
-    def know(self, events: Iterable[Event]) -> None:
-        """Takes the events of a turn that runs already, and that the submission may join."""
+    def know(
+        self, events: Iterable[Event], waiting: Iterable[requests.Request] = (), last_event: int = 0
+    ) -> None:
+        """Takes the events of a turn that runs already, and that the submission may join.
+
+        `waiting` are the requests that are open, `last_event` is the number of the last event by then.
+        """
         for event in events:
             self._projector.receive(event)
+        for request in waiting:
+            asker = request.session if request.session not in ("", self.run.session) else None
+            meant = request if asker is not None else request.in_own_session()
+            self._met[asker, r.ItemId(request.call_id)] = meant
+        self._met_at = last_event
 
     async def hold(self, op: ops.Op, cursor: EqCursor) -> bool:
         """Hands in the op and writes its turn; whether the turn completed.
@@ -319,6 +334,8 @@ class OneTurn:
         """
         await self.run.client.submit(self.run.session, Submission(SubmissionId(self.id), op))
         try:
+            for question, request in self._met.items():
+                await self._asked(question, request)
             async for event in self.run.client.follow(self.run.session, cursor):
                 completed = await self._receive(event)
                 if completed is not None:
@@ -344,7 +361,8 @@ class OneTurn:
         completed = False
         for change in self._projector.receive(event):
             if isinstance(change, r.RequestOpened):
-                await self._asked(change)
+                if not self._has_met(change, event):
+                    await self._asked(_question(change), change.request)
             elif isinstance(change, r.RequestResolved):
                 self._refusals = {id: one for id, one in self._refusals.items() if one != _question(change)}
             if _turn_of(change) != self._follower.turn:
@@ -360,13 +378,18 @@ class OneTurn:
             return False
         return None if end is None else completed
 
-    async def _asked(self, opened: r.RequestOpened) -> None:
+    def _has_met(self, opened: r.RequestOpened, event: Event) -> bool:
+        """Whether a request was open when the run came, and its event is told now: it was answered then."""
+        early = event.cursor is not None and event.cursor.n <= self._met_at
+        return early and _question(opened) in self._met
+
+    async def _asked(self, question: Question, request: requests.Request) -> None:
         """Refuses what needs a person, or says that a person is waited for."""
         if self.run.asks_people:
             self.run.say("waits for a person: dendro approvals")
             return
-        id, op = SubmissionId(new_submission_id()), opened.request.refused()
-        self._refusals[id] = _question(opened)
+        id, op = SubmissionId(new_submission_id()), request.refused()
+        self._refusals[id] = question
         await self.run.client.submit(self.run.session, Submission(id, op))
 
     async def _write(self, lines: Iterable[Line]) -> None:

@@ -114,10 +114,18 @@ async def test_person_is_told_that_no_worker_takes_the_turn(tmp_path: Path) -> N
 
 
 @pytest.mark.slow
-async def test_run_that_nobody_is_there_to_answer_ends_by_itself(tmp_path: Path) -> None:
+async def test_run_that_joins_a_turn_which_waits_for_a_person_ends_by_itself(tmp_path: Path) -> None:
     asks = {"call": "request_user_input", "args": {"questions": [QUESTION]}, "call_id": "q1"}
-    async with scene(tmp_path, CONFIG, [{"items": [asks]}, {"items": [{"text": "alone"}]}]) as place:
-        done = await exec_run(place)
+    play: list[dict[str, Any]] = [{"items": [asks]}, {"items": [{"text": "alone"}]}]
+    queued = ("-c", "exec.approvals=queue")
+    async with scene(tmp_path, CONFIG, play) as place, started(place, *queued, "work") as first:
+        assert first.stdout is not None
+        assert first.stderr is not None
+        thread = json.loads(await first.stdout.readline())["thread_id"]
+        async with asyncio.timeout(PATIENCE_S):
+            while b"waits for a person" not in await first.stderr.readline():
+                pass
+        done = await exec_run(place, "--no-worker", "resume", thread)
         assert done.code == 0, done.stderr
         assert done.events[-2]["item"]["text"] == "alone"
 

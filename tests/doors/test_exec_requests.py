@@ -8,11 +8,12 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.broker.follow import BEGINNING
+from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
 from orchestrator.protocol import ops
+from orchestrator.requests import known_request_of
 from orchestrator.views.event import Event
 from tests.requests.test_answers import ASKS
 
@@ -71,6 +72,42 @@ async def test_request_of_every_kind_is_refused_whoever_asks_unless_people_are_a
     assert told == (["waits for a person: dendro approvals"] if asks_people else [])
     assert [(one.id, one.agent_id, one.decision) for one in replies] == (
         [] if asks_people else [("c", agent, REFUSED[kind])]
+    )
+
+
+@pytest.mark.parametrize("asks_people", [True, False])
+@pytest.mark.parametrize("asker", ["own turn", "agent"])
+async def test_request_that_was_open_before_the_run_came_is_refused_once_as_is_a_later_one(
+    asker: str, asks_people: bool
+) -> None:
+    known = {**ASKS["command"], "turn_id": "t", **(AGENT if asker == "agent" else {})}
+    waiting = known_request_of({**AGENT, **known} if asker == "agent" else {**known, "agent_id": 0})
+    assert waiting is not None
+    accepted = {"type": "input_accepted", "turn_id": "t", "delivery": "steered"}
+    # The event of the request comes behind the head from which the run follows, and an answer behind that.
+    events = [Event("own", accepted, EqCursor(6, 6, "0" * 8)), Event("t", known, EqCursor(7, 7, "0" * 8))]
+    resolved: dict[str, Any] = {
+        "type": "request_resolved",
+        "call_id": "c",
+        "turn_id": "t",
+        "decision": "denied",
+    }
+    resolved |= {"who": "ada", "resolved_at_ms": 1, **(AGENT if asker == "agent" else {})}
+    again = [Event("t", resolved), Event("t", known, EqCursor(9, 9, "0" * 8))]
+    client = Client([*events, *again, Event("t", {"type": "task_complete", "last_agent_message": "ok"})])
+    told: list[str] = []
+
+    async def write(data: bytes) -> None:
+        pass
+
+    turn = OneTurn(Run(cast(Any, client), SESSION, write, told.append, asks_people), ExecWriter(), "own")
+    turn.know([Event("t", {"type": "task_started"})], [waiting], last_event=7)
+    assert await turn.hold(ops.Compact(), BEGINNING)
+    replies = [reply_of(op) for op in client.sent[1:]]
+    agent = 3 if asker == "agent" else None
+    assert told == ["waits for a person: dendro approvals"] * (2 if asks_people else 0)
+    assert [(one.id, one.agent_id, one.decision) for one in replies] == (
+        [] if asks_people else [("c", agent, "denied")] * 2
     )
 
 
