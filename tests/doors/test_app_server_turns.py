@@ -320,8 +320,14 @@ async def test_message_that_is_sent_again_while_its_turn_runs_joins_it_once(
     await peer.until("item/agentMessage/delta")
     assert await sends(peer, thread, "go", "m-1") == turn
     assert await sends(peer, thread, "more", "m-2") == turn
-    gate.open()
-    await peer.until("turn/completed")
+    async with served(ports_of(harness), notifications) as other, connected(other) as again:
+        await again.greet(experimentalApi=True)
+        # This server hears nothing of the thread yet.
+        assert await sends(again, thread, "more", "m-2") == turn
+        gate.open()
+        await peer.until("turn/completed")
+        # It began no turn, and none will ever bear its own id.
+        assert await sends(again, thread, "more", "m-2") == turn
     assert [item["type"] for item in items(peer)].count("userMessage") == 2
 
 

@@ -130,7 +130,7 @@ async def test_reviewer_that_a_client_names_is_that_of_the_agents_that_came_with
         return "turn", None
 
     async def head(session: SessionId) -> Any:
-        return SimpleNamespace(session=session, shelved=False)
+        return SimpleNamespace(session=session, shelved=False, at_rest=True)
 
     maker = Maker(monkeypatch, asks=False)
     monkeypatch.setattr(turns, "_changed", nothing)
@@ -189,20 +189,25 @@ class Unserved:
 
     async def submit(self, to: Any, submission: Any) -> Any:
         self.handed_in = True
-        return SimpleNamespace(holder=None, sq_id="7-0")
+        return SimpleNamespace(holder=None, sq_id="7-0", duplicate=False)
 
 
 @pytest.mark.parametrize("method", WORDS)
 @pytest.mark.parametrize("at_rest", [True, False])
 @pytest.mark.parametrize(("holder", "read"), [(None, False), ("w", False), (None, True)])
 async def test_client_whose_words_no_worker_takes_is_warned_whatever_the_thread_does_and_no_other_one(
-    method: str, at_rest: bool, holder: str | None, read: bool
+    method: str, at_rest: bool, holder: str | None, read: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     params, answer = WORDS[method]
     at, client = Sent(), Unserved(at_rest=at_rest, holder=holder, read=read)
 
     async def undecided(head: Any, asked: Any, tells: Any, submit: Any, patience_s: float) -> None:
         await submit()
+
+    async def said_before(*_: Any) -> None:
+        return None
+
+    monkeypatch.setattr(turns, "_turn_with", said_before)
 
     threads = cast(Any, at.threads)
     threads.of, threads.answer = (lambda session: None), undecided

@@ -14,7 +14,7 @@ from orchestrator.gateways.app_server.methods import changes, fleet, queue, turn
 from orchestrator.gateways.app_server.methods.changes import ReadStateUpdate
 from orchestrator.gateways.principals import Principal
 from orchestrator.gateways.sq_eq import _client_id
-from orchestrator.views.turns.turn_records import ItemId, UserMessage
+from orchestrator.views.turns.turn_records import ItemId, Turn, TurnId, UserMessage
 from tests.doors.test_door_of_several_threads import OTHER, ROOT, Sent
 
 PNG = {"type": "image", "url": "data:image/png;base64,AA=="}
@@ -84,7 +84,7 @@ class Keeps:
 
     async def submit(self, to: Any, submission: Any) -> Any:
         self.sent.append((self.client_id, submission.id))
-        return SimpleNamespace(holder="w", sq_id="1-1")
+        return SimpleNamespace(holder="w", sq_id="1-1", duplicate=False)
 
 
 WORDS: dict[str, tuple[Any, Any]] = {
@@ -205,9 +205,6 @@ def test_message_that_stands_in_the_running_turn_is_the_very_same_one_by_name_wo
         UserMessage(ItemId("a"), ({"type": "text", "text": "before"},), client_id="m0"),
         UserMessage(ItemId("b"), parts, client_id="m1"),
     ]
-    at = Sent()
-    turn = SimpleNamespace(id="t", items=told)
-    cast(Any, at.threads).of = lambda session: SimpleNamespace(projector=SimpleNamespace(turn=turn))
     given = {
         "threadId": ROOT,
         "input": [*({"type": "text", "text": text} for text in texts), *has],
@@ -216,5 +213,5 @@ def test_message_that_stands_in_the_running_turn_is_the_very_same_one_by_name_wo
     if not given["input"]:
         return
     said = turns.TurnStartParams.model_validate(given).op()
-    joined = turns._joined_before(at.door, cast(Any, SimpleNamespace(session=ROOT)), said)
-    assert joined == ("t" if message == "m1" and texts == ("go", "on") and has == had else None)
+    stands = turns._stands_in(Turn(TurnId("t"), items=tuple(told)), said)
+    assert stands is (message == "m1" and texts == ("go", "on") and has == had)

@@ -190,7 +190,7 @@ class Keeps:
 
     async def submit(self, to: Any, submission: Any) -> Any:
         self.sent.append((getattr(to, "session", to), written(submission.op)))
-        return SimpleNamespace(holder="w", sq_id="2-0")
+        return SimpleNamespace(holder="w", sq_id="2-0", duplicate=False)
 
     async def until(self, sessions: Any, look: Any, patience_s: float | None = None) -> Any:
         return True
@@ -211,6 +211,9 @@ def a_door(client: Keeps, monkeypatch: pytest.MonkeyPatch) -> Door:
     async def several(*_: Any) -> list[Any]:
         return []
 
+    async def nothing(*_: Any) -> None:
+        return None
+
     async def three(*_: Any) -> int:
         return 3
 
@@ -221,6 +224,7 @@ def a_door(client: Keeps, monkeypatch: pytest.MonkeyPatch) -> Door:
         (turns, ("settings_of",), settings),
         (changes, ("settings_of",), settings),
         (turns, ("thread_of", "_tell_tokens"), value),
+        (turns, ("_turn_with",), nothing),
         (changes, ("thread_of",), value),
         (turns, ("all_turns", "_running_below"), several),
         (queue, ("waiting_inputs",), several),

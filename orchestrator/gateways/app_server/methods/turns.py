@@ -62,12 +62,14 @@ from orchestrator.views.thread_pages import end_of
 from orchestrator.views.threads import settings_of, thread
 from orchestrator.views.turns.log_events import told_by
 from orchestrator.views.turns.projector import Projector
-from orchestrator.views.turns.turn_records import TokenUsageUpdated, TurnId, UserMessage
+from orchestrator.views.turns.turn_records import TokenUsageUpdated, Turn, TurnId, UserMessage
 
 STEERED = frozenset[type[InputAccepted | TaskStarted]]({InputAccepted, TaskStarted})
 """The events by which a session tells where input went."""
 INTERRUPT_S = 30.0
 """Commands get ten seconds to end."""
+MOST_LATELY = 16
+"""The thread's last turns among which that of a message is looked for that its client sends again."""
 
 
 # ── brought tools ─────────────────────────────────────────────────────────────────────────────────
@@ -245,7 +247,7 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
     (`clientUserMessageId`) and sends again, since a server died before it answered, is kept once.
     """
     head, said = await door.head(params.thread_id), params.op()
-    if (joined := _joined_before(door, head, said)) is not None:
+    if (joined := await _joined_before(door, head, said)) is not None:
         return {"turn": started_turn(joined)}
     if head.session in door.subscriptions and params.approvals_reviewer is not None:
         door.put_requests(head.session, asks_of(door, params.approvals_reviewer))
@@ -263,22 +265,44 @@ async def turn_start(door: Door, params: TurnStartParams) -> Result:
     return {"turn": started_turn(turn)}
 
 
-def _joined_before(door: Door, head: SessionHead, said: ops.UserInput) -> TurnId | None:
+async def _joined_before(door: Door, head: SessionHead, said: ops.UserInput) -> TurnId | None:
     """The running turn, if the very same message stands in it."""
     live = door.threads.of(head.session)
-    turn = None if live is None else live.projector.turn
-    if turn is None or said.client_user_message_id is None:
+    if live is not None:
+        turn = live.projector.turn
+        return turn.id if turn is not None and _stands_in(turn, said) else None
+    return None if head.at_rest else await _turn_with(door, head, said, 1)
+
+
+async def _turn_with(door: Door, head: SessionHead, said: ops.UserInput, most: int) -> TurnId | None:
+    """The one of so many of the thread's last turns in which the very same message stands."""
+    if said.client_user_message_id is None:
         return None
+    log, looked = await ThreadLog.of(door.ports.found, head), 0
+    async for stretch in log.back():
+        if looked == most or log.legs[stretch.leg].session != head.session:
+            # What a fork has from its source was never said to it.
+            break
+        turn = await log.turn(stretch)
+        if turn is not None and _stands_in(turn, said):
+            return turn.id
+        looked += 1
+    return None
+
+
+def _stands_in(turn: Turn, said: ops.UserInput) -> bool:
+    """Whether a message that its client has named stands in a turn."""
+    if said.client_user_message_id is None:
+        return False
     words = [item.text for item in said.items if isinstance(item, TextInput)]
     images = [written(item) for item in said.items if isinstance(item, ImageInput | LocalImageInput)]
     messages = (item for item in turn.items if isinstance(item, UserMessage))
     told = [item.content for item in messages if item.client_id == said.client_user_message_id]
-    same = any(
+    return any(
         [part["text"] for part in parts if "text" in part] == words
         and [part for part in parts if "text" not in part] == images
         for parts in told
     )
-    return turn.id if same else None
 
 
 async def _handed_in(
@@ -289,9 +313,14 @@ async def _handed_in(
     A worker that decides too late about words that may join a turn leaves them under their own id.
     """
     if head.at_rest:
-        return turn, await door.words.submit(head, Submission(turn, said))
+        kept = await door.words.submit(head, Submission(turn, said))
+        joined = await _turn_with(door, head, said, MOST_LATELY) if kept.duplicate else None
+        return SubmissionId(joined or turn), kept
     told = await door.decided(head, said, STEERED, words=turn)
     if told is None:
+        # Sent again, it is decided already, and nothing tells so anew.
+        if (joined := await _turn_with(door, head, said, MOST_LATELY)) is not None:
+            return SubmissionId(joined), None
         await _tell_unserved(door, head)
     return SubmissionId(told.turn_id) if isinstance(told, InputAccepted) else turn, None
 
