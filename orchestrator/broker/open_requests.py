@@ -143,7 +143,7 @@ class Tokens(Port):
     async def tokens(self) -> dict[str, bytes]:
         """The records of all tokens by their ids."""
         found = await self._connection.command("HGETALL", self.keys.tokens())
-        return {token_id.decode(): record for token_id, record in found.items()}
+        return {token_id.decode(errors="replace"): record for token_id, record in found.items()}
 
     async def remove_tokens(self, token_ids: Sequence[str]) -> int:
         """Removes the records of these tokens, together; as many as there were."""

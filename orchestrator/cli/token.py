@@ -139,7 +139,7 @@ def list_(ctx: typer.Context) -> None:
     """
     import asyncio
 
-    for line in _lines(asyncio.run(_listed(Invocation.of(ctx)))):
+    for line in _lines(*asyncio.run(_listed(Invocation.of(ctx)))):
         typer.echo(line)
 
 
@@ -193,12 +193,13 @@ async def _code(invocation: Invocation, scope: Scope) -> str:
         return await new_code(found.broker.requests, machine_user(), scope, os.urandom)
 
 
-async def _listed(invocation: Invocation) -> list[TokenRecord]:
+async def _listed(invocation: Invocation) -> tuple[list[TokenRecord], list[str]]:
+    """The tokens, and the ids of those whose records cannot be read."""
     from orchestrator.cli.invocation import opened
-    from orchestrator.gateways.bearer_tokens import listed
+    from orchestrator.gateways.bearer_tokens import damaged, listed
 
     async with opened(invocation.settings()) as found:
-        return await listed(found.broker.requests)
+        return await listed(found.broker.requests), await damaged(found.broker.requests)
 
 
 async def _revoked(invocation: Invocation, id: str) -> bool:
@@ -209,10 +210,14 @@ async def _revoked(invocation: Invocation, id: str) -> bool:
         return await revoke(found.broker.requests, id)
 
 
-def _lines(records: Sequence[TokenRecord]) -> Iterator[str]:
+def _lines(records: Sequence[TokenRecord], damaged: Sequence[str] = ()) -> Iterator[str]:
+    from orchestrator.terminal.text import one_line
+
     for record in records:
         yield _line(record)
-    if not records:
+    for id in damaged:
+        yield one_line(f"{id}  cannot be read, and lets nobody in: dendro token revoke {id}")
+    if not records and not damaged:
         yield "no tokens: `dendro token new NAME` makes one"
 
 

@@ -146,9 +146,15 @@ async def new_token(
 
 
 async def listed(store: TokenStore) -> list[TokenRecord]:
-    """All tokens, the oldest first, those that are over included."""
-    found = [decode_record(token_id, record) for token_id, record in (await store.tokens()).items()]
+    """All tokens that can be read, the oldest first, those that are over included."""
+    kept = (await store.tokens()).items()
+    found = [record for id, text in kept if (record := decode_record(id, text)) is not None]
     return sorted(found, key=lambda record: (record.created_ms, record.id))
+
+
+async def damaged(store: TokenStore) -> list[str]:
+    """The ids of tokens whose records cannot be read: nobody comes in with them."""
+    return sorted(id for id, text in (await store.tokens()).items() if decode_record(id, text) is None)
 
 
 async def record_of(store: TokenStore, text: str) -> TokenRecord | None:
@@ -158,7 +164,9 @@ async def record_of(store: TokenStore, text: str) -> TokenRecord | None:
     if match is None or kept is None:
         return None
     record = decode_record(match[1], kept)
-    return record if hmac.compare_digest(record.digest, secret_digest(match[2])) else None
+    if record is None or not hmac.compare_digest(record.digest, secret_digest(match[2])):
+        return None
+    return record
 
 
 class PrincipalLookUp:
@@ -196,7 +204,10 @@ def in_force(records: Collection[TokenRecord], now_ms: int) -> list[TokenRecord]
 
 
 async def revoke(store: TokenStore, token_id: str) -> bool:
-    """Removes a token, and those of the browsers that signed in with it; False if there was none."""
+    """Removes a token, and those of the browsers that signed in with it; False if there was none.
+
+    One whose record cannot be read is removed, too.
+    """
     windows = [
         record.id
         for record in await listed(store)
@@ -227,20 +238,29 @@ def encode_record(record: TokenRecord) -> bytes:
     )
 
 
-def decode_record(token_id: str, kept: bytes) -> TokenRecord:
-    value = orjson.loads(kept)
-    return TokenRecord(
-        token_id,
-        value["sha256"],
-        value["name"],
-        value["namespace"],
-        Scope.of_word(value["scope"]),
-        value["created_ms"],
-        value["expires_ms"],
-        value.get("workspace"),
-        OfWindow(*value["window"]) if "window" in value else None,
-        value.get("subject", ""),
-    )
+def decode_record(token_id: str, kept: bytes) -> TokenRecord | None:
+    """A token as it was kept; None for a record that is damaged, or that a later version wrote."""
+    try:
+        value = orjson.loads(kept)
+        record = TokenRecord(
+            token_id,
+            value["sha256"],
+            value["name"],
+            value["namespace"],
+            Scope.of_word(value["scope"]),
+            value["created_ms"],
+            value["expires_ms"],
+            workspace_kind(value.get("workspace")),
+            OfWindow(*value["window"]) if "window" in value else None,
+            value.get("subject", ""),
+        )
+    except (AttributeError, KeyError, TypeError, ValueError):
+        return None
+    window = record.window or OfWindow()
+    texts = (record.digest, record.name, record.namespace, record.subject, window.parent, window.key)
+    times = (record.created_ms, 0 if record.expires_ms is None else record.expires_ms)
+    whole = all(type(one) is str for one in texts) and all(type(one) is int for one in times)
+    return record if whole and record.digest.isascii() else None
 
 
 # ── issuer tokens ─────────────────────────────────────────────────────────────────────────────────

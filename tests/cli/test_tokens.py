@@ -73,7 +73,9 @@ def test_list_says_of_each_token_whose_it_is_how_far_it_reaches_and_until_when(
     changes: dict[str, Any], line: str
 ) -> None:
     assert _line(replace(TOKEN, **changes)).startswith(line)
-    assert list(_lines([TOKEN, replace(TOKEN, **changes)]))[1].startswith(line)
+    listed = list(_lines([TOKEN, replace(TOKEN, **changes)], ["k3\x1b[2J"]))
+    assert listed[1].startswith(line)
+    assert listed[2].startswith("k3␛[2J  cannot be read, and lets nobody in: dendro token revoke ")
 
 
 @pytest.mark.parametrize(

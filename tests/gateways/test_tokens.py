@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -16,12 +17,15 @@ from orchestrator.gateways.bearer_tokens import (
     PrincipalLookUp,
     TokenRecord,
     TokenWish,
+    damaged,
     in_force,
     listed,
     new_token,
     record_of,
+    revoke,
 )
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope
+from orchestrator.gateways.window.sign_in import Windows
 
 
 class Kept:
@@ -41,6 +45,17 @@ class Kept:
 
     async def remove_tokens(self, token_ids: Sequence[str]) -> int:
         return sum(self.records.pop(id, None) is not None for id in token_ids)
+
+
+class Signing:
+    """The same, for browsers."""
+
+    def __init__(self, kept: Kept) -> None:
+        self.token, self.tokens, self._kept = kept.token, kept.tokens, kept
+
+    async def sign_in(self, token_id: str, record: bytes, code: None, gone: Sequence[str]) -> str:
+        await self._kept.remove_tokens(gone)
+        return "OK" if await self._kept.add_token(token_id, record) else "TAKEN"
 
 
 async def test_holder_of_a_token_is_known_by_name_namespace_and_scope() -> None:
@@ -135,6 +150,40 @@ def test_scopes_hold_those_before_them_and_a_refusal_names_the_one_that_is_missi
     ]
     with pytest.raises(NotPermitted, match="needs the scope submit, and r has read"):
         reader.require(Scope.SUBMIT, "turn/start")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"scope": "owner"}, {"scope": None}, {"name": None}, {"sha256": "ä"}, {"sha256": 7},
+        {"namespace": []}, {"created_ms": "5"}, {"expires_ms": "6"}, {"expires_ms": True},
+        {"workspace": "cloud"}, {"window": [None, ""]}, {"window": 5}, {"window": ["", "", ""]},
+        {"subject": 1}, {},
+    ],
+    ids=str,
+)  # fmt: skip
+async def test_token_whose_record_is_damaged_or_of_a_later_version_lets_nobody_in_and_no_other_one_ends(
+    change: dict[str, Any],
+) -> None:
+    store, windows_key = Kept(), "k" * 22
+    whole, _ = await new_token(store, TokenWish("ann"), 5, os.urandom)
+    text, record = await new_token(store, TokenWish("ben", scope=Scope.ADMIN), 5, os.urandom)
+    look_up = PrincipalLookUp(store, lambda: 6)
+    windows = Windows(cast(Any, Signing(store)), look_up, lambda: 6, os.urandom)
+    cookie, browser = await windows.sign_in_by_token(text, windows_key)
+    kept = {**orjson.loads(store.records[record.id]), **change}
+    store.records[record.id] = orjson.dumps(kept) if change else b"\xff"
+    assert await look_up(text) is None
+    assert await windows.record(cookie, windows_key) is None
+    found = await look_up(whole)
+    assert found is not None
+    assert await look_up.in_force() == {found.token}
+    assert [one.id for one in await listed(store)] == [found.token, browser.id]
+    assert await damaged(store) == [record.id]
+    # Browsers sign in still, and it can be taken away.
+    assert await windows.sign_in_by_token(whole, windows_key)
+    assert await revoke(store, record.id)
+    assert await damaged(store) == []
 
 
 def test_token_of_a_browser_counts_as_long_as_the_one_that_it_came_from() -> None:

@@ -166,7 +166,8 @@ class Windows:
         if not (parent := found.window.parent):
             return found
         kept = await self._store.token(parent)
-        return None if kept is None or decode_record(parent, kept).is_over(now) else found
+        above = None if kept is None else decode_record(parent, kept)
+        return None if above is None or above.is_over(now) else found
 
     async def sign_out(self, token_id: str) -> None:
         """Ends a browser's token."""
