@@ -262,7 +262,10 @@ def search(
     ] = False,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="Stop after so many.")] = 50,
     all: Annotated[
-        bool, typer.Option("--all", help="With --content: read more than the newest 1,000 conversations.")
+        bool,
+        typer.Option(
+            "--all", help="Ephemeral sessions, too; with --content more than the newest 1,000 conversations."
+        ),
     ] = False,
 ) -> None:
     """Finds sessions whose name, first words, label or folder has the text; newest first.
@@ -294,11 +297,12 @@ async def _search_each(found: Opened, text: str, limit: int, *, content: bool, a
     from orchestrator.views.search import matches
     from orchestrator.views.sessions import Filter, found_rows
 
-    total, shown, looked = await found.broker.logs.count_sessions(), 0, 0
+    total, shown = await found.broker.logs.count_sessions(), 0
     most = total if all or not content else LOOKED_THROUGH
     wanted = Filter(text)
     async for row, head in found_rows(found.broker, most):
-        looked += 1
+        if head.labels.ephemeral and not all:
+            continue
         lines = [line async for line in matches(found, head, text)] if content else []
         if lines or wanted.wants(row):
             _show(row, lines)
@@ -306,9 +310,10 @@ async def _search_each(found: Opened, text: str, limit: int, *, content: bool, a
             if shown == limit:
                 typer.echo(f"stopped after {limit}: --limit {2 * limit} shows more", err=True)
                 return
-    if looked < total:
+    # Those whose keys are damaged are in no list, and no option reads them.
+    if most < total:
         typer.echo(
-            f"read the newest {looked:,} of {counted(total, 'conversation')}: --all reads the others",
+            f"read the newest {most:,} of {counted(total, 'conversation')}: --all reads the others",
             err=True,
         )
     elif not shown:

@@ -101,16 +101,19 @@ async def test_each_session_is_shown_once_that_has_the_text_by_its_facts_or_its_
     content: bool, limit: int, all: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rows = [row(1, name="Needle"), row(2), row(3, label="needles"), row(4), row(5, cwd="/a/needle"), row(6)]
-    said = {1: ["both"], 4: ["said", "twice"]}
+    said, ephemeral, damaged = {1: ["both"], 4: ["said", "twice"]}, 3, 6
     bounds: list[int] = []
 
     async def found_rows(_: Any, most: int) -> AsyncIterator[tuple[dict[str, Any], Any]]:
         bounds.append(most)
         for each in rows[:most]:
-            yield each, int(each["session_id"])
+            number = int(each["session_id"])
+            labels = SimpleNamespace(ephemeral=number == ephemeral)
+            if number != damaged:
+                yield each, SimpleNamespace(number=number, labels=labels)
 
-    async def matches(_: Any, head: int, text: str) -> AsyncIterator[str]:
-        for line in said.get(head, ()):
+    async def matches(_: Any, head: Any, text: str) -> AsyncIterator[str]:
+        for line in said.get(head.number, ()):
             yield line
 
     async def count_sessions() -> int:
@@ -126,7 +129,7 @@ async def test_each_session_is_shown_once_that_has_the_text_by_its_facts_or_its_
     told = capsys.readouterr()
     read = 4 if content and not all else 6
     assert bounds == [read], "the newest conversations alone are read, all facts always"
-    wanted = [n for n in (1, 3, 4, 5) if n <= read and (content or n != 4)]
+    wanted = [n for n in (1, 3, 4, 5) if n <= read and (content or n != 4) and (all or n != ephemeral)]
     lines = told.out.splitlines()
     shown = [int(line.split()[0]) for line in lines if not line.startswith(" ")]
     assert shown == wanted[:limit]
@@ -136,3 +139,4 @@ async def test_each_session_is_shown_once_that_has_the_text_by_its_facts_or_its_
     stopped = len(wanted) >= limit
     assert (f"stopped after {limit}: --limit {2 * limit} shows more" in told.err) is stopped
     assert ("read the newest 4 of 6 conversations: --all" in told.err) is (not stopped and read == 4)
+    assert ("read the newest" in told.err) is (not stopped and read == 4)
