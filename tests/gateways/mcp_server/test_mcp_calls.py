@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections import defaultdict
 from collections.abc import AsyncIterator
 from dataclasses import replace
@@ -12,6 +13,7 @@ from typing import Any, cast
 import mcp.types as sdk
 import pytest
 
+from orchestrator.broker.errors import SessionArchived
 from orchestrator.broker.follow import BEGINNING
 from orchestrator.core.commands import AnswerOp
 from orchestrator.core.decide.call import reply_of
@@ -29,6 +31,7 @@ from orchestrator.gateways.mcp_server import (
 from orchestrator.protocol import ops
 from orchestrator.protocol.plans import QuestionsAnswered
 from orchestrator.requests import request_of
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.views import ViewError
 from orchestrator.views.event import Event
 from tests.doors.test_exec_requests import AGENT, REFUSED
@@ -292,6 +295,38 @@ async def test_each_end_of_a_turn_has_its_status_its_words_and_is_an_error_only_
     assert words == text or (end == "set aside" and text in words)
     assert not any("of another turn" in line for line in progress)
     assert progress.count("so far") == begun
+
+
+@pytest.mark.parametrize(
+    ("error", "why"),
+    [
+        (None, "is set aside|quarantined"),
+        (BrokenArchive("a segment is gone"), "cannot be read to its end now: a segment is gone"),
+        (ArchiveUnavailable("no answer"), "cannot be read to its end now: no answer"),
+        (SessionArchived(SESSIONS[0]), "archive"),
+    ],
+    ids=lambda one: type(one).__name__,
+)
+async def test_reply_to_a_session_that_cannot_go_on_is_refused_with_the_reason_and_hands_nothing_in(
+    error: Exception | None, why: str
+) -> None:
+    at = Calls()
+    at.client.quarantined = error is None
+
+    async def fails(session: SessionId) -> None:
+        assert error is not None
+        raise error
+
+    if error is not None:
+        cast(Any, at.client).head = fails
+    is_error, structured, text = await answer(at.call(1, "reply", thread_id=SESSIONS[0], prompt="more"))
+    assert is_error
+    assert structured is None
+    assert re.search(why, text)
+    assert at.client.sent == []
+    # It counts as no turn, and its id is free again.
+    assert at.door._turns == {}
+    await at.close()
 
 
 async def test_session_that_is_gone_meanwhile_is_a_refusal_with_the_reason() -> None:

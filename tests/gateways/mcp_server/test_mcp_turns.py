@@ -9,11 +9,13 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.broker.errors import QueueFull
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import mcp_server
 from orchestrator.gateways.mcp_server import Answer, FollowedTurn, McpDoor
 from orchestrator.gateways.ndjson import AWAITING
+from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.views.event import Event
 from tests.doors.test_same_call_ids import ONE as ROOT
 from tests.doors.test_same_call_ids import REQUEST
@@ -116,6 +118,61 @@ async def test_client_is_told_where_an_answer_is_refused_and_its_request_stays_o
         assert (await turn).status == "completed"
     waits = "waits for a person: dendro approvals lists 0:call_1"
     assert [line for line in person.told if line in (why, waits)] == [why, waits]
+
+
+class Answering(Person):
+    """A person whose answers are given, one for each form."""
+
+    def __init__(self, *answers: Answer) -> None:
+        super().__init__()
+        self.answers = [*answers]
+
+    async def ask(self, message: str, schema: dict[str, Any]) -> Answer | None:
+        self.shown.put_nowait(message)
+        return self.answers.pop(0)
+
+
+NONE, APPROVED = ("accept", {"decision": "maybe"}), ("accept", {"decision": "approved"})
+
+
+@pytest.mark.parametrize(
+    ("answers", "refused", "forms", "handed_in"),
+    [
+        ([APPROVED], [], 1, 1),
+        ([NONE, NONE, APPROVED], [], 3, 1),
+        ([NONE, NONE, NONE], [], 3, 0),
+        ([APPROVED, NONE, APPROVED], [MalformedSubmission("too long")], 3, 2),
+        ([APPROVED], [QueueFull(ROOT, 3, 3)], 1, 1),
+    ],
+    ids=["at once", "third", "never", "too long", "full queue"],
+)
+async def test_person_is_asked_three_times_for_an_answer_and_told_why_each_one_was_none(
+    answers: list[Answer], refused: list[Exception], forms: int, handed_in: int
+) -> None:
+    door, person = Door(), Answering(*answers)
+    submit, faults = door.submit, [*refused]
+
+    async def submitted(session: SessionId, submission: Any) -> None:
+        await submit(session, submission)
+        if faults:
+            raise faults.pop(0)
+
+    cast(Any, door).submit = submitted
+    turn = asyncio.create_task(FollowedTurn(cast(Any, door), ROOT, "t", person).outcome(BEGINNING))
+    async with asyncio.timeout(20):
+        door.events.put_nowait(Event("t", REQUEST))
+        while person.shown.qsize() < forms or (len(door.sent) == len(refused) and not person.told):
+            await asyncio.sleep(0)
+        door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
+        await turn
+    shown = [person.shown.get_nowait() for _ in range(person.shown.qsize())]
+    assert (len(shown), len(door.sent)) == (forms, handed_in)
+    whys = {"maybe": "decision: one of", "approved": "too long"}
+    for (_, given), message in zip(answers, shown[1:], strict=False):
+        assert message.startswith(whys[given["decision"]])
+        assert message.endswith(shown[0])
+    waits = "waits for a person: dendro approvals lists 0:call_1"
+    assert (waits in person.told) is (handed_in == len(refused))
 
 
 @pytest.mark.parametrize("status", ["running", "idle", "waiting", "paused", *AWAITING])
