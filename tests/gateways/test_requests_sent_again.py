@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from dataclasses import replace
 from itertools import combinations
 from types import SimpleNamespace
 from typing import Any, cast
@@ -9,8 +11,12 @@ from typing import Any, cast
 import orjson
 import pytest
 
+from orchestrator.broker.records import StoredEntry
+from orchestrator.core import entries as e
+from orchestrator.core import facts as f
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import resume
+from orchestrator.protocol.events import UserMessage
 from orchestrator.requests import request_of
 from orchestrator.views.event import for_tenant
 
@@ -117,3 +123,81 @@ async def test_request_that_the_queue_has_no_more_tells_a_tenant_no_path(
     own, _ = await told(monkeypatch, head_of(0, ROOT), Logs({}, EVENTS))
     assert own[1:] == [event for _, event in ASKED]
     assert lines[1:] == [for_tenant(dict(event)) for event in own[1:]]
+
+
+# ── the events so far ─────────────────────────────────────────────────────────────────────────────
+
+
+def stored(seq: int, entry: e.Entry) -> StoredEntry:
+    return StoredEntry(seq, 1, e.encode_entry(entry, 1_000 + seq, {}).line, b"", bytes([seq]) * 32)
+
+
+def said(text: str) -> e.Entry:
+    return e.event("t", UserMessage(message=text))
+
+
+class Log:
+    """The logs of a fork and of its source, of which the fork has the first two entries."""
+
+    def __init__(self, *, of_source: int = 3) -> None:
+        parent: f.ForkedAt = {"session": FIRST, "seq": 2, "chain": (b"\2" * 32).hex()}
+        items = [
+            {"type": "message", "role": role, "content": [{"type": "input_text", "text": f"kept {role}"}]}
+            for role in ("developer", "user", "assistant")
+        ]
+        inherited = e.fact(f.Forked(parent, {"$blob": "b" * 64, "bytes": 9}))
+        self.text = orjson.dumps(items).decode()
+        self.logs = {
+            ROOT: [stored(1, inherited), stored(2, said("own"))],
+            FIRST: [stored(seq, said(f"source {seq}")) for seq in range(1, of_source + 1)],
+        }
+        self.broker = SimpleNamespace(logs=None)
+
+    async def log(self, session: SessionId, through: int) -> AsyncIterator[StoredEntry]:
+        for entry in self.logs[session][:through]:
+            yield entry
+
+    async def large_texts(self, tree: str, wanted: Any) -> dict[str, str]:
+        return dict.fromkeys(wanted, self.text)
+
+
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        ("as it was", ["source 1", "source 2", "own"]),
+        ("gone", ["kept user", "kept assistant", "own"]),
+        ("put back", ["kept user", "kept assistant", "own"]),
+        ("another", ["kept user", "kept assistant", "own"]),
+    ],
+)
+@pytest.mark.parametrize("agent_id", [0, 1])
+async def test_fork_begins_with_the_events_of_its_source_or_with_what_was_said_where_they_are_gone(
+    source: str, told: list[str], agent_id: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = Log(of_source=1 if source == "put back" else 3)
+    if source == "another":
+        found.logs[FIRST][1] = replace(found.logs[FIRST][1], chain=b"\7" * 32)
+    labels = SimpleNamespace(namespace="")
+
+    async def readable_head(logs: Any, session: SessionId) -> Any:
+        seq = len(found.logs[session])
+        head = SimpleNamespace(session=session, seq=seq, agent_id=0, labels=labels, tree=session)
+        return None if source == "gone" else head
+
+    monkeypatch.setattr(resume, "readable_head", readable_head)
+    head = SimpleNamespace(session=ROOT, seq=2, agent_id=agent_id, labels=labels, tree=ROOT)
+    past = await resume.past_events(cast(Any, found), cast(Any, head))
+    # An agent that was forked from its parent begins with its own.
+    assert [one["message"] for one in past] == (["own"] if agent_id else told)
+
+
+def test_agents_that_an_imported_log_tells_of_are_shown_once_and_as_canceled_where_they_worked() -> None:
+    def life(agent: int, status: str) -> dict[str, Any]:
+        told = {"agent_id": agent, "session_id": SECOND, "origin": "spawn", "status": status}
+        told |= {"started_at_ms": 1, "pending_messages": 0, "pending_interrupts": 0}
+        return {"type": "subagent_lifecycle", "event": "created", "subagent": told}
+
+    state = SimpleNamespace(tree=SimpleNamespace(listed_children={}), facts=None)
+    lives = [life(1, "running"), life(2, "queued"), life(3, "ready"), life(1, "running")]
+    shown = resume._agents_elsewhere(cast(Any, state), [*lives, {"type": "user_message", "message": "x"}])
+    assert [(one.agent_id, one.status) for one in shown] == [(1, "canceled"), (2, "canceled"), (3, "ready")]

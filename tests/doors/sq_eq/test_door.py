@@ -214,6 +214,16 @@ async def test_submitter_neither_approves_nor_runs_commands(
         (b'{"id":"1","op":{"type":"shutdown"}}\n', "the first line of a connection is a configure_session"),
         (b'{"id":"1","op":{"type":"configure_session","session_id":"nobody"}}\n', "nobody"),
         (b'{"id":"1","op":{"type":"configure_session"},"last_event":3}\n', "needs the session_id"),
+        (b'{"id":"1","op":{"type":"configure_session"},"last_event":0}\n', "needs the session_id"),
+        (b'{"id":"1","op":{"type":"configure_session"},"client":""}\n', "client: a text of 1 to 200"),
+        (
+            b'{"id":"1","op":{"type":"configure_session"},"last_response_id":"r"}\n',
+            "needs the forked_from_id",
+        ),
+        (
+            b'{"id":"1","op":{"type":"configure_session","session_id":"x"},"last_response_id":"r"}\n',
+            "needs the forked_from_id",
+        ),
         (b'{"id":"1","op":{"type":"configure_session","session_id":"x"},"last_event":-1}\n', "the seq of an"),
         (b'{"id":"1","op":{"type":"configure_session"},"auth":"wrong"}\n', "the token is not known"),
         (b'{"id":"1","op":{"type":"configure_session"},"auth":7}\n', "a token is expected"),

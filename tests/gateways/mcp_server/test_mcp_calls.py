@@ -104,8 +104,10 @@ class Calls:
     async def _create(self, asked: RunArguments) -> SessionId:
         return next(self._free)
 
-    def call(self, id: Any, tool: str, **arguments: Any) -> asyncio.Task[sdk.CallToolResult]:
-        session = SimpleNamespace(client_params=None, client_capabilities=None, report_progress=_nothing)
+    def call(
+        self, id: Any, tool: str, handshake: Any = None, **arguments: Any
+    ) -> asyncio.Task[sdk.CallToolResult]:
+        session = SimpleNamespace(client_params=handshake, client_capabilities=None, report_progress=_nothing)
         context = cast(Any, SimpleNamespace(session=session, request_id=id))
         params = sdk.CallToolRequestParams(name=tool, arguments=arguments)
         return asyncio.ensure_future(self.door._call(context, params))
@@ -146,6 +148,15 @@ def told(result: sdk.CallToolResult) -> tuple[bool | None, Any, str]:
 async def answer(call: asyncio.Task[sdk.CallToolResult]) -> tuple[bool | None, Any, str]:
     async with asyncio.timeout(20):
         return told(await call)
+
+
+async def test_what_a_client_calls_itself_in_its_handshake_is_noted_before_its_call_is_carried_out() -> None:
+    at, named = Calls(), list[tuple[str, int]]()
+    cast(Any, at.client).calling_itself = lambda name: named.append((name, len(at.client.sent)))
+    call = at.call(1, "run", prompt="go", handshake=SimpleNamespace(client_info=SimpleNamespace(name="ed")))
+    await at.until_sent(1)
+    assert named == [("ed", 0)]
+    await at.close(call)
 
 
 @pytest.mark.parametrize("cancelled", [0, 1, 2])
