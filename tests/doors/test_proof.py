@@ -13,7 +13,9 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import BrokenLink
 from orchestrator.core.ids import TreeId
 from orchestrator.core.merkle import leaf_hash
+from orchestrator.gateways.app_server.methods.proof import _for_tenant, _session
 from orchestrator.gateways.app_server.write_items import notifications
+from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.rollouts.bundle_receipts import Receipt, read_statement
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.register import Register, receipt_of
@@ -108,6 +110,11 @@ async def test_tree_is_verified_again_when_a_log_of_it_has_grown_and_not_before(
     assert again["sessions"][0]["of"] > first["sessions"][0]["of"]
     await peer.call("tree/verify", {"treeId": other})
     assert verifier.asked == [thread, other, thread]
+    # No session's log tells of it, and the tree's own does.
+    await peer.call("budget/add", {"treeId": thread, "requestId": "r", "add": {"tokens": 9}})
+    await peer.call("tree/verify", {"treeId": thread})
+    await peer.call("tree/verify", {"treeId": other})
+    assert verifier.asked == [thread, other, thread, thread]
 
 
 @pytest.mark.parametrize("full", [False, True])
@@ -142,6 +149,27 @@ async def test_tree_of_which_a_log_grew_while_it_was_verified_is_verified_again(
         assert (grown > 0) is (grows != "another tree")
         assert len(again["sessions"]) == (3 if grows == "root and a new agent" else 2)
     assert len(verifier.asked) == (1 if grows == "another tree" else 2)
+
+
+def test_report_tells_a_tenant_no_path_of_the_machine() -> None:
+    broken = BrokenLink(4, "the file /home/me/.dendro/sessions/rollout-1.jsonl names another hash for it")
+    told = Report("session s", 4, b"", ("it agrees with the file /home/me/r.jsonl",), [broken], session="s")
+    row = _session({}, _for_tenant(told))
+    assert row["fault"]["text"] == "the file …/rollout-1.jsonl names another hash for it"
+    assert row["holds"] == ["it agrees with the file …/r.jsonl"]
+
+
+async def test_tenant_reads_of_its_trees_verification_without_places(
+    harness: Harness, verifier: Verifier
+) -> None:
+    verifier.findings = [BrokenLink(3, "the file /home/me/x.jsonl names another hash for it")]
+    tenant = Principal("acme/ann", "acme", Scope.SUBMIT)
+    root = await tree(harness.broker, namespace="acme")
+    at = ports_of(harness, verify=verifier.verify)
+    async with served(at, notifications) as server, connected(server, tenant) as peer:
+        await peer.greet(experimentalApi=True)
+        (row,) = (await peer.call("tree/verify", {"treeId": root}))["sessions"]
+    assert row["fault"]["text"] == "the file …/x.jsonl names another hash for it"
 
 
 async def test_tree_that_is_not_there_or_cannot_be_read_is_told_so(

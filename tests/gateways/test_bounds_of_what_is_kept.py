@@ -141,13 +141,13 @@ def test_so_many_verified_trees_are_kept_and_the_one_verified_longest_ago_goes()
     kept = proof._Kept()
     trees = [TreeId(str(number)) for number in range(proof.MOST_KEPT)]
     for tree in trees:
-        kept.keep(tree, (), {"of": tree})
-    kept.keep(trees[0], (("s", 1, b""),), {"of": "anew"})
+        kept.keep(tree, (0, ()), {"of": tree})
+    kept.keep(trees[0], (1, (("s", 1, b""),)), {"of": "anew"})
     assert list(kept.found) == [*trees[1:], trees[0]]
-    kept.keep(TreeId("another"), (), {})
+    kept.keep(TreeId("another"), (0, ()), {})
     assert list(kept.found) == [*trees[2:], trees[0], "another"]
     assert isinstance(kept.found, OrderedDict)
-    assert kept.found[trees[0]] == ((("s", 1, b""),), {"of": "anew"})
+    assert kept.found[trees[0]] == ((1, (("s", 1, b""),)), {"of": "anew"})
 
 
 @pytest.mark.parametrize("size", [0, 1, ID_CHARS, ID_CHARS + 1])
