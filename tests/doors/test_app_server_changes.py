@@ -395,6 +395,9 @@ async def test_each_client_that_hears_a_thread_is_told_that_another_one_puts_it_
         await by.call("thread/archive", {"threadId": thread})
         for each in (peer, other):
             assert await each.until("thread/archived") == {"threadId": thread}
+    await peer.call("archiveConversation", {"conversationId": thread})
+    for each in (peer, other):
+        assert await each.until("thread/archived") == {"threadId": thread}, "by version 1"
     await peer.call("thread/unarchive", {"threadId": thread})
     for each in (peer, other):
         assert await each.until("thread/unarchived") == {"threadId": thread}

@@ -187,6 +187,10 @@ async def archive_conversation(door: Door, params: ArchiveConversation) -> Resul
         raise RpcError("the conversation is at work: interrupt it first")
     if not await door.ports.found.broker.trees.enlist(head.session, shelve=True):
         raise RpcError("an agent is listed with its root: archive that")
+    for each in door.doors_of(head.session):
+        # A client of version 1 alone knows no threads.
+        if each is not door or head.session in door.subscriptions:
+            each.notify("thread/archived", {"threadId": head.session})
     return {}
 
 
