@@ -248,7 +248,9 @@ def _take_place(objects: Objects, folder: str, step: Step) -> None:
         )
 
 
-_NAMESPACE = re.compile(r"[a-z0-9][a-z0-9._-]{0,62}")
+_NAMESPACE = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+-]{0,63}")
+_SPELT = re.compile("[A-Z+]")
+"""Letters that a store may not tell from others, and a sign that no origin has."""
 
 
 def receipt_of(register: Register, signed: Signed | None, log: str) -> Receipt | None:
@@ -274,4 +276,5 @@ def register_of(namespace: str) -> str:
     if not _NAMESPACE.fullmatch(namespace):
         raise BadRegister(f"{namespace!r:.100} is no namespace")
     # A namespace of that name is another one than none.
-    return f"~{HOME}" if namespace == HOME else namespace
+    spelt = _SPELT.sub(lambda found: f"~{ord(found[0]):02x}", namespace)
+    return f"~{HOME}" if namespace == HOME else spelt

@@ -19,6 +19,7 @@ from orchestrator.core.merkle import (
     leaf_hash,
     root_of,
 )
+from orchestrator.gateways.bearer_tokens import MOST_NAME, TokenWish
 from orchestrator.rollouts.bundle_form import BadForm
 from orchestrator.rollouts.bundle_receipts import Head, read_statement
 from orchestrator.rollouts.object_store import Objects
@@ -36,7 +37,7 @@ from orchestrator.rollouts.register import (
     tile_path,
     widths,
 )
-from orchestrator.rollouts.signed_notes import Checkpoint, Note
+from orchestrator.rollouts.signed_notes import Checkpoint, Note, is_name
 from tests.rollouts import bundles as b
 
 PAGE = Path(__file__).parents[2] / "docs" / "protocol" / "bundle.md"
@@ -197,8 +198,15 @@ def test_damaged_register_is_told(objects: Objects) -> None:
 
 
 def test_namespaces_have_registers_of_their_own() -> None:
-    assert [register_of(name) for name in ("", "home", "team-a")] == ["home", "~home", "team-a"]
-    for wrong in ("../x", "a/b", "A", "a\n"):
+    names = ["", "home", "team-a", "Team-A", "tEAM-a", "a+b", "a.b", "HOME", "a" * MOST_NAME]
+    assert [register_of(name) for name in names[:3]] == ["home", "~home", "team-a"]
+    registers = [register_of(name) for name in names]
+    # A store may take letters of either case for the same.
+    assert len({name.lower() for name in registers}) == len(names)
+    for name in names[1:]:
+        assert TokenWish("ann", name).namespace == name
+    assert all(is_name(f"fleet.example/{name}") for name in registers)
+    for wrong in ("../x", "a/b", "~41", "a\n", "-a", "a" * (MOST_NAME + 1)):
         with pytest.raises(BadRegister):
             register_of(wrong)
 
