@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from orchestrator.views.approvals import Asked, Needed, Wishes
     from orchestrator.wiring.open_deployment import Opened
 
-AT_ONCE = 32
 _PATTERN = "A call, or a glob over each plain command or each path; may be repeated."
 _AMENDMENT = "Allow, and from now on in its session whatever begins with the prefix that the request names."
 _ANSWER = "A question of a call by its header (or id), and its answer; repeated for each question."
@@ -181,13 +180,11 @@ async def _answer(
     signer: Signer | None,
 ) -> None:
     """Answers what is meant; a list needs nothing of what is imported here."""
-    import asyncio
-
     from orchestrator.core.calls.ask import DoesNotAnswer
-    from orchestrator.gateways.submit import hand_in
+    from orchestrator.gateways.submit import hand_in_all
     from orchestrator.protocol.policy import ReviewDecision
     from orchestrator.terminal.text import one_line
-    from orchestrator.views.approvals import Decided, chosen
+    from orchestrator.views.approvals import chosen
     from orchestrator.views.decided_requests import decided_before
 
     allowed = ReviewDecision.APPROVED
@@ -197,12 +194,6 @@ async def _answer(
     replies = [(one, _secrets_typed(one, answers)) for one, answers in words.meant(asked)]
     amendments = words.amendments(asked)
     revised = words.meant_plans(asked)
-    client, gate = found.client(), asyncio.Semaphore(AT_ONCE)
-
-    async def answered(one: Asked, op: AnswerOp) -> Decided:
-        async with gate:
-            return await hand_in(client, found, one, op)
-
     choice = chosen(asked, before.without_calls(wishes), before.similar)
     for one, decision in choice.decisions:
         _check(one, decision)
@@ -217,8 +208,8 @@ async def _answer(
     decided = [(one, one.request.in_own_session().decided(decision)) for one, decision in how]
     if signer is not None:
         said, decided = await _signed(found, said, signer), await _signed(found, decided, signer)
-    done = [await hand_in(client, found, one, op) for one, op in said]
-    done += await asyncio.gather(*(answered(*one) for one in decided))
+    handed: list[tuple[Asked, AnswerOp]] = [*said, *decided]
+    done = await hand_in_all(found.client(), found, handed) if handed else []
     for why in choice.passed_over:
         typer.echo(one_line(why), err=True)
     for line in (*before.calls.values(), *(decided.line() for decided in done)):

@@ -26,10 +26,11 @@ from orchestrator.core.record_json import whole
 from orchestrator.core.registry import projected
 from orchestrator.gateways.client import Client
 from orchestrator.protocol import ops
+from orchestrator.protocol.bounds import check_bounds
 from orchestrator.protocol.events import BackgroundEvent, Error
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.policy import Decision
-from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views import ViewError
 from orchestrator.views.approvals import NOT_TAKEN, Asked, Decided, asked_of
@@ -317,9 +318,12 @@ async def hand_in_all(
     """Hands each answer to the session that asked, and waits once for all decisions, in the same order.
 
     One that its session does not take, as where its queue is full, is told so beside the others; raises the
-    first error where none was handed in.
+    first error where none was handed in, and `MalformedSubmission` for one that holds more than it may.
     """
     gate, ids = asyncio.Semaphore(AT_ONCE), [SubmissionId(new_submission_id()) for _ in answers]
+    for (_, op), id in zip(answers, ids, strict=True):
+        # Before any counts: who is told of an error does not expect that some did.
+        check_bounds(Submission(id, op))
 
     async def submit(asked: Asked, op: AnswerOp, id: SubmissionId) -> None:
         async with gate:
@@ -329,7 +333,8 @@ async def hand_in_all(
     handing = (submit(*answer, id) for answer, id in zip(answers, ids, strict=True))
     done = await asyncio.gather(*handing, return_exceptions=True)
     failed = [error for error in done if error is not None]
-    if unforeseen := next((error for error in failed if not isinstance(error, BrokerError)), None):
+    known = BrokerError | MalformedSubmission
+    if unforeseen := next((error for error in failed if not isinstance(error, known)), None):
         raise unforeseen
     if failed and len(failed) == len(done):
         raise failed[0]

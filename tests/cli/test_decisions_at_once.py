@@ -17,7 +17,7 @@ from orchestrator.requests import request_of
 from orchestrator.terminal.faults import Fault
 from orchestrator.views import Contradiction, decided_requests
 from orchestrator.views import approvals as views
-from orchestrator.views.approvals import Asked, Decided, Needed
+from orchestrator.views.approvals import NOT_TAKEN, Asked, Decided, Needed
 from tests.requests.test_answers import ASKS, PREFIX
 from tests.rollouts.bundles import ADA
 
@@ -66,9 +66,9 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[AnswerOp]:
     """The answers that were handed in."""
     found: list[AnswerOp] = []
 
-    async def hand_in(client: Any, deployment: Any, one: Asked, op: AnswerOp) -> Decided:
-        found.append(op)
-        return Decided(one, reply_of(op).decision, "ann", True)
+    async def hand_in_all(client: Any, deployment: Any, answers: Any) -> list[Decided]:
+        found.extend(op for _, op in answers)
+        return [Decided(one, reply_of(op).decision, "ann", True) for one, op in answers]
 
     async def needed(deployment: Any, some: Any) -> list[Needed]:
         return [Needed(one, "7c1e95aa", "Title", "", "/w") for one in some]
@@ -76,7 +76,7 @@ def handed(monkeypatch: pytest.MonkeyPatch) -> list[AnswerOp]:
     async def before(*_: Any) -> decided_requests.Before:
         return decided_requests.Before()
 
-    monkeypatch.setattr(submit, "hand_in", hand_in)
+    monkeypatch.setattr(submit, "hand_in_all", hand_in_all)
     monkeypatch.setattr(views, "needed", needed)
     monkeypatch.setattr(decided_requests, "decided_before", before)
     return found
@@ -103,6 +103,23 @@ async def test_every_kind_is_answered_in_every_way_among_all_others_and_signed_w
         assert WAYS[kind][option] in decision, kind
         signature = getattr(found[kind], "signature", None)
         assert (signature is not None) is (sign and kind in SIGNED), (kind, option)
+
+
+async def test_all_answers_are_handed_in_together_so_that_one_that_fails_hides_no_other_ones_outcome(
+    handed: list[AnswerOp], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    batches: list[int] = []
+
+    async def hand_in_all(client: Any, deployment: Any, answers: Any) -> list[Decided]:
+        batches.append(len(answers))
+        told = [(NOT_TAKEN, "its queue is full") if not n else ("approved", "ann") for n in range(3)]
+        return [Decided(one, *told[n], True) for n, (one, _) in enumerate(answers)]
+
+    monkeypatch.setattr(submit, "hand_in_all", hand_in_all)
+    await answers([("choices", "--answer"), ("command", "--allow"), ("patch", "--allow")], sign=False)
+    assert batches == [3]
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.rpartition(": ")[2] for line in lines] == ["its queue is full", "allowed", "allowed"]
 
 
 TWICE = [(kind, *pair) for kind, ways in WAYS.items() for pair in combinations(ways, 2)]

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.broker.errors import BrokerError, QueueFull, UnknownSession
+from orchestrator.broker.errors import QueueFull, UnknownSession
 from orchestrator.broker.open_requests import Opened, Settled
 from orchestrator.core.ids import SessionId, parse_session_id
 from orchestrator.gateways import submit
@@ -21,7 +21,9 @@ from orchestrator.gateways.app_server.methods.approvals import ApprovalAnswer, A
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.window import feeds
 from orchestrator.protocol import ops
+from orchestrator.protocol.bounds import TEXT_BYTES
 from orchestrator.protocol.policy import ReviewDecision
+from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.requests import request_of
 from orchestrator.views.approvals import NOT_TAKEN, Asked, Needed
 from tests.requests.test_answers import ASKS
@@ -106,10 +108,10 @@ async def test_answer_that_its_session_has_no_room_for_is_told_as_not_taken_besi
         Asked(one, cast(Any, one), 0, "0", "c", 5, request_of(ASKS["command"]), 3) for one in SESSIONS[:3]
     ]
     op = ops.ExecApproval(id="c", decision=ReviewDecision.APPROVED)
-    errors: list[BrokerError] = [
+    errors: list[Exception] = [
         QueueFull(SESSIONS[0], 1, 1),
         UnknownSession(SESSIONS[1]),
-        QueueFull("x", 2, 2),
+        MalformedSubmission("op.response: too long"),
     ]
     refuses = {one: error for one, error, fail in zip(SESSIONS, errors, fails, strict=False) if fail}
     client = Client(cast(Any, refuses))
@@ -125,6 +127,19 @@ async def test_answer_that_its_session_has_no_room_for_is_told_as_not_taken_besi
         (NOT_TAKEN, str(error), False) if fail else ("approved", "ann", True)
         for error, fail in zip(errors, fails, strict=True)
     ]
+
+
+@pytest.mark.parametrize("place", [0, 1])
+async def test_answer_that_holds_more_than_it_may_is_refused_before_any_is_handed_in(place: int) -> None:
+    asked = [
+        Asked(one, cast(Any, one), 0, "0", "c", 5, request_of(ASKS["command"]), 3) for one in SESSIONS[:2]
+    ]
+    given = [ops.ExecApproval(id="c", decision=ReviewDecision.APPROVED) for _ in asked]
+    given[place] = given[place].model_copy(update={"id": "c" * (TEXT_BYTES + 1)})
+    client = Client({})
+    with pytest.raises(MalformedSubmission, match=r"op\.id"):
+        await submit.hand_in_all(cast(Any, client), cast(Any, None), [*zip(asked, given, strict=True)])
+    assert client.taken == []
 
 
 WRONG: list[dict[str, Any]] = [
