@@ -18,6 +18,7 @@ from orchestrator.gateways.app_server.outbox import BURST_BYTES, LARGE_MOST, Out
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.wires.authentication import Revoked, TokenWatch
 from orchestrator.gateways.wires.byte_wire import CloseCode
+from orchestrator.rollouts import ArchiveUnavailable
 from tests.doors.peer import GOLDEN, MemoryWire, Peer, connected, served
 from tests.doors.ports import ports
 from tests.doors.schema import assert_valid
@@ -88,6 +89,18 @@ async def test_a_request_whose_reading_fails_inside_the_server_ends_no_connectio
     monkeypatch.undo()
     code, _ = await peer.refused("thread/fork", {})
     assert code == Code.BAD_PARAMS
+
+
+async def test_an_answer_that_meets_a_fault_inside_the_server_ends_no_connection(
+    peer: Peer, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def answered(answer: Any) -> None:
+        raise ArchiveUnavailable("the archive does not answer")
+
+    monkeypatch.setattr(peer.door, "answered", answered)
+    peer.send({"id": 0, "result": {"decision": "accept"}})
+    await peer.greet()
+    assert "a client's answer was not taken" in caplog.text
 
 
 async def test_a_client_that_leaves_params_out_is_told_so(peer: Peer) -> None:

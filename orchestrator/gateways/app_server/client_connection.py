@@ -103,9 +103,16 @@ class Connection:
                 case Request() as request:
                     await self._request(request)
                 case Answer() as answer:
-                    await self.door.answered(answer)
+                    await self._answered(answer)
                 case Notification() | Unreadable():
                     pass
+
+    async def _answered(self, answer: Answer) -> None:
+        """Takes an answer; a client is told of no error, and what it answered may stay open."""
+        try:
+            await self.door.answered(answer)
+        except Exception:
+            _LOG.exception("a client's answer was not taken")
 
     async def _request(self, request: Request) -> None:
         try:
