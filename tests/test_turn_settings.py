@@ -10,7 +10,9 @@ import pytest
 from pydantic import BaseModel
 
 import orchestrator
+from orchestrator.cli.run import Wish, _override
 from orchestrator.config_keys import SESSION_KEYS, SessionDefaults
+from orchestrator.core.frozen import replace
 from orchestrator.core.lines import ContextLine, encode_line, read_context
 from orchestrator.core.modes import settings_named
 from orchestrator.core.settings import (
@@ -35,6 +37,9 @@ from orchestrator.protocol.scalars import (
     ReasoningEffort,
     ReasoningSummary,
 )
+from orchestrator.protocol.wire import written
+from orchestrator.settings import SettingsSources, load_settings
+from orchestrator.terminal.origin import Origin
 from orchestrator.wiring.new_sessions import TURN_KEYS
 
 SETTINGS_OF: Mapping[type[BaseModel], tuple[str, ...]] = {
@@ -167,3 +172,53 @@ def test_no_other_class_lists_the_settings_of_turns() -> None:
 def _fields(made: ast.ClassDef) -> set[str]:
     stated = (each.target for each in made.body if isinstance(each, ast.AnnAssign))
     return {target.id for target in stated if isinstance(target, ast.Name)}
+
+
+# ── a session that goes on ────────────────────────────────────────────────────────────────────────
+
+ON_THE_LINE: dict[str, tuple[tuple[str, ...], dict[str, object]]] = {
+    "nothing": ((), {}),
+    "a model": (('model="m2"',), {"model": "m2"}),
+    "a sandbox": (
+        ('sandbox_mode="workspace-write"', "sandbox_workspace_write.network_access=true"),
+        {"sandbox_policy": {"mode": "workspace-write", "network_access": True}},
+    ),
+    "approvals": (('approval_policy="never"',), {"approval_policy": "never"}),
+    "an effort": (('model_reasoning_effort="high"',), {"effort": "high"}),
+    "a personality": (('personality="friendly"',), {"personality": "friendly"}),
+    "what no turn has": (("worker.concurrency=3", 'pool="gpu"'), {}),
+}
+
+
+@pytest.mark.parametrize("wanted", ON_THE_LINE)
+@pytest.mark.parametrize("resume", ["0199a2b4", None])
+def test_session_that_goes_on_has_what_the_command_line_names_and_nothing_else_of_the_files(
+    wanted: str, resume: str | None, tmp_path: Path
+) -> None:
+    file = tmp_path / "dendro.toml"
+    file.write_text('model = "of the file"\nsandbox_mode = "danger-full-access"\n')
+    overrides, named = ON_THE_LINE[wanted]
+    sources = SettingsSources(cwd=tmp_path, environ={"HOME": str(tmp_path)}, overrides=overrides)
+    settings = load_settings(replace(sources, config_file=file))
+    told = _override(settings, Wish("go on", Origin(resume=resume), (), json=False))
+    if resume is None or not named:
+        assert told is None
+        return
+    assert told is not None
+    assert written(told).items() >= {"type": "override_turn_context"}.items()
+    found = {name: value for name, value in written(told).items() if name != "type"}
+    assert found.keys() == named.keys()
+    for name, value in named.items():
+        assert found[name] == value or found[name].items() >= dict(value).items()  # type: ignore[call-overload]
+
+
+def test_profile_of_the_command_line_changes_no_folder_of_a_session_that_goes_on(tmp_path: Path) -> None:
+    file = tmp_path / "dendro.toml"
+    file.write_text('[profiles.fast]\nmodel = "m2"\n')
+    for more, folder in (((), None), ((f'cwd="{tmp_path}"',), str(tmp_path))):
+        overrides = ('profile="fast"', *more)
+        sources = SettingsSources(cwd=tmp_path, environ={"HOME": str(tmp_path)}, overrides=overrides)
+        settings = load_settings(replace(sources, config_file=file))
+        told = _override(settings, Wish("go on", Origin(resume="0199a2b4"), (), json=False))
+        assert told is not None
+        assert (told.model, told.cwd) == ("m2", folder)

@@ -34,8 +34,6 @@ class Wish:
     origin: Origin
     images: tuple[Path, ...]
     json: bool
-    model: str | None
-    cwd: Path | None
     review: ReviewRequest | None = None
     """The change to review, where no prompt begins the task."""
     plan: bool = False
@@ -140,7 +138,6 @@ def run(
         {"model": model, "cwd": str(cwd) if cwd else None, **_setup_settings(setup)}
     )
     text = None if prompt is None else prompt_text(prompt)
-    folder = settings.session_defaults.cwd if cwd else None
     origin = Origin.of(resume, fork, at)
     workspace = first_content(settings, origin, origin_url, portable=portable)
     if apply and (workspace is None or workspace.folder is None):
@@ -153,8 +150,6 @@ def run(
         origin,
         tuple(image or ()),
         json,
-        model,
-        folder,
         plan=plan,
         mode=_mode(mode),
         workspace=workspace,
@@ -272,7 +267,8 @@ async def _to_resume(found: Opened, id: str, *, begins: bool) -> SessionHead:
 async def _converse(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
     from orchestrator.terminal.chat import Opening, converse
 
-    return await converse(settings, Opening(wish.origin, wish.images, _override(wish), wish.mode), worker)
+    opening = Opening(wish.origin, wish.images, _override(settings, wish), wish.mode)
+    return await converse(settings, opening, worker)
 
 
 async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> ExitCode:
@@ -363,13 +359,13 @@ async def _applied(
     return ExitCode.DONE if await applied(found, head, wanted, say) else ExitCode.FAILED
 
 
-def _override(wish: Wish) -> OverrideTurnContext | None:
+def _override(settings: Settings, wish: Wish) -> OverrideTurnContext | None:
     """A session that goes on keeps its settings, but for what the command line names."""
     from orchestrator.protocol.ops import OverrideTurnContext
+    from orchestrator.wiring.new_sessions import named_settings
 
-    if wish.origin.resume is None or not (wish.model or wish.cwd):
-        return None
-    return OverrideTurnContext(model=wish.model, cwd=str(wish.cwd) if wish.cwd else None)
+    named = {} if wish.origin.resume is None else named_settings(settings)
+    return OverrideTurnContext.model_validate(named) if named else None
 
 
 async def _speak(found: Opened, talk: Conversation, wish: Wish) -> None:
@@ -379,7 +375,7 @@ async def _speak(found: Opened, talk: Conversation, wish: Wish) -> None:
     from orchestrator.protocol.plans import PlanRequest
     from orchestrator.terminal.origin import changed_from_here, image_items
 
-    override = await changed_from_here(found, talk.seat.session, _override(wish), wish.mode)
+    override = await changed_from_here(found, talk.seat.session, _override(found.settings, wish), wish.mode)
     if override is not None:
         await talk.submit(override)
     if wish.review is not None:
@@ -431,10 +427,9 @@ def review(
     asked = _asked(prompt, uncommitted, base, commit)
     invocation = reviewing_with(model, Invocation.of(ctx))
     settings = invocation.settings({"model": model, "cwd": str(cwd) if cwd else None})
-    folder: Path | None = settings.session_defaults.cwd if cwd else None
-    if resume is None or folder is not None:
+    if resume is None or cwd is not None:
         check_names(asked, settings.session_defaults.cwd)
-    wish = Wish(None, Origin(resume=resume), (), json, model, folder, asked)
+    wish = Wish(None, Origin(resume=resume), (), json, asked)
     raise typer.Exit(carried_out(invocation, settings, wish, own_worker=not no_worker))
 
 

@@ -32,8 +32,9 @@ from orchestrator.gateways.folder_facts import Workspace, mark
 from orchestrator.instructions.project import ProjectDocs
 from orchestrator.instructions.skills import Guide, Skills
 from orchestrator.protocol.events import TokenUsage
-from orchestrator.protocol.ops import UserInput, UserTurn
+from orchestrator.protocol.ops import OverrideTurnContext, UserInput, UserTurn
 from orchestrator.protocol.scalars import Delivery
+from orchestrator.protocol.wire import JsonObject
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.rollouts.rollout_file import rollout_path
@@ -165,6 +166,16 @@ def forked_birth(settings: Settings, source: ForkedFrom, own: Birth) -> Birth:
 def kept_settings(settings: Settings, state: State) -> TurnSettings:
     """The settings of a session that goes on: its own, but for what the command line names."""
     return taken_settings(state, turn_settings(settings), _named(TURN_KEYS, settings.named))
+
+
+def named_settings(settings: Settings) -> JsonObject:
+    """The settings of turns that the command line names, as a session that goes on is told of them."""
+    named = _named(TURN_KEYS, settings.named) & OverrideTurnContext.model_fields.keys()
+    if "cwd" not in settings.named:
+        # A profile names no folder.
+        named -= {"cwd"}
+    own = turn_settings(settings).wire()
+    return {name: own[name] for name in sorted(named) if name in own}
 
 
 def _named(keys: Mapping[str, tuple[str, ...]], named: frozenset[str]) -> frozenset[str]:
