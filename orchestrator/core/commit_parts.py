@@ -29,6 +29,8 @@ SPAWNED = "spawned"
 COUNTED = frozenset({"message", "completion"})
 WITHDRAWN = "withdrawn"
 """The decision on a request whose turn ended first."""
+DECIDED = "was already decided"
+"""The words of the error that tells a second answer of the first: its decision, and who gave it, follow."""
 _DEPTHS = b'"pending_messages":0,"pending_interrupts":0'
 
 

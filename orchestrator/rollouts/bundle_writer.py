@@ -20,11 +20,13 @@ import orjson
 from orchestrator.broker.records import SessionHead, StoredEntry, TreeEntry
 from orchestrator.core.blobs import may_refer
 from orchestrator.core.chain import NAMING_ENTRIES, payload_digest
-from orchestrator.core.entries import DENDRO, EVENT_MSG, Kind, stored_kind, timestamp
+from orchestrator.core.commit_parts import DECIDED
+from orchestrator.core.entries import DENDRO, EVENT_MSG, Kind, published_kind, stored_kind, timestamp
 from orchestrator.core.facts import Answered, ChildMade, Configured, Forked, Redacted, decode, kind_of
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.merkle import Frontier
+from orchestrator.protocol.events import Error, RequestResolved
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts import bundle_form as form
 from orchestrator.rollouts.bundle_members import CHUNK
@@ -419,7 +421,7 @@ class _Writer:
         except UnicodeDecodeError:
             raise RolloutError(f"entry {entry.seq} of {log} is damaged; `dendro verify` tells more") from None
         wish = self._order.withhold
-        answered = wish.answers and stored_kind(entry.payload) is Answered
+        answered = wish.answers and _names_decider(stored_kind(entry.payload), entry.payload)
         if answered or (wish.entries and wish.has(log, entry.seq)):
             self._require_free(log, entry)
             self._withheld.append((log, entry.seq))
@@ -472,7 +474,9 @@ class _Writer:
         payload = tree_payload(entry)
         digest = payload_digest(entry.salt, payload)
         text: str | None = payload.decode()
-        if self._order.withhold.has(log, entry.tree_seq):
+        wish = self._order.withhold
+        answered = wish.answers and _names_decider(published_kind(entry.payload), entry.payload)
+        if answered or wish.has(log, entry.tree_seq):
             self._withheld.append((log, entry.tree_seq))
             text = None
         elif may_refer(payload):
@@ -575,6 +579,11 @@ def _tells(payload: bytes) -> bool:
     # Packs are told by a field of theirs, as docs/protocol/bundle.md has it.
     kinds = (ChildMade, Forked, Redacted)
     return may_refer(payload) or b'"sha256"' in payload or stored_kind(payload) in kinds
+
+
+def _names_decider(kind: Kind, payload: bytes) -> bool:
+    """Whether an entry says how a request was decided, and by whom: the answer, and what is told of it."""
+    return kind in (Answered, RequestResolved) or (kind is Error and DECIDED.encode() in payload)
 
 
 def tree_payload(entry: TreeEntry) -> bytes:

@@ -15,15 +15,18 @@ import orjson
 import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
+from orchestrator.broker.records import LimitChange
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.blobs import INLINE_BYTES
+from orchestrator.core.commit_parts import TreeEvent
 from orchestrator.core.entries import decode_entry
 from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.core.packs import Pack
 from orchestrator.core.sender import Sender
 from orchestrator.core.tree import Child
+from orchestrator.protocol.events import BackgroundEvent, RequestResolved
 from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.bundle_check import BundleReport, check_bundle
@@ -241,13 +244,25 @@ async def test_packs_come_with_it_where_asked_and_can_be_copied_out(kept: Kept, 
 async def test_decisions_of_people_are_kept_back_and_shown_as_kept_back(kept: Kept, tmp_path: Path) -> None:
     shown = "run make, outside of the sandbox " * INLINE_BYTES
     answer = f.Answered(CallId("c1"), SubmissionId("1"), "approved", "ada", shown=shown)
-    session = await kept.has(said("go"), e.fact(answer))
+    late = e.error("x", "c1 was already decided: approved, by ada")
+    session = await kept.has(said("go"), e.fact(answer), late, e.error("x", "the model does not answer"))
+    resolved = RequestResolved(
+        call_id=CallId("c1"), turn_id="1", decision="approved", who="ada", resolved_at_ms=5
+    )
+    for number, message in enumerate((BackgroundEvent(message="a limit was raised"), resolved)):
+        told = TreeEvent((e.encode_event(e.event("1", message)),), (session,))
+        await kept.broker.trees.raise_limits(TreeId(session), LimitChange(str(number), {"tokens": 1}, told))
     made, data = await bundled(kept, session, ("answers",))
-    assert made.manifest.withheld == ((f"session:{session}", 6),)
+    log, of_tree = f"session:{session}", f"tree:{session}"
+    assert made.manifest.withheld == ((log, 6), (log, 7), (of_tree, 2))
     report = held(data, tmp_path)
-    assert (report.answers, report.withheld, report.texts) == (0, 1, {})
+    assert (report.answers, report.withheld, report.texts) == (0, 3, {})
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        assert not any(b"outside of the sandbox" in archive.read(name) for name in archive.namelist())
+        members = [archive.read(name) for name in archive.namelist()]
+    for word in (b"outside of the sandbox", b"approved", b"ada"):
+        assert not any(word in member for member in members), word
+    for word in (b"a limit was raised", b"the model does not answer"):
+        assert any(word in member for member in members), word
 
 
 async def test_statement_of_a_bundle_is_signed_as_envelopes_of_attestations_are(kept: Kept) -> None:

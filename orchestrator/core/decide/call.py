@@ -53,7 +53,7 @@ from orchestrator.core.commands import (
     Signature,
     Submitted,
 )
-from orchestrator.core.commit_parts import WITHDRAWN, approval_timer
+from orchestrator.core.commit_parts import DECIDED, WITHDRAWN, approval_timer
 from orchestrator.core.decide.agent_calls import agent_call
 from orchestrator.core.decide.call_end import KIND as ELICITATION
 from orchestrator.core.decide.call_end import (
@@ -511,7 +511,7 @@ def _hold_against_earlier(draft: Draft, command: Submitted, reply: Reply) -> Non
 def _too_late(name: str, decision: str, who: str) -> str:
     if decision == WITHDRAWN:
         return f"{name} is not asked any more: its turn has ended"
-    return f"{name} was already decided: {decision}, by {who or 'a client'}"
+    return f"{name} {DECIDED}: {decision}, by {who or 'a client'}"
 
 
 def _none_meant(draft: Draft, command: Submitted, reply: Reply) -> str:
