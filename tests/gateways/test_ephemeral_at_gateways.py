@@ -62,7 +62,7 @@ class Last:
     def __init__(self) -> None:
         self.lost: list[SessionId] = []
 
-    def lose(self, session: SessionId) -> None:
+    def lose(self, session: SessionId, fault: str = "") -> None:
         self.lost.append(session)
 
 

@@ -7,15 +7,18 @@ from collections.abc import AsyncIterator, Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+import orjson
 import pytest
 
+from orchestrator.broker.errors import Corrupt, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.broker.records import Labels
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server import live_threads as live_module
-from orchestrator.gateways.app_server.door import Conversations
+from orchestrator.gateways.app_server.door import Conversations, Door
 from orchestrator.gateways.app_server.live_threads import (
+    FAULT,
     LOOK_BACK,
     Line,
     LiveThread,
@@ -23,10 +26,14 @@ from orchestrator.gateways.app_server.live_threads import (
     Told,
     events_of_running_turn,
 )
+from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.client import GAP_TEXTS
+from orchestrator.gateways.principals import Principal
+from orchestrator.gateways.window.stream import LogChannel, ThreadSeat
 from orchestrator.protocol.agents import AgentOrigin, LifecycleChange, SubagentStatus, SubagentSummary
 from orchestrator.protocol.events import SubagentLifecycle
 from orchestrator.protocol.wire import written
+from orchestrator.rollouts import BrokenArchive
 from orchestrator.views.event import Event
 from tests.views.test_thread_log import Logs, event, turn
 from tests.views.test_threads import ROOT as TREE
@@ -40,7 +47,7 @@ class Story:
     """A client of a session whose events a test gives."""
 
     def __init__(self) -> None:
-        self.given: asyncio.Queue[Event | EqCursor | None] = asyncio.Queue()
+        self.given: asyncio.Queue[Event | EqCursor | Exception | None] = asyncio.Queue()
         self.taken = asyncio.Event()
         self.seq = 6
         self.followed_from: list[EqCursor] = []
@@ -64,6 +71,8 @@ class Story:
         self.followed_from.append(cursor)
         while True:
             item = await self.given.get()
+            if isinstance(item, Exception):
+                raise item
             if isinstance(item, Event):
                 yield item
             else:
@@ -81,6 +90,7 @@ class Hears:
 
     def __init__(self) -> None:
         self.told: list[str] = []
+        self.lost: asyncio.Queue[str] = asyncio.Queue()
 
     def hear(self, told: Told) -> None:
         self.told.append(told.event.type)
@@ -90,7 +100,8 @@ class Hears:
 
     def adopt(self, live: Any, thread: Any) -> None: ...
 
-    def lose(self, session: SessionId) -> None: ...
+    def lose(self, session: SessionId, fault: str = "") -> None:
+        self.lost.put_nowait(fault)
 
 
 class Adopting(Hears):
@@ -128,6 +139,72 @@ async def test_client_that_comes_while_a_gap_is_told_hears_what_comes_behind_it(
     assert first.told == ["warning", "task_started", "task_complete", "task_started"]
     assert second.told == ["task_started"]
     await all_threads.close()
+
+
+WHY = "a part of it is not at /srv/archive"
+FAULTS: dict[str, tuple[Exception, str]] = {
+    "deleted": (UnknownSession(SESSION), ""),
+    "damaged": (Corrupt("dendro:eq", WHY), WHY),
+    "archive": (BrokenArchive(WHY), f"cannot be read to its end now: {WHY}"),
+    "a fault": (KeyError(WHY), FAULT),
+}
+
+
+@pytest.mark.parametrize("gap", [False, True])
+@pytest.mark.parametrize("how", FAULTS)
+async def test_listeners_are_told_why_a_thread_is_followed_no_further_and_who_comes_then_hears_it_anew(
+    how: str, gap: bool
+) -> None:
+    error, words = FAULTS[how]
+    story, first, second, all_threads = Story(), Hears(), Hears(), live_threads()
+    live = await all_threads.hear(SESSION, cast(Any, story), first)
+    if gap:
+        await story.tells(None)
+    story.given.put_nowait(error)
+    async with asyncio.timeout(20):
+        fault = await first.lost.get()
+        assert words in fault if words else not fault
+        assert all_threads.of(SESSION) is None
+        anew = await all_threads.hear(SESSION, cast(Any, story), second)
+    assert all_threads.of(SESSION) is anew is not live
+    await story.tells(Event("u", {"type": "task_started"}))
+    assert (first.told, second.told) == ([], ["task_started"])
+    all_threads.leave(SESSION, first)
+    assert all_threads.of(SESSION) is anew
+    await all_threads.close()
+
+
+async def test_call_that_waits_for_an_event_of_such_a_thread_is_refused_with_the_reason() -> None:
+    story, all_threads = Story(), live_threads()
+
+    async def submit() -> None:
+        story.given.put_nowait(Corrupt("dendro:eq", WHY))
+
+    async with asyncio.timeout(20):
+        head = await story.head(SESSION)
+        with pytest.raises(RpcError, match=WHY):
+            await all_threads.answer(head, cast(Any, story), lambda event: True, submit, 15)
+    await all_threads.close()
+
+
+@pytest.mark.parametrize("tenant", [False, True])
+async def test_client_and_window_are_told_the_reason_and_a_tenant_no_path(tenant: bool) -> None:
+    reader = Principal("acme/eve", "acme") if tenant else Principal("ann")
+    told: list[tuple[str, Any]] = []
+    door = Door.__new__(Door)
+    door.principal = reader
+    vars(door).update(notify=lambda *line: told.append(line), unsubscribe=lambda session: None)
+    door.lose(SESSION, WHY)
+    assert [method for method, _ in told] == ["warning", "thread/closed"]
+    door.lose(SESSION)
+    assert [method for method, _ in told[2:]] == ["thread/closed"]
+    channel = LogChannel(f"thread:{SESSION}", lambda: None)
+    ThreadSeat(channel, cast(Any, SimpleNamespace(namespace=reader.namespace))).lose(SESSION, WHY)
+    said = orjson.loads(next(iter(channel.taken(0.0))).split(b"data: ")[1])
+    assert said["type"] == "error"
+    for text in (told[0][1]["message"], said["error"]["message"]):
+        assert "is not at" in text
+        assert ("/srv" in text) is not tenant
 
 
 async def test_thread_is_followed_from_the_very_event_up_to_which_its_log_was_read() -> None:

@@ -59,7 +59,7 @@ from orchestrator.requests import (
     known_request_of,
 )
 from orchestrator.requests.approvals import shown_as
-from orchestrator.views.event import Event
+from orchestrator.views.event import Event, without_places
 from orchestrator.views.threads import Thread, read_state
 from orchestrator.views.turns.turn_records import RequestOpened, RequestResolved
 
@@ -337,8 +337,11 @@ class Door:
         for opened in found.live.projector.waiting if found is not None else ():
             self.hear(Told(session, Event("", dict(opened.request.event)), ((opened, ()),)))
 
-    def lose(self, session: SessionId) -> None:
-        """Tells the client that a thread is gone."""
+    def lose(self, session: SessionId, fault: str = "") -> None:
+        """Tells the client that a thread is gone, or why nothing more of it can be told."""
+        if fault:
+            why = without_places(fault) if self.principal.is_tenant else fault
+            self.notify("warning", {"threadId": session, "message": why})
         self.unsubscribe(session)
         self.notify("thread/closed", {"threadId": session})
 
@@ -636,8 +639,8 @@ class Conversations:
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Takes none."""
 
-    def lose(self, session: SessionId) -> None:
-        """Removes the listeners of a conversation that is gone."""
+    def lose(self, session: SessionId, fault: str = "") -> None:
+        """Removes the listeners of a conversation that is gone, or of which nothing more can be told."""
         for id in [id for id, heard in self._listening.items() if heard == session]:
             self.stop(id)
 

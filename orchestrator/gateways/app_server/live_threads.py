@@ -21,7 +21,7 @@ from orchestrator.core.frozen import record, replace
 from orchestrator.core.ids import SessionId
 from orchestrator.core.tree import ROOT
 from orchestrator.gateways.app_server.door_ports import Ports
-from orchestrator.gateways.app_server.messages import notification
+from orchestrator.gateways.app_server.messages import RpcError, notification, unreadable
 from orchestrator.gateways.client import RETRY_S, Client, is_rewound
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.protocol.agents import LifecycleChange, SubagentStatus, SubagentSummary
@@ -30,6 +30,7 @@ from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.ops import Interrupt
 from orchestrator.protocol.submission import Submission
 from orchestrator.protocol.wire import JsonObject
+from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.event import Event, for_tenant
 from orchestrator.views.thread_log import begun_since, turn_at
@@ -39,6 +40,8 @@ from orchestrator.views.turns.projector import Projector
 from orchestrator.views.turns.turn_records import Change, ItemDelta, RequestResolved
 
 log = logging.getLogger("dendro.app_server")
+
+FAULT = "it cannot be followed any further; the server's log says why"
 
 
 @record
@@ -81,8 +84,8 @@ class Listener(Protocol):
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Hears such an agent: a new one from its first event on."""
 
-    def lose(self, session: SessionId) -> None:
-        """Is told that the session is gone: nothing more will come."""
+    def lose(self, session: SessionId, fault: str = "") -> None:
+        """Is told that nothing more will come: the session is gone, or a `fault` keeps it from being read."""
 
 
 class LiveThread:
@@ -115,6 +118,8 @@ class LiveThread:
         self._write = write
         self.client = client
         self._born = born
+        self.is_cut_off = False
+        """Whether it can be followed no further: who comes then needs another one."""
         self._following: asyncio.Task[None] | None = None
         self._cursor = BEGINNING
 
@@ -188,11 +193,20 @@ class LiveThread:
                     log.exception("session %s: an event could not be told", self.session)
         except UnknownSession:
             # It is deleted, and its listeners are told so once.
-            self.ephemeral = False
-            for listener in tuple(self.listeners):
-                listener.lose(self.session)
+            self._cut_off()
+        except Exception as error:
+            # Who heard nothing more would wait for ever, and so would all who come later.
+            log.exception("session %s: it cannot be followed any further", self.session)
+            self._cut_off(words_of(error))
         finally:
             self._whole.set()
+
+    def _cut_off(self, fault: str = "") -> None:
+        self.is_cut_off, self.ephemeral = True, False
+        if self.marking is not None:
+            self.marking.cancel()
+        for listener in tuple(self.listeners):
+            listener.lose(self.session, fault)
 
     async def _begins(self, at_ms: int | None) -> None:
         """Finds the turn of the root in which a turn of its agent begins."""
@@ -261,6 +275,17 @@ def _begin_of_turn(events: Sequence[Event], after: int, reach: int) -> int | Non
     return begin if reach == 0 else None
 
 
+def words_of(error: Exception) -> str:
+    """Why a session can be followed no further, for those who heard it."""
+    match error:
+        case ArchiveUnavailable() | BrokenArchive():
+            return unreadable(error)
+        case BrokerError():
+            return str(error)
+        case _:
+            return FAULT
+
+
 class _Answer:
     """The listener of a call that waits for an event, and hears nothing else."""
 
@@ -279,8 +304,12 @@ class _Answer:
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Takes none."""
 
-    def lose(self, session: SessionId) -> None:
-        if not self.told.done():
+    def lose(self, session: SessionId, fault: str = "") -> None:
+        if self.told.done():
+            return
+        if fault:
+            self.told.set_exception(RpcError(fault))
+        else:
             self.told.set_result(None)
 
 
@@ -332,7 +361,7 @@ class LiveThreads:
                 head = None if newborn else seen or await client.head(session)
                 if head is None and not newborn:
                     raise UnknownSession(session)
-                live = self._live.get(session)
+                live = self.of(session)
                 if live is None:
                     live = self._made(session, client, head)
                     if head is not None:
@@ -400,7 +429,7 @@ class LiveThreads:
         """
         async with self._opening:
             head = await parent.client.head(child)
-            live = self._live.get(child)
+            live = self.of(child)
             if head is None or not (newborn or live is not None or head.status not in AT_REST):
                 return None
             if not _come(parent, child, live):
@@ -500,7 +529,8 @@ class LiveThreads:
 
     def of(self, session: SessionId) -> LiveThread | None:
         """The session as it is followed here."""
-        return self._live.get(session)
+        live = self._live.get(session)
+        return None if live is None or live.is_cut_off else live
 
     async def close(self) -> None:
         """Follows nothing more."""

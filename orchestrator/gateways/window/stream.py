@@ -28,6 +28,7 @@ from orchestrator.gateways.window.feeds import TOPICS, Topic, Update, deleted_js
 from orchestrator.gateways.wires.byte_wire import OUTGOING_LIMIT, STALL_S
 from orchestrator.protocol.wire import JsonMapping, JsonObject
 from orchestrator.rollouts import ArchiveUnavailable, BrokenArchive
+from orchestrator.views.event import without_places
 from orchestrator.views.threads import Thread
 
 BEAT_S: Final = 10.0
@@ -325,9 +326,13 @@ class ThreadSeat:
     def adopt(self, live: LiveThread, thread: Thread) -> None:
         """Takes none."""
 
-    def lose(self, session: SessionId) -> None:
-        """Tells that the thread is gone, and who deleted it."""
-        self._ending = asyncio.create_task(self._ends(session))
+    def lose(self, session: SessionId, fault: str = "") -> None:
+        """Tells that the thread is gone, and who deleted it; or the fault that ends what is told of it."""
+        if fault:
+            why = without_places(fault) if self._client.namespace else fault
+            self._channel.say("", {"type": "error", "error": {"message": why}})
+        else:
+            self._ending = asyncio.create_task(self._ends(session))
 
     async def _ends(self, session: SessionId) -> None:
         told: JsonObject = {}
