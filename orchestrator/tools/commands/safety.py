@@ -110,22 +110,36 @@ def system_program(name: str) -> str | None:
 # fmt: off
 _RUNNERS: Final[Mapping[str, frozenset[str]]] = MappingProxyType({
     "builtin": frozenset(),
+    "busybox": frozenset(),
+    "chronic": frozenset(),
+    "chroot": frozenset(),
     "command": frozenset(),
     "coproc": frozenset(),
     "doas": frozenset({"-C", "-u"}),
     "env": frozenset({"-C", "-u", "--chdir", "--unset"}),
     "eval": frozenset(),
     "exec": frozenset({"-a"}),
+    "flock": frozenset({"-E", "-w", "--conflict-exit-code", "--timeout", "--wait"}),
+    "ionice": frozenset({"-c", "-n", "--class", "--classdata"}),
     "nice": frozenset({"-n", "--adjustment"}),
     "nohup": frozenset(),
+    "pkexec": frozenset({"--user"}),
     "setsid": frozenset(),
+    "stdbuf": frozenset({"-e", "-i", "-o", "--error", "--input", "--output"}),
     "sudo": frozenset({
         "-C", "-D", "-R", "-T", "-U", "-g", "-h", "-p", "-r", "-t", "-u",
         "--chdir", "--group", "--host", "--prompt", "--user",
     }),
+    "taskset": frozenset(),
     "time": frozenset({"-f", "-o"}),
+    "timeout": frozenset({"-k", "-s", "--kill-after", "--signal"}),
+    "toybox": frozenset(),
+    "unbuffer": frozenset(),
+    "watch": frozenset({"-n", "-q", "--equexit", "--interval"}),
     "xargs": frozenset({"-E", "-I", "-L", "-P", "-a", "-d", "-n", "-s"}),
 })
+# A duration, a file, a mask: words of theirs that stand before the command.
+_OPERANDS: Final[Mapping[str, int]] = MappingProxyType({"chroot": 1, "flock": 1, "taskset": 1, "timeout": 1})
 _GIT_GLOBALS_WITH_VALUE: Final = frozenset({
     "-C", "-c", "--config-env", "--exec-path", "--git-dir", "--namespace", "--work-tree",
 })
@@ -136,8 +150,8 @@ _ASSIGNMENT: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=.*", re.DOTALL)
 def without_runners(argv: Sequence[str]) -> Sequence[str]:
     """The command that is run in the end: `sudo -u root env A=1 rm x` is `rm x`."""
     start = 0
-    while start < len(argv) and (with_value := _RUNNERS.get(_name(argv[start]))) is not None:
-        start = _after_options(argv, start + 1, with_value)
+    while start < len(argv) and (with_value := _RUNNERS.get(runner := _name(argv[start]))) is not None:
+        start = _after_options(argv, start + 1, with_value) + _OPERANDS.get(runner, 0)
         while start < len(argv) and _ASSIGNMENT.fullmatch(argv[start]):
             start += 1
     return argv[start:]

@@ -381,6 +381,17 @@ DANGEROUS = [
     ["sudo", "bash", "-c", "rm -f a"],
     ["xargs", "-n", "1", "rm", "-f"],
     ["nohup", "rm", "-f", "a"],
+    ["timeout", "60", "rm", "-f", "a"],
+    ["timeout", "-k", "5", "--signal=KILL", "60s", "git", "reset"],
+    ["timeout", "9", "nice", "-n", "5", "timeout", "8", "rm", "-f", "a"],
+    ["stdbuf", "-oL", "-e", "0", "rm", "-f", "a"],
+    ["ionice", "-c", "3", "-n7", "rm", "-f", "a"],
+    ["flock", "-w", "9", "/tmp/lock", "rm", "-f", "a"],
+    ["taskset", "0x1", "rm", "-f", "a"],
+    ["taskset", "-c", "0,1", "rm", "-f", "a"],
+    ["chroot", "--userspec=1:1", "/srv", "rm", "-f", "a"],
+    ["watch", "-n", "5", "rm", "-f", "a"],
+    ["busybox", "rm", "-rf", "a"],
 ]
 
 DANGEROUS_SCRIPTS = [
@@ -406,6 +417,7 @@ DANGEROUS_SCRIPTS = [
     "bash -c 'rm -f a'",
     "sh -c \"bash -lc 'git reset'\"",
     "find . | xargs rm -f",
+    "timeout 60 bash -c 'rm -f a'",
     "echo $(( ; rm -rf a",
     "x|" * 20_000 + "y",
 ]
@@ -426,6 +438,9 @@ NOT_DANGEROUS = [
     ["git", "log", "reset"],
     ["echo", "rm", "-rf"],
     ["sudo", "ls"],
+    ["timeout", "rm", "ls", "-f"],
+    ["timeout"],
+    ["flock", "-w"],
     ["bash", "-c", "echo 'rm -rf a'"],
     ["bash", "-c", "grep -rf patterns ."],
     ["bash", "-c", "cat <<EOF\nrm -rf a\nEOF"],

@@ -463,6 +463,8 @@ def test_strictest_of_all_rules_that_a_command_meets_counts_in_whatever_order(
         (["bin/git", "push"], True),
         (["sudo", "git", "push"], True),
         (["env", "A=1", "git", "push"], True),
+        (["timeout", "-s", "KILL", "60", "git", "push"], True),
+        (["bash", "-c", "ls && timeout 1m stdbuf -oL git push"], True),
         (["bash", "-c", "ls; sudo git push"], True),
         (["bash", "-c", "bash -c 'git push'"], True),
         (["gitk", "push"], False),
