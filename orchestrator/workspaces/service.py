@@ -638,6 +638,11 @@ def check_source(url: str, ref: str, protocols: tuple[str, ...]) -> None:
             f"git: a repository is cloned by {allowed} here, and {without_secrets(url)} is of another kind. "
             "`workspace.git_protocols` of the workers permits others"
         )
+    try:
+        urlsplit(url)
+    except ValueError:
+        # Its words repeat the host, with a password before it perhaps.
+        raise ValueError(f"git: {without_secrets(url)} names no host that can be read") from None
     if ref and (not REF.fullmatch(ref) or ".." in ref or "@{" in ref):
         raise ValueError(f"ref: {ref[:80]!r} is no branch, tag or commit")
 

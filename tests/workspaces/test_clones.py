@@ -61,6 +61,8 @@ def test_address_of_a_permitted_protocol_is_taken(url: str, ref: str) -> None:
         ("--upload-pack=touch /tmp/x", "", "begins with no"),
         ("https://a/b\nc", "", "printable"),
         ("https://" + "a" * 2048, "", "2,048"),
+        ("https://ann:hush@[::1/a.git", "", r"^git: https://\[::1/a.git names no host that can be read$"),
+        ("https://ann:hush＠a/b", "", "names no host"),
         ("https://a/b", "--output=x", "ref"),
         ("https://a/b", "a..b", "ref"),
         ("https://a/b", "a@{1}", "ref"),
