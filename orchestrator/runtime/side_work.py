@@ -802,7 +802,11 @@ class Effects:
 
     def _ended(self, key: EffectKey, task: asyncio.Task[None], notify: Ended) -> None:
         self._running.pop(key, None)
-        notify(key, None if task.cancelled() else task.exception())
+        if not task.cancelled():
+            notify(key, task.exception())
+        else:
+            # One that was not told to end broke off by itself: nobody else would say that it is over.
+            notify(key, None if task.cancelling() else asyncio.CancelledError("it broke off by itself"))
 
     def settle(self, key: EffectKey) -> None:
         """Notes that an effect's result was decided: if the state asks for it now, that is a new decision."""

@@ -211,14 +211,22 @@ class ToolFailed(Exception):
 
 @contextmanager
 def _tame(name: str, limit: asyncio.Timeout | None = None) -> Iterator[None]:
-    """Turns whatever a tool raises into `ToolFailed`, but for a cancel, which is the worker's own."""
+    """Turns whatever a tool raises into `ToolFailed`, but for a cancel that is the worker's own."""
     try:
         yield
-    except (Exception, SystemExit) as error:
+    except (Exception, SystemExit, asyncio.CancelledError) as error:
+        if isinstance(error, asyncio.CancelledError) and _is_told_to_end():
+            raise
         if limit is not None and limit.expired():
             raise ToolFailed(f"{name} was stopped: it ran for longer than its time limit") from error
         log.exception("the tool %s failed", name)
         raise ToolFailed(_shortened(f"{name} failed: {type(error).__name__}: {error}")) from error
+
+
+def _is_told_to_end() -> bool:
+    """Whether somebody has cancelled what runs; else the tool waited for something that was cancelled."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
 
 
 def _place(site: CallSite) -> ToolPlace:

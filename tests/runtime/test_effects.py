@@ -51,3 +51,22 @@ async def test_effects_that_are_told_to_end_twice_still_prove_their_death() -> N
     command.proof.open()
     await stopping
     assert command.proved
+
+
+async def test_effect_that_breaks_off_by_itself_is_told_of_as_an_error() -> None:
+    told: list[BaseException | None] = []
+    effects = Effects(cast(Any, _Ports()), "s")
+
+    async def breaks_off() -> None:
+        lost = asyncio.get_running_loop().create_future()
+        lost.cancel()
+        await lost
+
+    effects.start(("call", "c1"), breaks_off(), lambda key, error: told.append(error))
+    effects.start(("call", "c2"), asyncio.Event().wait(), lambda key, error: told.append(error))  # type: ignore[arg-type]
+    await asyncio.sleep(0)
+    await effects.stop()
+    await asyncio.sleep(0)
+    (error, stopped) = told
+    assert isinstance(error, asyncio.CancelledError)
+    assert stopped is None

@@ -288,6 +288,10 @@ def leaves() -> None:
     sys.exit(3)
 
 
+def waits_for_what_was_cancelled() -> None:
+    raise asyncio.CancelledError
+
+
 def large() -> ToolRequest:
     return ToolRequest({"text": "x" * PAYLOAD_BYTES}, "large")
 
@@ -300,6 +304,7 @@ def odd() -> ToolRequest:
     ("fault", "said"),
     [
         (leaves, "toy failed: SystemExit: 3"),
+        (waits_for_what_was_cancelled, "toy failed: CancelledError"),
         (large, "toy failed: ValueError: its request has 65,547 bytes, at most 65,536 can be kept"),
         (odd, "toy failed: TypeError: "),
         (dict, "toy failed: TypeError: it returned a dict, and no text"),
@@ -314,7 +319,7 @@ async def test_assessment_that_fails_is_the_output_of_its_call(fault: Callable[[
 WORK = CustomWork(("k",), "toy", {"words": ["hello"]}, "says hello", "/w")
 
 
-@pytest.mark.parametrize("fault", [leaves, lambda: 1 / 0, lambda: None])
+@pytest.mark.parametrize("fault", [leaves, waits_for_what_was_cancelled, lambda: 1 / 0, lambda: None])
 async def test_run_that_fails_is_the_output_of_its_call(fault: Callable[[], Any]) -> None:
     found = await toolbox(Broken(fault)).run(call("{}", WORK), site())
     assert str(found.output).startswith("toy failed: ")
