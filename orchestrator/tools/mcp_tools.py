@@ -257,7 +257,7 @@ def _found(program: Program) -> str:
 
 ARGUMENT_BYTES = 64 << 10
 MOST_TOLD = 10_000
-"""Sessions of which a worker remembers that they were notified of their servers' start."""
+"""Sessions of which a worker remembers that they were told of their servers' last start."""
 MOST_QUESTIONS = 8
 """Questions that one call may ask, and declined ones of which its end tells."""
 
@@ -284,6 +284,8 @@ class McpToolbox:
         session = state.facts.session_id
 
         def report(server: str, status: McpStartupStatus) -> None:
+            # Clients show that servers start until they hear of all: also in another folder, and of one anew.
+            self._told.pop(session, None)
             show(written(McpStartupUpdate(server=server, status=status)))
 
         started = await self._servers.start(session, _folder(state), report)

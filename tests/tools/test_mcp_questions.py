@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -31,9 +33,15 @@ class Asking:
     questions: Sequence[bool] = ()
     """Whether a person can answer each of them by yes or no."""
     answers: list[ElicitationAction] = field(default_factory=list)
+    running: bool = False
+    interrupted: bool = False
 
     async def start(self, session: str, cwd: Path, report: Any) -> Started:
-        report("files", McpReady())
+        if not self.running:
+            report("files", McpReady())
+        self.running = True
+        if self.interrupted:
+            raise asyncio.CancelledError
         return Started(ready=("files",))
 
     async def call(self, tool: tuple[str, str], arguments: object, cwd: Path, ask: Any) -> Answer:
@@ -129,3 +137,19 @@ async def test_each_session_is_told_once_that_its_servers_have_started() -> None
         await tools.prepare(state(session), shown.append)
         told += [session for event in shown if event["type"] == "mcp_startup_complete"]
     assert told == ["s1", "s2", "s3"]
+
+
+async def test_session_is_told_of_all_behind_each_start_that_it_is_told_of() -> None:
+    """A client shows that servers start until it hears that all have."""
+    servers = Asking()
+    tools, kinds = McpToolbox(cast(Any, servers)), list[Any]()
+    for servers.running, servers.interrupted in (
+        (False, False),
+        (False, False),
+        (False, True),
+        (True, False),
+    ):
+        with suppress(asyncio.CancelledError):
+            await tools.prepare(state(), lambda event: kinds.append(event["type"]))
+    await tools.prepare(state(), lambda event: kinds.append(event["type"]))
+    assert kinds == ["mcp_startup_update", "mcp_startup_complete"] * 3
