@@ -74,7 +74,11 @@ def without_credentials(url: str) -> str:
     Nothing but its scheme is shown where a password may stand that holds a `/`, `?` or `#` as it is: all that
     reads a URL takes it for the end of the host.
     """
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        # Its host cannot be read, so nobody knows where a password ends.
+        return f"{url.partition('://')[0]}://…"
     beyond = f"{parts.path}{parts.fragment}{'' if '=' in parts.query else parts.query}"
     if parts.netloc and "@" in beyond:
         return f"{parts.scheme}://…"
@@ -290,13 +294,11 @@ async def check_fleet(settings: Settings) -> list[Finding]:
     """The findings about a deployment that has a server of its own; none of one that does not answer."""
     if settings.redis.url is None:
         return []
-    broker = open_broker(settings, settings.redis.url, PATIENCE_S)
     try:
-        workers, fleet = await workers_of(broker.claims), await fleet_stats(broker)
+        async with aclosing(open_broker(settings, settings.redis.url, PATIENCE_S)) as broker:
+            workers, fleet = await workers_of(broker.claims), await fleet_stats(broker)
     except BrokerError:
         return []  # the checks of Redis say why
-    finally:
-        await broker.aclose()
     return [*_of_workers(workers), *_of_sessions(fleet), *await _of_upkeep(settings)]
 
 
@@ -319,12 +321,12 @@ async def _of_upkeep(settings: Settings) -> list[Finding]:
     url = settings.upkeep.url or settings.redis.url
     # The queue's server is a single one.
     redis = settings.redis.model_copy(update={"url": url, "cluster": False})
-    async with aclosing(connect(redis, client_name("cli"))) as connection:
-        try:
+    try:
+        async with aclosing(connect(redis, client_name("cli"))) as connection:
             if await connection.command("EXISTS", f"{redis.prefix}upkeep{health_check_key_suffix}"):
                 return []
-        except BrokerError:
-            return []  # the checks of Redis say why
+    except BrokerError:
+        return []  # the checks of Redis say why
     detail = "none for a minute: no log is sealed or archived, and none is deleted when its time is over"
     return [Finding("upkeep process", "warn", detail, "start one for the whole deployment: dendro upkeep")]
 

@@ -16,6 +16,8 @@ from orchestrator.broker.rights import ServerFacts
 from orchestrator.broker.worker_state import WorkerState
 from orchestrator.doctor import (
     Finding,
+    check_fleet,
+    check_redis,
     judge_clock,
     judge_mcp_servers,
     judge_model,
@@ -61,10 +63,20 @@ def load(tmp_path: Path) -> Load:
         ("redis://me:secret/secret@h/0", "redis://…"),
         ("redis://:secret?secret@h/0", "redis://…"),
         ("s3://key:secret/secret@bucket/place", "s3://…"),
+        ("redis://me:secret@[::1", "redis://…"),
     ],
 )
 def test_address_is_shown_without_what_may_be_a_secret(url: str, shown: str) -> None:
     assert without_credentials(url) == shown
+
+
+@pytest.mark.parametrize("url", ["redis://me:secret@[::1", "reddis://h"])
+async def test_address_that_names_no_server_is_a_finding_among_others(load: Load, url: str) -> None:
+    settings = load(f"redis.url={url}")
+    (finding,) = await check_redis(settings)
+    assert finding.level == "missing"
+    assert finding.detail.startswith(f"{without_credentials(url)}: redis.url names no server")
+    assert await check_fleet(settings) == []
 
 
 @pytest.mark.parametrize(
