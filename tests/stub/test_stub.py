@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import re
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -70,6 +72,18 @@ async def test_scenario_can_share_its_steps_and_repeat_the_last() -> None:
     script = Scenario.parse({"steps": steps, "per_session": False, "after_end": "repeat_last"})
     async with connected(script) as peer:
         assert [said(await peer.ask(session=name)) for name in "abcd"] == ["one", "two", "two", "two"]
+    nothing = Scenario.parse({"steps": [], "after_end": "repeat_last"})
+    async with connected(nothing) as peer:
+        with pytest.raises(FatalModelError, match="has 0 steps; this is request 1"):
+            await peer.ask()
+
+
+async def test_sessions_that_share_their_steps_share_those_of_their_part_alone() -> None:
+    file = parts_of({"prompt": "first"})._file
+    async with connected(Scenario(replace(file, per_session=False))) as peer:
+        asked = [("a", "first"), ("b", "other"), ("c", "first"), ("d", "other")]
+        answers = [said(await peer.ask(session=name, text=text)) for name, text in asked]
+    assert answers == ["a 1", "others 1", "a 2", "others 2"]
 
 
 def an_agent(number: int, label: str, task: str) -> list[dict[str, Any]]:
@@ -344,6 +358,45 @@ async def test_response_that_is_held_ends_when_it_is_released() -> None:
         assert [isinstance(event, Completed) async for event in stream] == [True]
 
 
+async def test_response_ends_at_once_whose_name_was_released_before_it_came() -> None:
+    async with (
+        connected([{"items": [{"text": "held"}], "hold_tail": "go"}] * 2) as peer,
+        plain_http() as http,
+    ):
+        await http.post(peer.stub.base_url.removesuffix("/v1") + "/release/go")
+        for _ in range(2):
+            assert said(await peer.ask()) == "held"
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@pytest.mark.parametrize("events", [0, 1, 3])
+async def test_connection_is_cut_after_so_many_events_and_not_before(path: str, events: int) -> None:
+    script = Scenario.parse([{"items": [{"text": "one"}], "drop_after": events, "headers": {"x-left": "3"}}])
+    async with running(StubConfig(script)) as stub, plain_http() as http:
+        got = bytearray()
+        with pytest.raises(httpx.RemoteProtocolError):
+            async with http.stream("POST", stub.base_url + path, json={"input": []}) as answer:
+                assert answer.headers["x-left"] == "3"
+                async for chunk in answer.aiter_raw():
+                    got += chunk
+        assert got.count(b"data: ") == events
+        assert [exchange.outcome for exchange in stub.journal.exchanges()] == ["cut"]
+
+
+@pytest.mark.parametrize("path", ["/responses", "/chat/completions"])
+@pytest.mark.parametrize("given", [{}, {"usage": {"input": 7}}])
+@pytest.mark.parametrize(
+    "end", [{"failed": {"code": "c", "message": "m"}}, {"incomplete": {"reason": "max_output_tokens"}}]
+)
+async def test_response_that_does_not_complete_reports_what_it_cost_where_its_step_says_so(
+    path: str, given: dict[str, Any], end: dict[str, Any]
+) -> None:
+    async with running(StubConfig(Scenario.parse([{**given, **end}]))) as stub, plain_http() as http:
+        answer = await http.post(stub.base_url + path, json={"input": []})
+    told = re.findall(r'"(?:input|prompt)_tokens":(\d+)', answer.text)
+    assert told == ["7"] * len(given)
+
+
 async def test_client_that_leaves_a_held_response_is_seen_to_leave() -> None:
     async with connected([{"items": [{"text": "held"}], "hold_tail": "never"}]) as peer:
         stream = cast(AsyncGenerator[ModelEvent, None], peer.client.stream(prompt(), HttpBudget(0)))
@@ -381,4 +434,6 @@ def test_journal_forgets_the_oldest_when_it_is_full() -> None:
     assert [exchange.session for exchange in journal.exchanges()] == ["s2", "s3", "s4"]
     journal.open("large", b"x" * 85)
     assert [exchange.session for exchange in journal.exchanges()] == ["s4", "large"]
-    assert journal.received == 6
+    journal.open("larger than all", b"x" * 101)
+    assert [exchange.session for exchange in journal.exchanges()][-1] == "larger than all"
+    assert journal.received == 7
