@@ -17,6 +17,8 @@ from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.ids import SessionId
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 from orchestrator.workspaces import service
+from orchestrator.workspaces.claimed_folder import UNSAVED
+from orchestrator.workspaces.copies import remove_tree
 from orchestrator.workspaces.pack_keys import KeyUnavailable
 from orchestrator.workspaces.stored_packs import PackName, Packs
 from tests.workspaces.machines import ROOT, Machine, NewMachine, Session, tree_of
@@ -120,6 +122,69 @@ async def test_changes_that_a_person_gave_up_are_gone_also_on_the_machine_that_h
     found = await session.changed(again, claim)
     assert isinstance(found, WorkspaceSaved)
     assert (found.files.added, found.files.modified) == (1, 0)
+
+
+async def test_changes_that_no_store_has_outlast_holders_that_add_none(
+    machine: NewMachine, tmp_path: Path
+) -> None:
+    holder, session = machine(), Session()
+    claim = await session.made(holder)
+    with away(tmp_path):
+        found = await kept(session, holder, claim, a="unsaved")
+        for _ in range(2):
+            await holder.folders.release(SessionId(ROOT), claim)
+            holder = machine()
+            claim = await session.made(holder)
+            holder.folders.recorded(session.state, claim, resting=True)
+            assert tree_of(holder.folder) == {"a": "unsaved"}
+            assert await holder.folders.has(session.state) == found.snapshot
+    (holder.copy().path / UNSAVED).unlink()
+    assert await holder.folders.has(session.state) is None, "without their pack nobody can make them"
+
+
+async def test_clean_copy_whose_packs_are_gone_is_made_anew(machine: NewMachine) -> None:
+    first, again, session = machine(), machine(), Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("1")
+    await session.changed(first, claim)
+    await first.folders.release(SessionId(ROOT), claim)
+    remove_tree(first.copy().objects)
+    claim = session.claim(again)
+    made = await session.make(again, claim)
+    assert isinstance(made, FolderMade)
+    assert (made.anew, tree_of(again.folder)) == (True, {"a": "1"})
+    (again.folder / "b").write_text("2")
+    assert isinstance(await session.changed(again, claim), WorkspaceSaved)
+
+
+async def test_changes_that_were_taken_back_before_the_log_heard_of_them_are_kept_no_longer(
+    machine: NewMachine, tmp_path: Path
+) -> None:
+    first, session = machine(), Session()
+    claim = await session.made(first)
+    with away(tmp_path):
+        (first.folder / "a").write_text("unsaved")
+        assert isinstance(await session.found(first, claim), FolderUnsaved)
+        assert first.copy().state().unsaved
+        first.folders.recorded(session.state, claim, resting=True)
+        assert first.copy().state().unsaved, "a log that has not heard of them yet says nothing of them"
+        (first.folder / "a").unlink()
+        assert await session.changed(first, claim) is None
+    assert not first.copy().state().unsaved
+
+
+async def test_holder_whose_claim_is_over_keeps_nothing_beside_a_copy_that_may_be_anothers(
+    machine: NewMachine, tmp_path: Path
+) -> None:
+    first, session = machine(), Session()
+    claim = await session.made(first)
+    (first.folder / "a").write_text("late")
+    with away(tmp_path):
+        first.folders._boottime = lambda: float("inf")
+        found = await session.found(first, claim)
+    assert isinstance(found, FolderUnsaved)
+    assert (found.snapshot, first.copy().state().unsaved) == (None, "")
+    assert not (first.copy().path / UNSAVED).exists()
 
 
 # ── a store that is away while the folder is made ─────────────────────────────────────────────────
