@@ -43,12 +43,19 @@ def test_override_and_then_the_other_names_stand_in_for_the_file(repository: Pat
     assert guide.first(repository).text == "agents"
     (repository / "AGENTS.override.md").write_text("override")
     assert guide.first(repository).text == "override"
+    (repository / "AGENTS.override.md").write_text("")
+    assert guide.first(repository).text is None, "an empty one stands in as well"
 
 
 def test_persons_override_stands_in_for_the_persons_file(repository: Path, home: Path, guide: Guide) -> None:
     (home / "AGENTS.md").write_text("mine")
     (home / "AGENTS.override.md").write_text("today")
     assert guide.first(repository).text == "today"
+
+
+def test_other_names_stand_in_for_no_file_of_the_persons(repository: Path, home: Path, guide: Guide) -> None:
+    (home / "README.md").write_text("what is in this folder")
+    assert guide.first(repository).text is None
 
 
 def test_files_have_only_so_many_bytes_together(repository: Path, home: Path, guide: Guide) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from orchestrator.instructions import skills as module
 from orchestrator.instructions.skills import OFFER_BYTES, Skills
-from orchestrator.protocol.catalog import SkillScope
+from orchestrator.protocol.catalog import SkillMetadata, SkillScope
 
 
 def write(root: Path, name: str, description: str = "Does it.", body: str = "Do it.\n") -> Path:
@@ -360,6 +360,15 @@ def test_model_is_offered_what_its_commands_can_read(repository: Path, home: Pat
     offer = skills.offer(str(repository)) or ""
     assert f"- x: For x. (file: {file})\n" in offer
     assert "hidden" not in offer
+
+
+def test_model_is_offered_the_skills_of_its_portable_folder_before_those_of_the_machine(
+    home: Path, tmp_path: Path, skills: Skills
+) -> None:
+    own = write(tmp_path / "anna/.agents/skills", "own", "For me.")
+    near = SkillMetadata(name="near", description="For it.", path="/w/S/SKILL.md", scope=SkillScope.REPO)
+    offer = skills.offer("", recorded=(near,)) or ""
+    assert offer.endswith(f"- near: For it. (file: /w/S/SKILL.md)\n- own: For me. (file: {own})\n")
 
 
 def test_folder_without_skills_offers_nothing(repository: Path, skills: Skills) -> None:

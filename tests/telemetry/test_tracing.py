@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import uvicorn
@@ -536,6 +536,17 @@ async def test_worker_sends_its_traces_where_the_standard_variables_say(
     assert path == "/v1/traces"
     assert b"dendro-worker" in body
     assert b"execute_tool other" in body
+
+
+@pytest.mark.parametrize(("said", "name"), [("", "dendro-worker"), ("builds", "builds")])
+async def test_traces_have_the_name_of_the_service_that_the_variable_says(
+    said: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OTEL_SERVICE_NAME", said)
+    told = {"OTEL_SERVICE_NAME": said}
+    tracing = tracing_module.exported(told, "1.0", "w1", cast(Any, None), contents=False)
+    assert tracing._provider.resource.attributes["service.name"] == name
+    await tracing.aclose()
 
 
 async def test_worker_that_leaves_does_not_wait_for_a_collector_that_is_away(
