@@ -82,14 +82,39 @@ def headers_of(*tables: Mapping[str, str]) -> dict[str, str]:
 
 LEAST_SECRET = 4
 """Characters of the shortest secret that is looked for: a shorter one stands in every text."""
+LEAST_PART = 12
+"""Characters of the shortest part of a secret that is looked for, and half of it at least."""
 
 
 def redacted(text: str, secrets: Iterable[str | None]) -> str:
     """`text` without these secrets: servers like to quote the key that they refuse."""
+    return without_secrets(text, filter(None, secrets), "[redacted]")
+
+
+def without_secrets(text: str, secrets: Iterable[str], mark: str) -> str:
+    """`text` with a mark in the place of each secret, and of what is left of one that was cut.
+
+    Answers are cut before anybody looks for secrets in them.
+    """
     # The longest first: another one may be a part of it.
-    for secret in sorted(filter(None, secrets), key=len, reverse=True):
-        if len(secret) >= LEAST_SECRET:
-            text = text.replace(secret, "[redacted]")
+    found = sorted((secret for secret in secrets if len(secret) >= LEAST_SECRET), key=len, reverse=True)
+    for secret in found:
+        text = text.replace(secret, mark)
+    for secret in found:
+        text = _without_beginning(text, secret, mark)
+        text = _without_beginning(text[::-1], secret[::-1], mark[::-1])[::-1]
+    return text
+
+
+def _without_beginning(text: str, secret: str, mark: str) -> str:
+    least = max(LEAST_PART, len(secret) // 2)
+    at = text.find(secret[:least]) if least < len(secret) else -1
+    while at >= 0:
+        size = least
+        while size < len(secret) and text[at + size : at + size + 1] == secret[size]:
+            size += 1
+        text = text[:at] + mark + text[at + size :]
+        at = text.find(secret[:least], at + len(mark))
     return text
 
 

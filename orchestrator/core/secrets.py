@@ -14,6 +14,7 @@ from typing import Final
 
 import orjson
 
+from orchestrator.config_keys import without_secrets
 from orchestrator.core.frozen import record
 from orchestrator.protocol.ids import CallId
 from orchestrator.protocol.wire import JsonMapping, JsonObject
@@ -26,8 +27,6 @@ REFERENCE: Final = "$secret"
 PROOF_BYTES: Final = 16
 MOST_SECRET_BYTES: Final = 1 << 20
 """The texts of one answer as JSON, where a byte of text may take six."""
-SHORTEST_HIDDEN: Final = 4
-"""Characters: shorter texts stand in messages for other reasons."""
 
 
 @record
@@ -99,10 +98,7 @@ def _filled(output: object, response: JsonMapping) -> object:
 def hidden(text: str, told: Iterable[tuple[str, JsonMapping]]) -> str:
     """A text of a provider, which may quote its request, without the texts of secret answers."""
     given = [secret for _, response in told for answer in _answers(response) for secret in answer]
-    # The longest first: another one may be a part of it.
-    for secret in sorted(given, key=len, reverse=True):
-        text = text.replace(secret, NOT_KEPT) if len(secret) >= SHORTEST_HIDDEN else text
-    return text
+    return without_secrets(text, given, NOT_KEPT)
 
 
 def _answers(response: JsonMapping) -> Iterable[list[str]]:

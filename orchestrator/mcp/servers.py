@@ -327,7 +327,9 @@ async def _over_program(
         yield streams
 
 
-def _redacted(settings: McpServerSettings, fault: server_records.McpFault | server_records.ToolFault) -> str:
+def _redacted(
+    settings: McpServerSettings, fault: server_records.McpFault | server_records.ToolFault | str
+) -> str:
     """The text of a fault without the server's secrets: servers like to quote the key that they refuse."""
     stated = stated_secrets((settings.url, settings.proxy), settings.http_headers)
     handed = (*settings.secret_headers.values(), *settings.given_env.values())
@@ -616,7 +618,7 @@ async def over_pipes(pipes: server_records.Pipes, traffic: Traffic) -> AsyncIter
 
 async def _read(pipes: server_records.Pipes, inbound: _Inbound, traffic: Traffic) -> None:
     """Hands the program's messages to the session until one end closes."""
-    lines = Lines(traffic.server)
+    lines = Lines(traffic.server, traffic.censor)
     async with inbound:
         try:
             while chunk := await pipes.read():
@@ -655,8 +657,9 @@ def _message(line: bytes) -> JSONRPCMessage | None:
 class Lines:
     """Cuts a stream of bytes into lines, and counts what is no message among them."""
 
-    def __init__(self, server: str) -> None:
+    def __init__(self, server: str, censor: Callable[[str], str] = str) -> None:
         self._server = server
+        self._censor = censor
         self._parts: list[bytes] = []
         self._size = 0
         self._noise = 0
@@ -689,12 +692,13 @@ class Lines:
     def count_noise(self, line: bytes) -> None:
         """Counts a line that is no message; raises `Misbehaved` when there are too many."""
         self._noise += 1
+        if self._noise not in (1, server_records.NOISE_LINES + 1):
+            return
+        shown = self._censor(line[: server_records.ERROR_CHARS].decode("utf-8", "replace"))[:80]
         if self._noise == 1:
-            log.warning("MCP server %s: its output holds more than messages: %r", self._server, line[:80])
-        if self._noise > server_records.NOISE_LINES:
-            raise server_records.Misbehaved(
-                f"the server does not speak MCP: it sent {line[:80]!r} and the like"
-            )
+            log.warning("MCP server %s: its output holds more than messages: %r", self._server, shown)
+        else:
+            raise server_records.Misbehaved(f"the server does not speak MCP: it sent {shown!r} and the like")
 
 
 # ── server connection ─────────────────────────────────────────────────────────────────────────────
@@ -716,8 +720,15 @@ Streams = tuple[MemoryObjectReceiveStream[SessionMessage | Exception], MemoryObj
 class Traffic:
     """The account of one connection."""
 
-    def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        server: str,
+        clock: Callable[[], float] = time.monotonic,
+        censor: Callable[[str], str] = str,
+    ) -> None:
         self.server = server
+        self.censor = censor
+        """Takes the server's secrets out of a text."""
         self.fault: str | None = None
         """Why the connection is over; the first reason counts."""
         self.over = asyncio.Event()
@@ -834,7 +845,7 @@ class Connection:
         self.stale = False
         """Whether the server has said that its tools changed since they were listed."""
         self._listing = asyncio.Lock()
-        self._traffic = Traffic(settings.id)
+        self._traffic = Traffic(settings.id, censor=lambda text: _redacted(settings, text))
         self._streams = streams
         self._info = sdk.Implementation(name="dendro", version=version)
         self._session: ClientSession | None = None

@@ -409,12 +409,17 @@ def test_line_is_as_long_as_a_message_may_be_whatever_came_before_it(more: int) 
         assert lines.of(longest + b"\n") == [longest]
 
 
-def test_server_may_say_so_many_lines_that_are_no_message() -> None:
-    lines = Lines("a")
+def test_server_may_say_so_many_lines_that_are_no_message_and_its_secrets_are_told_to_nobody(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    lines = Lines("a", lambda text: text.replace("the-token", "…"))
     for _ in range(NOISE_LINES):
-        lines.count_noise(b"starting")
-    with pytest.raises(Misbehaved):
-        lines.count_noise(b"starting")
+        lines.count_noise(b"starting with the-token")
+    with pytest.raises(Misbehaved, match="it sent 'starting with …' and the like"):
+        lines.count_noise(b"starting with the-token")
+    assert [record.getMessage() for record in caplog.records] == [
+        "MCP server a: its output holds more than messages: 'starting with …'"
+    ]
 
 
 # ── responses ─────────────────────────────────────────────────────────────────────────────────────

@@ -10,7 +10,7 @@ import aiohttp
 import orjson
 import pytest
 
-from orchestrator.config_keys import MIB, ProviderSettings, Secret
+from orchestrator.config_keys import MIB, ProviderSettings, Secret, redacted
 from orchestrator.core.settings import HELD_WAIT_S
 from orchestrator.model.connections import place_of
 from orchestrator.model.model_client import (
@@ -184,6 +184,27 @@ async def test_error_quotes_none_of_several_secrets_of_a_provider() -> None:
     said = f"{API_KEY}, {secrets['X-Site']} and {secrets['X-Team']} are refused"
     peer = Provider("responses", answer(401, {"error": {"message": said}}), secret_headers=secrets)
     assert "[redacted], [redacted] and [redacted] are refused" in str(await peer.fails())
+
+
+@pytest.mark.parametrize("cut", range(40))
+def test_error_quotes_no_half_of_a_secret_that_was_cut(cut: int) -> None:
+    """Answers are cut to what an error may quote before secrets are looked for in them."""
+    key, other = "sk-0123456789abcdefghijklmnopqrstuvwxyz", "sk-0123456789abcdefgh-of-another"
+    for text in (f"no such key: {key[:cut]}… ({other})", f"{other} …{key[cut:]}: no such key"):
+        told = redacted(text, (other, key))
+        left = max((key[at : at + 19] in told for at in range(len(key) - 18)), default=False)
+        assert not left
+        assert other not in told
+        assert "-of-another" not in told
+    assert redacted(f"no such key: {key[:12]}", (key,)) == f"no such key: {key[:12]}"
+
+
+async def test_error_of_an_answer_that_is_no_json_quotes_no_key_at_its_cut() -> None:
+    said = ("x" * 270) + f" {API_KEY}-{'0123456789' * 4} is refused"
+    key = Secret(f"{API_KEY}-{'0123456789' * 4}")
+    error = await Provider("responses", answer(401, said.encode()), api_key=key).fails()
+    assert API_KEY not in str(error)
+    assert "x [redacted]" in str(error)
 
 
 STATED: list[tuple[dict[str, Any], str]] = [

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from orchestrator.cli import approvals
-from orchestrator.core.secrets import NOT_KEPT, SHORTEST_HIDDEN, hidden, with_secrets
+from orchestrator.config_keys import LEAST_SECRET
+from orchestrator.core.secrets import NOT_KEPT, hidden, with_secrets
 from orchestrator.gateways import mcp_server
 from orchestrator.gateways.app_server.methods.approvals import kind_of
 from orchestrator.gateways.app_server.write_requests import question_json
@@ -116,9 +117,14 @@ def test_no_error_of_a_provider_quotes_any_text_of_any_secret_answer(
     secrets = [text for one in responses for texts in one.values() for text in texts]
     random.shuffle(secrets)
     left = hidden("cannot read " + " | ".join(secrets), told)
-    assert [text for text in secrets if len(text) >= SHORTEST_HIDDEN and text in left] == []
-    shown = [text for text in secrets if len(text) < SHORTEST_HIDDEN]
+    assert [text for text in secrets if len(text) >= LEAST_SECRET and text in left] == []
+    shown = [text for text in secrets if len(text) < LEAST_SECRET]
     assert left.count(NOT_KEPT) == len(secrets) - len(shown)
+
+
+def test_error_of_a_provider_that_was_cut_quotes_no_half_of_a_secret_answer() -> None:
+    told = [("c1", {"answers": {"a": {"answers": ["the blue key below the third stone"]}}})]
+    assert hidden("no such place: the blue key below the th…", told) == f"no such place: {NOT_KEPT}…"
 
 
 @given(st.dictionaries(st.sampled_from("abc"), st.tuples(st.booleans(), TEXTS), min_size=1))
