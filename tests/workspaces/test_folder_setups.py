@@ -111,24 +111,36 @@ def test_trusted_setup_of_a_folder_below_is_not_run_where_a_link_leads_to_it(
     assert first_folder(found, below).portable.setup is None
 
 
-@pytest.mark.parametrize("kind", ["fifo", "link", "folder", "large"])
+@pytest.mark.parametrize("trusted", [False, True])
+def test_folders_own_setup_that_is_too_long_is_told_to_be_that_whether_or_not_it_is_trusted(
+    settings: New, tmp_path: Path, trusted: bool
+) -> None:
+    found, folder = settings(), tmp_path / "work"
+    file = own(folder, b"x" * (SCRIPT_BYTES + 9))
+    if trusted:
+        TrustList(found.home).add(file, file.read_bytes(), 1)
+    first = first_folder(found, WorkspaceSource(folder=str(folder)))
+    assert first.portable.setup is None
+    assert first.warning.startswith(
+        "the folder's own set-up is not run: .dendro/setup.sh: a set-up has at most"
+    )
+
+
+@pytest.mark.parametrize("kind", ["fifo", "link", "folder"])
 def test_folders_own_setup_of_a_hostile_kind_is_named_and_not_read(
     settings: New, tmp_path: Path, kind: str
 ) -> None:
     found, folder = settings(), tmp_path / "work"
-    file = own(folder, b"x" * (SCRIPT_BYTES + 9))
-    if kind == "large":
-        TrustList(found.home).add(file, file.read_bytes()[: SCRIPT_BYTES + 1], 1)
+    file = own(folder)
+    file.unlink()
+    outside = tmp_path / "outside"
+    outside.write_text("make\n")
+    if kind == "fifo":
+        os.mkfifo(file)
+    elif kind == "link":
+        file.symlink_to(outside)
     else:
-        file.unlink()
-        outside = tmp_path / "outside"
-        outside.write_text("make\n")
-        if kind == "fifo":
-            os.mkfifo(file)
-        elif kind == "link":
-            file.symlink_to(outside)
-        else:
-            file.mkdir()
+        file.mkdir()
     first = first_folder(found, WorkspaceSource(folder=str(folder)))
     assert first.portable.setup is None
     assert "the folder's own set-up is not run" in first.warning
