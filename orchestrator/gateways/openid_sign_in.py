@@ -176,10 +176,10 @@ def _redirects(code: asyncio.Future[str], state: str) -> Serve:
 
 def _answered(head: bytes, code: asyncio.Future[str], state: str) -> tuple[int, str]:
     line = head.split(b"\r\n", 1)[0].decode("ascii", "replace").split(" ")
-    target = urlsplit(line[1]) if len(line) == 3 and line[0] == "GET" else urlsplit("")
-    if target.path != PATH:
+    path, _, asked = line[1].partition("?") if len(line) == 3 and line[0] == "GET" else ("", "", "")
+    if path != PATH:
         return 404, "There is nothing here."
-    query = {name: values[0] for name, values in parse_qs(target.query).items()}
+    query = {name: values[0] for name, values in parse_qs(asked).items()}
     if not hmac.compare_digest(query.get("state", "").encode(), state.encode()) or code.done():
         return 400, "This is not the sign-in that waits."
     if query.get("code"):

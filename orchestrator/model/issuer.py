@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
@@ -44,9 +45,10 @@ class BadIssuerToken(Exception):
 
 def checked_url(url: str, what: str) -> str:
     """An address of an issuer's; raises `IssuerError` for one that is neither encrypted nor on loopback."""
-    parts = urlsplit(url)
-    if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
-        return url
+    with suppress(ValueError):
+        parts = urlsplit(url)
+        if parts.scheme == "https" or (parts.scheme == "http" and parts.hostname in _LOOPBACK):
+            return url
     raise IssuerError(f"{what} is {url[:200]!r}: https is needed anywhere but on loopback")
 
 
@@ -117,14 +119,16 @@ class Issuer:
 
         self._keys_at = self._now()
         try:
-            found = await _fetched(await self._endpoint("jwks_uri"))
+            found = (await _fetched(await self._endpoint("jwks_uri"))).get("keys")
+            if not isinstance(found, list):
+                raise IssuerError(f"{self.url} answered no list of keys")
         except IssuerError:
             if not self._keys:
                 self._keys_at = float("-inf")
                 raise
             return
         keys: dict[str, PyJWK] = {}
-        for each in found.get("keys") or ():
+        for each in found:
             try:
                 if each.get("kty") != "oct" and each.get("use", "sig") == "sig":
                     keys[str(each.get("kid", ""))] = PyJWK(each)

@@ -177,6 +177,15 @@ async def test_sign_in_takes_so_many_requests_and_the_next_one_begins_to_count_a
         assert not code.done() or code.result() == "mine"
 
 
+@pytest.mark.parametrize(
+    "line", ["GET http://[::1 HTTP/1.1", "GET //[x/callback?state=s HTTP/1.1", "GET", ""]
+)
+async def test_request_for_what_is_no_page_of_the_sign_in_is_answered(line: str) -> None:
+    code: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    assert openid_sign_in._answered(f"{line}\r\n\r\n".encode(), code, "s")[0] == 404
+    assert not code.done()
+
+
 async def nothing() -> None: ...
 
 

@@ -134,6 +134,18 @@ async def test_issuer_that_is_away_at_first_is_asked_again_and_later_its_keys_co
     assert len(at.asked) == asked + 1
 
 
+@pytest.mark.parametrize("keys", [None, 5, "k1", {"k1": public("k1")}])
+async def test_answer_that_is_no_list_of_keys_takes_none_away(at: Answers, keys: Any) -> None:
+    given, at.keys = at.keys, keys
+    with pytest.raises(IssuerError, match="no list of keys"):
+        await at.takes(token())
+    at.keys = given
+    assert await at.takes(token())
+    at.keys = keys
+    at.now += FRESH_S + 1
+    assert await at.takes(token())
+
+
 @pytest.mark.parametrize(("over_s", "counts"), [(-60, True), (10, True), (60, False)])
 async def test_token_counts_a_little_beyond_its_end_since_clocks_differ(
     at: Answers, over_s: int, counts: bool
@@ -147,6 +159,7 @@ async def test_token_counts_a_little_beyond_its_end_since_clocks_differ(
         {"jwks_uri": "http://issuer.example/keys"},
         {"issuer": "https://another.example"},
         {"jwks_uri": None},
+        {"jwks_uri": "https://[::1/keys"},
     ],
 )
 async def test_document_that_leads_elsewhere_is_not_believed(at: Answers, document: dict[str, Any]) -> None:
