@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -44,9 +45,9 @@ def kept(root: Path) -> list[str]:
 
 def test_copy_that_nobody_has_used_for_long_is_removed(tmp_path: Path) -> None:
     copy(tmp_path, 1, NOW - 3601)
-    recent = copy(tmp_path, 2, NOW - 3599)
+    recent = [copy(tmp_path, 2, NOW - 3599), copy(tmp_path, 3, NOW - 3600)]
     assert sweep(config(tmp_path, keep_s=3600), "boot", NOW) == Swept(removed=1)
-    assert kept(tmp_path) == [recent.session]
+    assert kept(tmp_path) == [each.session for each in recent]
     assert not place(tmp_path, 1).parent.exists()
     assert place(tmp_path, 2).is_dir()
 
@@ -59,6 +60,21 @@ def test_copy_that_is_held_stays_however_old_it_is(tmp_path: Path) -> None:
         assert kept(tmp_path) == [held.session]
     sweep(config(tmp_path, keep_s=0), "boot", NOW)
     assert kept(tmp_path) == []
+
+
+def test_copy_that_was_used_once_more_before_its_lock_was_had_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    used, locked = copy(tmp_path, 1, 0.0, size=3 << 20), Copy.locked
+
+    def late(self: Copy) -> AbstractContextManager[bool]:
+        os.utime(self.lock, (NOW, NOW))
+        return locked(self)
+
+    monkeypatch.setattr(Copy, "locked", late)
+    assert sweep(config(tmp_path, keep_s=3600), "boot", NOW) == Swept()
+    assert kept(tmp_path) == [used.session]
+    assert sweep(config(tmp_path, keep_s=3600, max_disk=1 << 20), "boot", NOW) == Swept(removed=1)
 
 
 def test_copy_with_changes_that_no_store_has_stays_however_old_it_is(tmp_path: Path) -> None:
@@ -79,7 +95,11 @@ def test_least_recently_used_copies_make_room(tmp_path: Path) -> None:
 def test_sweep_ends_what_another_one_has_begun(tmp_path: Path) -> None:
     begun = copy(tmp_path, 1, NOW)
     begun.path.rename(begun.path.with_name(f"{begun.session}.gone"))
-    sweep(config(tmp_path), "boot", NOW)
+    again = Copy(tmp_path, begun.session, "boot")
+    again.prepare()
+    again.lock.touch()
+    os.utime(again.lock, (0.0, 0.0))
+    assert sweep(config(tmp_path), "boot", NOW) == Swept(removed=1)
     assert list((tmp_path / "copies").iterdir()) == []
     assert not place(tmp_path, 1).parent.exists()
 
