@@ -10,10 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from hashlib import blake2b
-from typing import Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol
 
 import orjson
-from pydantic import ConfigDict
+from pydantic import ConfigDict, Field
 
 # ── request shape ─────────────────────────────────────────────────────────────────────────────────
 # The types of the fields that the stub reads of a request: what a provider refuses, it refuses too.
@@ -175,6 +175,11 @@ def _as_developer(item: JsonObject) -> JsonObject:
 
 
 _STRICT = ConfigDict(extra="forbid")
+_Count = Annotated[int, Field(ge=0)]
+_Milliseconds = Annotated[float, Field(ge=0, le=86_400_000)]
+_HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
+_HeaderValue = Annotated[str, Field(pattern=r"^[\t\x20-\x7e\x80-\xff]*$")]
+"""What HTTP can send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +233,10 @@ OutputItem = Text | Reasoning | Call | CustomCall | RawItem
 class Usage:
     """Tokens that the response reports."""
 
-    input: int = 100
-    cached: int = 0
-    output: int = 20
-    reasoning: int = 0
+    input: _Count = 100
+    cached: _Count = 0
+    output: _Count = 20
+    reasoning: _Count = 0
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 
 
@@ -262,25 +267,25 @@ class Step:
 
     A response that fails or is incomplete reports a usage only if it is given here.
     """
-    status: int | None = None
+    status: Annotated[int, Field(ge=200, le=599)] | None = None
     """Another HTTP status than 200; `headers` and `body` go with it, and nothing else counts."""
-    headers: Mapping[str, str] = field(default_factory=dict)
+    headers: Mapping[_HeaderName, _HeaderValue] = field(default_factory=dict)
     """Headers of the answer, also of a good one (rate limits)."""
     body: Any = None
-    drop_after: int | None = None
+    drop_after: _Count | None = None
     """Cut the connection after so many SSE events, counted from `response.created`."""
     failed: Failure | None = None
     incomplete: Shortfall | None = None
-    hang: bool | int = False
+    hang: bool | _Count = False
     """True: never answer. A number: fall silent after so many SSE events."""
-    tail_delay_ms: float = 0
+    tail_delay_ms: _Milliseconds = 0
     """Before the last SSE event, which ends the response."""
     hold_tail: str | None = None
     """The last SSE event waits until this name is posted to `/release`."""
     end_turn: bool | None = None
-    delay_ms: float = 0
+    delay_ms: _Milliseconds = 0
     """Before the answer begins."""
-    delta_delay_ms: float | None = None
+    delta_delay_ms: _Milliseconds | None = None
     """Before each delta; None leaves it to the server's pace."""
     __pydantic_config__: ClassVar[ConfigDict] = _STRICT
 

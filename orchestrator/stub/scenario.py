@@ -12,10 +12,10 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import orjson
-from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
 from orchestrator.stub import answers
@@ -30,7 +30,7 @@ class Part:
     """The steps of some agents: those that match every field that is given here."""
 
     steps: tuple[answers.Step, ...]
-    agent: int | None = None
+    agent: Annotated[int, Field(ge=0)] | None = None
     """Its number in the tree; 0 is the root."""
     label: str | None = None
     """The label that it was made with."""

@@ -160,6 +160,13 @@ async def test_scenario_reports_its_default_usage_and_generates_call_ids() -> No
         ({"steps": [], "after_end": "explode"}, "after_end"),
         ({"steps": [], "agents": [{"agent": "one", "steps": []}]}, r"agents\.0\.agent"),
         ([{"drop_after": "soon"}], r"steps\.0\.drop_after"),
+        ([{"drop_after": -1}], r"steps\.0\.drop_after"),
+        ([{"hang": -1}], r"steps\.0\.hang"),
+        ([{"delay_ms": -1}], r"steps\.0\.delay_ms"),
+        ([{}, {"status": 1000}], r"steps\.1\.status"),
+        ([{"status": 429, "headers": {"retry-after": "界"}}], r"steps\.0\.headers\.retry-after"),
+        ([{"headers": {"a\r\nb": "1"}}], r"steps\.0\.headers"),
+        ([{"usage": {"output": -1}}], r"steps\.0\.usage\.output"),
         ("text", "dict"),
     ],
 )
