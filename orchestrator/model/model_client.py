@@ -424,17 +424,22 @@ SignedIn = Callable[[], Awaitable[Secret | None]]
 
 
 class ModelClients:
-    """Implements `ports.Models` for one worker; raises `InvalidProvider` for a table that no client takes."""
+    """Implements `ports.Models` for one worker."""
 
     def __init__(
         self,
         known: Mapping[str, ProviderSettings],
         ports: ClientPorts | None = None,
         signed_in: SignedIn | None = None,
+        chosen: str | None = None,
     ) -> None:
-        """`signed_in` answers the key of the worker's user, for providers that say so."""
-        for provider in known.values():
-            require_proxy(provider)
+        """`signed_in` answers the key of the worker's user, for providers that say so.
+
+        Raises `InvalidProvider` where no client takes the table of the `chosen` provider. Another one is
+        refused when a session asks for it: most workers have tables that nobody uses.
+        """
+        if chosen is not None and chosen in known:
+            require_proxy(known[chosen])
         self._known = known
         self._ports = ports
         self._signed_in = signed_in

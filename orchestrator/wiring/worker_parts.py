@@ -156,7 +156,8 @@ async def running_worker(
         if burial is not None:
             burial.close()
         raise
-    models = ModelClients(settings.model.providers, signed_in=signed_in(settings))
+    known, chosen = settings.model.providers, settings.model.provider
+    models = ModelClients(known, signed_in=signed_in(settings), chosen=chosen)
     outage = Outage(say, time.monotonic)
     quiet = OutageFilter(outage)
     log.addFilter(quiet)

@@ -111,10 +111,20 @@ async def test_a_provider_that_nobody_vouches_for_is_not_believed(certs: Path) -
         "http://user:hidden@pro\txy:1",
     ],
 )
-def test_a_proxy_of_another_kind_is_refused_before_any_request(url: str) -> None:
+async def test_a_proxy_of_another_kind_is_refused_before_any_request(url: str) -> None:
+    known = {name: ProviderSettings(id=name, base_url=OUTSIDE, proxy=url) for name in ("far", "unused")}
+    near = {"near": ProviderSettings(id="near", base_url=OUTSIDE)}
     with pytest.raises(InvalidProvider, match="far: its proxy must be an http:// or https:// URL") as refused:
-        ModelClients({"far": ProviderSettings(id="far", base_url=OUTSIDE, proxy=url)})
+        ModelClients(known, chosen="far")
     assert "hidden" not in str(refused.value)
+    # The environment names one for each provider: what nobody uses keeps no worker from its start.
+    clients = ModelClients(known | near, chosen="near")
+    with pytest.raises(
+        FatalModelError, match="unused: its proxy must be an http:// or https:// URL"
+    ) as ended:
+        [event async for event in clients.stream("unused", prompt(), HttpBudget(0))]
+    assert "hidden" not in str(ended.value)
+    assert not ended.value.served
 
 
 @pytest.mark.parametrize("content", [None, "nothing of a certificate"])
