@@ -74,6 +74,22 @@ def names_user(url: str) -> bool:
     return "@" in urlsplit(url).netloc
 
 
+def is_header_value(value: str) -> bool:
+    """Whether HTTP can send a value."""
+    return _CONTROL.search(value) is None
+
+
+def sendable(table: Mapping[str, str]) -> Mapping[str, str]:
+    """A table of headers; raises for one that HTTP cannot send."""
+    if not all(_HEADER.fullmatch(name) and is_header_value(value) for name, value in table.items()):
+        raise unfit("names of letters, digits and hyphens, and values in one line")
+    return table
+
+
+_HEADER = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+
+
 def headers_of(*tables: Mapping[str, str]) -> dict[str, str]:
     """The headers of several tables: of each name the last one, in whatever letters it is written."""
     last = {name.lower(): (name, value) for table in tables for name, value in table.items()}
@@ -570,7 +586,7 @@ class ProviderSettings(Table):
     `openai`. A user and a password in it are sent as `Authorization`, and beside no key."""
 
     env_key: str | None = setting(None, shown_default="none: no key is sent")
-    """Environment variable that holds the API key."""
+    """Environment variable that holds the API key; blanks around it do not count."""
 
     env_key_instructions: str = setting("")
     """The text for a person when that variable is empty."""
@@ -654,6 +670,11 @@ class ProviderSettings(Table):
     def unset_key(self) -> str | None:
         """The variable of a key that is empty here, with no header of the person's in the key's place."""
         return None if self.bears_key else self.env_key
+
+    @field_validator("http_headers", "env_http_headers")
+    @classmethod
+    def _is_sendable(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return sendable(headers)
 
     @field_validator("base_url")
     @classmethod
@@ -805,6 +826,11 @@ class McpServerSettings(Table):
 
     given_env: Mapping[str, str] = Field({}, repr=False)
     """Resolved `env_vars`, and what looks secret in `env`."""
+
+    @field_validator("http_headers", "env_http_headers")
+    @classmethod
+    def _is_sendable(cls, headers: Mapping[str, str]) -> Mapping[str, str]:
+        return sendable(headers)
 
     @field_validator("url")
     @classmethod

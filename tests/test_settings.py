@@ -570,6 +570,59 @@ def test_usual_variables_set_the_openai_provider(load: Load) -> None:
     assert provider.base_url == "http://127.0.0.1:9/v1"
 
 
+OF_VARIABLES = """
+[model_providers.openai]
+base_url = 'https://host/v1'
+env_http_headers = { X-Team = 'TEAM' }
+[mcp_servers.a]
+url = 'https://host/mcp'
+bearer_token_env_var = 'TOKEN'
+env_http_headers = { X-Team = 'TEAM' }
+"""
+
+
+def test_secret_that_a_header_bears_is_what_stands_between_the_blanks_around_it(load: Load) -> None:
+    """A file of variables that was written on Windows ends its lines with one character more."""
+    environ = {"OPENAI_API_KEY": "sk-1\r", "TOKEN": " sk-2\n", "TEAM": "blue \r\n"}
+    found = load(OF_VARIABLES, environ)
+    provider, server = found.model.providers["openai"], found.mcp_servers["a"]
+    assert (provider.api_key, provider.secret_headers) == ("sk-1", {"X-Team": "blue"})
+    assert (server.bearer_token, server.secret_headers) == ("sk-2", {"X-Team": "blue"})
+    blank = load(OF_VARIABLES, dict.fromkeys(environ, " \n")).model.providers["openai"]
+    assert (blank.api_key, blank.unset_key, blank.secret_headers) == (None, "OPENAI_API_KEY", {})
+
+
+@pytest.mark.parametrize("name", ["OPENAI_API_KEY", "TOKEN", "TEAM"])
+@pytest.mark.parametrize("value", ["sk-hush\nsk-2", "sk-hush\x00", "sk\x1b[2Jhush"])
+def test_secret_that_no_header_can_bear_is_named_by_its_variable(load: Load, name: str, value: str) -> None:
+    what = f"environment variable {name}: a line break or another control character in it"
+    if name == "TOKEN":
+        (said,) = load(OF_VARIABLES, {name: value}).warnings
+    else:
+        with pytest.raises(SettingsError) as refused:
+            load(OF_VARIABLES, {name: value})
+        said = str(refused.value)
+    assert what in said
+    assert "hush" not in said
+
+
+@pytest.mark.parametrize("key", ["http_headers", "env_http_headers"])
+@pytest.mark.parametrize(
+    ("header", "sent"),
+    [("X-A = 'b\tc'", True), ("'X A' = 'b'", False), ("'' = 'b'", False), ('X-A = "b\\nc"', False)],
+)
+def test_header_that_cannot_be_sent_is_refused(load: Load, key: str, header: str, sent: bool) -> None:
+    table = f"{key} = {{ {header} }}"
+    file = f"[model_providers.openai]\n{table}\n[mcp_servers.a]\nurl = 'https://host/mcp'\n{table}\n"
+    if sent:
+        assert set(load(file).mcp_servers) == {"a"}
+        return
+    with pytest.raises(SettingsError, match=rf"model_providers\.openai\.{key} = .*names of letters"):
+        load(file)
+    (left_out,) = load(file.partition("[mcp")[1] + file.partition("[mcp")[2]).warnings
+    assert re.search(rf"mcp_servers\.a\.{key} = .*names of letters", left_out)
+
+
 def test_provider_that_only_the_peer_can_use_is_left_out_until_chosen(load: Load) -> None:
     file = "[model_providers.chat]\nbase_url = 'http://x/v1'\nwire_api = 'odd'\n"
     found = load(file)

@@ -89,7 +89,7 @@ SECRET_TABLES = [
 ]
 
 
-@pytest.mark.parametrize("name", ["API_KEY", "PLAIN", "A b"])
+@pytest.mark.parametrize("name", ["API_KEY", "PLAIN", "A.b"])
 @pytest.mark.parametrize("table", SECRET_TABLES)
 def test_values_of_tables_that_may_hold_secrets_are_hidden_and_their_names_told(
     table: str, name: str

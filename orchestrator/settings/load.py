@@ -370,7 +370,7 @@ def _provider(reader: TableReader, name: str, host: HostSettings) -> config_keys
         "proxy": given.proxy or _usual_proxy(given.base_url, host.environ),
         "ca_file": given.ca_file or _usual_authorities(host),
         "api_key": _secret(host, given.env_key),
-        "secret_headers": _from_variables(given.env_http_headers, host),
+        "secret_headers": _sent_headers(given.env_http_headers, host),
     }
     provider = given.model_copy(update=derived)
     if config_keys.names_user(provider.base_url) and provider.bears_key:
@@ -384,8 +384,24 @@ def _two_users(reader: TableReader, path: KeyPath, others: str) -> SettingsError
 
 
 def _secret(host: HostSettings, variable: str | None) -> config_keys.Secret | None:
-    value = host.environ.get(variable) if variable else None
+    value = _sent(variable, host) if variable else ""
     return config_keys.Secret(value) if value else None
+
+
+def _sent(variable: str, host: HostSettings) -> str:
+    """The value of a variable that a header bears. Files of variables leave line ends behind it."""
+    value = host.environ.get(variable, "").strip()
+    if not config_keys.is_header_value(value):
+        found = "a line break or another control character in it"
+        raise SettingsError(
+            f"environment variable {variable}", "", found, "what it holds is sent in one line"
+        )
+    return value
+
+
+def _sent_headers(sources: Mapping[str, str], host: HostSettings) -> dict[str, str]:
+    """The headers whose values the variables hold that `sources` names; empty ones are left out."""
+    return {name: value for name, source in sources.items() if (value := _sent(source, host))}
 
 
 def _from_variables(sources: Mapping[str, str], host: HostSettings) -> dict[str, str]:
@@ -423,7 +439,7 @@ def _mcp_server(reader: TableReader, name: str, host: HostSettings) -> config_ke
     derived: dict[str, object] = {
         "given_env": _secret_env(given, host),
         "bearer_token": _secret(host, given.bearer_token_env_var),
-        "secret_headers": _from_variables(given.env_http_headers, host),
+        "secret_headers": _sent_headers(given.env_http_headers, host),
     }
     if given.url is not None:
         derived["proxy"] = given.proxy or _usual_proxy(given.url, host.environ)
