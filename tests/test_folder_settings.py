@@ -63,6 +63,15 @@ def test_every_setting_says_what_an_untrusted_folder_may_do_with_it() -> None:
     assert unsaid == [], "say folder=… of each: free, trusted, down, up, or its values from the strictest"
 
 
+@pytest.mark.parametrize(("own", "lower", "counts"), [("", 60, 60), ("90", 60, 60), ("30", 60, 30)])
+def test_a_folder_bounds_what_has_no_bound_yet_and_raises_none(
+    home: Path, own: str, lower: int, counts: int
+) -> None:
+    found = loaded(home, f"approval_timeout_s = {lower}", f"approval_timeout_s = {own}" if own else "")
+    assert found.session_defaults.approval_timeout_s == counts
+    assert ignored(found) == (() if counts == lower else ("approval_timeout_s",))
+
+
 def test_a_key_that_gives_rights_is_never_free() -> None:
     specs = {spec.key: spec for record in KEYED_RECORDS for _, spec in settings_of(record)}
     assert {key for key in NEVER_FREE if specs[key].folder == "free"} == set()

@@ -365,6 +365,8 @@ def test_texts_of_an_event_share_its_room_and_images_take_none_of_it() -> None:
     assert set(kept) == {"x"}
     size = len(orjson.dumps(whole))
     assert told == f"[{2 * size - RESULT_BYTES} more bytes]"
+    blocks, _ = shown([text("x" * RESULT_BYTES), text("y"), text("z" * RESULT_BYTES)])
+    assert [block["text"].partition("\n")[0].strip("x") for block in blocks] == ["", "", ""], "none is left"
 
 
 @pytest.mark.parametrize(("structured", "read"), [({"a": 1}, '{"a":1}'), ({}, "{}"), ([], "[]"), (0, "0")])

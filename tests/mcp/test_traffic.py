@@ -3,7 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from mcp.types import JSONRPCMessage, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp.types import (
+    ErrorData,
+    JSONRPCError,
+    JSONRPCMessage,
+    JSONRPCNotification,
+    JSONRPCRequest,
+    JSONRPCResponse,
+)
 
 from orchestrator.mcp.server_records import MESSAGES_A_MINUTE, OPEN_REQUESTS, REQUESTS_A_MINUTE, Misbehaved
 from orchestrator.mcp.servers import Traffic
@@ -24,6 +31,10 @@ def pong() -> JSONRPCMessage:
     return JSONRPCResponse(jsonrpc="2.0", id=1, result={})
 
 
+def refusal() -> JSONRPCMessage:
+    return JSONRPCError(jsonrpc="2.0", id=1, error=ErrorData(code=-32601, message="no such method"))
+
+
 NEWS = JSONRPCNotification(jsonrpc="2.0", method="notifications/message")
 
 
@@ -40,6 +51,13 @@ def test_server_has_no_more_than_its_bound_of_requests_open() -> None:
         traffic.sent(ping())  # what is asked of the server answers nothing that it asked
     with pytest.raises(Misbehaved, match="asked more than 32 things at once"):
         traffic.received(ping())
+
+
+def test_request_that_is_refused_is_answered() -> None:
+    traffic = Traffic("bad", Clock())
+    for _ in range(OPEN_REQUESTS + 1):
+        traffic.received(ping())
+        traffic.sent(refusal())
 
 
 def test_server_whose_requests_are_answered_at_once_asks_no_more_than_its_bound_a_minute() -> None:

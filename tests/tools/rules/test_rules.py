@@ -225,9 +225,11 @@ def test_what_is_no_file_of_rules_stops_nobody(home: Path, tmp_path: Path) -> No
 
 def test_files_beyond_the_bound_are_left_out_with_a_warning(home: Path) -> None:
     for number in range(MOST_FILES + 1):
-        write(home, "prefix_rule(pattern=['a'])", f"{number:03}.rules")
+        write(home, f"prefix_rule(pattern=['{number}'])", f"{number:03}.rules")
     found = CommandRules(home).of(home)
-    assert len(found.rules) == MOST_FILES
+    assert [rule.pattern for rule in found.rules] == [
+        (frozenset({str(number)}),) for number in range(MOST_FILES)
+    ]
     assert "more than 64 rule files" in found.problems[0]
 
 
