@@ -347,11 +347,14 @@ class AgentRules:
             self._broken("awaited", f"{session}: the helpers {sorted(left)} work, and no call waits for them")
 
     def _begins(self, session: str, seen: Seen) -> None:
-        """A letter that comes to an idle session begins a turn if it is an order, or a wanted result."""
+        """A letter that comes to an idle session begins a turn if it is an order, or a wanted result.
+
+        Where input waits for the turn that it goes on from, its turn is the next one, and reads the letter.
+        """
         log, before = seen.grammar, self._inboxes.get(session, ())
         self._inboxes[session] = tuple(log.inbox)
         over = seen.state.tree.canceling or seen.state.tree.pruned or log.closing or log.closed
-        if log.task is not None or over or not log.has_completed:
+        if log.task is not None or over or log.looks_back or not log.has_completed:
             return
         new = [key for key in log.inbox if key not in before]
         if log.begins_turn(new):

@@ -31,6 +31,7 @@ def told(state: State) -> dict[str, Any]:
         "pinned": state.pinned,
         "shown": folded and folded.pinned,
         "earlier": list(state.earlier_turns),
+        "looks_back": next(((one.client, one.id) for one in state.lookups if one.turn is not None), None),
         "rate_limits": state.rate_limits,
     }
 

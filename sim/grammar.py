@@ -103,6 +103,15 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
         if fact["op"].get("delivery") not in ("steer", "queue"):
             self.replacing.add(fact["id"])
 
+    def _fact_lookup(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        if fact["op"]["type"] == "user_input":
+            check(fact["id"] == self.queue[0], f"{fact['id']} looks back, and {self.queue} wait")
+            self.looks_back = fact.get("client"), fact["id"]
+
+    def _fact_looked_up(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        if (fact.get("client"), fact["id"]) == self.looks_back:
+            self.looks_back = None
+
     def _fact_queue_ordered(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         removed = sorted((Counter(self.queue) - Counter(fact["ids"])).elements())
         check(sorted([*fact["ids"], *removed]) == sorted(self.queue), f"{fact['ids']} wait of {self.queue}")
@@ -260,7 +269,8 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
         check(message["turn_id"] == place, f"{entry.id} is told to be part of turn {message['turn_id']}")
 
     def _fact_closing(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
-        self.closing = fact["by"]
+        # What waited for a look back waits in the queue again.
+        self.closing, self.looks_back = fact["by"], None
 
     def _fact_closed(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         by = self.closing
@@ -502,6 +512,7 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
             "pinned": self.pinned,
             "shown": task and task["shown"],
             "earlier": self.earlier,
+            "looks_back": self.looks_back,
             "rate_limits": self.rate_limits,
         }
 

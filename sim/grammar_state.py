@@ -22,6 +22,8 @@ class Reading:
         """The words of inputs that said something else while they waited."""
         self.replacing: set[str] = set()
         """Those in the queue that stop what runs."""
+        self.looks_back: tuple[str | None, str] | None = None
+        """The client and id of input for which the log is read back to the turn that it goes on from."""
         self.inbox: list[str] = []
         self._mails: set[str] = set()
         self.children: dict[int, dict[str, Any]] = {}
