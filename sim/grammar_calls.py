@@ -462,15 +462,16 @@ def _are(items: Sequence[Item], wanted: Sequence[Item]) -> bool:
 
 
 def _keeps(found: Sequence[str], said: Iterable[Texts]) -> bool:
-    """Whether texts are what was said, in order; a text without words may be lacking."""
-    left = list(found)
+    """Whether texts are what was said, in order; a text without words may be lacking.
+
+    A redacted text is the same as others are: which of them is lacking, only those behind it tell.
+    """
+    ends = {0}
     for texts in said:
         able = {"".join(plain([text])) for text in texts if isinstance(text, str)}
-        if left and left[0] in able:
-            left.pop(0)
-        elif "" not in able:
-            return False
-    return not left
+        taken = {at + 1 for at in ends if found[at : at + 1] and found[at] in able}
+        ends = taken | ends if "" in able else taken
+    return len(found) in ends
 
 
 def _inherited(fact: Mapping[str, Any]) -> Item:
