@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import hashlib
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -138,6 +138,17 @@ class Conversations:
         """Redis went back: entries that were not held against the logs of others yet are read anew."""
         self._letters.clear()
         self._made.clear()
+
+    def redacted(self, session: str, grammar: Grammar, known: Set[int]) -> None:
+        """A redaction hides items of a log, those that are not `known` as hidden.
+
+        A worker that has lost its session has read them, and may come late with a request of before.
+        """
+        new = grammar.hidden.keys() - known
+        self._begun[session] = [
+            replace(asked, items=tuple(grammar.was(it) if id(it) in new else it for it in asked.items))
+            for asked in self._begun[session]
+        ]
 
     def letters_are_true(self, log_of: LogOf) -> None:
         """Holds letters against their senders' logs; raises `Wrong`."""

@@ -170,6 +170,7 @@ class Redactions:
         facts, self._facts = self._facts, []
         if not facts:
             return
+        known = {*seen.grammar.hidden}
         for fact in facts:
             at = fact["seq"] - 1
             entry_id, fields = seen.stored[at]
@@ -196,6 +197,7 @@ class Redactions:
                 seen.grammar.hides(entry.payload, self._original[stored.covered].payload)
             new = {b"e": fields[b"e"], b"p": line, b"s": b"", b"h": fields[b"h"], b"d": stored.covered}
             seen.stored[at] = entry_id, new
+        self._watch.conversations.redacted(session, seen.grammar, known)
         self._folds(session, seen)
         self._agrees(session, seen)
 
