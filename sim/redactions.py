@@ -7,6 +7,7 @@ a redaction, the words are back.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ import zstandard
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.broker.replies import stored_entry
+from orchestrator.core.blobs import references
 from orchestrator.core.entries import DENDRO, Entry, decode_entry
 from orchestrator.core.evolve import evolve
 from orchestrator.core.history import INHERITED
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
 
 PACKED = b"\x28\xb5\x2f\xfd"
 """The first bytes of what zstd has made."""
+_TEXT = re.compile("([0-9a-f-]{36})(?::|/blobs/)([0-9a-f]{64})")
+"""The tree and the digest in the key of a large text, and in the name of an archived one."""
 REDACTION_RULES = {
     "redacted": Rule(
         (
@@ -294,6 +298,34 @@ class Redactions:
                     found.append(f"{session}:{entry_id.partition(b'-')[0].decode()}")
         return found
 
+    def _named_since(self, gone: Gone, place: str) -> bool:
+        """Whether a place is a large text that entries name which it did not look at, as a fork's do."""
+        if (found := _TEXT.search(place)) is None:
+            return False
+        tree, wanted = found.groups()
+        named = set[str]()
+        waiting = [
+            digest
+            for session, seen in self._watch.sessions.items()
+            if seen.tree == tree
+            for seq, entry in enumerate(seen.entries, 1)
+            if seq > gone.ends.get(session, 0)
+            for digest in references(seen.instead.get(seq, entry).payload)
+        ]
+        while waiting:
+            if (digest := waiting.pop()) in named:
+                continue
+            named.add(digest)
+            text = self._large_text(tree, digest)
+            # A conversation, in which items may refer to others.
+            waiting += references(orjson.loads(text)) if text.startswith(b"[{") else ()
+        return wanted in named
+
+    def _large_text(self, tree: str, digest: str) -> bytes:
+        packed = self._double.look("GET", self._watch.keys.blob(tree, digest))
+        packed = packed or self._objects.get(f"{tree}/blobs/{digest}.zst")
+        return zstandard.decompress(packed, max_output_size=1 << 28) if packed else b""
+
     def look(self, *, rests: bool) -> None:
         """Looks for the words of all redactions; `rests`: no copy is owed any more."""
         for gone in self.standing():
@@ -315,7 +347,9 @@ class Redactions:
             for place in self._holding(gone.words, gone.done_s):
                 if ":history:" in place and (self._prompted_since(gone) or place not in givers):
                     continue
-                if not _is_excused(place, sessions, trees, self._watch):
+                if not _is_excused(place, sessions, trees, self._watch) and not self._named_since(
+                    gone, place
+                ):
                     self._watch.broken(
                         "words_gone", f"{gone.words!r:.80} stand at {place}, excused {excused}"
                     )
