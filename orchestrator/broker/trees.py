@@ -520,7 +520,8 @@ class Trees(Deletion, FleetIndex, Resting):
             raise UnknownSession(tree)
         tree_seq, ends = await self.ends_at_once(tree, known)
         # Born since the shard was read.
-        known.update({head.session: head for head in await self._logs.heads(list(ends.keys() - known))})
+        born = [id for id in ends if id not in known]
+        known.update({head.session: head for head in await self._logs.heads(born)})
         found = (
             replace(known[id], seq=end[0], head=end[1]) for id, end in ends.items() if end and id in known
         )

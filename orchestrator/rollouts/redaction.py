@@ -343,7 +343,7 @@ async def plan_of(found: LogSource, head: SessionHead, wanted: Wanted) -> Plan:
         await _Look(found, plan, each, asked, texts).through()
     for tree in dict.fromkeys(trees):
         await _look_through_tree(found, plan, tree, texts)
-    for tree in {head.tree for head in plan.heads.values()}:
+    for tree in dict.fromkeys(head.tree for head in plan.heads.values()):
         # A step that was refused has stored its texts, and nothing names them.
         stored = {(tree, digest) for digest in await found.broker.trees.texts_of(tree)}
         read = await found.large_texts(tree, sorted(d for _, d in stored - texts.named - texts.needed))
