@@ -28,6 +28,7 @@ from sim.double import Double
 from sim.grammar_terms import REDACTED
 from sim.inherited import Place
 from sim.objects import SimObjects
+from sim.queued import Waiting
 from sim.rule import Case, Rule
 
 if TYPE_CHECKING:
@@ -138,8 +139,10 @@ class Redactions:
         """Reasons of redactions that logs told of before they were deleted."""
         self.gone: list[Gone] = []
         self.planned: list[Planned] = []
+        self._typed: dict[bytes, float] = {}
+        """When prompts came into a queue, by the keys under which histories have them."""
         self._prompted: list[tuple[float, bytes]] = []
-        """When prompts were added to a history, with their words."""
+        """The same of those that were added to a history, with their words."""
         self.texts = set[tuple[str, str]]()
         """Large texts, by tree and digest, that a redaction was to take, also where Redis has lost that."""
 
@@ -347,6 +350,9 @@ class Redactions:
             for place in self._holding(gone.words, gone.done_s):
                 if ":history:" in place and (self._prompted_since(gone) or place not in givers):
                     continue
+                if ":sq:" in place and place.rpartition(":")[2] not in gone.ends:
+                    # It comes into a log that was not looked through.
+                    continue
                 if not _is_excused(place, sessions, trees, self._watch) and not self._named_since(
                     gone, place
                 ):
@@ -370,12 +376,24 @@ class Redactions:
             self._watch.reach.saw("redacted_writers")
         return {key for who in givers for key in self._watch.keys.history(who)}
 
-    def prompted(self, args: Sequence[Any]) -> None:
-        """A script adds a prompt to a history."""
-        words = b"\n".join(arg if isinstance(arg, bytes) else str(arg).encode() for arg in args)
-        self._prompted.append((self._watch.now_s, words))
+    def queued(self, session: str, entry: Waiting) -> None:
+        """A submission comes into the queue of a session."""
+        if entry.op == "add_to_history":
+            key = f"{session}|{entry.client}|{entry.id}".encode()
+            self._typed.setdefault(key, self._watch.now_s)
+
+    def prompted(self, history: str, args: Sequence[Any]) -> None:
+        """A prompt came into a history: none with words that were gone, but those that were typed since."""
+        told = [arg if isinstance(arg, bytes) else str(arg).encode() for arg in args]
+        typed_s = next((self._typed[arg] for arg in told if arg in self._typed), self._watch.now_s)
+        words = b"\n".join(told)
+        self._prompted.append((typed_s, words))
+        for gone in self.standing() if self.gone else ():
+            if typed_s < gone.began_s and has(words, gone.words) and history in self._givers(gone):
+                self._watch.broken("words_gone", f"{gone.words!r:.80} come into {history} again")
 
     def _prompted_since(self, gone: Gone) -> bool:
+        """Whether somebody has typed its words since: those that were on their way do not come there."""
         return any(at_s > gone.began_s and has(words, gone.words) for at_s, words in self._prompted)
 
     def _holding(self, words: Sequence[str], done_s: float) -> Iterator[str]:

@@ -180,8 +180,8 @@ class Watch(Rest, Branches, TreeLogs):
             self.folders.script(name, args, reply, session)
         if name in SCRIPTS:
             self.jobs.wrote(name, args, reply)
-        if name == "add_to_history":
-            self.redactions.prompted(args)
+        if name == "add_to_history" and code == b"OK":
+            self.redactions.prompted(str(args[3]), args)
         self._judge(name, args, reply, session)
         if name == "seal_tree" and code == b"OK":
             rules = self.archive_moves.rules
@@ -596,6 +596,7 @@ class Watch(Rest, Branches, TreeLogs):
                     seen.given.append(given)
                 self.deadlines.queued(entry)
                 self.agent_rules.queued(session, seen, entry)
+                self.redactions.queued(session, entry)
             seen.tip = tip
         if seen.queue and seen.queue[0].n <= seen.cursor:
             seen.queue = [entry for entry in seen.queue if entry.n > seen.cursor]

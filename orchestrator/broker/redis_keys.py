@@ -80,7 +80,7 @@ a tree live in one slot and a script may touch them together.
     {h…}:history:<person>   stream  add_to_history               history look-ups  the newest 10,000
                                     forget_prompts               redactions
     {h…}:history_keys:<person>      add_to_history history_head  the same          the deployment
-                            hash    forget_prompts
+                            hash    forget_prompts keep_out
 
 `wakes` are the scripts that may make a session due: submit fire create commit release bury revoke. What
 `delete` removes is not repeated; `archive` removes rollout, eq, sq and snapshot.

@@ -76,6 +76,7 @@ from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable
+from orchestrator.rollouts.pending_prompts import pending_prompts
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.rollouts.tree_log import tree_entries
@@ -341,6 +342,7 @@ async def plan_of(found: LogSource, head: SessionHead, wanted: Wanted) -> Plan:
     for each in sorted(plan.heads.values(), key=lambda each: str(each.session)):
         asked = frozenset(wanted.seqs) if each.session == wanted.session else frozenset[int]()
         await _Look(found, plan, each, asked, texts).through()
+        await _look_at_queue(found, plan, each)
     for tree in dict.fromkeys(trees):
         await _look_through_tree(found, plan, tree, texts)
     for tree in dict.fromkeys(head.tree for head in plan.heads.values()):
@@ -534,6 +536,17 @@ async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, texts: 
             texts.needed |= {(tree, digest) for digest in references(orjson.loads(entry.payload))}
 
 
+async def _look_at_queue(found: LogSource, plan: Plan, head: SessionHead) -> None:
+    """Says of what nobody has read yet that it stays: it is said again, behind what the redaction takes."""
+    waiting, after = 0, head.cursor
+    while head.has_unread and (page := await found.broker.logs.read_sq(head.session, after)):
+        waiting += sum(plan.has(entry.payload.decode("utf-8", "replace")) for entry in page)
+        after = page[-1].id
+    if waiting:
+        what = f"{counted(waiting, 'submission')} that no worker has read yet: redact again when one has"
+        plan.copies.append(Copy(f"{head.session}:sq", what, goes=False))
+
+
 async def _named_in(found: LogSource, tree: TreeId, line: Mapping[str, Any]) -> set[str]:
     """The large texts that an entry names, and those that a conversation in it names."""
     named = set(references(line["payload"]))
@@ -623,8 +636,9 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
     work meanwhile, those before it are done, and upkeep does the rest when it is at rest. Large texts go with
     the last session: until then another one may need them.
 
-    Prompts, and texts of trees without such an entry, go first: no log says that they are owed, and a second
-    call finds the words by the entries. What an earlier redaction of these sessions owes is done before.
+    Prompts, also those on their way, and texts of trees without such an entry go first: no log says that they
+    are owed, and a second call finds the words by the entries. What an earlier redaction of these sessions
+    owes is done before.
     """
     rests = tuple(_Rest(each, tuple(seqs), plan.chains[each]) for each, seqs in plan.entries.items())
     holder = _Holder(found, act.worker.worker)
@@ -636,6 +650,8 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
     owed = _Owed(tuple(text for text in plan.texts if text[0] in trees), rests)
 
     async def first() -> None:
+        for prompt in await pending_prompts(found, plan.people - {""}, plan.has):
+            await found.broker.requests.keep_out(prompt.who, prompt.key)
         for who in sorted(plan.people - {""}):
             await found.broker.requests.forget_prompts(who, plan.has)
         await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))

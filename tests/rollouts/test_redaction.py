@@ -18,7 +18,7 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import Connection
-from orchestrator.broker.records import BrokerConfig, Stored, StoredEntry
+from orchestrator.broker.records import BrokerConfig, Stored, StoredEntry, Submit
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import opened
@@ -29,9 +29,13 @@ from orchestrator.core.frozen import replace
 from orchestrator.core.ids import SessionId, TreeId, new_session_id
 from orchestrator.core.sender import Sender
 from orchestrator.core.snapshot import encode_snapshot
-from orchestrator.core.state import State
+from orchestrator.core.state import PendingLookUp, State
 from orchestrator.core.user_turns import UserTurn
+from orchestrator.protocol import ops
+from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.ids import CallId, ResponseId, SnapshotId, SubmissionId
+from orchestrator.protocol.submission import Submission
+from orchestrator.protocol.wire import written
 from orchestrator.rollouts.bundle_export import OpenBundle
 from orchestrator.rollouts.chain_check import audit_session
 from orchestrator.rollouts.deletion import DeletedFiles, NotDeleted, delete_everywhere
@@ -917,6 +921,33 @@ async def test_prompts_of_all_who_gave_words_go_and_first_so_that_a_second_call_
         assert await kept.broker.requests.forget_prompts(who, bool) == 0
     assert await redacted(kept, session, find="ACME") > 0
     assert SECRET.encode() not in await everything(kept, tmp_path)
+
+
+async def test_prompt_on_its_way_into_a_history_does_not_come_there_behind_the_redaction(kept: Kept) -> None:
+    def typed(id: str, text: str) -> tuple[PendingLookUp, bytes]:
+        op = ops.AddToHistory(text=text)
+        asked = PendingLookUp(SubmissionId(id), written(op), "c", "ann@one")
+        return asked, encode_submission(Submission(asked.id, op))
+
+    async def comes(asked: PendingLookUp) -> bool:
+        key = f"{other}|{asked.key}"
+        return await kept.broker.requests.add_to_history("ann@one", key, (other, "typed"), b"12345678")
+
+    session = await kept.has(*worked())
+    read, unread, harmless = typed("1", LARGE), typed("2", f"look: {SECRET}"), typed("3", "something else")
+    asked = read[0]
+    other = await kept.has(e.fact(f.LookUpAsked(asked.id, asked.op, asked.client, asked.who)))
+    await kept.make_due(other)
+    for to, (each, line) in ((other, unread), (other, harmless), (session, unread)):
+        await kept.broker.commits.submit(Submit(to, "c", each.id, line, sender="ann@two"))
+    torn = await kept.has()
+    await kept.make_due(torn)
+    await kept.redis.xadd(kept.broker.keys.sq(torn), {"k": "submission"})
+    plan = await planned(kept, session, find="ACME")
+    waits = [copy for copy in plan.copies if copy.place == f"{session}:sq"]
+    assert [(copy.goes, copy.what[:12]) for copy in waits] == [(False, "1 submission")]
+    await redact(kept, kept.stored, plan, ACT)
+    assert [await comes(each) for each, _ in (read, unread, harmless)] == [False, False, True]
 
 
 async def test_text_that_another_entry_names_stays(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:

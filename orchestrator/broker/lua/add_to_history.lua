@@ -6,7 +6,7 @@
 -- too many bytes, and their keys with them. An entry keeps its number when older ones go.
 --
 -- KEYS  1 history:<name> stream (n-0 -> session, time, text, key)
---       2 history_keys:<name> hash (id, count ever written, bytes kept, k:<key> -> n)
+--       2 history_keys:<name> hash (id, count ever written, bytes kept, k:<key> -> n, or 0 where none may come)
 
 local MOST_AT_ONCE = 64
 
