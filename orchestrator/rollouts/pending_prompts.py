@@ -102,6 +102,3 @@ async def _accepted(found: LogSource, head: SessionHead) -> list[PendingPrompt]:
 
 def _key(session: SessionId, client: str | None, id: str) -> str:
     return f"{session}|{client or ''}|{id}"
-
-
-__all__ = ["PendingPrompt", "pending_prompts"]

@@ -179,7 +179,7 @@ _Count = Annotated[int, Field(ge=0)]
 _Milliseconds = Annotated[float, Field(ge=0, le=86_400_000)]
 _HeaderName = Annotated[str, Field(pattern=r"^[A-Za-z0-9!#$%&'*+.^_`|~-]+$")]
 _HeaderValue = Annotated[str, Field(pattern=r"^[\t\x20-\x7e\x80-\xff]*$")]
-"""What HTTP can send."""
+"""A text that HTTP can send."""
 
 
 @dataclass(frozen=True, slots=True)
