@@ -18,7 +18,7 @@ from orchestrator.broker.broker import Broker
 from orchestrator.broker.records import BudgetKind, Registry, SessionHead, Spend, StoredEntry, TreeEntry
 from orchestrator.broker.worker_state import Serving
 from orchestrator.core import facts as f
-from orchestrator.core.calls import AwaitWork, HelperWork, Phase
+from orchestrator.core.calls import AwaitWork, HelperWork, Phase, VariantsWork
 from orchestrator.core.commit_parts import SPAWNED
 from orchestrator.core.counts import age, counted
 from orchestrator.core.entries import (
@@ -230,18 +230,28 @@ def doing_of(entries: Sequence[StoredEntry], head: SessionHead) -> Doing:
 
 def told_by(entries: Sequence[StoredEntry], seq: int) -> Doing:
     """The same of the entries alone, up to entry `seq`."""
-    doing = Doing(seq=seq)
+    doing, over = Doing(seq=seq), set[str]()
     for stored in reversed(entries):
-        doing = _back_to(doing, stored)
+        doing = _back_to(doing, stored, over)
     return doing
 
 
-def _back_to(doing: Doing, stored: StoredEntry) -> Doing:
-    """The facts from the end of the log back to this entry."""
+def _back_to(doing: Doing, stored: StoredEntry, over: set[str]) -> Doing:
+    """The facts from the end of the log back to this entry.
+
+    `over`: the calls that have ended behind it, while it is not known what else the agent is at.
+    """
     kind = stored_kind(stored.payload)
-    if kind in _MOVES and not doing.since_ms:
+    if kind in _MOVES and (over or not doing.since_ms):
         fact = f.decode(decode_entry(stored.payload).payload)
-        return _came_to(doing, fact, line_ms(stored.payload))
+        if isinstance(fact, f.CallMoved) and fact.call_id in over:
+            return doing
+        came = _came_to(doing, fact, doing.since_ms or line_ms(stored.payload))
+        if isinstance(fact, f.CallMoved) and fact.phase is Phase.DONE:
+            over.add(fact.call_id)
+        elif came is not doing:
+            over.clear()
+        return came
     if kind is e.TokenCount and not doing.tokens:
         count = read_event(decode_entry(stored.payload).payload)
         if isinstance(count, e.TokenCount) and count.info is not None:
@@ -275,6 +285,8 @@ def _waiting(doing: Doing, call: f.CallMoved) -> Doing:
             return replace(doing, waits_for="an answer")
         case Phase.WAITING, HelperWork(agent_id=agent_id):
             return replace(doing, waits_for="its helper", awaited=(agent_id,))
+        case Phase.WAITING, VariantsWork(agent_ids=agent_ids):
+            return replace(doing, waits_for="its helpers", awaited=agent_ids)
         case Phase.WAITING, AwaitWork(agent_ids=ids, until_ms=until_ms):
             return replace(doing, waits_for="agents", awaited=ids, until_ms=until_ms)
         case _:

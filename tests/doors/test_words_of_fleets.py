@@ -38,6 +38,7 @@ WAITS = {
     "an approval": "approval",
     "an answer": "answer",
     "its helper": "helper",
+    "its helpers": "helper",
     "agents": "agents",
     "room in the tree's budget": "budget",
 }
@@ -226,8 +227,8 @@ STANDINGS = {
     "canceled": "idle", "of tomorrow": "idle",
 }  # fmt: skip
 WAITING = {
-    "an approval": "needs", "an answer": "needs", "its helper": "waiting", "agents": "waiting",
-    "room in the tree's budget": "paused",
+    "an approval": "needs", "an answer": "needs", "its helper": "waiting", "its helpers": "waiting",
+    "agents": "waiting", "room in the tree's budget": "paused",
 }  # fmt: skip
 
 

@@ -322,6 +322,7 @@ _KINDS: Mapping[str, str] = {
     "an approval": "approval",
     "an answer": "answer",
     "its helper": "helper",
+    "its helpers": "helper",
     "agents": "agents",
     "room in the tree's budget": "budget",
 }
