@@ -9,13 +9,17 @@ from typing import Any
 import orjson
 import pytest
 
+from orchestrator.core import facts as f
+from orchestrator.core.calls import Phase
 from orchestrator.core.calls.approval_policy import StrictRule, unconfined_key
 from orchestrator.core.calls.exec import UNSANDBOXED_REASON
 from orchestrator.core.commands import Signature
+from orchestrator.core.evolve import stated
 from orchestrator.core.frozen import replace
 from orchestrator.core.outstanding import AssessCall, OweRequest, RunCall
 from orchestrator.core.sender import Sender
 from orchestrator.core.settings import Rules
+from orchestrator.protocol.ids import CallId
 from tests.core.driver import (
     WORKSPACE,
     Seen,
@@ -418,6 +422,19 @@ def test_patch_of_approved_paths_is_not_asked_about_again() -> None:
 def test_patch_inside_of_the_roots_runs_unasked() -> None:
     session = patching()
     assert session.seen[-1].one("patch_apply_begin")["auto_approved"] is True
+
+
+def test_later_patch_changes_and_drops_baselines_of_an_earlier_one() -> None:
+    session = Session()
+    session.say("go")
+    session.asks_for("c1", "c2", name="apply_patch")
+    first: dict[str, Any] = {"set": {"/a": {"n": 1}, "/b": {"n": 1}, "/c": {"n": 1}}, "drop": []}
+    second: dict[str, Any] = {"set": {"/a": {"n": 2}, "/d": {"n": 2}}, "drop": ["/b"]}
+    state = session.state
+    for call_id, moved in (("c1", first), ("c2", second)):
+        state = stated(state, f.CallMoved(CallId(call_id), Phase.DONE, baselines=moved), session.seq)
+    assert state.task is not None
+    assert state.task.baselines == {"/a": {"n": 2}, "/c": {"n": 1}, "/d": {"n": 2}}
 
 
 def test_only_a_written_patch_moves_the_baselines_of_the_diff() -> None:

@@ -165,6 +165,21 @@ def test_call_that_ends_withdraws_those_of_its_questions_that_are_not_decided(de
     assert replayed(session)
 
 
+def test_call_that_ends_leaves_the_question_of_another_that_runs_beside_it() -> None:
+    session = Session(rules=Rules(parallel_safe=frozenset({"mcp__files__wipe"})))
+    session.say("go", "u1")
+    session.asks_for("c1", "c2", name="mcp__files__wipe")
+    for call_id in ("c1", "c2"):
+        session.assessed(call_id, TOOL)
+        session.happens(c.Elicited(call_id, f"{call_id}-q1", "files", "May I?"))
+    session.finishes("c1", "it did not wait")
+    assert [asked.id for asked in session.task.open_elicitations] == ["c2-q1"]
+    assert list(session.approvals) == ["c2-q1"]
+    resolves(session, "accept", "c2-q1")
+    assert AnswerServer("c2-q1", "accept") in session.owes()
+    assert replayed(session)
+
+
 def test_question_that_its_server_takes_back_is_withdrawn() -> None:
     session = Session()
     calling(session)

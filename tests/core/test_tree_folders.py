@@ -13,12 +13,15 @@ from orchestrator.core.calls.approval_policy import Ask, Refuse, Run
 from orchestrator.core.commands import FolderMade, FolderUnsaved, SetupBegins
 from orchestrator.core.decide.agent import NOT_SHARED, NOT_STORED
 from orchestrator.core.entries import fact
+from orchestrator.core.evolve import stated
 from orchestrator.core.facts import WorkspaceSaved
 from orchestrator.core.ids import AgentId
 from orchestrator.core.packs import FileCounts, FolderChange, Pack
 from orchestrator.core.settings import FolderSetup, PortableFolder, TurnSettings, portable_wire
 from orchestrator.core.state import lacks_setup
+from orchestrator.core.workspace import Offer
 from orchestrator.protocol.ids import CallId, SnapshotId
+from tests.core.driver import Session
 from tests.core.tree_driver import Agent, TreeDriver, a_tree, answers
 
 PACK = Pack("tree/workspaces/root/1.pack", "0" * 64, 100, whole=True)
@@ -183,6 +186,22 @@ def test_merge_is_told_as_a_patch_and_recorded_with_what_was_merged() -> None:
     seen = root.happens(c.CallFinished(CallId("m1"), "merged", (end,), applied=True))
     assert seen.one("patch_apply_end")["success"] is True
     assert root.state.workspace.merged["1"].snapshot == "t1"
+
+
+def test_folders_of_several_children_are_known_side_by_side() -> None:
+    state = Session().state
+    for number in (1, 2):
+        child, snapshot, packs = AgentId(number), SnapshotId(f"t{number}"), (PACK,)
+        for known in (
+            f.WorkspaceGiven(child, snapshot, f"/copy {number}"),
+            f.WorkspaceOffered(child, Offer(snapshot, None, packs)),
+            f.WorkspaceMerged(CallId(f"m{number}"), child, None, snapshot, packs),
+        ):
+            state = stated(state, known, 1)
+    folder = state.workspace
+    assert folder.given == {"1": "/copy 1", "2": "/copy 2"}
+    assert {id: offer.snapshot for id, offer in folder.offered.items()} == {"1": "t1", "2": "t2"}
+    assert {id: merged.snapshot for id, merged in folder.merged.items()} == {"1": "t1", "2": "t2"}
 
 
 def test_merge_that_wrote_nothing_is_not_recorded() -> None:
