@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import orjson
+import pytest
 
 from orchestrator.core import commands as c
 from orchestrator.core import facts as f
@@ -202,6 +203,16 @@ def test_folders_of_several_children_are_known_side_by_side() -> None:
     assert folder.given == {"1": "/copy 1", "2": "/copy 2"}
     assert {id: offer.snapshot for id, offer in folder.offered.items()} == {"1": "t1", "2": "t2"}
     assert {id: merged.snapshot for id, merged in folder.merged.items()} == {"1": "t1", "2": "t2"}
+
+
+@pytest.mark.parametrize(("to", "stands"), [("s1", True), ("s0", False), (None, False)])
+def test_changes_are_unsaved_behind_a_fall_only_where_the_folder_falls_to_them(
+    to: str | None, stands: bool
+) -> None:
+    unsaved = f.WorkspaceUnsaved(7, "m1", "away", (), SnapshotId("s1"))
+    fallen = f.WorkspaceRolledBack(None if to is None else SnapshotId(to), ())
+    state = stated(stated(Session().state, unsaved, 1), fallen, 2)
+    assert (state.workspace.unsaved is not None) is stands
 
 
 def test_merge_that_wrote_nothing_is_not_recorded() -> None:
