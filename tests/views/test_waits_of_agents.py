@@ -1,4 +1,4 @@
-"""What an agent waits for, by the end of its log: the call that waits may not be the one that moved last."""
+"""Waits of agents, by the ends of their logs: the call that waits may not be the one that moved last."""
 
 from __future__ import annotations
 
