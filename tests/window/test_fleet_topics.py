@@ -155,6 +155,16 @@ async def test_who_deleted_a_tree_is_told_to_its_namespace_and_to_no_other(site:
     assert (theirs_refused.status_code, "deleted" in theirs_refused.text) == (404, False)
 
 
+async def test_ids_of_topics_may_be_in_capitals_as_those_of_calls(site: Site) -> None:
+    root = await tree(site.harness.broker)
+    browser = await site.signed_in()
+    for topic, type_ in ((f"tree:{root.upper()}", "all"), (f"thread:{root.upper()}", "begun")):
+        async with browser.stream(topic) as stream:
+            told = await stream.next()
+            assert told is not None
+            assert (told.topic, told.data["type"]) == (topic, type_)
+
+
 async def test_tree_of_another_namespace_is_no_topic(site: Site) -> None:
     root = await tree(site.harness.broker)
     browser = await site.signed_in(namespace="ours")

@@ -27,7 +27,7 @@ from orchestrator.broker.records import AT_REST, Deleted
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.tree import ROOT
-from orchestrator.gateways.app_server.door import head_of
+from orchestrator.gateways.app_server.door import head_of, session_of
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.messages import NotThere, no_rollout
 from orchestrator.gateways.app_server.methods.approvals import answered_json, request_id, request_row
@@ -312,8 +312,8 @@ async def _gone(broker: Broker, root: SessionId, namespace: str) -> Gone:
 
 async def tree(ports: Ports, namespace: str, named: str) -> AsyncIterator[Update]:
     """The agents of a tree, with its budgets beside them; it ends with the tree."""
-    broker, root = ports.found.broker, SessionId(named)
-    reader, listener = TreeReader(broker, TreeId(named)), broker.listener()
+    broker, root = ports.found.broker, session_of(named)
+    reader, listener = TreeReader(broker, TreeId(root)), broker.listener()
     shard = broker.keys.shard_of(root)
     shared = [broker.keys.changed(shard), broker.keys.released(shard), broker.keys.asked(shard)]
     feed = broker.fleet_feed(namespace)
