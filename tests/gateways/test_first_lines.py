@@ -180,6 +180,20 @@ async def left(*tasks: asyncio.Task[None]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
+@pytest.mark.parametrize("opening", ["attached", "come back", "forked"])
+async def test_session_that_no_worker_goes_on_with_is_neither_attached_to_nor_forked(
+    opening: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(HEAD, "quarantined", True)
+    stream = Stream(first_line(opening, {"model": "gpt-5-mini"}, auth="ci"))
+    at = AtDoor()
+    await ended(at.serving(stream))
+    (line,) = stream.told
+    assert (line["id"], line["msg"]["type"]) == ("first", "error")
+    assert f"dendro revoke {ONE}" in line["msg"]["message"]
+    assert not any(client.sent for client in at.clients)
+
+
 @pytest.mark.parametrize("opening", OPENINGS)
 @pytest.mark.parametrize("portable", [False, True])
 async def test_settings_of_a_first_line_are_handed_in_once_however_it_opens_its_session(

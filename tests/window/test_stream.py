@@ -18,6 +18,7 @@ from orchestrator.gateways.app_server import live_threads
 from orchestrator.gateways.app_server.door_ports import Ports
 from orchestrator.gateways.app_server.live_threads import Line
 from orchestrator.gateways.bearer_tokens import revoke
+from orchestrator.gateways.client import GAP_TEXTS
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.window import feeds, stream
 from orchestrator.gateways.window.feeds import Topic, Update
@@ -446,6 +447,28 @@ def test_pieces_of_a_text_are_merged_while_they_wait_and_too_much_is_counted() -
     assert channel.waiting == 0
     assert [each.split("\n")[1] for each in told if each] == ["id: 2", "id: 3", "id: 4"]
     assert '"delta":"ab"' in told[0]
+
+
+async def test_lines_that_wait_are_not_told_any_more_where_the_log_was_put_back_behind_them() -> None:
+    session = SessionId("0199a2b4-0000-7000-8000-000000000001")
+    channel = stream.LogChannel("thread:x", lambda: None)
+    seat = stream.ThreadSeat(channel, cast(Any, None))
+
+    async def hear(*_: object) -> SimpleNamespace:
+        return SimpleNamespace(place=EqCursor(9, 21, "0" * 8))
+
+    await seat.begin(cast(Any, SimpleNamespace(hear=hear)), cast(Any, SimpleNamespace(session=session)), None)
+
+    def tells(event: Event, method: str) -> None:
+        line = Line(method, {}, method.encode(), 5)
+        seat.hear(live_threads.Told(session, event, ((cast(Any, None), (line,)),)))
+
+    tells(Event("t", {"type": "task_started"}), "item/started")
+    tells(Event("", {"type": "warning", "message": GAP_TEXTS["rewound"]}), "warning")
+    told = b"".join(channel.taken(0.0)).decode()
+    assert '"reset"' in told
+    assert "item/started" not in told
+    assert told.index('"reset"') < told.index('"warning"')
 
 
 async def test_what_came_while_a_window_was_caught_up_bears_the_place_before_it() -> None:
