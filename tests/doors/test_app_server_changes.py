@@ -24,6 +24,7 @@ from tests.doors.peer import Peer, connected, served
 from tests.doors.schema import assert_valid
 from tests.doors.test_app_server_threads import NOBODY, other, peer, read, talked
 from tests.doors.test_app_server_turns import HELLO, begun, ports_of, said, server, working
+from tests.doors.test_fleet_methods import agent, does, held, rests, tree
 from tests.runtime.connections import Gate
 from tests.runtime.harness import Harness
 
@@ -183,6 +184,27 @@ async def test_thread_at_work_is_not_deleted(peer: Peer, harness: Harness) -> No
     assert (code, "is at work: interrupt it" in text) == (Code.REFUSED, True)
     gate.open()
     await peer.until("turn/completed")
+
+
+@pytest.mark.parametrize(
+    ("method", "named"),
+    [
+        ("thread/delete", "threadId"),
+        ("thread/archive", "threadId"),
+        ("archiveConversation", "conversationId"),
+    ],
+)
+async def test_thread_whose_agent_works_is_neither_deleted_nor_put_away(
+    peer: Peer, harness: Harness, method: str, named: str
+) -> None:
+    root = await tree(harness.broker)
+    own = await held(harness.broker, root)
+    child, record = agent(own, 1, status="running")
+    at = await does(harness.broker, own, own, children=(child,), summary=record)
+    await rests(harness.broker, at, own)
+    code, text = await peer.refused(method, {named: root})
+    assert (code, text) == (Code.REFUSED, f"thread {child.session} is at work: interrupt it first")
+    assert [one["id"] for one in (await peer.call("thread/list"))["data"]] == [root]
 
 
 async def test_principal_that_only_submits_deletes_nothing(server: AppServer, peer: Peer) -> None:

@@ -358,6 +358,9 @@ async def test_agents_conversation_is_not_put_away_by_itself(
         shelved.append(session)
         return listed
 
+    async def at_rest(door: Any, head: Any) -> None: ...
+
+    monkeypatch.setattr(v1, "tree_at_rest", at_rest)
     trees = SimpleNamespace(enlist=enlist)
     cast(Any, door.ports).found = SimpleNamespace(broker=SimpleNamespace(trees=trees))
     asked = v1.ArchiveConversation.model_validate({"conversationId": ROOT})

@@ -114,7 +114,7 @@ async def _decided(door: Door, head: SessionHead, op: ops.Op, event: type[EventM
 async def archive(door: Door, params: ThreadParams) -> Result:
     """Puts a thread away from the lists; its log stays. One that is at work is refused."""
     head = await _root(door, params.thread_id)
-    await _at_rest(door, head)
+    await tree_at_rest(door, head)
     await door.ports.found.broker.trees.enlist(head.session, shelve=True)
     door.notify("thread/status/changed", {"threadId": head.session, "status": {"type": "notLoaded"}})
     door.tell_all(head.session, "thread/archived", {"threadId": head.session})
@@ -144,7 +144,7 @@ async def delete(door: Door, params: ThreadParams) -> Result:
     """Deletes a thread with its agents, for good; one that is at work is refused."""
     head = await _root(door, params.thread_id)
     try:
-        await door.ports.delete(await _at_rest(door, head), door.principal.name)
+        await door.ports.delete(await tree_at_rest(door, head), door.principal.name)
     except SessionHeld as error:
         raise RpcError(f"{error}: interrupt it, and delete it then") from None
     except NotDeleted as error:
@@ -157,7 +157,7 @@ async def delete(door: Door, params: ThreadParams) -> Result:
     return {}
 
 
-async def _at_rest(door: Door, root: SessionHead) -> list[SessionHead]:
+async def tree_at_rest(door: Door, root: SessionHead) -> list[SessionHead]:
     """All sessions of a tree, once a worker has let go of them; raises `RpcError` if they are at work."""
     members = await _members(door, root)
 

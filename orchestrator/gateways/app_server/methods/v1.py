@@ -25,6 +25,7 @@ from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.door_ports import BadSetting, NewThread
 from orchestrator.gateways.app_server.messages import Code, RpcError, bad_params
 from orchestrator.gateways.app_server.method import Method, Params, Result
+from orchestrator.gateways.app_server.methods.changes import tree_at_rest
 from orchestrator.gateways.app_server.turn_params import EMPTY, Mode, NamedSettings
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.resume import past_events
@@ -181,10 +182,9 @@ class ArchiveConversation(V1Params):
 
 
 async def archive_conversation(door: Door, params: ArchiveConversation) -> Result:
-    """Puts a conversation away from the lists; its log stays, and it can be come back to."""
+    """Puts a conversation away from the lists; its log stays. One at work is refused."""
     head = await conversation(door, params.conversation_id)
-    if not head.at_rest:
-        raise RpcError("the conversation is at work: interrupt it first")
+    await tree_at_rest(door, head)
     if not await door.ports.found.broker.trees.enlist(head.session, shelve=True):
         raise RpcError("an agent is listed with its root: archive that")
     for each in door.doors_of(head.session):
