@@ -200,6 +200,23 @@ def test_first_line_is_held_against_the_entries(
     assert said(audited(tmp_path, written(*FIRST, **header))) == found
 
 
+@pytest.mark.parametrize("key", [ChainKey("k1", SECRET), None])
+def test_first_line_that_no_export_writes_is_a_finding_also_where_no_key_is_configured(
+    tmp_path: Path, key: ChainKey | None
+) -> None:
+    lines = written(*FIRST)
+    path = tmp_path / "file.jsonl"
+    for first, found in (
+        (lines[0], []),
+        (
+            lines[0].replace(b'"seq":3', b'"seq": 3'),
+            ["0 the file's first line was changed: no export writes it so"],
+        ),
+    ):
+        path.write_bytes(b"".join([first, *lines[1:]]))
+        assert said(audit_file(path, key, None)) == found
+
+
 def test_changed_first_line_is_told_before_what_follows_from_it(tmp_path: Path) -> None:
     lines = written(*FIRST)
     changed = lines[0].replace(b'"seq":3', b'"seq":4')
