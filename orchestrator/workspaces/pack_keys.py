@@ -15,8 +15,8 @@ from dataclasses import field
 from pathlib import Path
 
 from orchestrator.core.frozen import record
+from orchestrator.private_files import make_folder, write_file
 from orchestrator.private_files import new_file as new_private_file
-from orchestrator.private_files import write_file
 from orchestrator.rollouts.object_store import ArchiveUnavailable
 
 SETTING = "workspace.key_file"
@@ -133,8 +133,10 @@ def key_of(secret: bytes) -> Key:
 
 
 def new_file(file: Path) -> Key:
-    """Makes a file with one new key; raises `OSError`, also where there is a file already."""
+    """Makes a file with one new key, and its folder; raises `OSError`, also where there is a file already."""
     key = key_of(os.urandom(32))
+    # The home is made by the first command that needs it, and keys may be made before.
+    make_folder(file.absolute().parent)
     with os.fdopen(new_private_file(file), "w") as opened:
         opened.write(f"# Keys of packs: the first one writes, all of them read.\n{_lines(key)}")
         opened.flush()

@@ -25,7 +25,7 @@ def with_key(machine: Machine, tmp_path: Path) -> Machine:
 
 
 def test_person_makes_adds_and_lists_keys_and_none_is_shown(tmp_path: Path) -> None:
-    file = tmp_path / "pack.keys"
+    file = tmp_path / "home/dendro/pack.keys"
 
     def said(*words: str) -> str:
         done = CliRunner().invoke(app, ["keys", *words, str(file)])
@@ -35,6 +35,7 @@ def test_person_makes_adds_and_lists_keys_and_none_is_shown(tmp_path: Path) -> N
         return done.output
 
     assert f"workspace.key_file = '{file}'" in said("new")
+    assert (file.parent.stat().st_mode & 0o777, file.stat().st_mode & 0o777) == (0o700, 0o600)
     with pytest.raises(Fault, match=f"dendro keys add {file}") as refused:
         said("new")
     assert explain(refused.value)[1] == ExitCode.USAGE
