@@ -139,6 +139,14 @@ async def test_a_reviewer_that_calls_another_tool_reads_that_it_only_reads(name:
     assert found.output == f"unsupported call: {name} (review mode)"
 
 
+def test_session_that_is_reviewed_and_goes_on_has_the_tools_of_each_task() -> None:
+    review = reviewing(agents=True)
+    turn = replace(review, task=None)
+    counts = [len(TOOLBOX.specs(state)) for state in (turn, review, review, turn)]
+    assert counts == [counts[0], 2, 2, counts[0]]
+    assert counts[0] > 2
+
+
 def test_merging_is_offered_where_each_agent_has_a_folder_of_its_own() -> None:
     assert "subagent_merge" not in offered(agents=True)
     assert "subagent_merge" in offered(agents=True, portable=PortableFolder("/w", "repo"))
