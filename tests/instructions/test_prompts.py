@@ -51,6 +51,24 @@ def test_prompt_with_what_only_looks_like_a_front_matter_is_whole(folder: Path) 
     assert (prompt.content, prompt.description) == ("---\nNo end.\n", None)
 
 
+def test_prompt_that_is_cut_within_a_character_is_too_long_and_no_file_of_another_kind(folder: Path) -> None:
+    (folder / "a.md").write_text("x" + "界" * (32 << 10))
+    names, (warning,) = listed(folder)
+    assert names == []
+    assert "it has more than 65,536 bytes" in warning
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_prompts_fill_their_room_together_and_no_more(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, more: int
+) -> None:
+    monkeypatch.setattr(machine_files, "MOST_BYTES_TOGETHER", 10)
+    (folder / "a.md").write_text("x" * 4)
+    (folder / "b.md").write_text("x" * (6 + more))
+    names, warnings = listed(folder)
+    assert (names, len(warnings)) == (["a", "b"][: 2 - more], more)
+
+
 def test_person_without_prompts_has_none(home: Path) -> None:
     assert custom_prompts(home, pytest.fail) == ()
 

@@ -114,6 +114,16 @@ def test_sign_in_goes_to_the_keyring_and_leaves_no_file(tmp_path: Path) -> None:
     assert keyring.kept == {}
 
 
+def test_sign_in_is_forgotten_wherever_it_is_kept(tmp_path: Path) -> None:
+    """A machine that gets a keyring later has one in both places."""
+    CredentialStore(tmp_path, "file").write(ApiKey(KEY))
+    kept = Keyring()
+    kept.set_password("dendro", str(tmp_path), '{"type": "api_key", "key": "sk-other"}')
+    store = CredentialStore(tmp_path, keyring=kept)
+    store.forget()
+    assert (store.read(), CredentialStore(tmp_path, "file").read()) == (None, None)
+
+
 def test_locked_keyring_is_an_error_that_quotes_nothing(tmp_path: Path) -> None:
     with pytest.raises(CredentialError, match="unlock it") as error:
         CredentialStore(tmp_path, keyring=Keyring(locked=True)).read()

@@ -153,6 +153,13 @@ async def test_token_counts_a_little_beyond_its_end_since_clocks_differ(
     assert await at.takes(token(exp=int(time.time()) - over_s)) is counts
 
 
+@pytest.mark.parametrize(("name", "counts"), [(URL, True), (f"{URL}/", True), (f"{URL}/x", False)])
+async def test_token_names_its_issuer_with_or_without_a_slash_behind_it(
+    at: Answers, name: str, counts: bool
+) -> None:
+    assert await at.takes(token(iss=name)) is counts
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -10,10 +10,14 @@ import pytest
 from orchestrator.config_keys import ProviderSettings
 from orchestrator.model.prompt import Completed
 from orchestrator.model.provider_errors import (
+    FatalKind,
     FatalModelError,
+    ModelError,
     ProviderFault,
+    RateLimited,
     RetryableModelError,
     fatal_by_status,
+    raise_fault,
     rate_limit_snapshot,
     retry_after_s,
 )
@@ -112,3 +116,23 @@ def test_rate_limit_headers_that_make_no_sense_count_as_absent() -> None:
 def test_provider_refuses_a_base_url_that_is_none(base_url: str) -> None:
     with pytest.raises(ValueError, match="an http:// or https:// URL"):
         ProviderSettings(id="p", base_url=base_url)
+
+
+def test_quota_that_is_used_up_ends_a_task_though_its_status_may_pass() -> None:
+    error = fatal_by_status("p", 429, ProviderFault("insufficient_quota", "no money"))
+    assert error is not None
+    assert error.kind is FatalKind.INSUFFICIENT_QUOTA
+    assert fatal_by_status("p", 429, ProviderFault("rate_limit_exceeded", "slowly")) is None
+
+
+def test_wait_of_no_time_is_one_and_a_window_of_which_nothing_is_used_is_told() -> None:
+    assert retry_after_s({"retry-after-ms": "0", "retry-after": "5"}) == 0.0
+    told = rate_limit_snapshot({"x-codex-primary-used-percent": "0"})
+    assert told == {"primary": {"used_percent": 0.0}, "secondary": None}
+
+
+@pytest.mark.parametrize(("code", "waits"), [("rate_limit_exceeded", True), ("server_error", False)])
+def test_wait_that_a_message_names_is_one_of_a_rate_limit_alone(code: str, waits: bool) -> None:
+    with pytest.raises(ModelError) as raised:
+        raise_fault("p", ProviderFault(code, "Please try again in 20m."))
+    assert isinstance(raised.value, RateLimited) is waits

@@ -35,6 +35,7 @@ PARENT = {"PATH": "/bin", "HOME": "/h", "EDITOR": "vi", "OPENAI_API_KEY": "k", "
         ("SENTRY_DSN", "https://0123@sentry.example/1"),
         ("HTTPS_PROXY", "http://me:hunter2@proxy:3128"),
         ("PIP_INDEX_URL", "https://ghp_0123456789abcdef@pypi.example/simple"),
+        ("GIT_REMOTE", "https://0123456789abcdef@host/x"),
     ],
 )
 def test_a_variable_that_looks_secret_stays_with_the_worker(name: str, value: str) -> None:
@@ -50,7 +51,10 @@ def test_a_variable_that_only_sounds_like_a_secret_is_passed_on(name: str, value
 
 
 def test_secrets_pass_when_the_user_says_so() -> None:
-    assert command_environment(PARENT, EnvironmentPolicy(ignore_default_excludes=True), FREE) == PARENT
+    said = EnvironmentPolicy(ignore_default_excludes=True)
+    assert command_environment(PARENT, said, FREE) == PARENT
+    # What leads out of a sandbox is no secret, and is kept from what is confined all the same.
+    assert "SSH_AUTH_SOCK" not in command_environment({"SSH_AUTH_SOCK": "/x"}, said, CONFINED)
 
 
 def test_rules_apply_in_the_order_of_the_peer() -> None:
