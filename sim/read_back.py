@@ -132,7 +132,8 @@ class ReadBack:
         noted = ExpectedHead(seen.seq, seen.head)
         self._verified(session, audit_file(file, key, noted).findings)
         kept: dict[str, bytes] = {}
-        plan = plan_import(read_rollout(lines, kept), _newcomer(seen), kept, key, instead=instead_of(lines))
+        text, told = read_rollout(lines, kept), instead_of(lines, kept)
+        plan = plan_import(text, _newcomer(seen), kept, key, instead=told)
         self._imported(session, seen, plan)
         shown = _File(session, _finished(_lines(source, head, full=False)))
         self._verified(session, audit_file(cast(Any, shown), key, None).findings)

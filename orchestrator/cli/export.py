@@ -186,9 +186,9 @@ async def _import(
             bundled = stack.enter_context(OpenBundle(file, key)) if is_bundle(file) else None
             lines = bundled.lines() if bundled is not None else lines_in(stack.enter_context(file.open("rb")))
             text = read_rollout(lines, blobs)
-            instead = instead_of(bundled.lines()) if bundled is not None else instead_in(file)
+            told = instead_of(bundled.lines(), blobs) if bundled is not None else instead_in(file, blobs)
             old = accept_old_header
-            plan = plan_import(text, newcomer, blobs, key, accept_old_header=old, instead=instead)
+            plan = plan_import(text, newcomer, blobs, key, accept_old_header=old, instead=told)
         except (BadLine, RolloutError, NewerFormat, BadContainer) as error:
             raise Fault(f"{file}: {error}; nothing was imported") from None
         if bundled is not None and bundled.agents:

@@ -10,7 +10,7 @@ import orjson
 
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.chain import GENESIS, BrokenLink, ChainKey, ChainWalk
-from orchestrator.core.entries import DENDRO, Entry, decode_entry, shows_only
+from orchestrator.core.entries import DENDRO, Entry, decode_entry, encode_entry, shows_only
 from orchestrator.core.evolve import evolve
 from orchestrator.core.facts import Redacted, decode
 from orchestrator.core.frozen import record
@@ -123,20 +123,24 @@ def fold_file(path: Path, at: int | None, key: ChainKey | None, *, accept_old_he
                 found = report.findings if at is None or at >= end else ()
                 result.unchecked, result.broken = report.unchecked, next(iter(found), None)
             if not result.unchecked:
-                _Fold(text, result, key, instead_in(path)).run(at)
+                _Fold(text, result, key, instead_in(path, {})).run(at)
         except file_format.BadLine as error:
             if result.broken is None:
                 raise RolloutError(f"{path}: {error}") from None
     return result
 
 
-def instead_in(path: Path) -> dict[int, Entry]:
-    """The entries that stand instead of those which facts in a full export say were redacted."""
+def instead_in(path: Path, keep: dict[str, bytes] | None = None) -> dict[int, Entry]:
+    """The entries that stand instead of those which facts in a full export say were redacted.
+
+    With `keep` large texts are taken out of them, as out of a file's other entries, and go there under their
+    hashes.
+    """
     with path.open("rb") as file:
-        return instead_of(file_format.lines_in(file))
+        return instead_of(file_format.lines_in(file), keep)
 
 
-def instead_of(lines: Iterable[bytes]) -> dict[int, Entry]:
+def instead_of(lines: Iterable[bytes], keep: dict[str, bytes] | None = None) -> dict[int, Entry]:
     """The same of the lines of one."""
     found: dict[int, Entry] = {}
     for line in lines:
@@ -147,7 +151,8 @@ def instead_of(lines: Iterable[bytes]) -> dict[int, Entry]:
             stated = decode(value["payload"]) if value["type"] == DENDRO else None
             if isinstance(stated, Redacted):
                 instead = stated.instead
-                found[stated.seq] = Entry(instead["type"], instead["payload"], instead.get("id", ""))
+                entry = Entry(instead["type"], instead["payload"], instead.get("id", ""))
+                found[stated.seq] = entry if keep is None else encode_entry(entry, 0, keep).entry
         except (ValueError, KeyError, TypeError, AttributeError):
             # Another entry that has these words; a damaged one is told of by who reads it.
             continue

@@ -22,7 +22,7 @@ from orchestrator.broker.records import BrokerConfig, Stored, StoredEntry, Submi
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import opened
-from orchestrator.core.blobs import INLINE_BYTES
+from orchestrator.core.blobs import INLINE_BYTES, references
 from orchestrator.core.entries import Entry, decode_entry
 from orchestrator.core.evolve import fold
 from orchestrator.core.frozen import replace
@@ -222,6 +222,21 @@ async def test_export_of_redacted_log_verifies_replays_and_is_imported(kept: Kep
             read_rollout(bundle.lines()), newcomer(), {}, None, instead=instead_in_lines(bundle.lines())
         )
     assert len(again.state.history) == len(plan.state.history)
+
+
+async def test_export_has_large_texts_that_stand_instead_as_its_log_does(kept: Kept, tmp_path: Path) -> None:
+    path, inherited = tmp_path / "run.jsonl", orjson.dumps([said(SECRET).payload] * 60).decode()
+    parent = f.ForkedAt(session=new_session_id(NOW_MS, 0, 1), seq=1, chain=bytes(32).hex())
+    fork = await kept.has(e.fact(f.Forked(parent, inherited)))
+    await redacted(kept, fork, find="ACME")
+    lines, blobs = await kept.file(fork), dict[str, bytes]()
+    path.write_bytes(b"".join(lines))
+    live = await fold_session(kept, await kept.head(fork), None)
+    assert fold_file(path, None, None).state == live.state
+    text, instead = read_rollout(lines, blobs), instead_in_lines(lines, blobs)
+    plan = plan_import(text, newcomer(), blobs, None, instead=instead)
+    assert list(plan.state.history) == list(live.state.history)
+    assert blobs.keys() == {digest for item in live.state.history for digest in references(item)}
 
 
 async def test_model_is_shown_what_stands_instead_by_a_worker_that_had_the_words(kept: Kept) -> None:
