@@ -771,7 +771,8 @@ async def _redact_session(holder: _Holder, rest: _Rest, owed: _Owed, act: Act) -
     if known is not None and not owed.covers(_Owed.read(known, head.tree)):
         raise NotRedacted(f"another redaction of session {session} is not done yet")
     told = await _Fold(holder, head, rest).run(held.claimed.seq, held.claimed.head)
-    if told.state.task is not None or told.state.queue:
+    # What a session was closed over waits until somebody resumes it, perhaps for ever.
+    if told.state.task is not None or (told.state.queue and not told.state.closed):
         raise NotRedacted(_in_a_task(session))
     if holder.first is not None:
         await holder.first()

@@ -728,6 +728,17 @@ async def test_entries_that_name_the_session_and_sessions_at_work_are_refused(ke
     assert (await kept.head(busy)).holder is None
 
 
+async def test_input_that_a_session_was_closed_over_loses_its_words(kept: Kept, tmp_path: Path) -> None:
+    waits = {"type": "user_input", "items": [{"type": "text", "text": f"and look at {SECRET}"}]}
+    begun, *entries = worked()
+    queued = e.fact(f.InputQueued(SubmissionId("2"), UserTurn.of(waits), None, by=ANN))
+    session = await kept.has(begun, queued, *entries, e.fact(f.Closed()))
+    assert await redacted(kept, session, find="ACME") > 0
+    assert b"4711-0815" not in await everything(kept, tmp_path)
+    folded = await fold_session(kept, await kept.head(session), None)
+    assert [one.id for one in folded.state.queue] == ["2"]
+
+
 async def test_session_that_is_due_is_given_back_due_whether_it_was_redacted_or_not(kept: Kept) -> None:
     rests, works, fork = await kept.has(*worked()), await kept.has(*worked()[:-1]), await kept.has(*worked())
     plans = {each: await planned(kept, each, find="ACME") for each in (rests, works)}
