@@ -11,7 +11,7 @@ and what rebuilds it. Both are needed: the projection answers at once, the log c
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field
 from typing import TYPE_CHECKING
@@ -107,6 +107,11 @@ class RegistryView:
     def children_of(self, agent_id: int) -> list[Agent]:
         return [a for a in self.agents.values() if a.record["parent_agent_id"] == agent_id]
 
+    def at_work_from(self, agent_id: int) -> dict[int, Agent]:
+        """The agents at work, from `agent_id` down."""
+        found = self.agents.items()
+        return {id: one for id, one in found if one.at_work and (id == agent_id or one.below(agent_id))}
+
     def is_marked(self, agent: Agent) -> bool:
         """Whether the agent, or one above it, was cancelled: nothing starts in it any more."""
         line = (self.agents.get(int(number)) for number in agent.path.split("/"))
@@ -171,25 +176,29 @@ class _Fold:
 
 def projected(fields: Mapping[str, bytes]) -> RegistryView:
     """The registry as the projection's flat fields say."""
-    agents = {}
-    for name, value in fields.items():
-        if name.startswith("a:") and f"x:{name[2:]}" not in fields:
-            agent = _agent(name[2:], orjson.loads(value), fields)
-            agents[agent.agent_id] = agent
-    ordered = dict(sorted(agents.items()))
+    agents = (_agent(id, orjson.loads(text), fields) for id, text in _records(fields))
+    ordered = dict(sorted((agent.agent_id, agent) for agent in agents))
     return RegistryView(ordered, int(fields.get("spawned", b"0")))
 
 
 def listed_agents(fields: Mapping[str, bytes]) -> Mapping[int, Agent]:
     """The agents of a projection for a list: one whose record cannot be read hides no other."""
     found: dict[int, Agent] = {}
-    for name, value in fields.items():
-        if name.startswith("a:") and f"x:{name[2:]}" not in fields:
-            with suppress(ValueError, KeyError, TypeError):
-                agent = _agent(name[2:], orjson.loads(value), fields)
-                if agent.session and agent.path and agent.status:
-                    found[agent.agent_id] = agent
+    for id, text in _records(fields):
+        with suppress(ValueError, KeyError, TypeError):
+            agent = _agent(id, orjson.loads(text), fields)
+            if agent.session and agent.path and agent.status:
+                found[agent.agent_id] = agent
     return dict(sorted(found.items()))
+
+
+def _records(fields: Mapping[str, bytes]) -> Iterator[tuple[str, bytes]]:
+    """The agents' records by their numbers, without those that were pruned."""
+    return (
+        (name[2:], text)
+        for name, text in fields.items()
+        if name.startswith("a:") and f"x:{name[2:]}" not in fields
+    )
 
 
 def _agent(id: str, record: JsonMapping, fields: Mapping[str, bytes]) -> Agent:

@@ -74,11 +74,8 @@ async def end_agents(
 
 async def agents_to_end(found: Opened, target: Addressed) -> list[int]:
     """The agents at work, from the target down."""
-    return [
-        number
-        for number, agent in (await _agents(found, target)).items()
-        if agent.at_work and (number == target.agent_id or agent.below(target.agent_id))
-    ]
+    view = projected(await found.broker.trees.agents(target.tree))
+    return list(view.at_work_from(target.agent_id))
 
 
 async def agents_at_work(found: Opened, tree: TreeId) -> list[int]:

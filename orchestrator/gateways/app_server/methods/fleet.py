@@ -704,8 +704,7 @@ async def agent_cancel(door: Door, params: AgentCancel) -> Result:
     head = await door.head(params.thread_id)
     broker, target = door.ports.found.broker, int(head.agent_id)
     root = head if head.agent_id == ROOT else await door.head(head.tree)
-    known = projected(await broker.trees.agents(head.tree)).agents
-    ending = {number: known[number] for number in _at_work(known, target)}
+    ending = projected(await broker.trees.agents(head.tree)).at_work_from(target)
     if target and not ending:
         return {"agents": [{"agentId": target, "death": "none"}]}
     after = (await broker.trees.registry(head.tree)).tree_seq
@@ -713,10 +712,10 @@ async def agent_cancel(door: Door, params: AgentCancel) -> Result:
     await door.client.submit(root, Submission(SubmissionId(new_submission_id()), op))
 
     async def ended() -> bool:
-        agents = projected(await broker.trees.agents(head.tree)).agents
+        view = projected(await broker.trees.agents(head.tree))
         # Until the root has taken it, agents may be made or woken.
-        ending.update({number: agents[number] for number in _at_work(agents, target)})
-        if any(number in agents and agents[number].active for number in ending):
+        ending.update(view.at_work_from(target))
+        if any(number in view.agents and view.agents[number].active for number in ending):
             return False
         now = None if target else await broker.logs.head(root.session)
         return now is None or now.status == "closed"
@@ -729,15 +728,6 @@ async def agent_cancel(door: Door, params: AgentCancel) -> Result:
         return {"agents": agents}
     now = await broker.logs.head(root.session)
     return {"agents": agents, "closed": now is None or now.status == "closed"}
-
-
-def _at_work(agents: Mapping[int, Agent], target: int) -> list[int]:
-    """The agents at work, from the target down."""
-    return [
-        number
-        for number, agent in agents.items()
-        if agent.at_work and (number == target or agent.below(target))
-    ]
 
 
 async def _deaths(broker: Broker, tree: TreeId, after: int) -> dict[int, str]:
