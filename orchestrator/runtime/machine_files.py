@@ -127,12 +127,17 @@ async def _read(work: Callable[[], T]) -> T:
 
 
 def custom_prompts(home: Path, warn: Callable[[str], None]) -> tuple[CustomPrompt, ...]:
-    """The prompts in `home`, by name. `warn` gets a line for each file that is left out for its size."""
+    """The prompts in `home`, by name. `warn` gets a line for each file that is left out."""
     found: list[CustomPrompt] = []
     left = MOST_BYTES_TOGETHER
     for file in _prompt_files(home / PROMPTS):
-        content = _prompt_text(file)
-        if content is None:
+        try:
+            content = _prompt_text(file)
+        except (PermissionError, UnicodeDecodeError) as error:
+            warn(f"the prompt {file} was left out: it cannot be read as a text ({error})")
+            continue
+        except OSError:
+            # It is gone by now, or no file.
             continue
         size = len(content.encode())
         if size > MOST_PROMPT_BYTES:
@@ -162,15 +167,15 @@ def _printable(name: str) -> bool:
     return name.isprintable() and len(name) > len(".md")
 
 
-def _prompt_text(file: Path) -> str | None:
-    """The file's text; of one that is too long, a little more than it may have. None for no text file."""
+def _prompt_text(file: Path) -> str:
+    """The file's text; of one that is too long, a little more than it may have."""
     try:
         return read_regular(file, MOST_PROMPT_BYTES + 4).decode("utf-8")
     except UnicodeDecodeError as error:
+        if error.start <= MOST_PROMPT_BYTES:
+            raise
         # A long file is cut anywhere.
-        return error.object[: error.start].decode("utf-8") if error.start > MOST_PROMPT_BYTES else None
-    except OSError:
-        return None
+        return error.object[: error.start].decode("utf-8")
 
 
 def _prompt(file: Path, text: str) -> CustomPrompt:

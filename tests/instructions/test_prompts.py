@@ -34,15 +34,22 @@ def test_prompt_is_a_file_with_a_description_and_a_hint(folder: Path) -> None:
     }
 
 
-def test_prompts_come_by_name_and_what_is_no_text_file_is_skipped(folder: Path) -> None:
+def test_prompts_come_by_name_and_what_is_no_file_is_skipped(folder: Path) -> None:
     for name in ("b.md", "a.md", "c.txt"):
         (folder / name).write_text("text")
-    (folder / "latin.md").write_bytes(b"\xe4")
     (folder / "folder.md").mkdir()
     os.mkfifo(folder / "pipe.md")
     (folder / "nothing.md").symlink_to("nowhere")
     (folder / "e\x1b[2J.md").write_text("text")
     assert listed(folder) == (["a", "b"], [])
+
+
+def test_prompt_that_is_no_text_is_left_out_with_a_warning(folder: Path) -> None:
+    (folder / "latin.md").write_bytes(b"\xe4")
+    (folder / "a.md").write_text("text")
+    names, (warning,) = listed(folder)
+    assert names == ["a"]
+    assert "latin.md was left out: it cannot be read as a text ('utf-8' codec can't decode" in warning
 
 
 def test_prompt_with_what_only_looks_like_a_front_matter_is_whole(folder: Path) -> None:
