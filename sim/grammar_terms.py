@@ -86,8 +86,10 @@ def only_plans(settings: Mapping[str, Any]) -> bool:
 
 def tags_in_force(settings: Mapping[str, Any]) -> list[str]:
     """The tags of the messages by which a model knows its mode and its personality."""
-    kind = (settings.get("collaboration_mode") or {}).get("mode", "code")
-    tags = ["<collaboration_mode>"] if kind not in ("code", "default") else []
+    mode = settings.get("collaboration_mode") or {}
+    own = (mode.get("settings") or {}).get("developer_instructions")
+    # A session begins in the mode `code`, in which a person may have words of their own.
+    tags = ["<collaboration_mode>"] if own or mode.get("mode", "code") not in ("code", "default") else []
     return [*tags, "<personality>"] if settings.get("personality", "none") != "none" else tags
 
 
