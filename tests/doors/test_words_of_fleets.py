@@ -177,7 +177,7 @@ RETRY = {"kind": "retry", "text": "the next try of a model request"}
     ],
 )  # fmt: skip
 def test_agent_of_a_tree_has_each_member_of_it(has: dict[str, Any], told: dict[str, Any]) -> None:
-    assert fleet.agent_json(replace(AGENT, **has)) == {**AGENT_TOLD, **told}
+    assert fleet.agent_json(replace(AGENT, **has), owner=True) == {**AGENT_TOLD, **told}
 
 
 def test_tree_has_its_agents_by_their_numbers_and_each_figure_of_its_budgets() -> None:
@@ -189,7 +189,7 @@ def test_tree_has_its_agents_by_their_numbers_and_each_figure_of_its_budgets() -
     shown = head({"title": "t"}, tree=TreeId(SessionId("tree")))
     told = {
         "treeId": "tree", "treeSeq": 61, "atMs": 72, "title": "t", "state": "paused",
-        "agents": [fleet.agent_json(root), AGENT_TOLD],
+        "agents": [fleet.agent_json(root, owner=True), AGENT_TOLD],
         "budget": {"tokens": {"spent": 66, "held": 67, "limit": 68, "guessed": 69},
                    "wall": {"spent": 70, "held": 71, "limit": None, "guessed": 0}},
         "counters": {"slots": 62, "spawned": 63}, "limits": {"slots": 64, "tokens": 65}, "leftBehind": 73,
@@ -197,6 +197,10 @@ def test_tree_has_its_agents_by_their_numbers_and_each_figure_of_its_budgets() -
     assert fleet.tree_json(shown, TreePicture(registry, {7: AGENT, 0: root}, 72, 73)) == told
     alone = fleet.tree_json(replace(shown, name=LONG), TreePicture(registry, {7: AGENT}, 72))
     assert alone == {**told, "title": CUT, "state": "idle", "agents": [AGENT_TOLD], "leftBehind": 0}
+    # One of a namespace tells of no machine, whoever asks.
+    theirs = replace(shown, labels=replace(shown.labels, namespace="acme"))
+    (agent,) = fleet.tree_json(theirs, TreePicture(registry, {7: AGENT}, 72))["agents"]
+    assert agent == {**AGENT_TOLD, "holder": None, "machine": None}
 
 
 # ── trees as they were ────────────────────────────────────────────────────────────────────────────

@@ -262,8 +262,8 @@ async def _root(door: Door, tree: str) -> SessionHead:
 
 
 def tree_json(head: SessionHead, picture: TreePicture) -> JsonObject:
-    """A tree as clients draw it."""
-    registry, agents = picture.registry, picture.agents
+    """A tree as clients draw it; one of a namespace tells of no machine."""
+    registry, agents, owner = picture.registry, picture.agents, not head.labels.namespace
     root = agents.get(ROOT)
     return {
         "treeId": head.tree,
@@ -271,7 +271,7 @@ def tree_json(head: SessionHead, picture: TreePicture) -> JsonObject:
         "atMs": picture.now_ms,
         "title": head.title[:MOST_SHOWN],
         "state": _agent_state(root) if root is not None else "idle",
-        "agents": [agent_json(agents[number]) for number in sorted(agents)],
+        "agents": [agent_json(agents[number], owner=owner) for number in sorted(agents)],
         "budget": {
             kind: {"spent": one.spent, "held": one.held, "limit": one.limit, "guessed": one.guessed}
             for kind, one in registry.budget.items()
@@ -282,8 +282,8 @@ def tree_json(head: SessionHead, picture: TreePicture) -> JsonObject:
     }
 
 
-def agent_json(agent: AgentPicture) -> JsonObject:
-    """An agent of a tree as clients draw it."""
+def agent_json(agent: AgentPicture, *, owner: bool) -> JsonObject:
+    """An agent of a tree as clients draw it; where it runs is for the machine's user."""
     summary, doing = agent.summary, agent.doing
     label = summary.get("label")
     return {
@@ -302,8 +302,8 @@ def agent_json(agent: AgentPicture) -> JsonObject:
         "costMicro": agent.used.cost or None,
         "pending": int(summary.get("pending_messages") or 0),
         "interrupts": int(summary.get("pending_interrupts") or 0),
-        "holder": agent.holder,
-        "machine": agent.machine or None,
+        "holder": agent.holder if owner else None,
+        "machine": agent.machine or None if owner else None,
         "lostAtMs": agent.lost_ms,
         "canceling": agent.canceling,
         "change": change_json(agent.change),
