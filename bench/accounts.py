@@ -73,6 +73,19 @@ def own_mib(pid: int) -> float:
     return _pss_kib(pid) / 1024
 
 
+def allocated_mib(pid: int) -> float:
+    """Memory that a process has allocated (RssAnon), swapped pages too; 0 if it is gone.
+
+    Programs and files are left out: its share of those grows when others that have mapped them end.
+    """
+    try:
+        text = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0.0
+    rows = (line.split() for line in text.splitlines() if line.startswith(("RssAnon:", "VmSwap:")))
+    return sum(int(row[1]) for row in rows) / 1024
+
+
 def _pss_kib(pid: int) -> int:
     try:
         text = Path(f"/proc/{pid}/smaps_rollup").read_text()

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
 
-from bench.accounts import own_mib
+from bench.accounts import allocated_mib
 
 # ── rules ─────────────────────────────────────────────────────────────────────────────────────────
 
@@ -133,7 +133,7 @@ def of_process(pid: int) -> dict[str, tuple[float, str]]:
     except (FileNotFoundError, ProcessLookupError):
         return {}
     return {
-        "memory": (own_mib(pid), "MiB"),
+        "memory": (allocated_mib(pid), "MiB"),
         "descriptors": (descriptors, ""),
         "threads": (len(tasks), ""),
         "zombies": (sum(map(_is_zombie, children)), ""),

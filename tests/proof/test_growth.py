@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import os
 import subprocess
 from pathlib import Path
@@ -113,3 +114,18 @@ def test_files_are_counted_below_a_folder_and_none_where_there_is_none(tmp_path:
         (tmp_path / name).touch()
     assert files_below(tmp_path) == 3
     assert files_below(tmp_path / "nowhere") == 0
+
+
+def test_memory_of_a_process_is_what_it_allocates_and_no_file_that_others_may_have_mapped(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_bytes(bytes(16 << 20))
+    before, _ = of_process(os.getpid())["memory"]
+    with (tmp_path / "file").open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as seen:
+        assert seen[:: mmap.PAGESIZE].count(0) == (16 << 20) // mmap.PAGESIZE
+        mapped, _ = of_process(os.getpid())["memory"]
+        # The file system of temporary folders may keep files in memory: even so they are nobody's own.
+        assert mapped < before + 8
+    with mmap.mmap(-1, 16 << 20, flags=mmap.MAP_PRIVATE) as own:
+        own[:: mmap.PAGESIZE] = bytes(range(1, 2)) * ((16 << 20) // mmap.PAGESIZE)
+        assert of_process(os.getpid())["memory"][0] > mapped + 8
