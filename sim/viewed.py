@@ -517,16 +517,13 @@ class Viewed:
                 drawn.summary.get("label") or None,
                 seen.grammar.agent.get("label"),
             )
-        waits = ""
-        last = [e for e in seen.readable[-80:] if e.type == DENDRO and _moves(e.payload)]
-        if last:
-            fact = last[-1].payload
-            if fact["kind"] == "call":
-                waits = _waits_for(fact)
-            elif fact["kind"] == "agent" and fact["changes"].get("paused"):
-                waits = "room in the tree's budget"
+        waits, fact = "", _last_move(seen)
+        if fact.get("kind") == "call":
+            waits = _waits_for(fact)
+        elif fact.get("kind") == "agent" and fact["changes"].get("paused"):
+            waits = "room in the tree's budget"
         self._same(drawn.session, "what it waits for", drawn.doing.waits_for, waits)
-        awaits = last[-1].payload if waits in ("agents", "its helper") else {"phase": ""}
+        awaits = fact if waits in ("agents", "its helper", "its helpers") else {"phase": ""}
         told = (tuple(drawn.doing.awaited), drawn.doing.until_ms)
         self._same(drawn.session, "whom it waits for, and until when", told, awaited_of(awaits))
         moved = moved_ms(seen, _moves)
@@ -777,6 +774,19 @@ def _moves(fact: Mapping[str, Any]) -> bool:
     )
 
 
+def _last_move(seen: Seen) -> Mapping[str, Any]:
+    """The last fact behind which an agent is at something, whichever of its other calls have ended since."""
+    over = set[str]()
+    for entry in reversed(seen.readable[-80:]):
+        fact = entry.payload
+        if entry.type != DENDRO or not _moves(fact):
+            continue
+        if fact["kind"] != "call" or (fact["phase"] != "done" and fact["call_id"] not in over):
+            return fact
+        over.add(fact["call_id"])
+    return {}
+
+
 def _waits_for(call: Mapping[str, Any]) -> str:
     match call["phase"]:
         case "awaiting_approval":
@@ -785,6 +795,8 @@ def _waits_for(call: Mapping[str, Any]) -> str:
             return "an answer"
         case "waiting" if call.get("spec", {}).get("kind") == "helper":
             return "its helper"
+        case "waiting" if call.get("spec", {}).get("kind") == "variants":
+            return "its helpers"
         case "waiting" if call.get("spec", {}).get("kind") == "await":
             return "agents"
         case _:

@@ -71,6 +71,8 @@ def awaited_of(call: Mapping[str, Any]) -> tuple[tuple[int, ...], int | None]:
         return (spec["agent_id"],), None
     if call["phase"] == "waiting" and spec.get("kind") == "await":
         return tuple(spec["agent_ids"]), spec["until_ms"]
+    if call["phase"] == "waiting" and spec.get("kind") == "variants":
+        return tuple(spec["agent_ids"]), None
     return (), None
 
 
