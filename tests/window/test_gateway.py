@@ -66,21 +66,26 @@ async def gateway(
         yield Gateway(found, addresses)
 
 
-async def test_window_is_served_beside_other_doors_and_signs_in_by_its_link(
+async def test_window_is_served_beside_other_doors_and_signs_in_by_the_link_to_each_address(
     tmp_path: Path, redis_server: RedisServer
 ) -> None:
-    async with gateway(tmp_path, redis_server, "ws://127.0.0.1:0", "http://127.0.0.1:0") as gate:
-        (link,) = await window_links(gate.found, gate.addresses)
-        url, _, code = link.partition("/#c=")
-        assert url == str(gate.addresses[1])
-        async with httpx.AsyncClient(base_url=url, headers={"Origin": url}) as browser:
-            assert (await browser.get("/")).status_code == 200
-            assert (await browser.post("/api/login", json={"code": code})).status_code == 200
-            state = (await browser.post("/api/window/state", json={})).json()
-            assert (state["scope"], state["namespace"]) == ("admin", "")
-            assert {"approval", "thread", "turn", "window"} <= set(state["features"])
-            again = (await browser.post("/api/window/state", json={})).json()
-            assert again["serverId"] == state["serverId"] != ""
+    listen = ("ws://127.0.0.1:0", "http://127.0.0.1:0", "http://127.0.0.1:0")
+    async with gateway(tmp_path, redis_server, *listen) as gate:
+        links = [link.split("/#c=") for link in await window_links(gate.found, gate.addresses)]
+        assert [url for url, _ in links] == [str(address) for address in gate.addresses[1:]]
+        servers = set[str]()
+        for url, code in links:
+            async with httpx.AsyncClient(base_url=url, headers={"Origin": url}) as browser:
+                assert (await browser.get("/")).status_code == 200
+                login = await browser.post("/api/login", json={"code": code})
+                assert login.status_code == 200, "each address has a code of its own"
+                state = (await browser.post("/api/window/state", json={})).json()
+                assert (state["scope"], state["namespace"]) == ("admin", "")
+                assert {"approval", "thread", "turn", "window"} <= set(state["features"])
+                again = (await browser.post("/api/window/state", json={})).json()
+                assert again["serverId"] == state["serverId"] != ""
+                servers.add(state["serverId"])
+        assert len(servers) == 1
 
 
 async def test_every_method_of_the_table_is_served_to_windows_but_those_of_a_connection(
