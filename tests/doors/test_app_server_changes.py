@@ -431,6 +431,9 @@ async def test_each_client_that_hears_a_thread_is_told_that_another_one_puts_it_
     await other.call("thread/archive", {"threadId": beside})
     await other.until("thread/archived")
     assert not [line for line in peer.heard if line.get("params", {}).get("threadId") == beside]
+    await peer.call("thread/unarchive", {"threadId": beside})
+    for each in (peer, other):
+        assert await each.until("thread/unarchived") == {"threadId": beside}, "whoever does it is told"
 
 
 @pytest.mark.parametrize("method", ["reorder", "update", "delete"])
