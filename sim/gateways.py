@@ -182,8 +182,8 @@ class SimWire:
 
     @property
     def is_read(self) -> bool:
-        """Whether the client has read all that was sent."""
-        return not self._unread
+        """Whether the client has read all that was sent, and no end of the connection is on its way."""
+        return not self._unread and not self.closed
 
     def write(self, message: bytes) -> None:
         """Sends a message to the gateway."""
