@@ -52,14 +52,18 @@ async def pending_prompts(
 
 
 async def _at_work(found: LogSource) -> AsyncIterator[SessionHead]:
-    """The sessions that have something to read, or that somebody holds or is to take."""
+    """The sessions that have something to read, or that somebody holds or is to take.
+
+    A quarantined one goes on with what it has read when a person readmits it.
+    """
     logs = found.broker.logs
     async for page in logs.session_ids():
         heads = await logs.heads(page, {})
         served = await logs.serving(heads)
         for head in heads:
             serving = served[head.session]
-            if head.has_unread or serving.due or serving.lease_ms is not None:
+            is_served = serving.due or serving.lease_ms is not None
+            if is_served or head.has_unread or head.quarantined:
                 yield head
 
 
