@@ -47,6 +47,8 @@ def made(tmp_path: Path) -> Path:
     (folder / "deep/new.sh").write_text("echo new\r\n")
     (folder / "deep/new.sh").chmod(0o755)
     (folder / "link").symlink_to("deep/new.sh")
+    (folder / "to folder").symlink_to("deep")
+    (folder / "deep/nowhere").symlink_to("gone/since")
     (folder / "line\nbreak").write_text("odd\n")
     (folder / "Icon").write_text("plain\n")
     (folder / "Icon\r").write_text("of a Macintosh\n")
@@ -78,6 +80,8 @@ def test_a_branch_has_the_folders_files_on_the_commit_that_the_session_began_wit
         "kept.txt": "100644",
         "deep/new.sh": "100755",
         "link": "120000",
+        "to folder": "120000",
+        "deep/nowhere": "120000",
         "line\nbreak": "100644",
         "Icon": "100644",
         "Icon\r": "100644",
@@ -85,7 +89,8 @@ def test_a_branch_has_the_folders_files_on_the_commit_that_the_session_began_wit
     }
     assert git(person, "show", f"{BRANCH}:Icon\r") == "of a Macintosh"
     assert git(person, "cat-file", "blob", f"{BRANCH}:deep/new.sh") == "echo new"
-    assert git(person, "cat-file", "blob", f"{BRANCH}:link") == "deep/new.sh"
+    for link, target in {"link": "deep/new.sh", "to folder": "deep", "deep/nowhere": "gone/since"}.items():
+        assert git(person, "cat-file", "blob", f"{BRANCH}:{link}") == target
     assert git(person, "status", "--porcelain") == status, "the person's files and index are as they were"
 
 
