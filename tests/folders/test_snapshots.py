@@ -156,9 +156,14 @@ def test_rules_that_change_in_their_file_alone_are_held_against_every_folder_aga
     """No folder has a name more or less, and all times are old enough to be believed."""
     monkeypatch.setattr(copying, "clock_ns", lambda place: clock_ns(place) + 10**9)
     bench.write({".gitignore": b"*.log\n", "a.log": b"1", "deep/er/b.log": b"2", "deep/er/kept": b"3"})
+    bench.write({"own/.gitignore": b"*.tmp\n", "own/er/.gitignore": b"#\n", "own/a.tmp": b"6"})
+    bench.write({"own/c.log": b"7", "own/er/d.log": b"8", "own/er/b.tmp": b"9"})
     bench.born()
     bench.write({".gitignore": b"#.log\n"})
-    assert bench.taken().names == ("M .gitignore", "A a.log", "A deep/er/b.log")
+    names = bench.taken().names
+    assert names == ("M .gitignore", "A a.log", "A deep/er/b.log", "A own/c.log", "A own/er/d.log")
+    bench.write({"own/.gitignore": b"#.tmp\n"})
+    assert bench.taken().names == ("M own/.gitignore", "A own/a.tmp", "A own/er/b.tmp")
     bench.write({".gitignore": b"*.log\n", "deep/er/c": b"4"})
     (bench.folder / "a.log").write_bytes(b"5")
     assert bench.taken().names == ("M .gitignore", "M a.log", "A deep/er/c"), "what was recorded stays"
