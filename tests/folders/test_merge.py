@@ -488,20 +488,27 @@ def test_merge_that_is_killed_at_any_step_is_taken_back_and_a_file_that_was_chan
     assert at > 20
 
 
-def test_file_that_came_in_the_place_of_a_folder_stays_when_a_merge_is_taken_back(tmp_path: Path) -> None:
-    """Files of the folder come to no other place."""
+@pytest.mark.parametrize("kind", ["file", "link", "folder"])
+def test_what_came_in_the_place_of_a_file_or_a_folder_stays_when_a_merge_is_taken_back(
+    tmp_path: Path, kind: str
+) -> None:
+    """Files of the folder come to no other place, and the file that the merge had deleted stays away."""
+    mine: Content = {"file": b"mine", "link": "b", "folder": None}[kind]
     for at in itertools.count():
-        family = Family(tmp_path / str(at), {"a/x": b"1", "a/er/y": b"2", "b": b"3"})
+        family = Family(tmp_path / str(at), {"a/x": b"1", "a/er/y": b"2", "b": b"3", "gone": b"4"})
         remove(family.child.folder / "a")
-        family.child.write({"b": b"4"})
+        (family.child.folder / "gone").unlink()
+        family.child.write({"b": b"5"})
         plan, known = family.parent.copy._merge(family.base, family.theirs, family.child.packs, ANYWHERE)
         folder, work = family.parent.folder, family.parent.copy._work
         if broken_off_at(at, plan, folder, known, work):
             break
         remove(folder / "a")
-        (folder / "a").write_bytes(b"mine")
+        remove(folder / "gone")
+        family.parent.write({"a": b"mine", "gone": mine})
+        took = content_of(folder)
         take_back(folder, work)
-        assert content_of(folder) == {b"a": ("file", b"mine"), b"b": ("file", b"3")}
+        assert content_of(folder) == {**took, b"b": ("file", b"3")}
     assert at > 8
 
 
