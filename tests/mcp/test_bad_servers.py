@@ -114,7 +114,7 @@ async def test_tools_with_wrong_names_and_schemas_are_left_out_and_long_texts_cu
     [
         ("die", "the server ended: it ended with the code 3; its last words: no more of this"),
         ("nonsense", "it answered with something that is no tool's result"),
-        ("not_json", "the server does not speak MCP: it sent b'{]' and the like"),
+        ("not_json", "the server does not speak MCP: it sent '{]' and the like"),
         ("long", "the server sent a message of more than 4,194,304 bytes"),
         ("pings", "the server asked more than "),
     ],

@@ -114,9 +114,8 @@ async def test_decisions_are_looked_for_page_by_page_and_no_further_than_so_many
 
 async def test_open_requests_below_are_those_of_agents_of_this_very_tree() -> None:
     def asked(number: int, *, tree: str = TREE, agent_id: int = 2, **fields: Any) -> OpenApproval:
-        request = OpenRequest(
-            fields.pop("event", {}), tree=tree, agent_id=AgentId(agent_id), turn=SubmissionId("t1"), **fields
-        )
+        event = {"type": "one that asks", **fields.pop("event", {})}
+        request = OpenRequest(event, tree=tree, agent_id=AgentId(agent_id), turn=SubmissionId("t1"), **fields)
         payload = orjson.dumps(request.value())
         return OpenApproval(SessionId(f"s{agent_id}"), f"c{number}", payload, 1)
 
@@ -129,7 +128,7 @@ async def test_open_requests_below_are_those_of_agents_of_this_very_tree() -> No
         asked(5, kind="input", event={"questions": [{"isSecret": False}]}),
         *(
             OpenApproval(SessionId("s2"), "c7", payload, 1)
-            for payload in (b"", b"[1]", b"{}", b'{"event":1}')
+            for payload in (b"", b"[1]", b"{}", b'{"event":1}', b'{"event":{}}')
         ),
         asked(6, kind="exec", sandboxed=False),
     )
