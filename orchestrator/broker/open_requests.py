@@ -259,9 +259,9 @@ class History(Port):
         return gone
 
     async def keep_out(self, who: str, key: str) -> None:
-        """Lets no prompt into a person's history that comes under a key."""
+        """Lets no prompt into a person's history that comes under a key, though one may be there."""
         _, head = self.keys.history(person_of(who))
-        await self._connection.command("HSETNX", head, f"k:{key}", "0")
+        await self._connection.command("HSET", head, f"k:{key}", "0")
 
     async def history_entry(self, who: str, log_id: int, offset: int) -> KeptPrompt | None:
         """The entry at a place of the log; None if the log has another id, or nothing there (any more)."""

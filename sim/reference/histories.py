@@ -43,7 +43,9 @@ def forget_prompts(sight: Sight, keys: Sequence[bytes], given: Given) -> list[An
         if row is None:
             continue
         sight.stream(keys[0]).loses()
-        del sight.hash(keys[1])[b"k:" + row[b"k"]]
+        field = b"k:" + row[b"k"]
+        if sight.hash(keys[1])[field] != b"0":
+            del sight.hash(keys[1])[field]
         gone, held = gone + 1, held - len(row[b"x"])
     if gone:
         sight.hash(keys[1])[b"bytes"] = written(max(held, 0))

@@ -976,11 +976,15 @@ async def test_prompt_on_its_way_into_a_history_does_not_come_there_behind_the_r
     assert [await comes(each) for each, _ in (read, unread, harmless)] == [False, False, True]
 
 
+@pytest.mark.parametrize("is_there", [False, True])
 @pytest.mark.parametrize("stands", ["due", "held", "quarantined"])
-async def test_prompt_that_a_session_has_read_and_not_added_does_not_come_behind_the_redaction(
-    kept: Kept, stands: str
+async def test_prompt_that_a_session_owes_to_a_history_does_not_come_behind_the_redaction(
+    kept: Kept, stands: str, is_there: bool
 ) -> None:
-    """Nothing waits in its queue any more: a worker has left the session, has it, or was lost too often."""
+    """Nothing waits in its queue any more: a worker has left the session, has it, or was lost too often.
+
+    The worker may have added the prompt, and was lost before the log said so.
+    """
     asked = PendingLookUp(SubmissionId("1"), written(ops.AddToHistory(text=LARGE)), "c", "ann@one")
     session = await kept.has(*worked())
     other = await kept.has(e.fact(f.LookUpAsked(asked.id, asked.op, asked.client, asked.who)))
@@ -991,9 +995,12 @@ async def test_prompt_that_a_session_has_read_and_not_added_does_not_come_behind
             assert await kept.broker.claims.claim_session(other, "a worker", "its claim", parked=True)
         case _:
             await kept.redis.hset(kept.broker.keys.session(other), "quarantined", "1")
+    add = "ann@one", f"{other}|{asked.key}", (other, LARGE), b"12345678"
+    if is_there:
+        assert await kept.broker.requests.add_to_history(*add)
     await redact(kept, kept.stored, await planned(kept, session, find="ACME"), ACT)
-    add = "ann@one", f"{other}|{asked.key}", (other, "typed"), b"12345678"
     assert not await kept.broker.requests.add_to_history(*add)
+    assert await kept.broker.requests.forget_prompts("ann@one", bool) == 0
 
 
 async def test_text_that_another_entry_names_stays(kept: Kept, monkeypatch: pytest.MonkeyPatch) -> None:
