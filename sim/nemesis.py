@@ -7,6 +7,7 @@ everything comes to rest.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
@@ -132,6 +133,18 @@ class Nemesis(Degradations, Rewinds):
                 self.site.trace.note("nemesis", "abandons", machine.name)
                 machine.kill()
         self.abandoned.set()
+
+    def desert_at(self, counts: Callable[[Sent], bool], lasts_s: float) -> None:
+        """Kills all workers when such a command takes effect; for a while nobody replaces them."""
+
+        def strikes(_: Process | None) -> None:
+            self.site.trace.note("nemesis", "deserts", str(lasts_s))
+            self.deserted = True
+            for machine in self.living:
+                machine.kill()
+            self.site.loop.on(self.lane, self.man, POOL, after=lasts_s)
+
+        self._trigger = Trigger(None, strikes, 1, counts, anybody=True)
 
     def man(self, pool: str) -> None:
         """The pool is served again, and what waited for that is late from now on."""

@@ -66,6 +66,7 @@ REDACTION_RULES = {
 }
 REDACTION_CASES = {
     "redaction_died": Case("a process that redacted died in the middle"),
+    "prompt_owed": Case("words were redacted while a session without a worker had taken them as a prompt"),
     "redaction_ended": Case("upkeep removed the copies that a redaction had left", ("reply rewrite OK",)),
     "redaction_unnamed": Case("a process that redacted died between segments and the manifest"),
     "redacted_prompts": Case("a prompt was forgotten that had redacted words", ("reply forget_prompts OK",)),

@@ -73,6 +73,11 @@ def says(sent: Sent) -> bool:
     return sent.name == "submit"
 
 
+def takes_a_prompt(sent: Sent) -> bool:
+    """A session has taken a prompt, and its worker is about to add it to a history."""
+    return sent.name == "commit" and _says(sent, b'"add_to_history"')
+
+
 def reserves(sent: Sent) -> bool:
     """Whether the command reserves numbers, of which nothing is made yet."""
     return sent.name == "reserve_ids"

@@ -29,6 +29,7 @@ from sim.loop import Lane
 from sim.machines import Clock, Process, archive_of, broker_on, storage_of
 from sim.people import Person, words
 from sim.redactions import Gone, Planned, as_stored
+from sim.triggers import takes_a_prompt
 
 WHY = "a customer's number"
 UPKEEP_S = 75.0
@@ -36,6 +37,8 @@ UPKEEP_S = 75.0
 TRIES = 12
 WRITES_BESIDE = 0.4
 """How often somebody else writes to an agent who has the words among their prompts."""
+OWES_A_PROMPT = 0.3
+"""How often another session of the person's has the words to add to their history, and no worker."""
 FORKED = 0.6
 """How often a session is forked between its words and their redaction."""
 
@@ -79,6 +82,7 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
     # Drawn from beside the others, and not in calm runs: kept stories stay as they are.
     calm = fixture.site.network.instant
     beside = None if calm else Random(f"beside:{rng.getstate()[1][:4]}")
+    owing = None if calm else Random(f"owing:{rng.getstate()[1][:4]}")
     for _ in range(rng.choice((1, 2, 3))):
         secret = f"ACME-{rng.getrandbits(48):012x}"
         text = f"the number is {secret}"
@@ -97,6 +101,8 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
         await asyncio.sleep(rng.choice((2.0, 4.0, 20.0, 80.0)) * rng.uniform(0.5, 1.5))
         find = re.compile(secret) if rng.random() < 0.6 else None
         fork = await person.forks(session) if apart.random() < FORKED else None
+        if owing is not None and owing.random() < OWES_A_PROMPT:
+            await _owes_a_prompt(fixture, person, text, owing)
         for tried in range(TRIES):
             redactor = Redactor(fixture, Random(rng.getrandbits(64)))
             await asyncio.wait([redactor.begins(session, find, is_first=tried == 0)])
@@ -116,6 +122,22 @@ async def _tells(fixture: Fixture, person: Person, session: str) -> None:
                 break
             await asyncio.sleep(rng.uniform(2.0, 15.0))
         await person.works(session, rng.choice((0, 1)))
+
+
+async def _owes_a_prompt(fixture: Fixture, person: Person, text: str, rng: Random) -> None:
+    """A session of the person's takes the words as a prompt, and no worker is left to add it."""
+    nemesis = fixture.nemesis
+    if nemesis.calm.is_set():
+        return
+    own = await person.creates("never")
+    nemesis.desert_at(takes_a_prompt, rng.uniform(4.0, 12.0))
+    await person.submits(own, ops.AddToHistory(text=text))
+    for _ in range(20):
+        await asyncio.sleep(0.1)
+        if nemesis.deserted:
+            fixture.site.watch.reach.saw("prompt_owed")
+            break
+    await asyncio.sleep(rng.uniform(0.0, 2.0))
 
 
 async def _writes_beside(fixture: Fixture, session: str, text: str, rng: Random) -> None:
