@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.core.registry import Agent, projected
+from orchestrator.core.registry import RegistryView, projected
 from orchestrator.gateways.submit import OpRefused, patience, submit_op
 from orchestrator.protocol.agents import LifecycleChange
 from orchestrator.protocol.events import ShutdownComplete, SubagentLifecycle
@@ -74,8 +74,7 @@ async def end_agents(
 
 async def agents_to_end(found: Opened, target: Addressed) -> list[int]:
     """The agents at work, from the target down."""
-    view = projected(await found.broker.trees.agents(target.tree))
-    return list(view.at_work_from(target.agent_id))
+    return list((await _registry(found, target)).at_work_from(target.agent_id))
 
 
 async def agents_at_work(found: Opened, tree: TreeId) -> list[int]:
@@ -84,8 +83,8 @@ async def agents_at_work(found: Opened, tree: TreeId) -> list[int]:
     return [number for number, agent in agents.items() if number and agent.at_work]
 
 
-async def _agents(found: Opened, target: Addressed) -> Mapping[int, Agent]:
-    return projected(await found.broker.trees.agents(target.tree)).agents
+async def _registry(found: Opened, target: Addressed) -> RegistryView:
+    return projected(await found.broker.trees.agents(target.tree))
 
 
 async def submit_end(found: Opened, target: Addressed, reason: str | None, timeout_s: float) -> None:
@@ -137,7 +136,7 @@ async def wait_for_ends(
 
 
 async def _left(found: Opened, target: Addressed, ending: Sequence[int]) -> list[str]:
-    known = await _agents(found, target)
+    known = (await _registry(found, target)).agents
     left = [f"agent {number}" for number in ending if number in known and known[number].active]
     if not target.agent_id:
         head = await found.broker.logs.head(target.root)
@@ -149,7 +148,7 @@ async def _take_claims(
     found: Opened, target: Addressed, ending: Sequence[int], say: Callable[[str], None]
 ) -> None:
     """Revokes claims whose workers renew but do not act; the next worker finds the mark, ends the agent."""
-    known = await _agents(found, target)
+    known = (await _registry(found, target)).agents
     sessions = [SessionId(known[number].session) for number in ending if number in known]
     sessions += [] if target.agent_id else [target.root]
     for state in await found.broker.trees.revoke_tree(target.tree, sessions):
@@ -163,7 +162,7 @@ async def published_ends(found: Opened, target: Addressed, ending: Sequence[int]
     for fact in await tree_log(found.broker, target.tree, after):
         if fact.message.get("status") == "canceled":
             proofs[fact.message["agent_id"]] = str(fact.message.get("cancel", "proved"))
-    known = await _agents(found, target)
+    known = (await _registry(found, target)).agents
     lines = []
     for number in ending:
         if number in proofs:

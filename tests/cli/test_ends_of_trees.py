@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from orchestrator.core.registry import RegistryView
 from orchestrator.gateways.submit import OpRefused
 from orchestrator.protocol.ops import CancelAgent, Shutdown
 from orchestrator.wiring import cancelling
@@ -49,7 +50,7 @@ async def test_agents_that_are_made_until_the_root_has_taken_the_cancel_are_wait
     agents = {1: agent(1, "0/1"), 2: agent(2, "0/2"), 3: agent(3, "0/1/3", at_work=False)}
 
     async def known(*_: Any) -> Any:
-        return agents
+        return RegistryView(agents)
 
     async def submit_end(*_: Any) -> None:
         agents.update({3: agent(3, "0/1/3"), 4: agent(4, "0/1/4"), 5: agent(5, "0/2/5")})
@@ -60,7 +61,11 @@ async def test_agents_that_are_made_until_the_root_has_taken_the_cancel_are_wait
     async def registry(tree: str) -> Any:
         return SimpleNamespace(tree_seq=7)
 
-    for name, stand_in in (("_agents", known), ("submit_end", submit_end), ("wait_for_ends", wait_for_ends)):
+    for name, stand_in in (
+        ("_registry", known),
+        ("submit_end", submit_end),
+        ("wait_for_ends", wait_for_ends),
+    ):
         monkeypatch.setattr(cancelling, name, stand_in)
     found = cast(Any, SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(registry=registry))))
     of = cast(Any, SimpleNamespace(agent_id=target, tree="t"))

@@ -285,7 +285,7 @@ async def test_agent_that_is_ended_ends_with_all_below_it_that_work_and_each_is_
     async def closed(session: SessionId) -> Any:
         return SimpleNamespace(status="closed")
 
-    monkeypatch.setattr(fleet, "projected", lambda fields: SimpleNamespace(agents=agents))
+    monkeypatch.setattr(fleet, "projected", lambda fields: registry.RegistryView(agents))
     monkeypatch.setattr(fleet, "tree_log", tree_log)
     monkeypatch.setattr(fleet, "until", until)
     trees, logs = SimpleNamespace(agents=value, registry=value), SimpleNamespace(head=closed)

@@ -87,7 +87,8 @@ async def test_a_step_that_came_to_nothing_gives_its_cursor_back(harness: Harnes
 async def test_answer_is_held_against_the_requests_that_stood_open_when_it_was_given(
     opened_ms: int, found: bool
 ) -> None:
-    asked = OpenRequest({}, tree="t", agent_id=AgentId(1), turn=SubmissionId("u1"))
+    event = {"type": "exec_approval_request"}
+    asked = OpenRequest(event, tree="t", agent_id=AgentId(1), turn=SubmissionId("u1"))
     opened = OpenApproval(SessionId("s"), "c1", orjson.dumps(asked.value()), opened_ms)
 
     async def approvals() -> tuple[OpenApproval, ...]:
