@@ -195,10 +195,11 @@ def started_in(pid: int, kinds: Sequence[str] = KINDS) -> Any:
 
 
 def _running_beside(pid: int) -> list[int]:
-    """All processes of the machine that a process is on."""
+    """All processes of the machine that a process is on, but those that are killed and not reaped yet."""
     namespace, found = Path(f"/proc/{pid}/ns/uts").readlink(), []
     for entry in Path("/proc").iterdir():
         with suppress(OSError):
             if entry.name.isdigit() and (entry / "ns/uts").readlink() == namespace:
-                found.append(int(entry.name))
+                state = (entry / "stat").read_text().rpartition(") ")[2][:1]
+                found += [int(entry.name)] if state not in "ZX" else []
     return found
