@@ -347,7 +347,11 @@ class Servers:
         if source is None or len(primaries) < 2:
             return 0
         target = primaries[(primaries.index(source) + 1) % len(primaries)]
-        ids = {one.name: _raw(await one.says("CLUSTER", "MYID")).decode() for one in (source, target)}
+        told = {one.name: await one.says("CLUSTER", "MYID") for one in (source, target)}
+        if None in told.values():
+            # Its connection was cut: the slot stays.
+            return 0
+        ids = {name: _raw(id).decode() for name, id in told.items()}
         await target.says("CLUSTER", "SETSLOT", slot, "IMPORTING", ids[source.name])
         await source.says("CLUSTER", "SETSLOT", slot, "MIGRATING", ids[target.name])
         moved, until = 0, now() + WHOLE_S

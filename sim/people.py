@@ -310,7 +310,7 @@ class Person(Answering):
             await self.submits(session, a_lookup(self._whims, f"typed {self.name}.{self._numbered}"))
         if self.moody and self._moods.random() < 0.4:
             await self.submits(session, ops.OverrideTurnContext(**self._manners(self._moods, 0.6)))
-        if self.looks_twice and self._whims.random() < 0.3:
+        if self.looks_twice and self._whims.random() < 0.9:
             await self._looks_twice(session)
         match self._rng.choices(list(self.habits), list(self.habits.values()))[0]:
             case "say":
@@ -372,7 +372,7 @@ class Person(Answering):
         self._numbered += 1
         id, op = f"{self.name}.{self._numbered}{BOTH}", a_lookup(self._whims, f"typed {self.name}")
         # Of a coin of its own, so that nobody else does something else for it.
-        if Random(f"{session}:{id}").random() < 2 / 3:
+        if Random(f"{session}:{id}").random() < 0.75:
             op = ops.AddToHistory(text=f"typed {self.name}")
         await asyncio.gather(
             *(self.submits(session, op, id, client) for client in (None, self._second_client))

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -44,7 +46,7 @@ from proof.chaos_rules import (
     deaf,
     judge,
 )
-from proof.chaos_servers import TOPOLOGIES, Link, served, until_true
+from proof.chaos_servers import TOPOLOGIES, Link, Servers, served, until_true
 from tests.commit_seed import chosen
 
 ROOT = Path(__file__).parents[2]
@@ -289,3 +291,23 @@ def test_each_planted_defect_changes_one_place_and_is_some_rules_to_find(tmp_pat
 def test_a_planted_defect_that_there_is_not_is_refused() -> None:
     with pytest.raises(ValueError, match="no such defect: nothing"):
         named(["nothing"])
+
+
+@pytest.mark.parametrize("silent", [0, 1])
+async def test_slot_stays_where_a_server_does_not_say_who_it_is(silent: int) -> None:
+    said: list[tuple[int, str]] = []
+
+    def server(number: int) -> Any:
+        async def says(*words: Any, **_: Any) -> Any:
+            said.append((number, words[1]))
+            slots = [[0, 8_191, [b"", 7_000]], [8_192, 16_383, [b"", 7_001]]]
+            ids = None if number == silent else b"id"
+            return {"SLOTS": slots, "MYID": ids}.get(words[1])
+
+        return SimpleNamespace(
+            name=f"redis{number}", fronts=[SimpleNamespace(port=7_000 + number)], says=says
+        )
+
+    servers = Servers("cluster", waits=False, redis=cast(Any, [server(0), server(1)]))
+    assert await servers.move(5) == 0
+    assert {word for _, word in said} == {"SLOTS", "MYID"}
