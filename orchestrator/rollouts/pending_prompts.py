@@ -67,13 +67,19 @@ async def _at_work(found: LogSource) -> AsyncIterator[SessionHead]:
                 yield head
 
 
-async def _queued(found: LogSource, head: SessionHead) -> AsyncIterator[PendingPrompt]:
+async def unread(found: LogSource, head: SessionHead) -> AsyncIterator[SqEntry]:
+    """The entries of a session's queue that no worker has read yet."""
     after = head.cursor
     while page := await found.broker.logs.read_sq(head.session, after):
         for entry in page:
-            if (text := _prompt_of(entry)) is not None:
-                yield PendingPrompt(entry.sender, _key(head.session, entry.client, entry.submission), text)
+            yield entry
         after = page[-1].id
+
+
+async def _queued(found: LogSource, head: SessionHead) -> AsyncIterator[PendingPrompt]:
+    async for entry in unread(found, head):
+        if (text := _prompt_of(entry)) is not None:
+            yield PendingPrompt(entry.sender, _key(head.session, entry.client, entry.submission), text)
 
 
 def _prompt_of(entry: SqEntry) -> str | None:

@@ -76,7 +76,7 @@ from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.full_log import pages
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.object_store import ArchiveUnavailable
-from orchestrator.rollouts.pending_prompts import pending_prompts
+from orchestrator.rollouts.pending_prompts import pending_prompts, unread
 from orchestrator.rollouts.segments import BrokenArchive, Manifest
 from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.rollouts.tree_log import tree_entries
@@ -538,10 +538,11 @@ async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, texts: 
 
 async def _look_at_queue(found: LogSource, plan: Plan, head: SessionHead) -> None:
     """Says of what nobody has read yet that it stays: it is said again, behind what the redaction takes."""
-    waiting, after = 0, head.cursor
-    while head.has_unread and (page := await found.broker.logs.read_sq(head.session, after)):
-        waiting += sum(plan.has(entry.payload.decode("utf-8", "replace")) for entry in page)
-        after = page[-1].id
+    if not head.has_unread:
+        return
+    waiting = 0
+    async for entry in unread(found, head):
+        waiting += plan.has(entry.payload.decode("utf-8", "replace"))
     if waiting:
         what = f"{counted(waiting, 'submission')} that no worker has read yet: redact again when one has"
         plan.copies.append(Copy(f"{head.session}:sq", what, goes=False))
