@@ -77,6 +77,11 @@ MOST_TEXTS = 64
 HISTORY_OPS = frozenset({tag_of(ops.AddToHistory), tag_of(ops.GetHistoryEntryRequest)})
 
 
+def lookup_key(client: str | None, id: str) -> str:
+    """The name of a look-up in its session: two clients may use one id."""
+    return f"{client or ''}|{id}"
+
+
 @record
 class PendingLookUp:
     """An op whose answer lies outside of the log, in its wire form; `who` sent it."""
@@ -89,7 +94,7 @@ class PendingLookUp:
     @property
     def key(self) -> str:
         """Tells it from all others: two clients may use one id."""
-        return f"{self.client or ''}|{self.id}"
+        return lookup_key(self.client, self.id)
 
     @property
     def turn(self) -> str | None:

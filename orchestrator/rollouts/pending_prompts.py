@@ -16,6 +16,7 @@ from orchestrator.core.blobs import references, resolve
 from orchestrator.core.entries import decode_entry, stored_kind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
+from orchestrator.core.state import lookup_key
 from orchestrator.protocol.codec import parse_submission
 from orchestrator.protocol.ops import AddToHistory
 from orchestrator.protocol.submission import MalformedSubmission
@@ -111,4 +112,4 @@ async def _accepted(found: LogSource, head: SessionHead) -> list[PendingPrompt]:
 
 
 def _key(session: SessionId, client: str | None, id: str) -> str:
-    return f"{session}|{client or ''}|{id}"
+    return f"{session}|{lookup_key(client, id)}"

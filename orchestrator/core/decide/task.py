@@ -47,7 +47,7 @@ from orchestrator.core.modes import (
 )
 from orchestrator.core.review import assignment, brief, request_fault, review_message, reviewed
 from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
-from orchestrator.core.state import Branch, Queued, State, Task, TaskPhase, task_phase
+from orchestrator.core.state import Branch, Queued, State, Task, TaskPhase, lookup_key, task_phase
 from orchestrator.core.tokens import counted
 from orchestrator.core.user_turns import (
     StopReason,
@@ -142,7 +142,7 @@ def lies_before(state: State, turn: UserTurn) -> bool:
 def _look_for_turn(draft: Draft, waiting: Queued) -> None:
     """Lets the input wait for the conversation that it goes on from; nothing else begins before it."""
     asked = ops.UserInput(items=(), last_response_id=waiting.turn.bookmark)
-    if draft.state.lookup(f"{waiting.client or ''}|{waiting.id}") is None:
+    if draft.state.lookup(lookup_key(waiting.client, waiting.id)) is None:
         draft.add(f.LookUpAsked(waiting.id, written(asked), waiting.client, "", waiting.by))
 
 
