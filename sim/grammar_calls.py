@@ -139,7 +139,7 @@ class CallGrammar(Reading):
         call["spec"] = fact.get("spec") or call.get("spec", {})
         if asks := call["spec"].get("questions"):
             names = [str(one.get("id") or one.get("header")) for one in asks]
-            self.questions[self._task["id"], fact["call_id"]] = names
+            self.questions[self._task["id"], fact["call_id"]] = (call["spec"]["kind"], names)
         if phase == "running":
             self._began(fact, call["kind"], epoch)
         elif phase == "done":

@@ -31,8 +31,8 @@ class Reading:
         self.dogs: dict[int, Mapping[str, Any]] = {}
         """Every watchdog that was ever set, by its generation."""
         self.mails: dict[str, Mapping[str, Any]] = {}
-        self.questions: dict[tuple[str, str], list[str]] = {}
-        """The names of the questions that a call has put to people, by its turn and its id."""
+        self.questions: dict[tuple[str, str], tuple[str, list[str]]] = {}
+        """The kind and the names of the questions that a call has put to people, by its turn and its id."""
         self.asked: dict[str, Item] = {}
         """Calls by their ids."""
         self.facts: Mapping[str, Any] = {}

@@ -43,6 +43,8 @@ ANSWERS = frozenset(
         "dynamic_tool_response",
     }
 )
+QUESTIONS = {"resolve_ask_user_question": "question", "user_input_answer": "user_input"}
+"""The kind of call whose questions an op answers; one that names a turn answers no other kind of it."""
 SETTINGS = ("approval_policy", "model", "effort", "summary")
 DECIDED = re.compile(r"(\S+)(?: of agent (\d+))? was already decided: (.*), by (.*)", re.DOTALL)
 STOPS = frozenset({"message", "interrupt"})
@@ -240,13 +242,18 @@ class Replies:
         """An answer decides, is sent on, or is told to be late; said again, it may be met with silence."""
         self._watch.reach.saw("replied")
         about, agent = one.about, one.agent_id
-        own = [fact for fact in _answers(entries) if about in (fact["call_id"], fact["turn"])]
+        asked, kind = seen.grammar.questions, QUESTIONS.get(one.op)
+        none: tuple[str | None, list[str]] = (kind, [])
+        own = [
+            fact
+            for fact in _answers(entries)
+            if about in (fact["call_id"], fact["turn"])
+            and (kind is None or asked.get((fact["turn"], fact["call_id"]), none)[0] == kind)
+        ]
         errors = [entry.payload["message"] for entry in told if entry.payload["type"] == "error"]
         decides = [] if errors else [fact for fact in own if fact.get("agent_id") is None]
         # Answers to several questions of a turn that are read together each fit their own.
-        unfit = [
-            _unfit(one, seen.grammar.questions.get((fact["turn"], fact["call_id"]), ())) for fact in decides
-        ]
+        unfit = [_unfit(one, asked.get((fact["turn"], fact["call_id"]), none)[1]) for fact in decides]
         if unfit and all(unfit):
             self._broken(session, f"{one.op} {one.id} decides about {about}, and {unfit[0]}")
         clear = one.op == "user_input_answer" and one.kind == "submission" and decides
