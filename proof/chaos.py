@@ -259,7 +259,7 @@ async def _record(chaos: Chaos, rested_s: float) -> Record:
     return Record(
         promised=tuple(crowd.promised),
         seen={session: tuple(shown.events) for session, shown in crowd.shown.items()},
-        injected=tuple(chaos.nemesis.injected),
+        injected=(*chaos.nemesis.injected, *chaos.nemesis.unasked),
         done=marks,
         logs=logs,
         rested_s=rested_s,
@@ -281,7 +281,7 @@ def _row(run: Run, chaos: Chaos, record: Record) -> str:
     cells = (
         run.servers,
         run.seed,
-        len(record.injected),
+        len(chaos.nemesis.injected),
         len(promised),
         len(promised - told),
         begun.total(),
@@ -417,7 +417,8 @@ def judged(run: Run, kept: Path | None = None) -> tuple[Ran, str]:
         verdict.broken += [f"{name}: its spoiled run is not refused" for name in unheard]
         if verdict.broken and kept:
             _keep(place, run, kept / f"{run.servers}-{run.seed}")
-    about = f"{run.servers}, seed {run.seed}: {len(record.injected)} faults, {len(verdict.broken)} findings"
+    faults = len(chaos.nemesis.injected)
+    about = f"{run.servers}, seed {run.seed}: {faults} faults, {len(verdict.broken)} findings"
     print("\n".join((about, *verdict.broken)), file=sys.stderr, flush=True)
     return (run, chaos, record, verdict), under
 

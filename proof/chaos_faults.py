@@ -150,6 +150,9 @@ class Nemesis:
     stage: Stage
     writes: Callable[[str], None]
     injected: list[Fault] = field(default_factory=list)
+    unasked: list[Fault] = field(default_factory=list)
+    """Failovers that came between two faults of servers: a busy machine may bring them, or a fault whose
+    servers looked whole before they had agreed that a primary was away."""
     sizes: list[tuple[float, Path, int]] = field(default_factory=list)
     """Sizes that Redis's log had."""
     drained: list[float | None] = field(default_factory=list)
@@ -159,6 +162,8 @@ class Nemesis:
     """Seconds from a fault to servers that are whole again under another primary, by its kind."""
     _restarting: asyncio.Lock = field(default_factory=asyncio.Lock)
     """One fault of servers at a time: what is promised holds where they were whole before."""
+    _serving: tuple[float, frozenset[str]] | None = None
+    """The names of the primaries, and when they were last seen to serve, of several servers."""
     _taken: dict[str, asyncio.Lock] = field(default_factory=dict)
     """One for each process: who is killed is not drained meanwhile."""
 
@@ -172,6 +177,9 @@ class Nemesis:
             elif due.kind not in self.stage.absent:
                 faults.append(asyncio.create_task(self._fault(due)))
         await asyncio.gather(*faults)
+        if self.stage.servers.kind != "single":
+            async with self._restarting:
+                await self._primaries()
 
     async def _fault(self, due: Due) -> None:
         began = now()
@@ -196,15 +204,28 @@ class Nemesis:
         """
         servers = self.stage.servers
         async with self._restarting:
-            before = await servers.primaries()
+            before = await self._primaries()
             began = now()
             await FAULTS[due.kind](self, due)
             await servers.whole()
-            if await servers.primaries() == before:
+            self._serving = now(), frozenset(server.name for server in await servers.primaries())
+            if self._serving[1] == before:
                 return ()
         self.counts["failovers"] += 1
         self.longest_s[due.kind] = max(self.longest_s.get(due.kind, 0.0), now() - began)
         return lost_by_failover(servers.kind, asked=due.kind == "failover asked", waits=servers.waits)
+
+    async def _primaries(self) -> frozenset[str]:
+        """The names of the primaries, as soon as all servers are whole; notes if others served before."""
+        servers, before = self.stage.servers, self._serving
+        await servers.whole()
+        self._serving = now(), frozenset(server.name for server in await servers.primaries())
+        if before is not None and before[1] != self._serving[1]:
+            loses = lost_by_failover(servers.kind, asked=False, waits=servers.waits)
+            self.unasked.append(Fault("failover", "unasked", before[0], self._serving[0], loses=loses))
+            self.counts["failovers that no fault asked for"] += 1
+            self.writes(f"saw {self._serving[0]:.3f} a failover that no fault asked for")
+        return self._serving[1]
 
     async def server(self, due: Due) -> Server:
         """The primary, or one of several."""

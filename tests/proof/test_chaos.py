@@ -27,6 +27,7 @@ from proof.chaos_faults import (
     LENGTHS_S,
     MORE,
     Due,
+    Nemesis,
     lost_by_failover,
     pairs,
     schedule,
@@ -311,3 +312,24 @@ async def test_slot_stays_where_a_server_does_not_say_who_it_is(silent: int) -> 
     servers = Servers("cluster", waits=False, redis=cast(Any, [server(0), server(1)]))
     assert await servers.move(5) == 0
     assert {word for _, word in said} == {"SLOTS", "MYID"}
+
+
+async def test_failover_between_two_faults_may_lose_what_one_of_a_fault_may() -> None:
+    serves = ["redis0"]
+
+    async def whole() -> None:
+        pass
+
+    async def primaries() -> list[Any]:
+        return [SimpleNamespace(name=name) for name in serves]
+
+    servers = SimpleNamespace(kind="cluster", waits=False, whole=whole, primaries=primaries)
+    nemesis = Nemesis(cast(Any, SimpleNamespace(servers=servers, absent={})), lambda _: None)
+    await nemesis.inject([])
+    serves[:] = ["redis1"]
+    await nemesis.inject([])
+    await nemesis.inject([])
+    (failover,) = nemesis.unasked
+    assert (failover.loses, nemesis.injected) == (LOSSES, [])
+    assert nemesis.counts == {"failovers that no fault asked for": 1}
+    assert failover.began < failover.ended
