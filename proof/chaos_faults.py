@@ -246,8 +246,12 @@ class Nemesis:
         return self.stage.parts[f"gateway {due.target % GATEWAYS}"]
 
     def link(self, due: Due) -> Link:
-        """The network of a worker, or of a gateway for every other length."""
-        part = self.worker(due) if due.lasts in LENGTHS_S[::2] else self.gateway(due)
+        """The network of a worker, or of a gateway: each length comes to one of either.
+
+        A worker has to be away for longer than a claim, too: another one takes what it was at work on.
+        """
+        odd = (due.target + LENGTHS_S.index(due.lasts)) % 2
+        part = self.gateway(due) if odd else self.worker(due)
         return part.link
 
     # ── processes ─────────────────────────────────────────────────────────────────────────────

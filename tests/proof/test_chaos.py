@@ -333,3 +333,12 @@ async def test_failover_between_two_faults_may_lose_what_one_of_a_fault_may() ->
     assert (failover.loses, nemesis.injected) == (LOSSES, [])
     assert nemesis.counts == {"failovers that no fault asked for": 1}
     assert failover.began < failover.ended
+
+
+def test_network_of_a_worker_and_of_a_gateway_is_away_for_each_length() -> None:
+    names = [f"{part} {n}" for part in ("worker", "gateway") for n in range(2)]
+    parts = {name: SimpleNamespace(link=name.split()[0]) for name in names}
+    nemesis = Nemesis(cast(Any, SimpleNamespace(parts=parts)), lambda _: None)
+    dues = [Due(0.0, "network away", target, lasts) for target in range(2) for lasts in LENGTHS_S]
+    away = {(cast(str, nemesis.link(due)), due.lasts) for due in dues}
+    assert away == {(name, lasts) for name in ("worker", "gateway") for lasts in LENGTHS_S}
