@@ -161,6 +161,8 @@ class TreeView:
     pruned: bool = False
     """The agent was taken off the list: it starts nothing any more."""
     evidence: Evidence = "proved"
+    ended_below: Evidence = "proved"
+    """How surely the agents below that were cancelled are dead: `evidence` begins each task with it."""
     paused: str | None = None
     """The budget of the tree that is spent, while that keeps the session from going on."""
 
@@ -198,12 +200,13 @@ class TreeChanges(TypedDict, total=False):
     ended: bool
     pruned: bool
     evidence: Evidence
+    ended_below: Evidence
     paused: str | None
 
 
 STORED_EMPTY = ("status", "canceling", "end_reason", "paused")
 """Fields of the view whose None is an empty text in a snapshot."""
-USUAL_TREE: Mapping[str, object] = {"end_by": None}
+USUAL_TREE: Mapping[str, object] = {"end_by": None, "ended_below": "proved"}
 """Fields that snapshots leave out where they are as usual: those of earlier versions have none."""
 
 

@@ -8,6 +8,7 @@ from orchestrator.core import commands as c
 from orchestrator.core.calls import Await
 from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.ids import AgentId
+from orchestrator.core.snapshot import decode, encode
 from tests.core.driver import a_command, function_call, op
 from tests.core.tree_driver import a_family, answers, statuses
 
@@ -78,6 +79,29 @@ def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
     tree.root.cancels(1)
     tree.settle()
     assert statuses(tree) == {1: "canceled", 2: "canceled"}
+    told = [f.message["cancel"] for f in tree.log if f.message.get("status") == "canceled"]
+    assert told == ["presumed", "presumed"]
+
+
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_cancel_is_presumed_if_an_agent_below_had_been_cancelled_so_before(*, goes_on: bool) -> None:
+    tree, (child,) = a_family()
+    grandchild = child.spawns("deeper")
+    tree.settle()
+    grandchild.asks_for("c1")
+    grandchild.runs("c1")
+    grandchild.is_taken_over()
+    child.cancels(grandchild.id)
+    tree.settle()
+    assert statuses(tree) == {1: "running", 2: "canceled"}
+    if goes_on:
+        answers(child)
+        tree.settle()
+        tree.root.sends(1, "go on")
+        tree.settle()
+        child.state = decode(encode(child.state))
+    tree.root.cancels(1)
+    tree.settle()
     told = [f.message["cancel"] for f in tree.log if f.message.get("status") == "canceled"]
     assert told == ["presumed", "presumed"]
 

@@ -65,8 +65,8 @@ def took_task(draft: Draft) -> None:
     if facts.is_root:
         return
     draft.guard()
-    if tree.evidence != "proved":
-        draft.add(f.AgentChanged({"evidence": "proved"}))
+    if tree.evidence != tree.ended_below:
+        draft.add(f.AgentChanged({"evidence": tree.ended_below}))
     if not tree.slot:
         draft.tree.debits.append(Debit(SLOTS, 1))
     if tree.status == "running":

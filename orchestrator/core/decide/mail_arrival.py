@@ -111,13 +111,11 @@ def _completion(draft: Draft, command: MailArrived) -> None:
     if content.get("workspace") and agent.takes_offers(draft.state, id):
         draft.add(f.WorkspaceOffered(id, read_offer(content["workspace"])))
     if content["status"] == "canceled":
-        agent.heard_end(draft, id)
+        _ended(draft, content)
     child = draft.state.tree.children[id]
     if child.pruned or tree.pruned or tree.canceling or draft.state.closing or draft.state.closed:
         draft.tree.take(command.interrupt)
         mail_delivery.publish_inbox(draft, draft.state.facts)
-        if content["status"] == "canceled":
-            _ended(draft, content)
     elif child.helper:
         draft.tree.take(command.interrupt)
         mail_delivery.publish_inbox(draft, draft.state.facts)
@@ -132,9 +130,9 @@ def _ended(draft: Draft, content: JsonMapping) -> None:
     id = content["from"]["agent_id"]
     agent.heard_end(draft, id)
     _correct(draft, id, content)
-    ending = draft.state.tree.canceling or draft.state.closing
-    if ending and content["evidence"] == "presumed":
-        draft.add(f.AgentChanged({"evidence": "presumed"}))
+    if content["evidence"] == "presumed" and not draft.state.facts.is_root:
+        # This agent may be cancelled later than the one below: the proof of its end is of that one, too.
+        draft.add(f.AgentChanged({"evidence": "presumed", "ended_below": "presumed"}))
 
 
 def _correct(draft: Draft, agent_id: AgentId, content: JsonMapping) -> None:
