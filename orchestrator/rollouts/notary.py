@@ -323,7 +323,8 @@ class Notary:
                 known = KnownLog(name, register_of(namespace), tree)
             if seq < known.size:
                 raise _Refused("rewound", f"it ends with entry {seq}, and was stated up to {known.size}")
-            if seq == known.size and name not in self._state.alarms and (of_tree or head == known.chain):
+            # A tree's log names no hash of its end: only its last entry shows that it is as it was stated.
+            if seq == known.size and name not in self._state.alarms and not of_tree and head == known.chain:
                 return
             found, redacted = await (self._grown_tree if of_tree else self._grown)(known, seq)
             if not of_tree and found.chain != head:
@@ -378,18 +379,20 @@ class Notary:
         frontier, last, chain = known.frontier(), known.leaf, known.chain
         at = max(known.size - 1, 0)
         async for entry in tree_entries(self._broker.logs, TreeId(known.tree), at):
-            if at == seq or entry.tree_seq != at + 1:
+            if entry.tree_seq != at + 1:
                 break
             at += 1
             digest = payload_digest(entry.salt, tree_payload(entry))
             leaf_ = leaf(entry.tree_seq, entry.seq, digest, entry.head)
             if at == known.size:
                 _require_same(leaf_, known)
-                continue
-            frontier.append(leaf_)
-            last, chain = leaf_, entry.head
-        if frontier.size < seq:
-            raise _Refused("missing", f"its entry {max(frontier.size, at) + 1} is not there")
+            else:
+                frontier.append(leaf_)
+                last, chain = leaf_, entry.head
+            if at == seq:
+                break
+        if at < seq:
+            raise _Refused("missing", f"its entry {at + 1} is not there")
         return replace(known, size=seq, chain=chain, leaf=last, peaks=frontier.peaks), False
 
     # ── publishing ────────────────────────────────────────────────────────────────────────────────

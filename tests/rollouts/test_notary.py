@@ -551,7 +551,11 @@ async def test_trees_log_that_was_made_anew_is_an_alarm(kept: Kept, office: Offi
     await tell(kept, root, 1, "as it was")
     await office.looks()
     await kept.redis.delete(kept.broker.keys.tree(TreeId(root)))
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {f"tree:{root}": "missing"}
     await tell(kept, root, 1, "as it was not")
+    assert await office.looks(MINUTE) == []
+    assert office.alarms() == {f"tree:{root}": "changed"}, "though it ends where it did"
     await tell(kept, root, 2)
     assert await office.looks(MINUTE) == []
     assert office.alarms() == {f"tree:{root}": "changed"}
