@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 import zstandard
 
-from orchestrator.broker.errors import UnknownSession
 from orchestrator.broker.redis_keys import Keys
 from orchestrator.core.blobs import references
 from orchestrator.core.commit_parts import STANDING_TIMERS
@@ -256,6 +255,12 @@ class ArchiveMoves:
         if left := [tree for tree in condemned if tree in self.condemned()]:
             self._watch.broken("deleted", f"{left[0]}: its deletion is not ended by the next look")
 
+    def at_rest(self) -> None:
+        """Of no tree that is deleted anything is left in the archive."""
+        for tree in sorted({*self._deleted_s, *self.by_people}):
+            if not self._hash(tree) and (left := self._objects.below(tree)):
+                self._watch.broken("deleted", f"{tree} is deleted, and {left[0]} is left in the archive")
+
     # ── what others ask ───────────────────────────────────────────────────────────────────────
 
     def written_s(self, session: str) -> float:
@@ -289,8 +294,7 @@ class ArchiveMoves:
 
     def failed(self, job: str, error: object, began_s: float) -> None:
         """A job of upkeep failed, though Redis was there."""
-        gone = isinstance(error, UnknownSession) and self._deleted
-        if self._watch.went_back_s < began_s and not gone:
+        if self._watch.went_back_s < began_s:
             self._watch.broken("no_crash", f"upkeep's {job} failed: {type(error).__name__}: {error}")
 
 

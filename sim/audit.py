@@ -85,6 +85,7 @@ def audit(world: Ended) -> None:
     _trees(world)
     _patches(world)
     _followed(world)
+    watch.archive_moves.at_rest()
     if watch.doors is not None:
         watch.doors.at_rest()
     _questions(world)

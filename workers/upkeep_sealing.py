@@ -15,6 +15,8 @@ What a death leaves, and what follows:
     under the claim          the lease runs out, a worker takes the session and parks it
     between seal and trim    cannot be: one script does both
     before `archive`         a session sealed to its end, as usable as before; archived next time
+
+A session may also be deleted meanwhile, as nobody holds it: what was written behind that goes, too.
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.logs import SHORT
 from orchestrator.broker.records import Claimed, Fenced, Refused, SessionHead, Stored
 from orchestrator.core.counts import counted
@@ -148,10 +150,19 @@ def _waits(state: State) -> bool:
 async def seal_session(mover: Mover, session: SessionId) -> Moved:
     """Moves the log of a session that waits, or what lies behind its snapshot, if it is worth a segment."""
     head = await mover.storage.broker.logs.head(session)
-    if head is not None and due_to_seal_whole(mover, head, mover.storage.broker.now_ms()):
-        return await _seal_whole(mover, head)
-    if head is None or not due_to_seal(head, mover.seal_after):
+    if head is None:
         return Moved.NOT_DUE
+    try:
+        if due_to_seal_whole(mover, head, mover.storage.broker.now_ms()):
+            return await _seal_whole(mover, head)
+        if due_to_seal(head, mover.seal_after):
+            return await _seal_behind_snapshot(mover, head)
+    except UnknownSession:
+        await _gone_meanwhile(mover.storage, head)
+    return Moved.NOT_DUE
+
+
+async def _seal_behind_snapshot(mover: Mover, head: SessionHead) -> Moved:
     manifest = await _sealed_through(mover.storage, head, head.snapshot_seq)
     if manifest is None:
         return Moved.BUSY
@@ -212,8 +223,17 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
         return Moved.NOT_DUE
     if head.status not in _AT_REST or (root.status != "closed" and head.unsaved_on):
         return Moved.WAITS
+    try:
+        return await _archive(mover, head, root)
+    except UnknownSession:
+        await _gone_meanwhile(storage, head)
+    return Moved.NOT_DUE
+
+
+async def _archive(mover: Mover, head: SessionHead, root: SessionHead) -> Moved:
+    storage = mover.storage
     position = await folded(storage, end_of(head), storage.secret)
-    if _waits(position.state) or await storage.broker.commits.has_timers(session):
+    if _waits(position.state) or await storage.broker.commits.has_timers(head.session):
         return Moved.WAITS
     await _archive_blobs(storage, head)
     manifest = await _sealed_through(storage, head, head.seq)
@@ -230,6 +250,17 @@ async def archive_session(mover: Mover, session: SessionId, now_ms: int) -> Move
         if isinstance(answer, Stored):
             answer = await broker.commits.archive(claim, root.session if root.status == "closed" else None)
     return _moved(head, answer, "archived")
+
+
+async def _gone_meanwhile(storage: Storage, head: SessionHead) -> None:
+    """Removes what was written of a tree behind its deletion, which had removed what was there before.
+
+    A tree that Redis has only lost keeps its archive: that may be the last copy.
+    """
+    log.info("session %s: not moved, it is gone", head.session)
+    root, broker = SessionId(head.tree), storage.broker
+    if await broker.trees.deleted_at(root) is not None and await broker.logs.head(root) is None:
+        await storage.archive.delete_tree(head.tree)
 
 
 def _moved(head: SessionHead, answer: Stored | Fenced | Refused, what: str) -> Moved:
@@ -280,6 +311,8 @@ async def _archive_blobs(storage: Storage, head: SessionHead) -> None:
             continue
         content = await storage.blobs.get(head.tree, digest)
         if content is None:
+            # What is deleted meanwhile lacks nothing.
+            await head_of(storage.broker.logs, head.session)
             log.warning("session %s: large text %s is in neither Redis nor the archive", head.session, digest)
         else:
             await storage.archive.write_blob(head.tree, digest, content)

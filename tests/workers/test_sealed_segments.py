@@ -15,6 +15,7 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import digest
 from orchestrator.rollouts.archive import Storage
 from orchestrator.rollouts.chain_check import audit_session
+from orchestrator.rollouts.deletion import delete_everywhere
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 from orchestrator.runtime.loader import end_of, folded, referenced_blobs, restore_session
 from tests.rollouts.test_file_format import grandchild
@@ -165,6 +166,39 @@ async def test_ended_session_is_archived_after_its_time_and_comes_back(
     assert await state_of(storage, author.session) == state
     await author.writes(some_entries(5))
     assert [entry.seq for entry in await log_of(storage, author.session)] == list(range(1, 307))
+
+
+@pytest.mark.parametrize("moves", ["sealed", "archived"])
+@pytest.mark.parametrize("how", ["deleted", "lost"])
+async def test_session_that_goes_while_it_is_moved_ends_no_job_and_a_deleted_one_leaves_no_segment(
+    mover: Mover,
+    storage: Storage,
+    connection: Connection,
+    monkeypatch: pytest.MonkeyPatch,
+    how: str,
+    moves: str,
+) -> None:
+    author = await Author(storage).is_born()
+    await (await (await author.writes(some_entries(30))).closes()).snapshots()
+    members, written = (
+        await storage.broker.trees.members(TreeId(author.session)),
+        storage.archive.write_segment,
+    )
+
+    async def and_it_goes(*args: object) -> object:
+        if how == "deleted":
+            await delete_everywhere(storage, members)
+        else:
+            await connection.command("DEL", storage.broker.keys.session(author.session))
+        return await written(*args)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(storage.archive, "write_segment", and_it_goes)
+    if moves == "sealed":
+        assert await seal_session(mover, author.session) is Moved.NOT_DUE
+    else:
+        assert await archive_session(mover, author.session, NOON_MS + DAY_MS) is Moved.NOT_DUE
+    left = await storage.archive.segments(TreeId(author.session), author.session)
+    assert len(left) == (how == "lost"), "what Redis has only lost may have its last copy there"
 
 
 @pytest.mark.parametrize("reads", [0, 1])
