@@ -132,6 +132,9 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
     def _event_queue_changed(self, message: Mapping[str, Any], entry: Entry) -> None:
         check(message["waiting"] == len(self.queue), f"{message['waiting']} are told to wait of {self.queue}")
 
+    def _fact_redacted(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
+        self.redacted.add(fact["digest"])
+
     def _fact_named(self, fact: Mapping[str, Any], entry: Entry, epoch: int) -> None:
         self.name = fact["name"]
         told = {"type": "thread_name_updated", "thread_name": fact["name"]}
@@ -186,6 +189,7 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
             "reaches": {},
             "planned": None,
             "begun_at": len(self.conversation),
+            "redacted": frozenset(self.redacted),
         }
         if self.task["shown"] is not None:
             self.pinned = None

@@ -97,12 +97,16 @@ class BesideGrammar(CallGrammar):
         wrong = {name: told[name] for name in told if told[name] != now[name]}
         check(not wrong, f"a model is told {wrong}, and works under {now}")
         if task["kind"] == "user":
-            self._knows_its_manners(settings)
+            self._knows_its_manners(task)
 
-    def _knows_its_manners(self, settings: Mapping[str, Any]) -> None:
-        """The model was told last of the mode and the personality that hold, if it has to be told at all."""
+    def _knows_its_manners(self, task: Mapping[str, Any]) -> None:
+        """The model was told last of the mode and the personality that hold, if it has to be told at all.
+
+        A task begins with what is lacking then: it was told nothing by what was redacted before.
+        """
         told: dict[str, str | None] = dict.fromkeys(MANNERS, "")
-        for item in map(self.was, self.conversation):
+        settings = task["settings"]
+        for item in (self.was(item, task["redacted"]) for item in self.conversation):
             if item.get("type") == "inherited":
                 # Whatever was told there is not read.
                 told = dict.fromkeys(MANNERS)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 from orchestrator.core.entries import Entry
@@ -92,8 +92,10 @@ class Reading:
         self._before_last: Entry | None = None
         self._shown_end: Mapping[str, Any] = {}
         """The last event of the end of a call: questions of its server may be withdrawn behind it."""
-        self.hidden: dict[int, tuple[Any, Any]] = {}
-        """Redacted values, by their identity, each with what it said before."""
+        self.hidden: dict[int, tuple[Any, Any, str]] = {}
+        """Redacted values, by their identity, each with what it said before, and the digest of its entry."""
+        self.redacted: set[str] = set()
+        """The digests of entries that were redacted in what was read so far."""
         self._due: list[tuple[str, Callable[[Entry], bool]]] = []
         """Names and tests of the entries that must come next."""
         self.read_so_far = 0
@@ -102,22 +104,29 @@ class Reading:
         self.readings: Mapping[str, Sequence[ScriptReading]] = {}
         """The findings that workers were to make of the scripts of each call."""
 
-    def hides(self, now: Any, before: Any) -> None:
-        """A redaction made one value of another: the rules of what was said go by the one before."""
+    def hides(self, now: Any, before: Any, digest: str = "") -> None:
+        """A redaction made one value of another: the rules of what was said go by the one before.
+
+        `digest`: of the entry that has the value; empty where others may have it, too.
+        """
         if now == before:
             return
         if isinstance(now, Mapping) and isinstance(before, Mapping):
-            self.hidden[id(now)] = now, before
+            self.hidden[id(now)] = now, before, digest
             for name in now.keys() & before.keys():
-                self.hides(now[name], before[name])
+                self.hides(now[name], before[name], digest)
         elif isinstance(now, list | tuple) and isinstance(before, list | tuple):
             for one, other in zip(now, before, strict=False):
-                self.hides(one, other)
+                self.hides(one, other, digest)
 
-    def was(self, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        """An item, a fact or an event as it was written."""
-        before: Mapping[str, Any] = self.hidden.get(id(value), (None, value))[1]
-        return before
+    def was(self, value: Mapping[str, Any], redacted: Collection[str] = ()) -> Mapping[str, Any]:
+        """An item, a fact or an event as it was written, or as it stood when these digests were redacted.
+
+        A log that is read anew has redactions of later, too.
+        """
+        _, before, digest = self.hidden.get(id(value), (None, value, ""))
+        found: Mapping[str, Any] = value if digest in redacted else before
+        return found
 
     @property
     def before(self) -> Entry | None:

@@ -202,7 +202,8 @@ class Redactions:
                 # What was read of it refers to it: from now on that is the line that stands instead.
                 entry, seen.entries[at] = seen.entries[at], self._original[stored.covered]
                 becomes(entry.payload, decode_entry(line).payload)
-                seen.grammar.hides(entry.payload, self._original[stored.covered].payload)
+                whole = self._original[stored.covered].payload
+                seen.grammar.hides(entry.payload, whole, fact["digest"])
             new = {b"e": fields[b"e"], b"p": line, b"s": b"", b"h": fields[b"h"], b"d": stored.covered}
             seen.stored[at] = entry_id, new
         self._watch.conversations.redacted(session, seen.grammar, known)

@@ -388,7 +388,7 @@ class Watch(Rest, Branches, TreeLogs):
             seen.instead[stored.seq] = instead
             # Read anew behind a moment to which Redis went back.
             entry = whole = self.redactions.original(stored) or instead
-            seen.grammar.hides(instead.payload, entry.payload)
+            seen.grammar.hides(instead.payload, entry.payload, stored.covered.hex())
         if _REFERS in stored.payload or stored.digest:
             whole = Entry(entry.type, resolve(entry.payload, lambda _: "large"), entry.id)
         try:
