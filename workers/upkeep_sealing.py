@@ -141,7 +141,7 @@ def due_to_archive(mover: Mover, head: SessionHead, root: SessionHead, now_ms: i
 def _waits(state: State) -> bool:
     """Whether the session owes something, or waits for people, agents or processes: it is needed again."""
     waits = state.task is not None or state.lookups or state.processes.living
-    return bool(waits or state.tree.ends_in_pieces or state.tree.slot)
+    return bool(waits or state.ends_in_pieces or state.tree.slot)
 
 
 # ── moving ────────────────────────────────────────────────────────────────────────────────────────

@@ -90,7 +90,7 @@ class ReadInstructions:
 
 @record
 class EndChildren:
-    """The next of the children that are to end are to be told, or unread mail is to be let go."""
+    """The next of the children that are to end are to be told, or unread mail or input is to be let go."""
 
 
 @record
@@ -174,7 +174,7 @@ def _waits_for_folder(state: State, rules: Rules, work: Work) -> bool:
 
 
 def _owed(state: State, rules: Rules) -> tuple[Work, ...]:
-    telling: tuple[Work, ...] = (EndChildren(),) if state.tree.ends_in_pieces else ()
+    telling: tuple[Work, ...] = (EndChildren(),) if state.ends_in_pieces else ()
     return (
         *telling,
         *_lookups(state),

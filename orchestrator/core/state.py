@@ -535,6 +535,17 @@ class State:
         return str(self.meta.cwd or self.settings.cwd)
 
     @property
+    def takes_nothing(self) -> bool:
+        """Whether nothing begins in this agent any more, whoever asks for it."""
+        return bool(self.tree.canceling) or self.tree.pruned
+
+    @property
+    def ends_in_pieces(self) -> bool:
+        """Whether children are still to be told of their end, or mail and input are to be let go."""
+        left = self.tree.canceling and self.tree.inbox
+        return bool(self.tree.to_end or left or (self.takes_nothing and self.queue))
+
+    @property
     def instructions_to_come(self) -> bool:
         """Whether the folder has instructions that nobody can read yet: it has no content so far."""
         portable = self.facts.portable

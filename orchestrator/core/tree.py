@@ -179,11 +179,6 @@ class TreeView:
         """Whether some child is to end and has not yet said that it has."""
         return bool(self.to_end) or any(child.ending for child in self.children.values())
 
-    @property
-    def ends_in_pieces(self) -> bool:
-        """Whether children are still to be told of their end, or mail is to be let go unread."""
-        return bool(self.to_end or (self.canceling and self.inbox))
-
 
 class TreeChanges(TypedDict, total=False):
     """Fields of the view that an agent's own commits change."""

@@ -18,6 +18,7 @@ from orchestrator.core.settings import Rules, TurnSettings
 from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import MOST_EARLIER, State
 from tests.core.driver import SETTINGS, Seen, Session, assistant, op
+from tests.core.tree_driver import Agent, TreeDriver, a_family
 
 
 def talked(turns: int = 2, **fields: object) -> Session:
@@ -139,6 +140,48 @@ def test_conversation_that_was_put_back_may_be_compacted_at_once_and_one_that_ju
         session.item(assistant("sum"))
         session.ends()
     assert purposes == ["compact", "turn"]
+
+
+def an_agent() -> tuple[TreeDriver, Agent]:
+    """A tree whose agent has ended turn `r1`, and summed it up."""
+    tree, (child,) = a_family()
+    child.answers("one", "r1")
+    summed_up(child)
+    tree.settle()
+    return tree, child
+
+
+@pytest.mark.parametrize("error", ["", "the log is damaged"])
+@pytest.mark.parametrize("ends", ["closed before", "closed meanwhile", "pruned before", "pruned meanwhile"])
+def test_input_to_an_earlier_turn_of_an_agent_that_ends_is_answered_once(ends: str, error: str) -> None:
+    tree, child = an_agent()
+    how, when = ends.split()
+    end = tree.root.shutdown if how == "closed" else lambda: tree.root.prunes(child.id)
+    if when == "before":
+        end()
+    child.say("instead", "back", last_response_id="r1")
+    if when == "meanwhile":
+        end()
+    found = c.LookedUp("|back", error=error) if error else c.LookedUp("|back", past=past(child, "r1"))
+    child.happens(found)
+    tree.settle()
+    child.happens(found)
+    told = [message["message"] for id, message in child.events if id == "back"]
+    assert told == ["this agent was cancelled or pruned: it takes no more input"]
+    assert (child.state.task, child.state.queue, child.owes()) == (None, (), ())
+    tree.check()
+
+
+def test_mail_waits_behind_input_whose_earlier_turn_is_looked_for_in_an_agent_that_was_closed() -> None:
+    tree, child = an_agent()
+    child.shutdown()
+    child.say("instead", "back", last_response_id="r1")
+    tree.root.sends(child.id, "go on")
+    tree.settle()
+    assert child.state.task is None
+    child.happens(c.LookedUp("|back", past=past(child, "r1")))
+    assert child.task.id == "back"
+    tree.check()
 
 
 def test_turn_since_the_compaction_is_gone_back_to_at_once() -> None:

@@ -131,7 +131,8 @@ def test_input_that_does_not_wait_is_not_taken_back(id: str) -> None:
     assert waits(session) == ["a"]
 
 
-def test_input_whose_earlier_turn_is_being_looked_for_stays_where_it_is() -> None:
+@pytest.mark.parametrize("closed", [False, True])
+def test_input_whose_earlier_turn_is_being_looked_for_stays_where_it_is(closed: bool) -> None:
     session = Session()
     session.say("question")
     session.answers("answer", "r1")
@@ -141,6 +142,8 @@ def test_input_whose_earlier_turn_is_being_looked_for_stays_where_it_is() -> Non
         {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "sum"}]}
     )
     session.ends()
+    if closed:
+        session.shutdown()
     session.submit(op("user_input", items=[text("back")], last_response_id="r1"), "b1")
     assert (waits(session), session.state.task) == (["b1"], None)
     other = op("update_queued", submission_id="b1", items=[text("other")])

@@ -37,6 +37,24 @@ def test_cancel_stops_what_runs_and_everything_below() -> None:
     tree.check()
 
 
+def test_each_input_that_waits_for_a_cancelled_agent_is_answered() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    ids = [f"x{number}" for number in range(98)]
+    for id in ids:
+        child.say("later", id, delivery="queue")
+    tree.root.cancels(1)
+    tree.settle()
+    child.stopped(c1=1.0)
+    tree.settle()
+    told = [(id, message["message"]) for id, message in child.events if message["type"] == "error"]
+    assert told == [(id, "this agent was cancelled or pruned: it takes no more input") for id in ids]
+    assert (child.standing, child.state.queue, child.owes()) == ("canceled", (), ())
+    assert max(len(seen.decision.entries) for seen in child.seen) < 128
+    tree.check()
+
+
 def test_cancel_of_an_agent_whose_worker_was_lost_is_presumed() -> None:
     tree, (child,) = a_family()
     child.asks_for("c1")

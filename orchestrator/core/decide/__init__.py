@@ -67,7 +67,16 @@ from orchestrator.core.decide.request import (
     search_begun,
 )
 from orchestrator.core.decide.takeover import refused, stopped, took_over
-from orchestrator.core.decide.task import end_turn, fail, go_on, pause, resume, start_next, unpriced
+from orchestrator.core.decide.task import (
+    ENDED,
+    end_turn,
+    fail,
+    go_on,
+    pause,
+    resume,
+    start_next,
+    unpriced,
+)
 from orchestrator.core.state import State, Task
 from orchestrator.core.tree import pruned_flag
 from orchestrator.protocol.ops import CancelAgent, MessageAgent
@@ -219,8 +228,6 @@ def _apply_to_folder(draft: Draft, command: fc.FolderCommand | f.WorkspaceSaved)
 # A call's refusal is its output, which the model reads; a cancel flag ends the agent.
 
 
-ENDED = "this agent was cancelled or pruned: it takes no more input"
-
 _WHY = {
     parts.SLOTS: (
         "no slot is free: {detail} agents of this tree are at work; wait for one to finish, or cancel one"
@@ -291,6 +298,9 @@ def _ended(draft: Draft, refused: c.Command, mark: str) -> None:
         end_agent(draft, "cancelled from above")
     if isinstance(refused, c.Submitted):
         draft.add(e.error(refused.id, ENDED))
+    elif isinstance(refused, c.LookedUp):
+        # The input that waited for it begins nothing any more.
+        looked_up(draft, refused)
     elif isinstance(refused, c.MailArrived):
         # It starts nothing any more, but what it brought (a slot, a place in the inbox) is given back.
         mail_arrived(draft, refused)

@@ -333,7 +333,7 @@ def takes_offers(state: State, child: AgentId) -> bool:
 #
 # An agent may have a thousand children. Those that one commit does not tell are `to_end` in the state,
 # which owes the next of them (`EndChildren`), and nothing above is over before all were told and ended.
-# Their results that a cancelled agent has not read leave its inbox in the same way.
+# Results that a cancelled agent has not read leave its inbox in the same way, and input its queue.
 
 
 MOST_TOLD = 96

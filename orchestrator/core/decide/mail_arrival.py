@@ -10,7 +10,7 @@ from orchestrator.core.decide import agent, mail_delivery
 from orchestrator.core.decide.agent_calls import helper_done, interrupt_below, variant_done
 from orchestrator.core.decide.call import routed_answer
 from orchestrator.core.decide.draft import DoesNotFit, Draft
-from orchestrator.core.decide.task import stop
+from orchestrator.core.decide.task import stop, turn_away
 from orchestrator.core.ids import AgentId
 from orchestrator.core.sender import sender_of
 from orchestrator.core.tree import ACTIVE, ChildChanges, Mail, MailKind, TreeChanges
@@ -185,11 +185,13 @@ def _begin_canceling(draft: Draft, reason: str) -> bool:
 
 
 def end_next(draft: Draft) -> None:
-    """The next of the children that are to end, as many as a commit carries; then unread mail, the same."""
+    """The next children that are to end, as many as a commit carries; then mail and input, the same."""
     tree = draft.state.tree
-    if not tree.ends_in_pieces:
+    if not draft.state.ends_in_pieces:
         raise DoesNotFit("no child is to be told of its end")
     if tree.to_end:
         agent.tell_next(draft)
-    else:
+    elif tree.canceling and tree.inbox:
         mail_delivery.leave_unread(draft)
+    else:
+        turn_away(draft)

@@ -26,7 +26,9 @@ from orchestrator.core.decide.task import (
     cut_back,
     fail,
     lies_before,
+    looks_for_turn,
     stop,
+    turn_away,
 )
 from orchestrator.core.decide.task import fault as unfit
 from orchestrator.core.history import INJECTED, Item
@@ -534,7 +536,7 @@ def update_queued(draft: Draft, command: Submitted, op: ops.UpdateQueued) -> Non
 
 def _is_about_to_begin(state: State) -> bool:
     """Whether the first that waits has its turn; in a session that is closed, all wait for more input."""
-    return state.task is None and not (state.closing or state.closed)
+    return state.task is None and (looks_for_turn(state) or not (state.closing or state.closed))
 
 
 def _none_waits(id: str) -> str:
@@ -614,7 +616,9 @@ def looked_up(draft: Draft, command: LookedUp) -> None:
     if asked is None:
         return
     draft.add(f.LookUpEnded(asked.id, asked.client))
-    if asked.turn is not None:
+    if asked.turn is not None and draft.state.takes_nothing:
+        turn_away(draft)
+    elif asked.turn is not None:
         _turn_found(draft, asked, command)
     elif command.error is not None:
         draft.add(e.error(asked.id, command.error))

@@ -69,6 +69,7 @@ from orchestrator.protocol.scalars import ModeKind, TurnAbortReason
 from orchestrator.protocol.wire import EventModel, ItemModel, JsonObject, written
 
 NOTHING_TO_COMPACT = "nothing to compact: nothing was said since the conversation began, or was compacted"
+ENDED = "this agent was cancelled or pruned: it takes no more input"
 NO_RATE_LIMITS = written(RateLimitSnapshot())
 
 
@@ -96,7 +97,7 @@ def start_next(draft: Draft) -> None:
 def _may_take_input(draft: Draft) -> bool:
     """Whether queued input begins a task: a session that was closed over it waits for more input."""
     state = draft.state
-    return not state.closed or len(state.queue) > len(draft.before.queue)
+    return not state.closed or len(state.queue) > len(draft.before.queue) or looks_for_turn(state)
 
 
 def _mail_begins(draft: Draft) -> bool:
@@ -142,8 +143,22 @@ def lies_before(state: State, turn: UserTurn) -> bool:
 def _look_for_turn(draft: Draft, waiting: Queued) -> None:
     """Lets the input wait for the conversation that it goes on from; nothing else begins before it."""
     asked = ops.UserInput(items=(), last_response_id=waiting.turn.bookmark)
-    if draft.state.lookup(lookup_key(waiting.client, waiting.id)) is None:
+    if not looks_for_turn(draft.state):
         draft.add(f.LookUpAsked(waiting.id, written(asked), waiting.client, "", waiting.by))
+
+
+def looks_for_turn(state: State) -> bool:
+    """Whether the log is being read for the input that waits first."""
+    return any(state.lookup(lookup_key(first.client, first.id)) is not None for first in state.queue[:1])
+
+
+def turn_away(draft: Draft) -> None:
+    """Answers inputs that wait in an agent that begins nothing any more, as many as one commit carries."""
+    queue = draft.state.queue
+    if looks_for_turn(draft.state):
+        draft.add(f.LookUpEnded(queue[0].id, queue[0].client))
+    draft.add(*(e.error(waiting.id, ENDED) for waiting in queue[:MOST_ITEMS]))
+    draft.add(f.QueueOrdered(tuple(waiting.id for waiting in queue[MOST_ITEMS:])))
 
 
 def begin_task(draft: Draft, waiting: Queued, past: State | None = None) -> None:
