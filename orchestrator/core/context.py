@@ -84,6 +84,21 @@ def _instructions(history: Iterable[Item]) -> Iterator[Item]:
             yield item
 
 
+def outlasting(items: Iterable[Item], opening: Iterable[Item], history: Iterable[Item]) -> list[Item]:
+    """What a task's own conversation was told that the session's has to know, each of it once."""
+    found, known = list[Item](), [*opening, *filter(_outlasts, history)]
+    for item in filter(_outlasts, items):
+        if item not in known and item not in found:
+            found.append(item)
+    return found
+
+
+def _outlasts(item: Item) -> bool:
+    """Whether an item tells of what holds for the session, whatever conversation it was said in."""
+    told = (REPLACING, PROCESS_GONE_TAG, FOLDER_CHANGED_TAG)
+    return item.get("role") == "user" and message_text(item).startswith(told)
+
+
 def is_role(item: Item) -> bool:
     """Whether an item tells an agent of its part in the tree."""
     return item.get("role") == "developer" and message_text(item).startswith(ROLE_OPENING)

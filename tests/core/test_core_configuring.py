@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pytest
+
 from orchestrator.core.outstanding import OweRequest, outstanding
 from orchestrator.core.settings import Rules
 from tests.core.driver import Session, op
+
+REVIEW = {"target": {"type": "uncommittedChanges"}}
 
 
 def test_a_reconfigured_session_gets_the_new_system_prompt_and_user_instructions() -> None:
@@ -18,6 +22,18 @@ def test_a_reconfigured_session_gets_the_new_system_prompt_and_user_instructions
         "\n\n</user_instructions>"
     )
     assert seen.id_of("session_configured") == "cfg"
+
+
+@pytest.mark.parametrize("type", ["review", "plan"])
+def test_instructions_that_come_while_a_review_or_a_plan_ends_are_the_conversations(type: str) -> None:
+    session, requests = Session(), {"review": REVIEW, "plan": {"goal": "a login"}}
+    session.submit(op("configure_session", user_instructions="No emojis."))
+    session.submit(op(type, **{f"{type}_request": requests[type]}))
+    session.begin()
+    session.submit(op("configure_session", user_instructions="Be brief."))
+    session.stopped()
+    assert [text.count("Be brief.") for text in session.texts() if "replace all" in text] == [0, 1]
+    assert session.replayed() == session.state
 
 
 def test_an_empty_system_prompt_takes_back_the_sessions_own_and_none_leaves_it() -> None:

@@ -461,6 +461,26 @@ def test_process_that_is_lost_beside_a_persons_command_is_told_once_and_the_next
     assert sum("<user_shell_command>" in text for text in told) == 1
 
 
+@pytest.mark.parametrize("type", ["review", "plan"])
+@pytest.mark.parametrize("read", [True, False])
+def test_process_that_is_lost_beside_a_review_or_a_plan_is_told_to_the_next_turn(
+    type: str, *, read: bool
+) -> None:
+    session = idle(count=2)
+    requests = {"review": {"prompt": "look", "user_facing_hint": "it"}, "plan": {"goal": "a login"}}
+    ended(session, 2, 137, lost="its worker was shut down")
+    session.submit(op(type, **{f"{type}_request": requests[type]}))
+    session.begin()
+    session.is_taken_over()
+    if read:
+        session.answers("found nothing")
+    else:
+        session.interrupt()
+    assert session.state.task is None
+    told = [text for text in session.texts() if "<process_gone>" in text]
+    assert ["process 1 (python3 -i) is gone" in text for text in told] == [False, True]
+
+
 def test_worker_that_leaves_takes_its_processes_along_and_says_so() -> None:
     session = idle()
     seen = ended(session, 1, 137, lost="its worker was shut down")

@@ -729,7 +729,9 @@ def leave(draft: Draft, message: str | None = None) -> Exit:
             assert_never(task.kind)
     for event in left.events:
         draft.event(event)
-    return left
+    # What joined the branch just now is among those that are still to join.
+    told = context.outlasting((*task.branch.items, *task.steered), task.branch.opening, draft.state.history)
+    return replace(left, items=(*told, *left.items))
 
 
 def keep(draft: Draft, left: Exit) -> None:
@@ -763,7 +765,7 @@ class Exit:
     """Its last message."""
     events: tuple[EventModel, ...] = ()
     """The events before its final one."""
-    items: tuple[ItemModel, ...] = ()
+    items: tuple[ItemModel | Item, ...] = ()
     """The items that join the session's conversation."""
     plan: JsonObject | None = None
     """A plan that the next task of a person is shown."""
