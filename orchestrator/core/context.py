@@ -85,7 +85,7 @@ def _instructions(history: Iterable[Item]) -> Iterator[Item]:
 
 
 def outlasting(items: Iterable[Item], opening: Iterable[Item], history: Iterable[Item]) -> list[Item]:
-    """What a task's own conversation was told that the session's has to know, each of it once."""
+    """The items of a task's own conversation that the session's has to know, each of them once."""
     found, known = list[Item](), [*opening, *filter(_outlasts, history)]
     for item in filter(_outlasts, items):
         if item not in known and item not in found:
