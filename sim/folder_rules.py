@@ -22,6 +22,7 @@ from sim.seen import Seen
 from sim.unborn import BIRTHS, Unborn
 
 IN_DOUBT = "in doubt"
+IN_PART = "a part of what it wrote may be there"
 
 
 def has_script(state: State) -> bool:
@@ -272,12 +273,16 @@ class FolderRules:
         if last.denied and last.claim != seen.claim:
             # It was to run again, and never began.
             return
-        if output.startswith(IN_DOUBT) and "before this call" in output:
+        if output.startswith(IN_DOUBT) and ("before this call" in output or IN_PART in output):
             if call_id not in seen.grammar.lost:
                 watch.broken(
                     "rolled_back", f"{session}: {call_id} is in doubt, and no entry says what is lost"
                 )
-            self._is_gone(session, state, last, output)
+            if IN_PART not in output:
+                self._is_gone(session, state, last, output)
+            elif not _is_recorded_beside(seen, call_id):
+                told = f"{call_id} is told to be there in part, and nothing was recorded while it ran"
+                watch.broken("rolled_back", f"{session}: {told}")
         elif last.claim == seen.claim or output.startswith(IN_DOUBT):
             self._is_recorded(session, state.workspace, last, output)
 
@@ -316,6 +321,17 @@ class FolderRules:
             self._watch.broken("recorded", f"{session}: {told}, and the log's folder lacks {lacks}")
         if run.state == "killed":
             self._watch.reach.saw("recorded")
+
+
+def _is_recorded_beside(seen: Seen, call_id: str) -> bool:
+    """Whether the log names a content of the folder behind the decision to run a call."""
+    for entry in reversed(seen.readable):
+        fact = entry.payload if entry.type == DENDRO else {}
+        if fact.get("kind") in ("workspace", "workspace_unsaved") and fact["snapshot"]:
+            return True
+        if fact.get("kind") == "call" and fact["call_id"] == call_id and fact["phase"] == "running":
+            return False
+    return False
 
 
 def _is_told_behind(seen: Seen, call_id: str) -> bool:

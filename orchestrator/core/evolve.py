@@ -11,7 +11,7 @@ from typing import TypeAlias, assert_never
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
-from orchestrator.core.calls import Call, Calls, Phase, VariantsWork, shell_call
+from orchestrator.core.calls import Call, Calls, MergeWork, Phase, VariantsWork, shell_call
 from orchestrator.core.compaction import summarised_history
 from orchestrator.core.entries import Entry
 from orchestrator.core.frozen import replace
@@ -40,6 +40,7 @@ from orchestrator.core.state import (
     Task,
     may_write,
     without_extras,
+    writing,
 )
 from orchestrator.core.tokens import TokenInfo, Usage, counted, lost
 from orchestrator.core.tree import TreeView
@@ -155,8 +156,9 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
     """The state after a fact, which the rollout's entry number `seq` states."""
     # By their tag, since a fold asks this of every third entry: a question for five classes takes longer.
     if fact.of == "call":
-        if state.workspace.recorded and fact.phase is Phase.RUNNING:
-            state = replace(state, workspace=runs_again(state.workspace, fact.call_id))
+        known = state.workspace
+        if (known.recorded or known.partly) and fact.phase is Phase.RUNNING:
+            state = replace(state, workspace=runs_again(known, fact.call_id))
         if state.workspace.copied is not None and fact.phase is Phase.RUNNING:
             state = _without_copy(state, fact)
         return evolve_call(state, fact, seq)
@@ -171,10 +173,21 @@ def stated(state: State, fact: f.Fact | f.UnknownFact, seq: int) -> State:
     if fact.of == "process":
         return replace(state, processes=evolve_processes(state.processes, fact))
     if fact.of == "workspace":
-        return replace(state, workspace=evolve_workspace(state.workspace, fact))
+        return _of_workspace(state, fact)
     if fact.of == "nothing":
         return state
     assert_never(fact)
+
+
+def _of_workspace(state: State, fact: f.WorkspaceFact) -> State:
+    """The state after a fact of the folder; a process may end, and have it recorded, beside a call."""
+    known, task = evolve_workspace(state.workspace, fact), state.task
+    if isinstance(fact, f.WorkspaceSaved) or (isinstance(fact, f.WorkspaceUnsaved) and fact.snapshot):
+        running = writing(task) if task is not None else ()
+        # What a merge writes is recorded whole, or not at all.
+        written = [one.call_id for one in running if not isinstance(one.work, MergeWork)]
+        known = replace(known, partly=tuple(one for one in written if one not in known.recorded))
+    return replace(state, workspace=known)
 
 
 def _without_copy(state: State, fact: f.CallMoved) -> State:
@@ -744,4 +757,5 @@ def _saved(known: Workspace, fact: f.WorkspaceSaved) -> Workspace:
 
 def runs_again(known: Workspace, call_id: CallId) -> Workspace:
     """The folder as a call begins to run: nothing that it will write is recorded."""
-    return replace(known, recorded=tuple(one for one in known.recorded if one != call_id))
+    recorded = tuple(one for one in known.recorded if one != call_id)
+    return replace(known, recorded=recorded, partly=tuple(one for one in known.partly if one != call_id))

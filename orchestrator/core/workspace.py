@@ -167,6 +167,8 @@ class Workspace:
     """The last copy of a folder of one machine, for as long as nothing may have changed the folder."""
     given: Mapping[str, str] = field(default_factory=dict)
     """The folder of one machine that an agent began with a copy of, by the number of the agent."""
+    partly: tuple[CallId, ...] = ()
+    """The calls that ran when the folder's last content was named: it may hold a part of what they write."""
 
     @property
     def standing(self) -> SnapshotId | None:
@@ -195,11 +197,12 @@ class Workspace:
             wire.get("setting_up", 0),
             Copied.of(wire["copied"]) if wire.get("copied") else None,
             wire.get("given", {}),
+            tuple(wire.get("partly", ())),
         )
 
 
 NO_WORKSPACE = Workspace()
-USUAL_COPIES: Mapping[str, object] = {"copied": None, "given": {}}
+USUAL_COPIES: Mapping[str, object] = {"copied": None, "given": {}, "partly": ()}
 """Fields that snapshots of a portable session leave out: those of earlier versions have none."""
 USUAL_WORKSPACE: Mapping[str, Workspace] = {"workspace": NO_WORKSPACE}
 """A field that snapshots of sessions without a portable folder leave out: those of earlier versions have

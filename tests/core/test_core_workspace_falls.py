@@ -11,8 +11,9 @@ from orchestrator.core.calls import Phase, PlanWork, QuestionWork, UserInputWork
 from orchestrator.core.calls.exec import Lasting
 from orchestrator.core.commands import FolderMade
 from orchestrator.core.compaction import newest_texts
-from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_RECORDED
+from orchestrator.core.decide.takeover import IN_DOUBT_ELSEWHERE, IN_DOUBT_PARTLY, IN_DOUBT_RECORDED
 from orchestrator.core.outstanding import MakeFolder, OweRequest, SaveFolder
+from orchestrator.core.snapshot import decode, encode
 from orchestrator.core.state import may_write
 from orchestrator.protocol.ids import SnapshotId
 from tests.core.driver import Session, a_command, a_patch, op
@@ -133,24 +134,56 @@ def test_call_whose_snapshot_is_recorded_and_whose_end_is_not_says_so() -> None:
     assert "workspace_rolled_back" not in kinds(session)
 
 
-def test_patch_that_is_recorded_is_not_written_again() -> None:
+def test_call_while_which_the_folder_was_recorded_is_told_that_a_part_of_it_may_be_there() -> None:
+    session = running("c1")
+    session.happens(changed(1, "of a process that ended"))
+    session.state = decode(encode(session.state))
+    session.is_taken_over()
+    assert session.output_of("c1") == IN_DOUBT_PARTLY
+    assert session.seen[-1].entries[0].payload == {
+        "kind": "workspace_rolled_back",
+        "to": "s1",
+        "lost": ["c1"],
+    }
+
+
+def test_call_whose_end_only_the_unsaved_folder_has_is_told_that_a_part_of_it_may_be_there() -> None:
+    session = running("c1")
+    session.happens(unsaved("c1", snapshot="u1"))
+    takes_over(session, "u1")
+    assert session.output_of("c1") == IN_DOUBT_PARTLY
+
+
+def test_call_that_runs_behind_what_was_recorded_last_is_told_that_nothing_of_it_is_there() -> None:
+    session = running("c1", "c2")
+    session.happens(changed(1, "of a process that ended"))
+    session.happens(changed(2, "c1"))
+    session.finishes("c1")
+    session.runs("c2")
+    session.is_taken_over()
+    assert session.output_of("c2") == IN_DOUBT_ELSEWHERE
+
+
+@pytest.mark.parametrize("by", ["p1", "of a process that ended"])
+def test_patch_that_is_recorded_is_not_written_again(by: str) -> None:
     session = portable()
     session.say("go", "u1")
     session.asks_for("p1", name="apply_patch")
     session.happens(made(session))
     session.assessed("p1", a_patch())
-    session.happens(changed(1, "p1"))
+    session.happens(changed(1, by))
     session.is_taken_over()
-    assert session.output_of("p1") == IN_DOUBT_RECORDED
+    assert session.output_of("p1") == (IN_DOUBT_RECORDED if by == "p1" else IN_DOUBT_PARTLY)
 
 
-def test_call_that_runs_again_is_not_the_one_that_was_recorded() -> None:
+@pytest.mark.parametrize("by", ["c1", "of a process that ended"])
+def test_call_that_runs_again_is_not_the_one_that_was_recorded(by: str) -> None:
     session = portable(settings={"approval_policy": "on-failure"})
     session.say("go", "u1")
     session.asks_for("c1")
     session.happens(made(session))
     session.runs("c1")
-    session.happens(changed(1, "c1"))
+    session.happens(changed(1, by))
     session.finishes("c1", sandbox_denied=True)
     session.decides("c1", "approved")
     session.is_taken_over()

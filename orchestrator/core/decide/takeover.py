@@ -26,6 +26,11 @@ IN_DOUBT_ELSEWHERE = (
 )
 """The same of a call in a portable folder, which goes on from its last snapshot."""
 
+IN_DOUBT_PARTLY = (
+    f"{DOUBT}while this call was running; the folder was recorded meanwhile: a part of what it wrote may be "
+    "there; what it did elsewhere may have happened; check before repeating"
+)
+"""The same of one beside which a process ended: the folder is recorded then, whatever else runs."""
 
 IN_DOUBT_RECORDED = (
     f"{DOUBT}before the output of this call was recorded; what it did to the folder is "
@@ -109,12 +114,15 @@ def _judge(draft: Draft, call: Call, judgement: str, shown: Shown) -> None:
 
 def _judged_by_folder(draft: Draft, call: Call) -> str:
     """The judgement on a call in a portable folder, which is without what a lost patch has written of it."""
-    recorded = call.call_id in draft.state.workspace.recorded
-    return "none" if call.writes_files and not recorded else "in_doubt"
+    known = draft.state.workspace
+    is_there = call.call_id in known.recorded or call.call_id in known.partly
+    return "none" if call.writes_files and not is_there else "in_doubt"
 
 
 def _in_doubt(draft: Draft, call: Call) -> str:
     if draft.state.facts.portable is None:
         return IN_DOUBT
-    recorded = call.call_id in draft.state.workspace.recorded
-    return IN_DOUBT_RECORDED if recorded else IN_DOUBT_ELSEWHERE
+    known = draft.state.workspace
+    if call.call_id in known.recorded:
+        return IN_DOUBT_RECORDED
+    return IN_DOUBT_PARTLY if call.call_id in known.partly else IN_DOUBT_ELSEWHERE
