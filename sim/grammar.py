@@ -401,7 +401,7 @@ class Grammar(RequestGrammar, BesideGrammar, ToldGrammar, GiverGrammar, ProcessG
             task["retries"] += 1
             # A long wait takes a timer between them.
             event = self._before_last if fact["wait"] else self._last
-            told = event.payload.get("message", "") if event else ""
+            told = self.was(event.payload).get("message", "") if event else ""
             words = f"; retrying {task['retries']}/{STREAM_RETRIES} in "
             check(words in told and told.endswith("ms…"), f"attempt {task['retries']} is told as {told!r}")
             check(task["retries"] <= STREAM_RETRIES, f"attempt {task['retries']} of {STREAM_RETRIES}")

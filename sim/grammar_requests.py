@@ -21,7 +21,8 @@ from orchestrator.model.provider_errors import (
 from sim.grammar_state import Reading
 from sim.grammar_terms import HTTP_RETRIES, STREAM_RETRIES, check
 
-OWN = ("the worker was lost while the response streamed", "the worker is shutting down")
+LOST = "the worker was lost while the response streamed"
+OWN = (LOST, "the worker is shutting down")
 """Reasons of a worker's own to send a request again."""
 TOO_LONG = "context_window_exceeded"
 BACKOFF_MS = 200
@@ -45,7 +46,7 @@ class RequestGrammar(Reading):
             case "waiting":
                 wrong = _unlike_wait(fact, task, errors, certain)
             case "failed":
-                wrong = self._unlike_failure(fact, task, errors)
+                wrong = self._unlike_failure(fact, task, errors, epoch)
             case _:
                 wrong = _unlike_stop(fact, errors, certain)
         check(not wrong, f"request {fact['n']} ended as {dict(fact)}: {wrong}")
@@ -53,8 +54,9 @@ class RequestGrammar(Reading):
     def _unlike_retry(
         self, fact: Mapping[str, Any], task: Mapping[str, Any], errors: Sequence[ModelError]
     ) -> str:
-        shown = (self._before_last if fact["wait"] else self._last) or Entry("", {})
-        told = str(shown.payload.get("message", "")).removeprefix("stream error: ")
+        entry = (self._before_last if fact["wait"] else self._last) or Entry("", {})
+        shown = self.was(entry.payload)
+        told = str(shown.get("message", "")).removeprefix("stream error: ")
         words, _, rest = told.rpartition("; retrying ")
         delay_ms = int(rest.rpartition(" in ")[2].removesuffix("ms…") or -1)
         if words in OWN:
@@ -73,15 +75,15 @@ class RequestGrammar(Reading):
         fact: Mapping[str, Any],
         task: Mapping[str, Any],
         error: ModelError,
-        shown: Entry,
+        shown: Mapping[str, Any],
         delay_ms: int,
     ) -> str:
         if isinstance(error, FatalModelError):
             return f"{error!r} is no reason to try again"
         if isinstance(error, RateLimited) and task["http"] < HTTP_RETRIES:
             return f"{error!r} is waited out"
-        if shown.payload.get("codex_error_info") != getattr(error, "codex_error_info", None):
-            return f"{error!r} is told as {dict(shown.payload)}"
+        if shown.get("codex_error_info") != getattr(error, "codex_error_info", None):
+            return f"{error!r} is told as {dict(shown)}"
         asked_s = error.retry_after_s if isinstance(error, RateLimited) else _delay_s(error)
         doubled_ms = BACKOFF_MS * 2 ** task["retries"]
         if asked_s is None and not 0.9 * doubled_ms - 1 <= delay_ms <= 1.1 * doubled_ms:
@@ -91,9 +93,14 @@ class RequestGrammar(Reading):
         return _unlike_use(fact, error)
 
     def _unlike_failure(
-        self, fact: Mapping[str, Any], task: dict[str, Any], errors: Sequence[ModelError]
+        self, fact: Mapping[str, Any], task: dict[str, Any], errors: Sequence[ModelError], epoch: int
     ) -> str:
         spent = task["retries"] >= STREAM_RETRIES
+        if task["epoch"] != epoch:
+            # What its worker was told is lost with it, or on a branch that Redis has lost.
+            task["failures"] = [(LOST, None)]
+            known = fact.get("usage") or fact.get("overflow") or not spent
+            return f"its worker was lost after {task['retries']} repetitions" if known else ""
         found = [one for one in errors if not _unlike_use(fact, one)]
         if fact.get("overflow"):
             return "" if any(_is_too_long(one) for one in found) else f"its provider said {errors}"
@@ -118,7 +125,9 @@ class RequestGrammar(Reading):
     def _event_error(self, message: Mapping[str, Any], entry: Entry) -> None:
         if self.task is None or entry.id != self.task["id"] or not (told := self.task.get("failures")):
             return
-        shown = message["message"], message["codex_error_info"]
+        # The errors of providers quote what they were asked.
+        said = self.was(message)
+        shown = said["message"], said["codex_error_info"]
         check(shown in told, f"a task that failed for {told} is told to have failed for {shown}")
 
 
