@@ -14,7 +14,7 @@ from orchestrator.protocol.codec import event_msg
 from orchestrator.protocol.events import SubAgentToolCallBegin, SubAgentToolCallEnd
 from orchestrator.protocol.ids import CallId
 from tests.core.driver import op
-from tests.core.tree_driver import Agent, TreeDriver, answers
+from tests.core.tree_driver import Agent, TreeDriver, a_family, answers
 
 
 def a_tree() -> TreeDriver:
@@ -192,6 +192,23 @@ def test_helper_that_is_cancelled_leaves_its_call_without_an_answer() -> None:
     helper.stopped(c1=1.0)
     tree.settle()
     assert tree.root.told("h") == "the helper was stopped"
+
+
+@pytest.mark.parametrize("how", ["helper", "variants"])
+def test_call_whose_helpers_an_agent_above_prunes_is_over(how: str) -> None:
+    tree, (asker,) = a_family()
+    first = tree.next_id()
+    specs = tuple(
+        tree.spec(first + at, "read it", label="reader") for at in range(3 if how == "variants" else 1)
+    )
+    asked = c.Variants(specs, ("small", "right", "handy")) if specs[1:] else c.Helper(specs[0], "Reads")
+    assert asker.asks("h", "asking", asked) is None
+    tree.settle()
+    tree.root.prunes(*(spec.agent_id for spec in specs), completed_only=False)
+    tree.settle()
+    assert "the helper was stopped" in str(asker.told("h"))
+    assert len(asker.owes()) == 1
+    tree.check()
 
 
 def test_helper_that_is_interrupted_has_not_completed() -> None:

@@ -212,3 +212,21 @@ def test_answer_that_is_no_plan_is_the_explanation_of_one_without_steps(answer: 
         "summary": "",
         "plan": {"explanation": answer or "it said nothing", "plan": []},
     }
+
+
+def test_what_a_helper_writes_behind_its_draft_is_no_variant() -> None:
+    tree = planning()
+    drafted, *others = drafting(tree)
+    answers(drafted, "first")
+    tree.settle()
+    said = op("message_agent", agent_id=drafted.id, text="and now?")
+    tree.root.submit(said, who="ann", client="c", agents=(tree.target(drafted.id),))
+    tree.settle()
+    answers(drafted, "second")
+    tree.settle()
+    for helper in others:
+        answers(helper, "other")
+    tree.settle()
+    output = orjson.loads(tree.root.output_of("v"))["variants"]
+    assert [each["plan"]["explanation"] for each in output] == ["first", "other", "other"]
+    tree.check()

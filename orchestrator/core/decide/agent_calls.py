@@ -615,7 +615,11 @@ def variant_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -
     if found is None:
         return
     call, work = found
-    call_id, helper = next(each for each in work.helpers(call.call_id) if each[1].agent_id == child.agent_id)
+    asked = [each for each in work.helpers(call.call_id) if each[1].agent_id == child.agent_id]
+    if not asked:
+        # A person has spoken to it since: what it wrote first is its variant.
+        return
+    [(call_id, helper)] = asked
     answered, text = _end(draft, helper, call_id, content)
     drafted = variant(text if answered else "", str(helper.invocation["description"]), why=text)
     draft.add(f.VariantDrafted(call.call_id, child.agent_id, drafted))
@@ -640,13 +644,18 @@ OUTCOME: Mapping[str, str] = {"ready": "completed", "failed": "failed"}
 
 
 def helper_done(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -> None:
-    """A helper came to rest; a call that does not wait for it any more was stopped meanwhile."""
+    """A helper came to rest: its answer is its call's."""
     changes: ChildChanges = {"pruned": True}
     if child.status == "ready":
         # Its answer is the call's, or nobody's any more: nobody is to look for something unread.
         changes["status"] = "idle"
         publish_read(draft, child, content)
     draft.add(f.ChildChanged(child.agent_id, changes))
+    end_helper_call(draft, child, content)
+
+
+def end_helper_call(draft: Draft, child: Child, content: Mapping[str, JsonValue]) -> None:
+    """Ends the call that waits for the helper; one that does not wait any more was stopped meanwhile."""
     found = _helper_call_of(draft, child)
     if found is None:
         return

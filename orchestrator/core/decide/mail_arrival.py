@@ -7,7 +7,12 @@ from orchestrator.core.agent_views import one_line
 from orchestrator.core.commands import MailArrived
 from orchestrator.core.commit_parts import SLOTS, Debit
 from orchestrator.core.decide import agent, mail_delivery
-from orchestrator.core.decide.agent_calls import helper_done, interrupt_below, variant_done
+from orchestrator.core.decide.agent_calls import (
+    end_helper_call,
+    helper_done,
+    interrupt_below,
+    variant_done,
+)
 from orchestrator.core.decide.call import routed_answer
 from orchestrator.core.decide.draft import DoesNotFit, Draft
 from orchestrator.core.decide.task import stop, turn_away
@@ -116,6 +121,10 @@ def _completion(draft: Draft, command: MailArrived) -> None:
     if child.pruned or tree.pruned or tree.canceling or draft.state.closing or draft.state.closed:
         draft.tree.take(command.interrupt)
         mail_delivery.publish_inbox(draft, draft.state.facts)
+        if child.helper:
+            # Somebody above has pruned it: the call that asked it waits for nothing else.
+            end_helper_call(draft, child, content)
+            variant_done(draft, child, content)
     elif child.helper:
         draft.tree.take(command.interrupt)
         mail_delivery.publish_inbox(draft, draft.state.facts)
