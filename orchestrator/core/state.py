@@ -535,6 +535,11 @@ class State:
         return str(self.meta.cwd or self.settings.cwd)
 
     @property
+    def looks_for_turn(self) -> bool:
+        """Whether the log is being read for the input that waits first."""
+        return any(self.lookup(lookup_key(first.client, first.id)) is not None for first in self.queue[:1])
+
+    @property
     def takes_nothing(self) -> bool:
         """Whether nothing begins in this agent any more, whoever asks for it."""
         return bool(self.tree.canceling) or self.tree.pruned

@@ -151,6 +151,17 @@ def an_agent() -> tuple[TreeDriver, Agent]:
     return tree, child
 
 
+def test_part_of_an_agent_that_went_back_stands_behind_the_next_compaction() -> None:
+    tree, child = an_agent()
+    for _ in range(2):
+        goes_back(child, "r1")
+        child.answers("two")
+        tree.settle()
+        summed_up(child)
+        tree.settle()
+        assert [text for text in said(child) if text.startswith("You are agent")] == ["You are agent 1."]
+
+
 @pytest.mark.parametrize("error", ["", "the log is damaged"])
 @pytest.mark.parametrize("ends", ["closed before", "closed meanwhile", "pruned before", "pruned meanwhile"])
 def test_input_to_an_earlier_turn_of_an_agent_that_ends_is_answered_once(ends: str, error: str) -> None:

@@ -26,7 +26,6 @@ from orchestrator.core.decide.task import (
     cut_back,
     fail,
     lies_before,
-    looks_for_turn,
     stop,
     turn_away,
 )
@@ -536,7 +535,7 @@ def update_queued(draft: Draft, command: Submitted, op: ops.UpdateQueued) -> Non
 
 def _is_about_to_begin(state: State) -> bool:
     """Whether the first that waits has its turn; in a session that is closed, all wait for more input."""
-    return state.task is None and (looks_for_turn(state) or not (state.closing or state.closed))
+    return state.task is None and (state.looks_for_turn or not (state.closing or state.closed))
 
 
 def _none_waits(id: str) -> str:

@@ -47,7 +47,7 @@ from orchestrator.core.modes import (
 )
 from orchestrator.core.review import assignment, brief, request_fault, review_message, reviewed
 from orchestrator.core.settings import Rules, SettingsChanges, TurnSettings
-from orchestrator.core.state import Branch, Queued, State, Task, TaskPhase, lookup_key, task_phase
+from orchestrator.core.state import Branch, Queued, State, Task, TaskPhase, task_phase
 from orchestrator.core.tokens import counted
 from orchestrator.core.user_turns import (
     StopReason,
@@ -97,7 +97,7 @@ def start_next(draft: Draft) -> None:
 def _may_take_input(draft: Draft) -> bool:
     """Whether queued input begins a task: a session that was closed over it waits for more input."""
     state = draft.state
-    return not state.closed or len(state.queue) > len(draft.before.queue) or looks_for_turn(state)
+    return not state.closed or len(state.queue) > len(draft.before.queue) or state.looks_for_turn
 
 
 def _mail_begins(draft: Draft) -> bool:
@@ -143,19 +143,14 @@ def lies_before(state: State, turn: UserTurn) -> bool:
 def _look_for_turn(draft: Draft, waiting: Queued) -> None:
     """Lets the input wait for the conversation that it goes on from; nothing else begins before it."""
     asked = ops.UserInput(items=(), last_response_id=waiting.turn.bookmark)
-    if not looks_for_turn(draft.state):
+    if not draft.state.looks_for_turn:
         draft.add(f.LookUpAsked(waiting.id, written(asked), waiting.client, "", waiting.by))
-
-
-def looks_for_turn(state: State) -> bool:
-    """Whether the log is being read for the input that waits first."""
-    return any(state.lookup(lookup_key(first.client, first.id)) is not None for first in state.queue[:1])
 
 
 def turn_away(draft: Draft) -> None:
     """Answers inputs that wait in an agent that begins nothing any more, as many as one commit carries."""
     queue = draft.state.queue
-    if looks_for_turn(draft.state):
+    if draft.state.looks_for_turn:
         draft.add(f.LookUpEnded(queue[0].id, queue[0].client))
     draft.add(*(e.error(waiting.id, ENDED) for waiting in queue[:MOST_ITEMS]))
     draft.add(f.QueueOrdered(tuple(waiting.id for waiting in queue[MOST_ITEMS:])))
@@ -292,6 +287,8 @@ def _put_back(draft: Draft, response_id: ResponseId, past: State) -> None:
     content, _ = inherited_history(past.history, frozenset())
     texts, instructions = stored_texts(newest_texts(past)), context.standing_instructions(past.history)
     draft.add(f.Rewound(response_id, 1, content, tuple(texts), tuple(instructions), draft.sender))
+    # A compaction knows the part of an agent by its message, and opens no inherited conversation.
+    draft.add(*(e.item(role) for role in [*filter(context.is_role, past.history)][-1:]))
     if past.told_folders != draft.state.told_folders:
         draft.add(f.FoldersTold(past.told_folders))
     changed = context.context_told(task_settings(past.in_force), task_settings(draft.state.settings))
