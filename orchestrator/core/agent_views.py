@@ -300,6 +300,13 @@ class StatusPayload(Envelope):
     status: AgentStatus
 
 
+class RestPayload(StatusPayload):
+    """A `status` of a child that rests though its parent has asked it to work."""
+
+    turn: int
+    born_in: str
+
+
 class Completion(TypedDict):
     """The end of a task as its parent is told it; both are None for an interrupt."""
 
@@ -387,7 +394,7 @@ class AnswerPayload(_Answer, total=False):
     """The sender, as the root's door knew them."""
 
 
-ToParent: TypeAlias = StatusPayload | CompletionPayload | EndedPayload
+ToParent: TypeAlias = StatusPayload | RestPayload | CompletionPayload | EndedPayload
 Payload: TypeAlias = (
     MessagePayload | ToParent | CancelPayload | InterruptPayload | GonePayload | AnswerPayload
 )

@@ -281,6 +281,36 @@ def test_nobody_waits_for_a_cancelled_agent_that_a_message_did_not_start_again()
     tree.check()
 
 
+@pytest.mark.parametrize("read", [True, False])
+def test_nobody_waits_for_an_agent_that_was_being_closed_when_a_message_came(*, read: bool) -> None:
+    tree, (parent,) = a_family()
+    child, below = parent.spawns("quickly"), []
+    tree.settle()
+    below.append(child.spawns("slowly"))
+    tree.settle()
+    answers(child, "done")
+    below[0].asks_for("c1")
+    below[0].runs("c1")
+    if read:
+        parent.awaits(2, call_id="w1")
+    child.shutdown()
+    parent.sends(2, "go on")
+    assert parent.awaits(2, call_id="w2") == {
+        "timed_out": False,
+        "injected": False,
+        "ready": [],
+        "waiting": [],
+    }
+    tree.check()
+    below[0].stopped(c1=1.0)
+    tree.settle()
+    assert child.status == "closed"
+    parent.sends(2, "go on")
+    tree.settle()
+    assert (child.standing, parent.state.tree.children[AgentId(2)].status) == ("running", "running")
+    tree.check()
+
+
 def test_words_of_a_cancelled_agent_that_wait_for_its_parent_are_no_result_to_be_read() -> None:
     tree, (parent,) = a_family()
     child = parent.spawns("quickly")

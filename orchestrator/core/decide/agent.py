@@ -150,6 +150,21 @@ def send_ended(draft: Draft) -> None:
     _send_to_parent(draft, "ended", end, f"ended:{facts.session_id}:{draft.moment.at_ms}")
 
 
+def send_rest(draft: Draft, key: str) -> None:
+    """This agent rests, and a message of its parent has not started it: the parent waits for nothing."""
+    facts, tree = draft.state.facts, draft.state.tree
+    if tree.status is None or tree.status in ACTIVE or (tree.canceling and not tree.ended):
+        # Its end is told when it comes.
+        return
+    rest: views.RestPayload = {
+        **_opening(draft),
+        "status": tree.status,
+        "turn": tree.turns,
+        "born_in": facts.born_in or "",
+    }
+    _send_to_parent(draft, "status", rest, f"rest:{facts.session_id}:{key}")
+
+
 def _completion(outcome: str, text: str | None) -> views.Completion:
     match outcome:
         case "completed":

@@ -65,6 +65,8 @@ def _message(draft: Draft, command: MailArrived) -> None:
         mail_delivery.publish_inbox(draft, draft.state.facts)
         if over:
             mail_delivery.publish_undelivered(draft, [command.key])
+            if prompt and content["from"]["session_id"] == draft.state.facts.parent_session:
+                agent.send_rest(draft, command.key)
         elif command.interrupt:
             stop(draft, "interrupted", command.key)
         return
@@ -145,7 +147,7 @@ def _ended(draft: Draft, content: JsonMapping) -> None:
 
 
 def _correct(draft: Draft, agent_id: AgentId, content: JsonMapping) -> None:
-    """Corrects the status of a cancelled child that a message did not start, and ends a wait for it."""
+    """Corrects the status of a child that a message did not start, and ends a wait for it."""
     tree, status = draft.state.tree, content.get("status", "running")
     child = tree.children[agent_id]
     if status in ACTIVE or not child.active:
@@ -162,7 +164,10 @@ def _child_status(draft: Draft, content: JsonMapping) -> None:
     child = tree.children.get(id)
     if child is None:
         return
-    draft.add(f.ChildChanged(id, {"status": content["status"]}))
+    if content["status"] in ACTIVE:
+        draft.add(f.ChildChanged(id, {"status": content["status"]}))
+    else:
+        _correct(draft, id, content)
 
 
 def end_agent(draft: Draft, reason: str) -> None:
