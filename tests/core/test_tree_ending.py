@@ -380,6 +380,36 @@ def test_shutdown_of_an_agent_that_was_cancelled_is_answered(at_work: bool) -> N
     tree.check()
 
 
+def test_shutdown_of_an_agent_that_was_pruned_is_complete() -> None:
+    tree, (child,) = a_family()
+    answers(child)
+    tree.root.awaits(call_id="w")
+    tree.root.prunes(1)
+    assert child.say("one more thing").types == ["error"]
+    assert child.state.tree.pruned
+    assert child.shutdown("bye").types == ["shutdown_complete"]
+
+
+def test_shutdown_of_an_agent_is_complete_though_it_is_cancelled_meanwhile() -> None:
+    tree, (child,) = a_family()
+    below = child.spawns("deeper")
+    tree.settle()
+    below.asks_for("c1")
+    below.runs("c1")
+    answers(child)
+    tree.settle()
+    child.shutdown("bye")
+    tree.root.shutdown()
+    tree.settle()
+    assert child.status != "closed", "an agent below has still to end"
+    below.stopped(c1=1.0)
+    tree.settle()
+    told = [message["type"] for id, message in child.events if id == "bye"]
+    assert (told, child.status, child.owes()) == (["shutdown_complete"], "closed", ())
+    assert (tree.root.status, child.state.tree.ended) == ("closed", True)
+    tree.check()
+
+
 def test_agent_that_was_shut_down_reports_once_however_many_of_its_children_end() -> None:
     tree, (child,) = a_family()
     child.spawns("one")

@@ -76,12 +76,14 @@ NO_RATE_LIMITS = written(RateLimitSnapshot())
 def start_next(draft: Draft) -> None:
     """Gives the free session to what waits for it: a shutdown first, then queued input, then mail."""
     state = draft.state
-    if state.task is not None or state.tree.canceling or state.tree.pruned:
+    if state.task is not None:
         return
     if state.closing:
         # A tree is closed from below: its end is told when nothing of it is left.
         if not (state.tree.ending_children or state.processes.living):
             close_session(draft, state.closing)
+    elif state.takes_nothing:
+        return
     elif state.queue and _may_take_input(draft):
         if lies_before(state, state.queue[0].turn):
             _look_for_turn(draft, state.queue[0])
