@@ -13,5 +13,5 @@
 Begin with `state`, then `decide`. Pure: no I/O, no clock, no randomness, nothing of Redis.
 """
 
-CORE_VERSION = 9
+CORE_VERSION = 10
 """Grows when a fold of before would not give what a fold of today gives: older workers leave it alone."""
