@@ -177,10 +177,16 @@ class Arrivals:
             case op if isinstance(op, c.AnswerOp) and state.tree.children:
                 return await self._with_requests(command, op, lookups, entry.at_ms)
             case MessageAgent(agent_id=agent_id) | CancelAgent(agent_id=agent_id):
-                agents = await writing.insist(lambda: lookups.target_and_below(agent_id))
+                spoken_to = self._spoken_to()
+                agents = await writing.insist(lambda: lookups.target_and_below(agent_id, spoken_to))
                 return replace(command, agents=agents or ())
             case _:
                 return command
+
+    def _spoken_to(self) -> frozenset[int]:
+        """The agents that earlier entries have messages for, which no registry knows of yet."""
+        earlier = (each.op for each, _ in self.inbox if isinstance(each, c.Submitted))
+        return frozenset(op.agent_id for op in earlier if isinstance(op, MessageAgent))
 
     async def _with_agents(self, command: c.TimerFired) -> c.TimerFired:
         """Looks up what the log does not tell of the agents that a timer is about."""

@@ -7,6 +7,7 @@ error for its client, and never one for the session.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,8 +29,9 @@ from orchestrator.core.entries import (
     published_kind,
     stored_kind,
 )
+from orchestrator.core.frozen import replace
 from orchestrator.core.ids import AgentId, SessionId, TreeId, new_session_id, shard_of
-from orchestrator.core.registry import RegistryView, projected
+from orchestrator.core.registry import Agent, RegistryView, projected
 from orchestrator.core.settings import SessionFacts, TurnSettings, context_window
 from orchestrator.core.state import PendingLookUp, State
 from orchestrator.core.tree import ROOT
@@ -298,15 +300,24 @@ class TreeLookups:
         meant = [d for d in found if id in (d.call_id, d.turn) and agent_id in (None, d.agent_id)]
         return tuple(reversed(meant))
 
-    async def target_and_below(self, agent_id: int) -> tuple[Target, ...]:
-        """An agent, then those below it that are at work; empty if there is no such agent."""
-        view = await self.registry()
+    async def target_and_below(self, agent_id: int, spoken_to: Collection[int] = ()) -> tuple[Target, ...]:
+        """An agent, then those below it that are at work; empty if there is no such agent.
+
+        A message that is still to be sent makes those at work who are `spoken_to`.
+        """
+        found = await self.registry()
+        view = RegistryView({id: _waking(one, spoken_to) for id, one in found.agents.items()}, found.spawned)
         if agent_id == ROOT:
             return (root_target(self.facts.tree_id),)
         if agent_id not in view.agents:
             return ()
         below = (agent for agent in view.agents.values() if agent.below(agent_id) and agent.at_work)
         return (target_of(view.agents[agent_id]), *map(target_of, below))
+
+
+def _waking(agent: Agent, spoken_to: Collection[int]) -> Agent:
+    regular, interrupts = agent.pending
+    return replace(agent, pending=(regular + 1, interrupts)) if agent.agent_id in spoken_to else agent
 
 
 def looks_up(call: Call) -> bool:

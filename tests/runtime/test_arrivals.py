@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import orjson
 import pytest
@@ -149,6 +149,35 @@ async def test_time_of_a_watchdog_tells_whether_its_agent_takes_messages_any_mor
     assert found.over is (bool(gone) and over)
     if not found.over and watched:
         assert found.parent == f"session {watched - 1}"
+
+
+@pytest.mark.parametrize("spoken_to", [1, 2, 3, 0])
+async def test_cancel_finds_the_agents_that_messages_before_it_are_still_to_start(spoken_to: int) -> None:
+    """Agents 2 and 3 are below 1, and all of them rest."""
+    fields = {
+        f"a:{number}": an_agent(number, path) for number, path in ((1, "0/1"), (2, "0/1/2"), (3, "0/1/3"))
+    }
+
+    async def read(tree: str) -> dict[str, bytes]:
+        return fields
+
+    async def insist(send: Any) -> Any:
+        return await send()
+
+    context: Any = SimpleNamespace(
+        ports=SimpleNamespace(broker=SimpleNamespace(trees=SimpleNamespace(agents=read))),
+        claimed=SimpleNamespace(sq_tip="0-0", cursor="0-0"),
+        journal=SimpleNamespace(state=Session().state),
+        writing=SimpleNamespace(insist=insist),
+    )
+    arrivals, entry = Arrivals(context), cast(Any, None)
+    said = c.Submitted(SubmissionId("m"), op("message_agent", agent_id=spoken_to, text="go on"))
+    arrivals.add((said, None))
+    found = await arrivals._with_lookups(
+        c.Submitted(SubmissionId("x"), op("cancel_agent", agent_id=1)), entry
+    )
+    assert isinstance(found, c.Submitted)
+    assert [one.agent_id for one in found.agents if one.at_work] == [spoken_to] * bool(spoken_to)
 
 
 def asked_by(agent_id: int, kind: str = "exec") -> c.PendingBelow:
