@@ -33,7 +33,16 @@ from orchestrator.core import entries as e
 from orchestrator.core import facts as f
 from orchestrator.core.birth import ORIGINATOR, session_configured
 from orchestrator.core.blobs import references, resolve
-from orchestrator.core.calls import AskWork, AwaitWork, Call, timer_of
+from orchestrator.core.calls import (
+    AskWork,
+    AwaitWork,
+    Call,
+    HelperWork,
+    Phase,
+    VariantsWork,
+    answer_item,
+    timer_of,
+)
 from orchestrator.core.chain import GENESIS, NOT_FOLLOWING, ChainKey
 from orchestrator.core.commit_parts import (
     Approval,
@@ -57,7 +66,7 @@ from orchestrator.core.settings import FACTS, PortableFolder, SessionFacts, Turn
 from orchestrator.core.state import State, Task
 from orchestrator.protocol.agents import LifecycleChange, SubagentSummary
 from orchestrator.protocol.codec import rollout_item
-from orchestrator.protocol.events import SessionConfigured, SubagentLifecycle
+from orchestrator.protocol.events import SessionConfigured, ShutdownComplete, SubagentLifecycle
 from orchestrator.protocol.wire import UNSET, written
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, FileLine, FileWalk, Header, RolloutText
@@ -65,6 +74,7 @@ from orchestrator.rollouts.log_source import LogSource
 from orchestrator.rollouts.session_summary import Position, session_meta
 from orchestrator.rollouts.verify import header_lacks_code, keyed_elsewhere
 
+HELPERS_STAY = "not answered: the helpers of this call stay in the tree of the session that was exported"
 NO_CLAIM = 0
 """The epoch that no claim has: work of an earlier life is in doubt, never taken for one's own."""
 
@@ -168,12 +178,31 @@ def _plan_full(
     _require_usable(state.settings)
     facts = replace(state.facts, **{name: getattr(newcomer.facts, name) for name in OWN_FACTS})
     lines = len(entries)
-    if state.task is not None and state.task.wait:
-        # Its timer is the old session's; here the request is owed, and begun when somebody speaks to it.
-        entries.append((e.fact(f.RetryDue()), newcomer.now_ms))
-        state = evolve(state, entries[-1][0], len(entries))
+    for entry in _waited_for(state):
+        entries.append((entry, newcomer.now_ms))
+        state = evolve(state, entry, len(entries))
     plan = ImportPlan(tuple(entries), state, facts, lines, notes=tuple(notes), packs=tuple(packs))
     return plan if vouched else _harmless(plan, newcomer)
+
+
+def _waited_for(state: State) -> Iterator[Entry]:
+    """The ends of what never comes to the new session: timers, a budget and agents are the old one's."""
+    if state.task is not None and state.task.wait:
+        # Here the request is owed, and begun when somebody speaks to it.
+        yield e.fact(f.RetryDue())
+    for call in state.task.calls.begun if state.task is not None else ():
+        if isinstance(call.work, HelperWork | VariantsWork):
+            yield e.item(answer_item(call.item, HELPERS_STAY))
+            yield e.fact(f.CallMoved(call.call_id, Phase.DONE))
+    if state.tree.paused:
+        yield e.fact(f.AgentChanged({"paused": None}))
+    if state.tree.ending_children:
+        ending = tuple(id for id, child in state.tree.children.items() if child.ending)
+        yield e.fact(f.ToEnd((), None))
+        yield e.fact(f.ChildrenChanged(ending, {"ending": False}))
+    if state.closing and state.task is None and not state.processes.living:
+        yield e.fact(f.Closed())
+        yield e.event(state.closing, ShutdownComplete())
 
 
 def _require_header(

@@ -11,16 +11,27 @@ import pytest
 
 from orchestrator.core import entries as e
 from orchestrator.core import facts as f
+from orchestrator.core.calls import HelperWork, Phase, VariantsWork
 from orchestrator.core.chain import ChainKey
 from orchestrator.core.client_tools import ClientTool, ClientTools
 from orchestrator.core.entries import Entry
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import AgentId, SessionId
+from orchestrator.core.outstanding import OweRequest, outstanding
 from orchestrator.core.packs import FileCounts, Pack, read_pack, write_pack
-from orchestrator.core.settings import FolderSetup, PortableFolder, SessionFacts, TreeRules, TurnSettings
-from orchestrator.protocol.ids import SnapshotId
+from orchestrator.core.settings import (
+    FolderSetup,
+    PortableFolder,
+    Rules,
+    SessionFacts,
+    TreeRules,
+    TurnSettings,
+)
+from orchestrator.core.tree import Child
+from orchestrator.protocol.events import ShutdownComplete
+from orchestrator.protocol.ids import CallId, SnapshotId, SubmissionId
 from orchestrator.rollouts import RolloutError
 from orchestrator.rollouts.file_format import BadLine, Header, read_rollout
-from orchestrator.rollouts.imports import ImportPlan, Newcomer, plan_import, renamed
+from orchestrator.rollouts.imports import HELPERS_STAY, ImportPlan, Newcomer, plan_import, renamed
 from orchestrator.rollouts.inherited_lines import LogLine
 from orchestrator.rollouts.rollout_file import export_lines
 from tests.rollouts.deployments import NOW_MS, SETTINGS, Kept, asking, new_facts, newcomer, output, said
@@ -71,6 +82,37 @@ async def test_request_that_waited_for_its_next_attempt_is_owed_by_the_imported_
     assert plan.state.task is not None
     assert (plan.state.status, plan.state.task.wait, plan.state.task.not_before_ms) == ("running", 0, 0)
     assert plan.lines == len(plan.entries) - 1
+
+
+async def test_request_that_waited_for_a_budget_is_owed_by_the_imported_session(kept: Kept) -> None:
+    paused = e.fact(f.AgentChanged({"paused": "budget_spent"}))
+    plan = planned(await kept.file(await kept.has(asking()[0], paused)))
+    assert (plan.state.status, plan.lines) == ("running", len(plan.entries) - 1)
+    assert plan.state.task is not None
+
+
+@pytest.mark.parametrize("work", [HelperWork(AgentId(1), {}, 0), VariantsWork((AgentId(1),), ({},), 0)])
+async def test_call_that_waited_for_helpers_is_over_in_the_imported_session(
+    kept: Kept, work: HelperWork | VariantsWork
+) -> None:
+    waits = e.fact(f.CallMoved(CallId("c1"), Phase.WAITING, work=work))
+    plan = planned(await kept.file(await kept.has(*asking()[:5], waits)))
+    assert outstanding(plan.state, Rules()) == (OweRequest(0),)
+    assert plan.state.history.tail[-1]["output"] == HELPERS_STAY
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_session_that_waited_for_the_ends_of_its_agents_is_imported_closed(
+    kept: Kept, *, told: bool
+) -> None:
+    child = Child(AgentId(1), SessionId("s1"), "spawn", "running", 0)
+    ending = (
+        f.ChildrenChanged((child.agent_id,), {"ending": True}) if told else f.ToEnd((child.agent_id,), "")
+    )
+    closing = f.Closing(SubmissionId("bye"))
+    plan = planned(await kept.file(await kept.has(*map(e.fact, (f.ChildMade(child), closing, ending)))))
+    assert (plan.state.status, plan.state.closing, plan.state.tree.ending_children) == ("closed", None, False)
+    assert plan.entries[-1][0] == e.event("bye", ShutdownComplete())
 
 
 MERGED = {"kind": "workspace_merged", "agent_id": 1, "packs": [{"name": "old/workspaces/agent/1.pack"}]}
