@@ -36,14 +36,14 @@ async def to_fork(found: LogSource, text: str, at: str | None) -> ForkedFrom:
     """The place at which the session that `text` names is forked; raises `ViewError`.
 
     That is the end of the turn `at`. Without one it is the end of the log or, while a task runs, the end of
-    its last turn.
+    the last turn that its conversation has.
     """
     head = await find(found, text)
     if at is not None:
         return await _placed(found, head, await _end_of(found, head, at))
     folded = await fold_session(found, head, None)
     if not folded.broken and folded.state.task is not None:
-        return await _placed(found, head, await _end_of(found, head, None))
+        return await _placed(found, head, await _end_of(found, head, _last_turn(head, folded.state)))
     return await _source(found, head, folded)
 
 
@@ -52,16 +52,22 @@ async def fork_at(found: LogSource, head: SessionHead, seq: int) -> ForkedFrom:
     return await _placed(found, head, seq)
 
 
-async def _end_of(found: LogSource, head: SessionHead, at: str | None) -> int:
+def _last_turn(head: SessionHead, state: State) -> str:
+    """The response that ended it: what the log has last may have been left by going back."""
+    turns = [mark for mark, _ in state.bookmarks] or state.earlier_turns
+    if not turns:
+        raise CannotFork(
+            f"session {head.session} is at work on its first turn: wait for its end, or interrupt it"
+        )
+    return turns[-1]
+
+
+async def _end_of(found: LogSource, head: SessionHead, at: str) -> int:
     turn = await end_of_turn(found.log(head.session, head.seq), found.secret, at)
     if turn.broken is not None:
         raise _broken(head, turn.broken)
     if turn.seq:
         return turn.seq
-    if at is None:
-        raise CannotFork(
-            f"session {head.session} is at work on its first turn: wait for its end, or interrupt it"
-        )
     raise CannotFork(
         f"no turn of session {head.session} ended with response {at}: `token_count` and `task_complete` name "
         f"the responses of turns; see them with: dendro logs {head.session} --json"

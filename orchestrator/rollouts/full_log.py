@@ -131,8 +131,8 @@ class TurnEnd:
     broken: BrokenLink | None = None
 
 
-async def end_of_turn(entries: AsyncIterator[StoredEntry], secret: bytes, response_id: str | None) -> TurnEnd:
-    """The last turn that ended with a response, or with any if none is named."""
+async def end_of_turn(entries: AsyncIterator[StoredEntry], secret: bytes, response_id: str) -> TurnEnd:
+    """The last turn that ended with a response."""
     walk, seq = ChainWalk(secret), 0
     async for page in pages(entries):
         broken = walk.take(tuple(links_of(page)))
@@ -142,7 +142,7 @@ async def end_of_turn(entries: AsyncIterator[StoredEntry], secret: bytes, respon
     return TurnEnd(seq, walk.seq, walk.head)
 
 
-def _last_end(page: Sequence[StoredEntry], response_id: str | None) -> int:
+def _last_end(page: Sequence[StoredEntry], response_id: str) -> int:
     for stored in reversed(page):
         # Decoding every entry of a long log would take seconds.
         if stored_kind(stored.payload) is TokenCount and _ends(stored, response_id):
@@ -150,6 +150,5 @@ def _last_end(page: Sequence[StoredEntry], response_id: str | None) -> int:
     return 0
 
 
-def _ends(stored: StoredEntry, response_id: str | None) -> bool:
-    found = decode_entry(stored.payload).payload.get("response_id")
-    return bool(found) and response_id in (None, found)
+def _ends(stored: StoredEntry, response_id: str) -> bool:
+    return bool(decode_entry(stored.payload).payload.get("response_id") == response_id)

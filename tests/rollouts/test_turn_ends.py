@@ -9,8 +9,11 @@ import pytest
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core.entries import Entry
+from orchestrator.gateways.fork import CannotFork, to_fork
 from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.full_log import PAGE, end_of_turn
+from tests.core.driver import Session, assistant, op, user_message
+from tests.rollouts.deployments import Kept
 from tests.rollouts.test_file_format import SECRET, stored
 
 
@@ -23,13 +26,62 @@ def _ended(response: str) -> Entry:
     return Entry(e.EVENT_MSG, {"type": "token_count", "info": None, "response_id": response}, "t")
 
 
-@pytest.mark.parametrize(
-    ("response", "seq"), [(None, PAGE + 2), ("resp_1", 1), ("resp_2", PAGE + 2), ("no", 0)]
-)
-async def test_last_turn_that_ended_is_found_behind_the_first_page_of_a_log(
-    response: str | None, seq: int
-) -> None:
+@pytest.mark.parametrize(("response", "seq"), [("resp_1", 1), ("resp_2", PAGE + 2), ("no", 0)])
+async def test_last_turn_that_ended_is_found_behind_the_first_page_of_a_log(response: str, seq: int) -> None:
     said = [e.event("t", AgentMessage(message="word"))]
     log, _ = stored([_ended("resp_1"), *said * PAGE, _ended("resp_2"), *said])
     found = await end_of_turn(_each(log), SECRET, response)
     assert (found.seq, found.last, found.broken) == (seq, PAGE + 3, None)
+
+
+def _born() -> Session:
+    """A session that is told as much at its birth as one that is stored."""
+    session = Session()
+    session.record(e.item(user_message("<environment_context>")))
+    return session
+
+
+def _talked() -> Session:
+    """Two turns, and a third one that goes on from the first."""
+    session = _born()
+    for number in (1, 2):
+        session.say(f"question {number}", f"u{number}")
+        session.answers(f"answer {number}", f"r{number}")
+    session.say("instead", last_response_id="r1")
+    return session
+
+
+async def _forked(kept: Kept, session: Session) -> list[str]:
+    """What the fork of a session with such a log begins with."""
+    source = await kept.has(*map(e.decode_entry, session.lines[2:]))
+    found = (await to_fork(kept, str(source), None)).state.history
+    return [part["text"] for item in found for part in item["content"]]
+
+
+async def test_fork_of_a_source_at_work_has_no_turn_that_was_left_by_going_back(kept: Kept) -> None:
+    session = _talked()
+    assert (await _forked(kept, session))[-2:] == ["question 1", "answer 1"]
+    session.answers("answer 3", "r3")
+    session.say("and now")
+    assert (await _forked(kept, session))[-2:] == ["instead", "answer 3"]
+
+
+async def test_fork_of_a_source_at_work_behind_a_compaction_has_the_turns_before_it(kept: Kept) -> None:
+    session = _talked()
+    session.answers("answer 3", "r3")
+    session.compact()
+    session.begin()
+    session.item(assistant("what was done"))
+    session.ends()
+    session.say("on")
+    assert (await _forked(kept, session))[-2:] == ["instead", "answer 3"]
+
+
+async def test_source_at_work_whose_turns_were_all_taken_back_is_not_forked(kept: Kept) -> None:
+    session = _born()
+    session.say("question")
+    session.answers("answer", "r1")
+    session.submit(op("thread_rollback", num_turns=1))
+    session.say("instead")
+    with pytest.raises(CannotFork, match="at work on its first turn"):
+        await _forked(kept, session)
