@@ -119,10 +119,14 @@ def test_person_goes_back_over_two_compactions_and_on_from_there() -> None:
 def test_turns_that_were_left_are_not_gone_back_to() -> None:
     session = talked()
     summed_up(session)
+    session.say("question since", "u3")
+    session.answers("answer since", "since")
     goes_back(session, "r1")
+    assert session.state.last_response is None, "the provider's copy goes on from what was left"
     session.answers("done", "r3")
     assert list(session.state.earlier_turns) == ["r1"]
-    assert "error" in session.say("no", last_response_id="r2").types
+    for left in ("r2", "since"):
+        assert "error" in session.say("no", last_response_id=left).types
     goes_back(session, "r1", "once more", "again")
     assert said(session)[-2:] == ["answer 1", "once more"]
 

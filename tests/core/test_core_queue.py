@@ -131,6 +131,27 @@ def test_input_that_does_not_wait_is_not_taken_back(id: str) -> None:
     assert waits(session) == ["a"]
 
 
+def test_words_in_the_place_of_others_leave_the_rest_of_the_input_as_it_was() -> None:
+    session = Session()
+    session.say("one")
+    session.answers("first", "r1")
+    session.say("two")
+    session.begin()
+    own = {"cwd": "/other", "approval_policy": "never", "sandbox_policy": {"mode": "read-only"}, "model": "m"}
+    also = {"final_output_json_schema": {"type": "object"}, "client_user_message_id": "mine"}
+    turn = op(
+        "user_turn", items=[text("x")], summary="auto", delivery="queue", last_response_id="r1", **own, **also
+    )
+    session.submit(turn, "a")
+    session.submit(op("update_queued", submission_id="a", items=[text("other")]))
+    seen = session.answers_now("second")
+    assert (session.task.settings.cwd, session.task.settings.model) == ("/other", "m")
+    assert session.task.output_schema == {"type": "object"}
+    assert seen.one("user_message")["client_id"] == "mine"
+    said = [text for text in session.texts() if not text.startswith("<")]
+    assert said == ["one", "first", "other"]
+
+
 @pytest.mark.parametrize("closed", [False, True])
 def test_input_whose_earlier_turn_is_being_looked_for_stays_where_it_is(closed: bool) -> None:
     session = Session()
