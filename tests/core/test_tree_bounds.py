@@ -184,8 +184,10 @@ def test_agent_with_very_many_below_it_passes_its_cancel_on() -> None:
     parent = tree.root.spawns("divide it")
     tree.settle()
     for number in range(MOST_TOLD + 1):
-        parent.spawns(f"part {number}")
+        last = parent.spawns(f"part {number}")
+    tree.root.asks("w", "subagent_watchdog", c.SetWatchdog(tree.target(last.id), 60_000, "how is it going?"))
     said = tree.root.cancels(parent.id)
+    assert not tree.root.state.tree.watchdogs
     assert len(said["canceling"]) == MOST_TOLD + 2
     assert most_told(tree.root) == 1
     tree.settle()
