@@ -52,7 +52,7 @@ def _talked() -> Session:
 
 
 async def _forked(kept: Kept, session: Session) -> list[str]:
-    """What the fork of a session with such a log begins with."""
+    """The conversation that the fork of a session with such a log begins with."""
     source = await kept.has(*map(e.decode_entry, session.lines[2:]))
     found = (await to_fork(kept, str(source), None)).state.history
     return [part["text"] for item in found for part in item["content"]]
