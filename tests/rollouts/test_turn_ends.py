@@ -66,7 +66,7 @@ async def test_fork_of_a_source_at_work_has_no_turn_that_was_left_by_going_back(
     assert (await _forked(kept, session))[-2:] == ["instead", "answer 3"]
 
 
-async def test_fork_of_a_source_at_work_behind_a_compaction_has_the_turns_before_it(kept: Kept) -> None:
+async def test_fork_of_a_source_at_work_has_its_last_turn_on_either_side_of_a_compaction(kept: Kept) -> None:
     session = _talked()
     session.answers("answer 3", "r3")
     session.compact()
@@ -75,6 +75,9 @@ async def test_fork_of_a_source_at_work_behind_a_compaction_has_the_turns_before
     session.ends()
     session.say("on")
     assert (await _forked(kept, session))[-2:] == ["instead", "answer 3"]
+    session.answers("answer 4", "r4")
+    session.say("further")
+    assert (await _forked(kept, session))[-2:] == ["on", "answer 4"]
 
 
 async def test_source_at_work_whose_turns_were_all_taken_back_is_not_forked(kept: Kept) -> None:
