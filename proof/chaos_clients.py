@@ -37,6 +37,8 @@ from proof.chaos_stage import GATEWAYS, Stage
 AGAIN_S, TURN_S, ANSWER_S, ASKED_S, LAST_S = 10.0, 60.0, 10.0, 45.0, 60.0
 """How long a client waits until it submits again, until it gives up a turn that nobody knows, for an answer
 of its gateway, to be asked again, and behind the last fault for the end of its turn."""
+LONG_S = 10.0
+"""Seconds of a command that is still at work when another worker has taken its session from a lost one."""
 AWAY_S = 0.5
 """An answer that takes longer means that the deployment was away."""
 _LISTENS = re.compile(r"listening on (ws://\S+)")
@@ -119,7 +121,8 @@ async def client(crowd: Crowd, number: int) -> None:
 
 
 async def _turn(crowd: Crowd, session: SessionId, id: str, drawn: Random) -> None:
-    text = order(id, drawn.choice((0.1, 0.4, 1.5, 4.0)), tool=drawn.random() < 0.2)
+    takes_s = LONG_S if drawn.random() < 0.1 else drawn.choice((0.1, 0.4, 1.5, 4.0))
+    text = order(id, takes_s, tool=drawn.random() < 0.2)
     submission = Submission(SubmissionId(id), ops.UserInput(items=(TextInput(text=text),)))
     while not crowd.over:
         await insists(crowd, lambda: crowd.stage.running.client.submit(session, submission))

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import pairwise, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
@@ -205,17 +205,23 @@ def ended_as_told(record: Record, judged: Counter[str]) -> Iterator[str]:
 
 
 def none_beside(record: Record, judged: Counter[str]) -> Iterator[str]:
-    """No two commands of a session run at once, but right behind a server that forgot who holds it."""
-    by_session: defaultdict[str, list[Mark]] = defaultdict(list)
+    """No command begins while another one of its session runs, but behind a server that forgot its holder.
+
+    One that was killed writes no end: whoever writes it behind the begin of another one has run beside it.
+    """
+    began: defaultdict[str, dict[tuple[str, int], list[Mark]]] = defaultdict(dict)
     for mark in sorted(record.done, key=lambda mark: mark.at):
-        by_session[mark.id.partition("/")[0]].append(mark)
-    for session, marks in by_session.items():
-        for first, then in pairwise(marks):
-            judged["none_beside"] += 1
-            # One that was killed writes no end; one that writes it behind another's begin was not.
-            beside = then.what == "end" and first.what == "begin"
-            if beside and (first.id, first.pid) != (then.id, then.pid) and not record.forgot_claims(first.at):
-                yield f"commands {then.id} and {first.id} of {session} ran at once"
+        session = mark.id.partition("/")[0]
+        open_ = began[session]
+        judged["none_beside"] += 1
+        if mark.what == "begin":
+            for since in open_.values():
+                since.append(mark)
+            open_[mark.id, mark.pid] = []
+            continue
+        for other in open_.pop((mark.id, mark.pid), ()):
+            if not record.forgot_claims(other.at):
+                yield f"commands {mark.id} and {other.id} of {session} ran at once"
 
 
 def killed_is_dead(record: Record, judged: Counter[str]) -> Iterator[str]:

@@ -314,6 +314,14 @@ async def test_slot_stays_where_a_server_does_not_say_who_it_is(silent: int) -> 
     assert {word for _, word in said} == {"SLOTS", "MYID"}
 
 
+def test_command_that_outlives_one_which_began_behind_it_has_run_beside_it() -> None:
+    marks = [("a", "begin", 20.0), ("b", "begin", 21.0), ("b", "end", 21.5), ("a", "end", 22.0)]
+    record = replace(fine(), done=tuple(Mark(f"s/{id}", what, ord(id), at) for id, what, at in marks))
+    assert "none_beside: commands s/a and s/b of s ran at once" in judge(record).broken
+    killed = replace(record, done=record.done[:-1])
+    assert not any(line.startswith("none_beside") for line in judge(killed).broken)
+
+
 async def test_failover_between_two_faults_may_lose_what_one_of_a_fault_may() -> None:
     serves = ["redis0"]
 
