@@ -201,6 +201,19 @@ def test_interrupting_message_aborts_now_and_comes_first() -> None:
     tree.check()
 
 
+def test_interrupting_message_begins_a_task_though_another_one_came_before_the_work_had_stopped() -> None:
+    tree, (child,) = a_family()
+    child.asks_for("c1")
+    child.runs("c1")
+    tree.root.sends(child.id, "this instead", interrupt=True)
+    tree.root.sends(child.id, "and that")
+    tree.settle()
+    assert child.task.stopping
+    child.stopped(c1=1.0)
+    child.begin()
+    assert child.texts()[-2:] == ["this instead", "and that"]
+
+
 def test_interrupted_agent_still_reports_its_end() -> None:
     tree, (child,) = a_family()
     tree.root.sends(1, "do this", interrupt=True)
