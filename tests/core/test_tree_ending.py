@@ -380,6 +380,19 @@ def test_shutdown_of_an_agent_that_was_cancelled_is_answered(at_work: bool) -> N
     tree.check()
 
 
+def test_result_that_comes_to_an_agent_that_was_pruned_is_let_go() -> None:
+    tree, (child,) = a_family()
+    below = child.spawns("deeper")
+    answers(child)
+    tree.root.awaits(call_id="w")
+    tree.root.prunes(1)
+    child.say("one more thing")
+    assert child.state.tree.pruned
+    answers(below)
+    tree.settle()
+    assert (child.state.tree.inbox, tree.inboxes[child.sid]) == ((), [0, 0])
+
+
 def test_shutdown_of_an_agent_that_was_pruned_is_complete() -> None:
     tree, (child,) = a_family()
     answers(child)
