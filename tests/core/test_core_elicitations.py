@@ -184,7 +184,9 @@ def test_question_that_its_server_takes_back_is_withdrawn() -> None:
     session = Session()
     calling(session)
     asks(session)
-    session.happens(c.ElicitationDropped("c1-q1"))
+    part = session.happens(c.ElicitationDropped("c1-q1")).decision.tree
+    told = [told_by(event) for event in part.events] if part else []
+    assert [(m["call_id"], m["decision"]) for m in told] == [("c1-q1", "withdrawn")]
     assert session.approvals == {}
     assert session.status == "running"
     session.happens(c.ElicitationDropped("c1-q1"))
