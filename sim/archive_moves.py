@@ -69,6 +69,8 @@ class ArchiveMoves:
         self._archived: set[str] = set()
         self.by_people: set[str] = set()
         """Trees that people have deleted, or begun to."""
+        self.unfinished: set[str] = set()
+        """Sessions and trees whose last job broke off: what it had written is named nowhere."""
         self._deleted: set[str] = set()
         """Every session that was ever deleted: Redis may go back to where it lives."""
         self._deleted_s: dict[str, float] = {}
@@ -256,10 +258,14 @@ class ArchiveMoves:
             self._watch.broken("deleted", f"{left[0]}: its deletion is not ended by the next look")
 
     def at_rest(self) -> None:
-        """Of a tree that is deleted nothing is left in the archive, but where a note leads upkeep to it."""
+        """Of a tree that is deleted nothing is left in the archive.
+
+        But where a note leads upkeep to it, and where a job broke off that wrote behind the deletion.
+        """
         noted = self._objects.names(CONDEMNED)
         for tree in sorted({*self._deleted_s, *self.by_people}.difference(noted)):
-            if not self._hash(tree) and (left := self._objects.below(tree)):
+            broken_off = self.unfinished & {tree, *self._watch.members.get(tree, ())}
+            if not self._hash(tree) and not broken_off and (left := self._objects.below(tree)):
                 self._watch.broken("deleted", f"{tree} is deleted, and {left[0]} is left in the archive")
 
     # ── what others ask ───────────────────────────────────────────────────────────────────────

@@ -233,6 +233,8 @@ class UpkeepProcess(Process):
 
     async def _does(self, job: Job, work: Callable[[], Awaitable[Any]]) -> None:
         began_s, condemned = self.site.loop.time(), self.site.watch.archive_moves.condemned()
+        moved = self._queue.job_deserializer(job.arguments)
+        self.site.watch.archive_moves.unfinished.update(moved)
         try:
             async with asyncio.timeout(self._settings["job_timeout"]):
                 result = await work()
@@ -246,6 +248,7 @@ class UpkeepProcess(Process):
             self.site.watch.archive_moves.failed(job.name, error, began_s)
         else:
             self.site.trace.note(self.name, "did", job.name, "" if result is None else result)
+            self.site.watch.archive_moves.unfinished.difference_update(moved)
             if job.name.endswith("retain"):
                 self.site.watch.archive_moves.retained(condemned)
             if job.name.endswith("verify") and result:
