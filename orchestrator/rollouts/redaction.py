@@ -43,6 +43,7 @@ from orchestrator.broker.records import (
     SessionHead,
     Stored,
     StoredEntry,
+    TreeEntry,
 )
 from orchestrator.broker.seal import LogWriter, seal
 from orchestrator.core import facts as f
@@ -532,8 +533,12 @@ async def _look_through_tree(found: LogSource, plan: Plan, tree: TreeId, texts: 
         if plan.has(text):
             what = "the tree's log, and its registry: it cannot be redacted there"
             plan.copies.append(Copy(f"tree:{tree}:{entry.tree_seq}", what, goes=False))
-        if may_refer(entry.payload):
-            texts.needed |= {(tree, digest) for digest in references(orjson.loads(entry.payload))}
+        texts.needed |= {(tree, digest) for digest in _named_by_tree(entry)}
+
+
+def _named_by_tree(entry: TreeEntry) -> set[str]:
+    """The large texts that an entry of a tree's log names."""
+    return set(references(orjson.loads(entry.payload))) if may_refer(entry.payload) else set()
 
 
 async def _look_at_queue(found: LogSource, plan: Plan, head: SessionHead) -> None:
@@ -655,7 +660,7 @@ async def redact(found: LogSource, storage: Storage, plan: Plan, act: Act) -> in
             await found.broker.requests.keep_out(prompt.who, prompt.key)
         for who in sorted(plan.people - {""}):
             await found.broker.requests.forget_prompts(who, plan.has)
-        await _remove_texts(storage, (text for text in plan.texts if text[0] not in trees))
+        await _remove_texts(holder, storage, (text for text in plan.texts if text[0] not in trees))
 
     holder.first = first
     async with holder:
@@ -726,7 +731,7 @@ async def _redact_sessions(holder: _Holder, storage: Storage, owed: _Owed, act: 
             await before.finish(storage, None)
         before = taken
     if before is not None:
-        await _remove_texts(storage, owed.texts)
+        await _remove_texts(holder, storage, owed.texts)
         await before.finish(storage, None)
     return done
 
@@ -977,13 +982,38 @@ async def _rewrite(
         raise NotRedacted(f"copies of session {claim.session} stay in the archive: {answer}")
 
 
-async def _remove_texts(storage: Storage, texts: Iterable[tuple[TreeId, str]]) -> None:
-    by_tree: dict[TreeId, list[str]] = {}
+async def _remove_texts(holder: _Holder, storage: Storage, texts: Iterable[tuple[TreeId, str]]) -> None:
+    """Removes large texts, but those that entries name by now.
+
+    A session that the redaction had not come to may have gone on with the words: a fork of it inherits them.
+    """
+    by_tree: dict[TreeId, set[str]] = {}
     for tree, digest in texts:
-        await storage.blobs.remove(tree, digest)
-        by_tree.setdefault(tree, []).append(digest)
+        by_tree.setdefault(tree, set()).add(digest)
     for tree, digests in by_tree.items():
-        await storage.archive.remove_blobs(tree, digests)
+        digests -= await _needed_in(holder, tree)
+        for digest in sorted(digests):
+            await storage.blobs.remove(tree, digest)
+        await storage.archive.remove_blobs(tree, sorted(digests))
+
+
+async def _needed_in(holder: _Holder, tree: TreeId) -> set[str]:
+    """The large texts that entries of a tree name, also those that are written while others are read."""
+    found, needed, read, told = holder.found, set[str](), dict[SessionId, int](), 0
+    while True:
+        _, heads = await found.broker.trees.heads_at_once(tree)
+        grown = [head for head in heads if head.seq > read.get(head.session, 0)]
+        if not grown:
+            return needed
+        async for stated in tree_entries(found.broker.logs, tree, told):
+            needed |= _named_by_tree(stated)
+            told = stated.tree_seq
+        for head in grown:
+            async for page in pages(found.log(head.session, head.seq, read.get(head.session, 0))):
+                await holder.stay()
+                for entry in page:
+                    needed |= await _named_in(found, tree, orjson.loads(entry.payload))
+            read[head.session] = head.seq
 
 
 async def _stated_in(storage: Storage, head: SessionHead, holder: _Holder) -> dict[int, bytes]:
@@ -1098,7 +1128,7 @@ async def _go_on(
                 # Another redaction has begun before the claim, and left its own mark.
                 return True
             if refused is None:
-                await _remove_texts(storage, left.texts)
+                await _remove_texts(holder, storage, left.texts)
             await taken.finish(storage, None if refused is None else left)
     if refused is not None:
         raise refused

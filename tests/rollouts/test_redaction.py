@@ -1017,6 +1017,23 @@ async def test_text_that_another_entry_names_stays(kept: Kept, monkeypatch: pyte
     assert [copy.place for copy in plan.copies if "cannot be redacted" in copy.what] == [f"{session}:12"]
 
 
+@pytest.mark.parametrize("dies", [False, True])
+async def test_text_stays_that_is_named_by_an_entry_written_since_copies_were_looked_for(
+    kept: Kept, monkeypatch: pytest.MonkeyPatch, dies: bool
+) -> None:
+    """An agent inherits words that the redaction has not come to; it names the text in its conversation."""
+    session = await kept.has(*worked())
+    plan = await planned(kept, session, find="ACME")
+    [(tree, digest)] = plan.texts
+    if dies:
+        await dies_at(kept, monkeypatch, 2, plan)
+    agent = await a_fork(kept, session)
+    await kept.redis.hset(kept.broker.keys.session(agent), mapping={"tree": tree, "agent_id": 1})
+    assert await finished(kept) == 1 if dies else await redact(kept, kept.stored, plan, ACT)
+    assert await kept.stored.blobs.get(tree, digest) is not None
+    assert await finished(kept) == 0
+
+
 async def test_queue_of_events_goes_and_another_digest_is_found(kept: Kept) -> None:
     session = await kept.has(*worked())
     keys = kept.broker.keys
@@ -1080,10 +1097,10 @@ async def test_forks_lose_what_they_had_inherited(kept: Kept, tmp_path: Path) ->
     assert sum(report.redacted.values()) == 1
 
 
-async def test_each_log_is_read_once_to_look_for_copies_and_once_to_fold_it(
+async def test_each_log_is_read_once_to_look_for_copies_once_to_fold_it_and_once_before_texts_go(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    session = await kept.has(*worked())
+    session = await kept.has(*worked(), said("and the other number is 0815-0815"))
     await sealed(kept, session, 9)
     whole, log = list[SessionId](), Kept.log
 
@@ -1093,10 +1110,14 @@ async def test_each_log_is_read_once_to_look_for_copies_and_once_to_fold_it(
         return log(self, of, through, after)
 
     monkeypatch.setattr(Kept, "log", counted)
-    plan = await planned(kept, session, find="ACME")
+    plan = await planned(kept, session, find="the other")
     assert whole == [session]
     assert await redact(kept, kept.stored, plan, ACT)
-    assert whole == [session, session]
+    assert (whole, plan.texts) == ([session] * 2, [])
+    plan = await planned(kept, session, find="ACME")
+    whole.clear()
+    assert await redact(kept, kept.stored, plan, ACT)
+    assert (whole, len(plan.texts)) == ([session] * 2, 1)
 
 
 WITHOUT_WORDS = frozenset(get_args(f.Fact)) - WITH_WORDS
