@@ -136,6 +136,8 @@ class Redactions:
         self._original: dict[bytes, Entry] = {}
         """Entries as they were written, by their digests."""
         self._facts: list[Mapping[str, Any]] = []
+        self._told_s: dict[str, float] = {}
+        """When a log first told of a redaction, by its reason."""
         self._begun: set[str] = set()
         """Reasons of redactions that logs told of before they were deleted."""
         self.gone: list[Gone] = []
@@ -166,6 +168,8 @@ class Redactions:
         if all(plan.why != fact["why"] for plan in self.planned):
             told = f"{session}: {fact['seq']} is redacted for {fact['why']!r}, which nobody gave"
             self._watch.broken("redacted", told)
+        if not self._watch.kept(self._told_s.setdefault(fact["why"], self._watch.now_s)):
+            self._told_s[fact["why"]] = self._watch.now_s
         self._facts.append(fact)
 
     def removes(self, tree: str) -> None:
@@ -248,7 +252,8 @@ class Redactions:
     def left(self, plan: Planned) -> list[str] | None:
         """The entries that a redaction which has begun has not taken; None if no log says that it began."""
         sessions = {session: self._watch.sessions.get(session) for session, _, _ in plan.entries}
-        begun = plan.why in self._begun and not all(map(self._watch.fields, sessions))
+        begun = plan.why in self._begun and self._watch.kept(self._told_s[plan.why])
+        begun = begun and not all(map(self._watch.fields, sessions))
         if not begun and not any(seen and _taken_for(plan.why, seen) for seen in sessions.values()):
             return None
         left = []
