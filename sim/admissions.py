@@ -56,9 +56,11 @@ class Admissions:
     def sends(self, prompt: Prompt) -> None:
         """A request leaves that was let through with all that it says, and with a full answer."""
         tokens = self._let_through.pop(prompt.session_id, None)
+        if tokens is None:
+            return
         said, answer = (prompt.instructions, prompt.input, prompt.tools), MODEL_SETTINGS.max_output_tokens
         least, most = (sum(map(count, said)) // 4 + answer for count in (texts_in, written_in))
-        if tokens is not None and not least <= tokens <= most:
+        if not least <= tokens <= most:
             told = f"{prompt.session_id} was let through with {tokens} tokens, of {least} to {most}"
             self._broken("limits", told)
 

@@ -17,7 +17,7 @@ def canonical(prompt: Prompt) -> str | None:
     calls: dict[str, int] = {}
 
     def item(said: Mapping[str, Any]) -> dict[str, Any]:
-        made: dict[str, Any] = json.loads(json.dumps(said, default=dict))
+        made = dict(said)
         for name, known in (("id", ids), ("call_id", calls)):
             if isinstance(made.get(name), str):
                 made[name] = known.setdefault(made[name], len(known))
