@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from orchestrator.core.decide.takeover import IN_DOUBT
+from orchestrator.core.entries import DENDRO
 from orchestrator.requests import ServerRequest
 from tests.crash.flows import TYPED, Asked, typed_by
 from tests.crash.logs import Log
@@ -80,7 +81,7 @@ def _processes(log: Log) -> Iterator[str]:
     if kept != over or set(kept.values()) - {1}:
         yield f"processes began {dict(kept)} and were over {dict(over)}"
     warned = [msg["message"] for _, msg in log.events() if msg["type"] == "warning"]
-    said = [text for _, item in log.said() for text in _texts(item)]
+    said = _told(log)
     ends = {msg["call_id"]: msg for _, msg in log.events() if msg["type"] == "exec_command_end"}
     for fact in log.facts("process"):
         name = f"process {fact['number']} ("
@@ -89,6 +90,21 @@ def _processes(log: Log) -> Iterator[str]:
             times = sum(line.startswith(name) and LOST in line for text in texts for line in text.split("\n"))
             if times != lost:
                 yield f"{name}…) {'was' if lost else 'was not'} lost, {whom} were told so {times} times"
+
+
+def _told(log: Log) -> list[str]:
+    """The texts that the model was told; those of a review's or a plan's own conversation, which join the
+    session's as it ends, count once."""
+    texts, own, apart = list[str](), set[str](), False
+    told = dict(log.said())
+    for seq, entry in enumerate(log.entries, 1):
+        if entry.type == DENDRO and entry.payload["kind"] in ("task", "task_ended"):
+            own, apart = set(), entry.payload.get("task") in ("review", "plan")
+        elif seq in told:
+            new = [text for text in _texts(told[seq]) if text not in own]
+            texts += new
+            own |= set(new) if apart else set()
+    return texts
 
 
 def _texts(item: Any) -> list[str]:
