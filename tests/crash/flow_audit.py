@@ -98,8 +98,9 @@ def _told(log: Log) -> list[str]:
     texts, own, apart = list[str](), set[str](), False
     told = dict(log.said())
     for seq, entry in enumerate(log.entries, 1):
-        if entry.type == DENDRO and entry.payload["kind"] in ("task", "task_ended"):
-            own, apart = set(), entry.payload.get("task") in ("review", "plan")
+        if entry.type == DENDRO and entry.payload["kind"] == "task":
+            # What joins comes behind the end of the task.
+            own, apart = set(), entry.payload["task"] in ("review", "plan")
         elif seq in told:
             new = [text for text in _texts(told[seq]) if text not in own]
             texts += new
