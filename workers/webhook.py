@@ -306,7 +306,9 @@ class Webhook:
     async def _look(self, shard: int, began_ms: int) -> None:
         """Looks at the sessions of a shard that have changed since."""
         while len(self._waiting) < MOST_WAITING:
-            since, seen = self._since.get(shard, (began_ms, frozenset()))
+            # Who waits for budget needs somebody, and asks for it as long as a request does.
+            asked_ms = began_ms + ENDS_SINCE_MS - REQUESTS_SINCE_MS
+            since, seen = self._since.get(shard, (asked_ms, frozenset()))
             page = await self.found.broker.logs.changed_since(shard, since, PAGE + len(seen))
             if not (changed := [session for session, at in page if at > since or session not in seen]):
                 return
@@ -314,10 +316,14 @@ class Webhook:
             heads = await self.found.broker.logs.heads(changed, damaged)
             for error in damaged.values():
                 log.warning("webhook: a session cannot be told of: %s", error)
+            changed_ms = dict(page)
             for head in heads:
+                since_ms = asked_ms if head.status == "paused" else began_ms
+                if changed_ms[head.session] < since_ms:
+                    continue
                 with _tolerant(head.session):
                     news = await rest_news(self.found, head)
-                    if news is not None and news.at_ms >= began_ms:
+                    if news is not None and news.at_ms >= since_ms:
                         self._add(news, None)
             newest = page[-1][1]
             there = frozenset(session for session, at in page if at == newest)

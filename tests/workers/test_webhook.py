@@ -380,6 +380,14 @@ async def test_ends_and_requests_of_long_before_are_told_to_nobody(found: Opened
         await ended(author)
     news = await looked(told(found), since_ms=now_ms - hooks.ENDS_SINCE_MS)
     assert [one["data"]["session_id"] for one in news] == [new.session]
+    report = BudgetReport(kind="tokens", limit=100, used=120, agent_id=0)
+    spent = WarningEvent(message="the tree's budget of tokens is spent: it is paused", budget=report)
+    roots = [await Author(stored(found)).is_born() for _ in range(2)]
+    for author, ago_ms in zip(roots, (60_000, -60_000), strict=True):
+        author.at_ms = now_ms - hooks.REQUESTS_SINCE_MS - ago_ms
+        await author.writes([e.event("t1", spent)], status="paused")
+    news = await looked(told(found), since_ms=now_ms - hooks.ENDS_SINCE_MS)
+    assert [one["data"]["session_id"] for one in news] == [new.session, roots[1].session]
     await asking(found, "make")
     [asked] = await found.broker.requests.approvals_of(range(found.broker.config.shards))
     ages = {"old": hooks.REQUESTS_SINCE_MS + 60_000, "new": hooks.REQUESTS_SINCE_MS - 60_000}
