@@ -270,6 +270,20 @@ class ThreadLog:
                 ended = stored.seq
         return ended
 
+    async def is_gone_back_behind(self, stretch: Stretch, ended: int) -> bool:
+        """Whether input that came behind a turn's end went on from an earlier turn."""
+        leg, goes_back = self.legs[stretch.leg], False
+        if ended >= leg.through:
+            return False
+        async for stored in self.found.log(leg.session, leg.through, ended):
+            kind = stored_kind(stored.payload)
+            if kind is TaskStarted and goes_back:
+                return True
+            if kind in (f.Rewound, ThreadRolledBack):
+                # A rollback says so behind what it does.
+                goes_back = kind is f.Rewound
+        return False
+
     async def turn(self, stretch: Stretch) -> Turn | None:
         """The turn with its items; None if its events tell of none."""
         leg, entries = self.legs[stretch.leg], stretch.entries

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core.entries import Entry
+from orchestrator.gateways.app_server.methods.turns import _last_ended
 from orchestrator.gateways.fork import CannotFork, to_fork
 from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.full_log import PAGE, end_of_turn
@@ -64,6 +67,37 @@ async def test_fork_of_a_source_at_work_has_no_turn_that_was_left_by_going_back(
     session.answers("answer 3", "r3")
     session.say("and now")
     assert (await _forked(kept, session))[-2:] == ["instead", "answer 3"]
+
+
+@pytest.mark.parametrize(("rolled_back", "begins"), [(0, ["question 1"]), (1, ["question 1"]), (2, [])])
+async def test_fork_at_a_moment_has_no_turn_that_was_left_by_going_back(
+    kept: Kept, rolled_back: int, begins: list[str]
+) -> None:
+    session = _talked()
+    if rolled_back:
+        session.answers("answer 3", "r3")
+        session.submit(op("thread_rollback", num_turns=rolled_back))
+    assert await _forked_at_the_end(kept, session) == begins
+
+
+async def test_fork_at_a_moment_behind_a_rollback_has_the_interrupted_turn_before_it(kept: Kept) -> None:
+    session = _born()
+    session.say("question 1")
+    session.answers("answer 1", "r1")
+    session.say("question 2")
+    session.interrupt()
+    session.say("question 3")
+    session.answers("answer 3", "r3")
+    session.submit(op("thread_rollback", num_turns=1))
+    assert await _forked_at_the_end(kept, session) == ["question 1", "question 2"]
+
+
+async def _forked_at_the_end(kept: Kept, session: Session) -> list[str]:
+    """What people said in the fork at the last turn that had ended as of the log's end."""
+    head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
+    place = await _last_ended(cast(Any, SimpleNamespace(ports=SimpleNamespace(found=kept))), head)
+    said = [] if place is None else [part["text"] for item in place.state.history for part in item["content"]]
+    return [text for text in said if text.startswith(("question", "instead"))]
 
 
 async def test_fork_of_a_source_at_work_has_its_last_turn_on_either_side_of_a_compaction(kept: Kept) -> None:

@@ -43,7 +43,7 @@ from orchestrator.gateways.app_server.turn_params import (
     settings_json,
 )
 from orchestrator.gateways.app_server.write_items import notifications, thread_json
-from orchestrator.gateways.fork import fork_at, to_fork
+from orchestrator.gateways.fork import fork_at, fork_behind_last_turn, to_fork
 from orchestrator.gateways.principals import Scope
 from orchestrator.gateways.submit import unread
 from orchestrator.protocol import ops
@@ -483,11 +483,10 @@ async def _source(door: Door, head: SessionHead, params: ThreadFork) -> ForkedFr
     """The place to go on from; raises `RpcError`, `ViewError`."""
     turn = params.last_turn_id or params.before_turn_id
     if params.at is not None:
-        log = await ThreadLog.of(door.ports.found, await as_it_was(door, head, params.at))
-        async for stretch in log.back():
-            if await log.end_of_task(stretch) is not None:
-                return await _at(door, log, stretch)
-        raise RpcError(f"at: no turn of this thread had ended at entry {params.at}: name a later one")
+        place = await _last_ended(door, await as_it_was(door, head, params.at))
+        if place is None:
+            raise RpcError(f"at: no turn of this thread had ended at entry {params.at}: name a later one")
+        return place
     if turn is None:
         return await to_fork(door.ports.found, head.session, None)
     log = await ThreadLog.of(door.ports.found, head)
@@ -502,6 +501,19 @@ async def _source(door: Door, head: SessionHead, params: ThreadFork) -> ForkedFr
             stretch = before
         return await _at(door, log, stretch)
     raise RpcError(f"turn not found: {turn[:100]}")
+
+
+async def _last_ended(door: Door, head: SessionHead) -> ForkedFrom | None:
+    """The end of the last turn that had ended as of a head, and that its conversation still had."""
+    log = await ThreadLog.of(door.ports.found, head)
+    async for stretch in log.back():
+        ended = await log.end_of_task(stretch)
+        if ended is None:
+            continue
+        if await log.is_gone_back_behind(stretch, ended):
+            return await fork_behind_last_turn(door.ports.found, head)
+        return await _at(door, log, stretch)
+    return None
 
 
 async def _at(door: Door, log: ThreadLog, stretch: Stretch) -> ForkedFrom:
