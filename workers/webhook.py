@@ -30,7 +30,7 @@ from orchestrator.broker.open_requests import Opened as OpenedRequest
 from orchestrator.broker.open_requests import RequestChange
 from orchestrator.broker.records import OpenApproval, SessionHead, StoredEvent, Summary
 from orchestrator.config_keys import WebhookSettings
-from orchestrator.core.ids import SessionId
+from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.requests import (
     ChoicesRequest,
     ClientToolRequest,
@@ -355,6 +355,10 @@ class Webhook:
         """An attempt, if the news are this process's to tell."""
         broker, id = self.found.broker, waiting.news.id
         try:
+            if waiting.news.data.get("wants") == "budget" and not await self._is_paused(waiting.news):
+                # Where it waits anew it is found anew.
+                self._waiting.pop(id, None)
+                return
             taken = (
                 "ours"
                 if waiting.ours
@@ -378,6 +382,13 @@ class Webhook:
         except BrokerError as error:
             waiting.due = time.monotonic() + AGAIN_S
             log.warning("webhook: %s %s waits for Redis: %s", waiting.news.kind, id, error)
+
+    async def _is_paused(self, news: News) -> bool:
+        """Whether the tree of some news waits for budget still."""
+        with suppress(Corrupt):
+            members = await self.found.broker.trees.members(TreeId(news.data["tree_id"]))
+            return any(head.status == "paused" for head in members)
+        return True
 
     async def _later(self, waiting: Waiting, failure: str) -> None:
         pause = self.backoff_s[waiting.failures]

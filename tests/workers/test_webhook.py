@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import orjson
 import pytest
 
@@ -243,6 +244,25 @@ async def test_tree_whose_agent_waits_for_budget_is_told_once_though_its_root_wa
     assert (call.value["type"], data["wants"]) == ("needs_you", "budget")
     assert (data["session_id"], data["tree_id"], data["agent_id"]) == (root.session, root.session, 0)
     assert last.value["data"]["wants"] == "command"
+
+
+async def test_budget_that_was_added_before_the_wait_for_it_could_be_told_is_told_to_nobody(
+    found: Opened,
+) -> None:
+    report = BudgetReport(kind="tokens", limit=100, used=120, agent_id=0)
+    spent = WarningEvent(message="the tree's budget of tokens is spent: it is paused", budget=report)
+    roots, webhook = [await Author(stored(found)).is_born() for _ in range(2)], told(found)
+    for root in roots:
+        await root.writes([e.event("t1", spent)], status="paused")
+    assert len(await looked(webhook)) == 2
+    await roots[0].writes(some_entries(1), status="running")
+    async with httpx.AsyncClient() as client:
+        for waiting in list(webhook._waiting.values()):
+            await webhook._tell(client, waiting)
+    [left] = webhook._waiting.values()
+    assert (left.news.data["session_id"], left.failures) == (roots[1].session, 1)
+    await roots[0].writes(some_entries(1), status="paused")
+    assert len(await looked(webhook)) == 2, "it waits anew"
 
 
 async def test_no_more_news_wait_than_may(found: Opened, monkeypatch: pytest.MonkeyPatch) -> None:
