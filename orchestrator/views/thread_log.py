@@ -273,8 +273,6 @@ class ThreadLog:
     async def is_gone_back_behind(self, stretch: Stretch, ended: int) -> bool:
         """Whether input that came behind a turn's end went on from an earlier turn."""
         leg, goes_back = self.legs[stretch.leg], False
-        if ended >= leg.through:
-            return False
         async for stored in self.found.log(leg.session, leg.through, ended):
             kind = stored_kind(stored.payload)
             if kind is TaskStarted and goes_back:

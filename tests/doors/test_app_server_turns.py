@@ -51,8 +51,9 @@ class Source:
     secret: bytes = b""
 
     async def log(self, session: SessionId, through: int, after: int = 0) -> AsyncIterator[StoredEntry]:
-        for entry in await self.broker.logs.read_rollout(session, after, through - after):
-            yield entry
+        if after < through:
+            for entry in await self.broker.logs.read_rollout(session, after, through - after):
+                yield entry
 
     async def large_texts(self, tree: TreeId, digests: Iterable[str]) -> dict[str, str]:
         wanted = list(digests)

@@ -10,8 +10,10 @@ import pytest
 
 from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
+from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.entries import Entry
-from orchestrator.gateways.app_server.methods.turns import _last_ended
+from orchestrator.gateways.app_server.messages import RpcError
+from orchestrator.gateways.app_server.methods.turns import ThreadFork, _last_ended, _source
 from orchestrator.gateways.fork import CannotFork, to_fork
 from orchestrator.protocol.events import AgentMessage
 from orchestrator.rollouts.full_log import PAGE, end_of_turn
@@ -80,6 +82,20 @@ async def test_fork_at_a_moment_has_no_turn_that_was_left_by_going_back(
     assert await _forked_at_the_end(kept, session) == begins
 
 
+async def test_fork_before_a_turn_has_no_turn_that_it_went_back_behind(kept: Kept) -> None:
+    session = _talked()
+    instead = session.task.id
+    session.answers("answer 3", "r3")
+    head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
+    for turn, begins in ((instead, ["question 1"]), ("u2", ["question 1"])):
+        asked = ThreadFork.model_validate({"threadId": head.session, "beforeTurnId": turn})
+        place = await _source(cast(Any, SimpleNamespace(ports=SimpleNamespace(found=kept))), head, asked)
+        assert _said_in(place) == begins
+    with pytest.raises(RpcError, match="nothing comes before turn u1"):
+        asked = ThreadFork.model_validate({"threadId": head.session, "beforeTurnId": "u1"})
+        await _source(cast(Any, SimpleNamespace(ports=SimpleNamespace(found=kept))), head, asked)
+
+
 async def test_fork_at_a_moment_behind_a_rollback_has_the_interrupted_turn_before_it(kept: Kept) -> None:
     session = _born()
     session.say("question 1")
@@ -96,7 +112,11 @@ async def _forked_at_the_end(kept: Kept, session: Session) -> list[str]:
     """What people said in the fork at the last turn that had ended as of the log's end."""
     head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
     place = await _last_ended(cast(Any, SimpleNamespace(ports=SimpleNamespace(found=kept))), head)
-    said = [] if place is None else [part["text"] for item in place.state.history for part in item["content"]]
+    return [] if place is None else _said_in(place)
+
+
+def _said_in(place: ForkedFrom) -> list[str]:
+    said = [part["text"] for item in place.state.history for part in item["content"]]
     return [text for text in said if text.startswith(("question", "instead"))]
 
 

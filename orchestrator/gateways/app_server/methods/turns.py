@@ -490,16 +490,16 @@ async def _source(door: Door, head: SessionHead, params: ThreadFork) -> ForkedFr
     if turn is None:
         return await to_fork(door.ports.found, head.session, None)
     log = await ThreadLog.of(door.ports.found, head)
-    stretches = log.back()
-    async for stretch in stretches:
+    async for stretch in log.back():
         if stretch.turn != turn:
             continue
-        if params.last_turn_id is None:
-            before = await anext(stretches, None)
-            if before is None:
-                raise RpcError(f"nothing comes before turn {turn}: begin a new thread")
-            stretch = before
-        return await _at(door, log, stretch)
+        if params.last_turn_id is not None:
+            return await _at(door, log, stretch)
+        # What it went back behind does not come before it.
+        place = await _last_ended(door, replace(await _told_in(door, log, stretch), seq=stretch.start))
+        if place is None:
+            raise RpcError(f"nothing comes before turn {turn}: begin a new thread")
+        return place
     raise RpcError(f"turn not found: {turn[:100]}")
 
 
@@ -520,11 +520,16 @@ async def _at(door: Door, log: ThreadLog, stretch: Stretch) -> ForkedFrom:
     ended = await log.end_of_task(stretch)
     if ended is None:
         raise RpcError(f"turn {stretch.turn} has not ended: wait for its end, or interrupt it")
+    return await fork_at(door.ports.found, await _told_in(door, log, stretch), ended)
+
+
+async def _told_in(door: Door, log: ThreadLog, stretch: Stretch) -> SessionHead:
+    """The session in whose log a turn stands."""
     session = log.legs[stretch.leg].session
     source = await door.ports.found.broker.logs.head(session)
     if source is None:
         raise no_rollout(session)
-    return await fork_at(door.ports.found, source, ended)
+    return source
 
 
 FORKS: Mapping[str, Method] = {"thread/fork": Method(ThreadFork, thread_fork, Scope.SUBMIT)}
