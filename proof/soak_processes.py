@@ -22,6 +22,7 @@ import uvloop
 
 from bench.heap import tells
 from orchestrator.cli import main as cli
+from orchestrator.rollouts import archive as archives
 from orchestrator.rollouts.archive import Archive, Storage
 from orchestrator.settings import Settings, SettingsSources, load_settings
 from orchestrator.wiring.deployment import chain_key, deployment, redis_url
@@ -29,6 +30,7 @@ from orchestrator.wiring.gateway import settle_heap
 from workers.upkeep import Context, archive, look, reap, retain, seal, seal_tree, timers, upkeep_of, verify
 
 LOOK_S = 2.0
+NOTED_MS = 10_000
 VERIFIES = 15
 """Every so many looks some chains are verified."""
 JOBS: dict[str, Callable[[Context, str], Awaitable[object]]] = {
@@ -52,6 +54,8 @@ class AtOnce:
 async def _upkeep(settings: Settings, url: str, leaks: Sequence[str]) -> None:
     key = chain_key(settings)
     secret = key.secret if key else b""
+    # The notes of deletions would stay for longer than a soak waits for the end of all files.
+    archives.NOTED_MS = NOTED_MS
     async with deployment(settings, url, kind="upkeep") as opened:
         storage = Storage(
             opened.broker, opened.blobs, Archive.at(settings.upkeep.archive_url, secret), secret

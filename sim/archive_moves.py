@@ -69,8 +69,6 @@ class ArchiveMoves:
         self._archived: set[str] = set()
         self.by_people: set[str] = set()
         """Trees that people have deleted, or begun to."""
-        self.unfinished: set[str] = set()
-        """Sessions and trees whose last job broke off: what it had written is named nowhere."""
         self._deleted: set[str] = set()
         """Every session that was ever deleted: Redis may go back to where it lives."""
         self._deleted_s: dict[str, float] = {}
@@ -252,20 +250,24 @@ class ArchiveMoves:
         """Trees that Redis does not have any more, and whose deletion the archive has noted."""
         return [tree for tree in self._objects.names(CONDEMNED) if not self._hash(tree)]
 
-    def retained(self, condemned: Sequence[str]) -> None:
-        """A look for what is to be deleted has ended well; `condemned`: as it began, these were."""
-        if left := [tree for tree in condemned if tree in self.condemned()]:
-            self._watch.broken("deleted", f"{left[0]}: its deletion is not ended by the next look")
+    def retained(self, condemned: Sequence[str], began_s: float) -> None:
+        """A look for what is to be deleted has ended well; `condemned`: as it began, these were.
+
+        The note stays while a job may write that had begun before the deletion.
+        """
+        for tree in condemned:
+            left = [one for one in self._objects.below(tree) if self._objects.put_s[one] < began_s]
+            if left and not self._hash(tree):
+                self._watch.broken("deleted", f"{tree}: its deletion is not ended by the next look")
 
     def at_rest(self) -> None:
         """Of a tree that is deleted nothing is left in the archive.
 
-        But where a note leads upkeep to it, and where a job broke off that wrote behind the deletion.
+        But where a note leads upkeep to it, if a process died.
         """
         noted = self._objects.names(CONDEMNED)
         for tree in sorted({*self._deleted_s, *self.by_people}.difference(noted)):
-            broken_off = self.unfinished & {tree, *self._watch.members.get(tree, ())}
-            if not self._hash(tree) and not broken_off and (left := self._objects.below(tree)):
+            if not self._hash(tree) and (left := self._objects.below(tree)):
                 self._watch.broken("deleted", f"{tree} is deleted, and {left[0]} is left in the archive")
 
     # ── what others ask ───────────────────────────────────────────────────────────────────────

@@ -233,8 +233,6 @@ class UpkeepProcess(Process):
 
     async def _does(self, job: Job, work: Callable[[], Awaitable[Any]]) -> None:
         began_s, condemned = self.site.loop.time(), self.site.watch.archive_moves.condemned()
-        moved = self._queue.job_deserializer(job.arguments)
-        self.site.watch.archive_moves.unfinished.update(moved)
         try:
             async with asyncio.timeout(self._settings["job_timeout"]):
                 result = await work()
@@ -248,9 +246,8 @@ class UpkeepProcess(Process):
             self.site.watch.archive_moves.failed(job.name, error, began_s)
         else:
             self.site.trace.note(self.name, "did", job.name, "" if result is None else result)
-            self.site.watch.archive_moves.unfinished.difference_update(moved)
             if job.name.endswith("retain"):
-                self.site.watch.archive_moves.retained(condemned)
+                self.site.watch.archive_moves.retained(condemned, began_s)
             if job.name.endswith("verify") and result:
                 self.site.watch.archive_moves.failed(job.name, f"{result} logs do not verify", began_s)
         self._queue.done(job)

@@ -256,8 +256,8 @@ async def verify(ctx: Context) -> int:
 async def retain(ctx: Context) -> None:
     """Deletes trees past their retention, after what a process that died has left half deleted."""
     upkeep = _upkeep(ctx)
-    await finish_deletions(upkeep.storage)
     now_ms = upkeep.storage.broker.now_ms()
+    await finish_deletions(upkeep.storage, now_ms)
     await end_imports(upkeep.storage, await old_imports(upkeep.storage, now_ms), now_ms)
     if upkeep.retention_ms is None:
         return

@@ -1,7 +1,7 @@
 """Retention: a tree is deleted as a whole, some days after its root was closed; half an import, after one.
 
 A note in the archive leads the next process to what a dead one left behind there. It is obeyed only if Redis
-no longer knows the tree.
+no longer knows the tree, and stays for a while: a job that had begun to move the tree may write behind that.
 """
 
 from __future__ import annotations
@@ -116,17 +116,18 @@ async def end_imports(storage: Storage, heads: Iterable[SessionHead], now_ms: in
     return ended
 
 
-async def finish_deletions(storage: Storage) -> None:
+async def finish_deletions(storage: Storage, now_ms: int) -> None:
     """Completes what a process that died had begun; spares trees that live.
 
-    One that cannot be removed is left for the next time, and the others go.
+    One that cannot be removed is left for the next time, and the others go. The note of one that began a
+    short while ago is left, too: it may be under way, and jobs may be at work that saw the tree before.
     """
     for tree in await storage.archive.condemned():
         try:
             if await storage.broker.logs.head(SessionId(tree)) is None:
-                await storage.archive.delete_tree(tree)
-                log.info("tree %s: its deletion is finished", tree)
-            else:
+                await storage.archive.delete_tree(tree, now_ms)
+                log.debug("tree %s: nothing of it is left in the archive", tree)
+            elif not await storage.archive.condemned_lately(tree, now_ms):
                 await storage.archive.spare(tree)
         except (ArchiveUnavailable, Corrupt) as error:
             log.warning("tree %s: its deletion cannot be finished: %s", tree, error)

@@ -11,7 +11,8 @@ done, and the next look finds what is left to do.
 What a death leaves, and what follows:
 
     before the claim         an object that no manifest names: written again under the same name,
-                             or passed over when more was sealed at once
+                             or passed over when more was sealed at once; the tree may be deleted
+                             meanwhile, and then the note of that leads to it
     under the claim          the lease runs out, a worker takes the session and parks it
     between seal and trim    cannot be: one script does both
     before `archive`         a session sealed to its end, as usable as before; archived next time
@@ -259,8 +260,11 @@ async def _gone_meanwhile(storage: Storage, head: SessionHead) -> None:
     """
     log.info("session %s: not moved, it is gone", head.session)
     root, broker = SessionId(head.tree), storage.broker
-    if await broker.trees.deleted_at(root) is not None and await broker.logs.head(root) is None:
-        await storage.archive.delete_tree(head.tree)
+    deleted_ms = await broker.trees.deleted_at(root)
+    # One that was made again from a file was deleted before, too.
+    was_it = deleted_ms is not None and deleted_ms >= head.created_ms
+    if was_it and await broker.logs.head(root) is None:
+        await storage.archive.delete_tree(head.tree, await broker.server_ms())
 
 
 def _moved(head: SessionHead, answer: Stored | Fenced | Refused, what: str) -> Moved:

@@ -2,7 +2,7 @@
 
     <tree>/<session>/<first>-<last>-<hash8>.jsonl.zst    a sealed stretch of a session's log
     <tree>/blobs/<sha256>.zst                            large texts of the tree's ended sessions
-    condemned/<tree>                                     retention has begun to delete this tree
+    condemned/<tree>                                     this tree is being deleted, or was just now
 
 Objects are written once and never changed. Only a session's manifest, which Redis
 keeps (`seal`), says which objects belong to the session: an object that no manifest names, left by a
@@ -39,6 +39,9 @@ SEGMENT_ENTRIES = 16_384
 SEGMENT_BYTES = 16 << 20
 """A segment is cut here: what a reader holds in memory at once."""
 _CONDEMNED = "condemned"
+NOTED_MS = 900_000
+"""How long the note of a deletion stays, at least. A job that saw the tree before has five minutes; what it
+writes behind the deletion would be left for ever if it died."""
 
 
 class Archive:
@@ -178,22 +181,29 @@ class Archive:
 
     # ── retention ─────────────────────────────────────────────────────────────────────────────
 
-    async def condemn(self, tree: TreeId) -> None:
+    async def condemn(self, tree: TreeId, now_ms: int) -> None:
         """Notes that a tree is being deleted, so that a death half-way leaves no orphans."""
-        await asyncio.to_thread(self._objects.put, f"{_CONDEMNED}/{tree}", b"")
+        await asyncio.to_thread(self._objects.put, f"{_CONDEMNED}/{tree}", b"%d" % now_ms)
 
     async def condemned(self) -> tuple[TreeId, ...]:
-        """Trees whose deletion was begun and not finished."""
+        """Trees whose deletion was begun and not finished, or a short while ago."""
         return tuple(TreeId(name) for name in await asyncio.to_thread(self._objects.names, _CONDEMNED))
+
+    async def condemned_lately(self, tree: TreeId, now_ms: int) -> bool:
+        """Whether a tree's deletion began so short a time ago that who was at work on it may be so still."""
+        note = await asyncio.to_thread(self._objects.get, f"{_CONDEMNED}/{tree}")
+        # An earlier version's note has no time: it stood for as long as the deletion took.
+        return note is not None and note.isdigit() and abs(now_ms - int(note)) < NOTED_MS
 
     async def spare(self, tree: TreeId) -> None:
         """Removes the note: the tree is not deleted after all."""
         await asyncio.to_thread(self._objects.remove, f"{_CONDEMNED}/{tree}")
 
-    async def delete_tree(self, tree: TreeId) -> None:
-        """Removes all objects of a tree, and then the note."""
+    async def delete_tree(self, tree: TreeId, now_ms: int) -> None:
+        """Removes all objects of a tree, and then the note, if no one can write behind that any more."""
         await asyncio.to_thread(self._objects.remove, str(tree))
-        await self.spare(tree)
+        if not await self.condemned_lately(tree, now_ms):
+            await self.spare(tree)
 
 
 def _blob_name(tree: TreeId, digest: str) -> str:

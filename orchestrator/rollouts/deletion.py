@@ -1,7 +1,8 @@
 """Deletion of a whole tree wherever its parts are: from Redis at one moment, then from archive and disks.
 
 Redis first, because only there can be said that nobody holds a session. A note in the archive, made before,
-leads upkeep to what a process that died half-way left behind there.
+leads upkeep to what a process that died half-way left behind there, and to what a job wrote that had begun
+before. So it stays until such jobs are over.
 """
 
 from __future__ import annotations
@@ -55,13 +56,14 @@ async def delete_everywhere(
     """
     tree = members[-1].tree
     await _check_redactions(storage, tree, {head.session for head in members})
-    await storage.archive.condemn(tree)
+    began_ms = await storage.broker.server_ms()
+    await storage.archive.condemn(tree, began_ms)
     try:
         await storage.broker.trees.delete_tree(members, owed=owed, by=by)
     except SessionHeld:
         await storage.archive.spare(tree)
         raise
-    await storage.archive.delete_tree(tree)
+    await storage.archive.delete_tree(tree, began_ms)
 
 
 async def _check_redactions(storage: Storage, tree: TreeId, sessions: set[SessionId]) -> None:

@@ -163,7 +163,8 @@ async def test_deleted_thread_leaves_nothing_in_the_archive(harness: Harness, tm
         await archive.write_segment(TreeId(session), session, GENESIS, entries)
         assert [file for file in tmp_path.rglob("*") if file.is_file()] != []
         assert await peer.call("thread/delete", {"threadId": session}) == {}
-        assert [file for file in tmp_path.rglob("*") if file.is_file()] == []
+        note = tmp_path / "condemned" / session
+        assert [file for file in tmp_path.rglob("*") if file.is_file()] == [note]
 
 
 async def test_thread_whose_archive_is_away_is_kept_whole(harness: Harness, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core.chain import GENESIS, next_chain, payload_digest
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.rollouts import archive as archives
-from orchestrator.rollouts.archive import Archive, stretches
+from orchestrator.rollouts.archive import NOTED_MS, Archive, stretches
 from orchestrator.rollouts.object_store import ArchiveUnavailable, Objects
 from orchestrator.rollouts.segments import BrokenArchive, Manifest, Segment
 
@@ -170,9 +170,9 @@ async def test_archive_may_be_any_store_that_fsspec_knows() -> None:
     entries = chained([b"{}"] * 3)
     manifest = await _written(archive, entries)
     assert await _read(archive, manifest) == entries
-    await archive.condemn(TREE)
+    await archive.condemn(TREE, NOTED_MS)
     assert await archive.condemned() == (TREE,)
-    await archive.delete_tree(TREE)
+    await archive.delete_tree(TREE, 2 * NOTED_MS)
     assert await archive.condemned() == ()
     with pytest.raises(BrokenArchive, match="missing"):
         await _read(archive, manifest)

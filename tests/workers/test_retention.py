@@ -13,7 +13,7 @@ from orchestrator.broker.connection import Connection
 from orchestrator.broker.port import Deployment
 from orchestrator.broker.records import SessionHead
 from orchestrator.core.ids import TreeId
-from orchestrator.rollouts.archive import Storage
+from orchestrator.rollouts.archive import NOTED_MS, Storage
 from orchestrator.rollouts.deletion import NotDeleted
 from orchestrator.rollouts.imports import IMPORTING
 from orchestrator.rollouts.object_store import ArchiveUnavailable
@@ -132,18 +132,41 @@ async def test_tree_whose_deletion_breaks_off_behind_redis_leaves_the_archive_la
         await _retain(storage)
     assert await storage.broker.logs.head(root.session) is None
     assert await storage.archive.condemned() == (tree,)
-    await finish_deletions(storage)
+    await finish_deletions(storage, await storage.broker.server_ms())
     assert not await storage.archive.has_blob(tree, "0" * 64)
 
 
-async def test_note_of_a_deletion_is_not_obeyed_for_a_tree_that_lives(storage: Storage) -> None:
+async def test_job_that_dies_behind_a_deletion_it_did_not_see_leaves_nothing_for_good(
+    storage: Storage,
+) -> None:
+    root = await (await (await Author(storage).is_born()).writes(some_entries(3))).closes()
+    tree, archive = TreeId(root.session), storage.archive
+    before_ms = await storage.broker.server_ms()
+    assert await _retain(storage) == [True]
+    await archive.write_blob(tree, "0" * 64, b"written by a job that was killed then")
+    await finish_deletions(storage, before_ms)
+    assert not await archive.has_blob(tree, "0" * 64)
+    await archive.write_blob(tree, "0" * 64, b"written by another one")
+    await finish_deletions(storage, before_ms + NOTED_MS - 1)
+    assert not await archive.has_blob(tree, "0" * 64)
+    assert await archive.condemned() == (tree,)
+    await archive.write_blob(tree, "0" * 64, b"written by the last one")
+    await finish_deletions(storage, await storage.broker.server_ms() + NOTED_MS)
+    assert not await archive.has_blob(tree, "0" * 64)
+    assert await archive.condemned() == ()
+
+
+async def test_note_of_a_deletion_is_not_obeyed_for_a_tree_that_lives_and_stays_while_that_may_be_under_way(
+    storage: Storage,
+) -> None:
     root = await (await Author(storage).is_born()).writes(some_entries(20))
     tree = TreeId(root.session)
     await storage.archive.write_blob(tree, "0" * 64, b"kept")
-    await storage.archive.condemn(tree)
-    await finish_deletions(storage)
-    assert await storage.archive.condemned() == ()
-    assert await storage.archive.has_blob(tree, "0" * 64)
+    await storage.archive.condemn(tree, NOON_MS)
+    for now_ms, left in ((NOON_MS + NOTED_MS - 1, (tree,)), (NOON_MS + NOTED_MS, ())):
+        await finish_deletions(storage, now_ms)
+        assert await storage.archive.condemned() == left
+        assert await storage.archive.has_blob(tree, "0" * 64)
 
 
 async def test_note_about_a_tree_that_cannot_be_read_is_not_obeyed_and_holds_up_no_other(
@@ -153,10 +176,10 @@ async def test_note_about_a_tree_that_cannot_be_read_is_not_obeyed_and_holds_up_
     damaged = roots[1]
     for root in roots:
         await storage.archive.write_blob(TreeId(root.session), "0" * 64, b"kept")
-        await storage.archive.condemn(TreeId(root.session))
+        await storage.archive.condemn(TreeId(root.session), NOON_MS)
     key = storage.broker.keys.session(damaged.session)
     await storage.broker.command("HSET", key, "seq", "many")
-    await finish_deletions(storage)
+    await finish_deletions(storage, LATER_MS)
     assert await storage.archive.condemned() == (TreeId(damaged.session),)
     assert await storage.archive.has_blob(TreeId(damaged.session), "0" * 64)
 
@@ -169,19 +192,20 @@ async def test_tree_whose_archive_cannot_be_removed_holds_up_no_other(
     ]
     removes, kept = storage.archive.delete_tree, min(str(root.session) for root in roots)
 
-    async def removed(tree: TreeId) -> None:
+    async def removed(tree: TreeId, now_ms: int) -> None:
         if str(tree) == kept:
             raise ArchiveUnavailable(f"{tree}: it may not be removed")
-        await removes(tree)
+        await removes(tree, now_ms)
 
     with monkeypatch.context() as patch:
         patch.setattr(storage.archive, "delete_tree", removed)
         assert await _retain(storage) == [True, True]
-        await storage.archive.condemn(TreeId(session_id()))
-        await finish_deletions(storage)
+        await storage.archive.condemn(TreeId(session_id()), NOON_MS)
+        later_ms = await storage.broker.server_ms() + NOTED_MS
+        await finish_deletions(storage, later_ms)
         assert await storage.archive.condemned() == (kept,)
     assert [await storage.broker.logs.head(root.session) for root in roots] == [None, None]
-    await finish_deletions(storage)
+    await finish_deletions(storage, later_ms)
     assert await storage.archive.condemned() == ()
 
 

@@ -120,7 +120,7 @@ async def test_reader_of_a_tree_that_is_deleted_meanwhile_is_told_that_it_is_gon
         async def _read(self, manifest: Manifest, after: int, through: int) -> AsyncIterator[StoredEntry]:
             keys = storage.broker.keys
             await connection.command("DEL", keys.session(author.session), keys.rollout(author.session))
-            await storage.archive.delete_tree(TreeId(author.session))
+            await storage.archive.delete_tree(TreeId(author.session), 0)
             async for entry in storage.archive.read_entries(manifest, after, through):
                 yield entry
 

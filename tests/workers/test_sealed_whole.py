@@ -262,7 +262,7 @@ async def test_doors_do_without_an_archive_that_is_away(mover: Mover, storage: S
     author, logs = await _asked(storage), storage.broker.logs
     assert await seal_session(mover, author.session) is Moved.DONE
     await author.writes(some_entries(2))
-    await storage.archive.delete_tree(TreeId(author.session))
+    await storage.archive.delete_tree(TreeId(author.session), 0)
     logs.sealed = SealedLogs(lambda: storage.archive).read
     assert [entry.seq for entry in await logs.read_rollout(author.session)] == [31, 32]
 

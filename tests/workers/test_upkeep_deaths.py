@@ -11,7 +11,7 @@ import pytest
 from orchestrator.broker.connection import Connection
 from orchestrator.core import entries as e
 from orchestrator.core.ids import SessionId, TreeId
-from orchestrator.rollouts.archive import Archive, Storage
+from orchestrator.rollouts.archive import NOTED_MS, Archive, Storage
 from orchestrator.runtime.loader import restore_session
 from tests.workers.actors import (
     DAY_MS,
@@ -136,6 +136,7 @@ async def test_death_while_deleting_leaves_no_orphans(
         assert await storage.broker.logs.head(root.session) is None
         assert await storage.broker.logs.head(child.session) is None
         assert not (tmp_path / "archive" / tree).exists()
+        await finish_deletions(storage, await storage.broker.server_ms() + NOTED_MS)
         assert await storage.archive.condemned() == ()
         if survived:
             break
@@ -143,7 +144,8 @@ async def test_death_while_deleting_leaves_no_orphans(
 
 
 async def _retain(storage: Storage) -> None:
-    await finish_deletions(storage)
-    now_ms = await storage.broker.server_ms() + DAY_MS
+    now_ms = await storage.broker.server_ms()
+    await finish_deletions(storage, now_ms)
+    now_ms += DAY_MS
     async for members in expired_trees(storage, now_ms, DAY_MS):
         await delete_tree(storage, members)

@@ -120,7 +120,7 @@ async def test_store_that_cannot_be_written_says_so(tmp_path: Path) -> None:
 
 async def test_deleting_a_tree_deletes_its_packs(objects: Objects, tmp_path: Path) -> None:
     await Packs(objects).put(name_of(b"x"), file_with(tmp_path, b"x"))
-    await Archive(objects).delete_tree(TREE)
+    await Archive(objects).delete_tree(TREE, 0)
     assert await Packs(objects).names(TREE, SESSION) == ()
 
 
