@@ -8,6 +8,7 @@ allow nothing. A file with an error is left out, whole. All are read again when 
 from __future__ import annotations
 
 import ast
+import errno
 import fcntl
 import json
 import os
@@ -26,7 +27,7 @@ from orchestrator.private_files import make_folder, open_file
 from orchestrator.protocol.events import WarningEvent
 from orchestrator.protocol.wire import JsonObject, written
 from orchestrator.sandbox.policy_paths import Place
-from orchestrator.sandbox.trusted_files import read_regular
+from orchestrator.sandbox.trusted_files import LeadsOut, read_regular
 from orchestrator.tools.commands.bash import command_beginnings, read_plain, unwrap
 from orchestrator.tools.commands.safety import system_program, without_runners
 
@@ -303,6 +304,8 @@ class _Folder:
         self._may_allow = may_allow
         self._seen: _Seen | None = None
         self._found = RuleSet()
+        self._unread = False
+        """Whether a file could not be read, and may be the next time, without a change of its own."""
 
     def read(self) -> RuleSet:
         try:
@@ -312,11 +315,12 @@ class _Folder:
         except OSError as error:
             return RuleSet(problems=(f"{_shown(self._path)}: not readable: {error.strerror}",))
         if seen != self._seen:
+            self._unread = False
             self._found = sum(map(self._of_file, [name for name, *_ in seen][:MOST_FILES]), RuleSet())
             if len(seen) > MOST_FILES:
                 more = f"more than {MOST_FILES} rule files; the last of them by name are left out"
                 self._found += RuleSet(problems=(f"{_shown(self._path)}: {more}",))
-            self._seen = seen
+            self._seen = None if self._unread else seen
         return self._found
 
     def _of_file(self, name: str) -> RuleSet:
@@ -331,6 +335,8 @@ class _Folder:
         except RuleError as error:
             why = str(error)
         except OSError as error:
+            # A descriptor that was lacking, or a right: neither shows in the file's time and size.
+            self._unread = self._unread or not (isinstance(error, LeadsOut) or error.errno == errno.EINVAL)
             why = f"not readable: {error.strerror}"
         return RuleSet(
             problems=(f"{_shown(file)}: {why}; the whole file is left out until that is corrected",)

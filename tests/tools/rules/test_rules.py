@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 from contextlib import suppress
@@ -23,6 +24,7 @@ from orchestrator.core.state import State, Task
 from orchestrator.protocol.ids import CallId, SubmissionId
 from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.probe import SandboxSupport
+from orchestrator.sandbox.trusted_files import read_regular
 from orchestrator.tools.exec_policy import (
     MOST_BYTES,
     MOST_CHARS,
@@ -188,6 +190,24 @@ def test_rules_are_read_again_when_a_file_changes_or_goes(home: Path) -> None:
     assert len(rules.of(home).rules) == 2
     (home / "rules" / "own.rules").unlink()
     assert rules.of(home).rules == ()
+
+
+def test_file_that_cannot_be_read_once_counts_when_it_can_be_again(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = write(home, "prefix_rule(pattern=['rm'], decision='forbidden')")
+    write(home, "prefix_rule(pattern=['make'])", "other.rules")
+
+    def lacks_a_descriptor(path: Path, *told: Any, **more: Any) -> bytes:
+        if path.name == "own.rules":
+            raise OSError(errno.EMFILE, "Too many open files", str(path))
+        return read_regular(path, *told, **more)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("orchestrator.tools.exec_policy.read_regular", lacks_a_descriptor)
+        assert len(config.rules.of(home).rules) == 1
+    found = config.rules.of(home)
+    assert (len(found.rules), found.problems) == (2, ())
 
 
 def test_rules_of_each_project_are_read_again_when_a_file_changes_or_goes(tmp_path: Path) -> None:
