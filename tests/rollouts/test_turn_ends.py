@@ -109,7 +109,7 @@ async def test_fork_at_a_moment_behind_a_rollback_has_the_interrupted_turn_befor
 
 
 async def _forked_at_the_end(kept: Kept, session: Session) -> list[str]:
-    """What people said in the fork at the last turn that had ended as of the log's end."""
+    """The words of people in the fork at the last turn that had ended as of the log's end."""
     head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
     place = await _last_ended(cast(Any, SimpleNamespace(ports=SimpleNamespace(found=kept))), head)
     return [] if place is None else _said_in(place)
