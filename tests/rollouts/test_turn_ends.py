@@ -13,6 +13,7 @@ from orchestrator.core import entries as e
 from orchestrator.core.birth import ForkedFrom
 from orchestrator.core.entries import Entry
 from orchestrator.gateways.app_server.messages import RpcError
+from orchestrator.gateways.app_server.methods.changes import _said_since
 from orchestrator.gateways.app_server.methods.turns import ThreadFork, _last_ended, _source
 from orchestrator.gateways.fork import CannotFork, to_fork
 from orchestrator.protocol.events import AgentMessage
@@ -94,6 +95,19 @@ async def test_fork_before_a_turn_has_no_turn_that_it_went_back_behind(kept: Kep
     with pytest.raises(RpcError, match="nothing comes before turn u1"):
         asked = ThreadFork.model_validate({"threadId": head.session, "beforeTurnId": "u1"})
         await _source(cast(Any, SimpleNamespace(ports=SimpleNamespace(found=kept))), head, asked)
+
+
+async def test_thread_is_not_taken_back_over_a_way_back(kept: Kept) -> None:
+    """A rollback of as many messages as the log has since would take more than is meant."""
+    session = _talked()
+    instead = session.task.id
+    session.answers("answer 3", "r3")
+    head = await kept.head(await kept.has(*map(e.decode_entry, session.lines[2:])))
+    door: Any = SimpleNamespace(ports=SimpleNamespace(found=kept))
+    assert await _said_since(door, head, instead) == 1
+    for turn in ("u1", "u2"):
+        with pytest.raises(RpcError, match=f"turn {turn} lies before input that went on"):
+            await _said_since(door, head, turn)
 
 
 async def test_fork_at_a_moment_behind_a_rollback_has_the_interrupted_turn_before_it(kept: Kept) -> None:

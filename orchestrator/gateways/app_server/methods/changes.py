@@ -96,6 +96,12 @@ async def _said_since(door: Door, head: SessionHead, turn: str) -> int:
     async for stretch in log.back():
         said += stretch.said
         if stretch.turn == turn:
+            if await log.is_gone_back_behind(stretch, stretch.start):
+                # A rollback counts what the conversation has, and what was left is in it no more.
+                raise RpcError(
+                    f"turn {turn} lies before input that went on from an earlier turn: thread/fork with "
+                    "beforeTurnId goes on from before it"
+                )
             if said:
                 return said
             raise RpcError(f"nobody spoke in turn {turn}, or since: there is nothing to take back")
