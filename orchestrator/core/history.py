@@ -23,6 +23,7 @@ from orchestrator.protocol.items import (
     InputText,
     Message,
     ToolOutput,
+    image_kind,
 )
 from orchestrator.protocol.wire import JsonMapping, JsonValue, written
 
@@ -247,9 +248,6 @@ def _word(value: JsonValue) -> str:
 
 MAX_IMAGE_BYTES: Final = 20 << 20
 DATA_URL, HTTPS_URL = "data:image/", "https://"
-_MAGIC = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
-_LONGEST_MAGIC = 12
-_NO_IMAGE = "it is no PNG, JPEG, GIF or WebP image"
 
 
 def check_image_url(url: str) -> None:
@@ -265,14 +263,4 @@ def check_image_url(url: str) -> None:
         content = base64.b64decode(encoded, validate=True)
     except (binascii.Error, ValueError):
         raise ValueError("what follows `;base64,` is not base64") from None
-    kind_of(content)
-
-
-def kind_of(content: bytes) -> str:
-    """The format of an image by its first bytes; raises `ValueError` for what is none."""
-    for magic, kind in _MAGIC:
-        if content.startswith(magic):
-            return kind
-    if content[:4] == b"RIFF" and content[8:_LONGEST_MAGIC] == b"WEBP":
-        return "webp"
-    raise ValueError(_NO_IMAGE)
+    image_kind(content)

@@ -7,6 +7,7 @@ nobody holds are closed after a while. A connection that is at fault is replaced
 from __future__ import annotations
 
 import asyncio
+import base64
 import logging
 import ssl
 import time
@@ -32,7 +33,7 @@ from pydantic import ValidationError
 from orchestrator.config_keys import McpServerSettings, headers_of, redacted, stated_secrets
 from orchestrator.mcp import server_records
 from orchestrator.protocol import mcp
-from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput
+from orchestrator.protocol.items import ContentItem, InputImage, InputText, ToolOutput, image_kind
 from orchestrator.protocol.wire import written
 
 log = logging.getLogger("dendro.mcp")
@@ -481,8 +482,6 @@ class _Body(httpx2.AsyncByteStream):
 Shorten = Callable[[str], str]
 """Cuts a text to what one call may tell a model."""
 
-_IMAGE_KINDS = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp"})
-
 
 def answered(result: Mapping[str, Any], shorten: Shorten) -> server_records.Answer:
     """The answer of a server's result, as its JSON came."""
@@ -526,17 +525,14 @@ def _blocks(content: Sequence[Any]) -> Iterator[dict[str, Any]]:
 
 
 def _image(block: Mapping[str, Any]) -> dict[str, Any]:
-    data, kind = block.get("data"), block.get("mimeType")
-    if kind not in _IMAGE_KINDS or not isinstance(data, str) or not _is_base64(data):
-        return mcp.text_block(f"[an image that cannot be shown: {server_records.cut(str(kind), 80)}]")
-    return written(mcp.ImageBlock(data=data, mime_type=kind))
-
-
-def _is_base64(data: str) -> bool:
-    return data.isascii() and data.translate(_BASE64) == "" and bool(data)
-
-
-_BASE64 = {ord(char): None for char in "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/=\n"}
+    # A model's provider refuses every request with an image that is none, or is another than it is called.
+    data = "".join(str(block.get("data")).split())
+    try:
+        kind = image_kind(base64.b64decode(data, validate=True))
+    except ValueError:
+        told = server_records.cut(str(block.get("mimeType")), 80)
+        return mcp.text_block(f"[an image that cannot be shown: {told}]")
+    return written(mcp.ImageBlock(data=data, mime_type=f"image/{kind}"))
 
 
 def _structured(value: Any) -> Any:

@@ -45,6 +45,19 @@ class InputImage(WireModel):
     image_url: LargeText
 
 
+_MAGIC = ((b"\x89PNG\r\n\x1a\n", "png"), (b"\xff\xd8\xff", "jpeg"), (b"GIF87a", "gif"), (b"GIF89a", "gif"))
+
+
+def image_kind(content: bytes) -> str:
+    """The format of an image by its first bytes; raises `ValueError` for what is none."""
+    for magic, kind in _MAGIC:
+        if content.startswith(magic):
+            return kind
+    if content[:4] == b"RIFF" and content[8:12] == b"WEBP":
+        return "webp"
+    raise ValueError("it is no PNG, JPEG, GIF or WebP image")
+
+
 class OutputText(WireModel):
     """Text by the model."""
 

@@ -19,11 +19,11 @@ from typing import IO
 
 from orchestrator.core.calls import Call
 from orchestrator.core.commands import Assessment, Immediate
-from orchestrator.core.history import DATA_URL, MAX_IMAGE_BYTES, kind_of
+from orchestrator.core.history import DATA_URL, MAX_IMAGE_BYTES
 from orchestrator.core.state import State
 from orchestrator.protocol.events import ViewImageToolCall
 from orchestrator.protocol.ids import CallId
-from orchestrator.protocol.items import InputImage
+from orchestrator.protocol.items import InputImage, image_kind
 from orchestrator.protocol.wire import JsonObject
 from orchestrator.sandbox.policy_paths import Place
 from orchestrator.sandbox.trusted_files import read_regular
@@ -53,13 +53,13 @@ def data_url(path: Path, hidden: Iterable[Path] = (), below: Path | None = None)
     for what lies anywhere but there.
     """
     content = _content(path, hidden, below)
-    return _url(kind_of(content), content)
+    return _url(image_kind(content), content)
 
 
 def fitting_data_url(image: Path | bytes, hidden: Iterable[Path] = ()) -> str:
     """The same of an image that a person hands in, a file or its content: scaled to what a model can use."""
     content = _content(image, hidden) if isinstance(image, Path) else image
-    kind = kind_of(content)
+    kind = image_kind(content)
     width, height = dimensions(kind, content)
     if max(width, height) <= SENT_EDGE and len(content) <= SENT_BYTES:
         return _url(kind, content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -324,7 +325,8 @@ def test_header_of_a_server_is_one_in_whatever_letters_it_is_written(write: Call
 
 # ── results ───────────────────────────────────────────────────────────────────────────────────────
 
-IMAGE = {"type": "image", "data": "AAAA", "mimeType": "image/png"}
+PICTURE = base64.b64encode(b"\x89PNG\r\n\x1a\n and more").decode()
+IMAGE = {"type": "image", "data": PICTURE, "mimeType": "image/png"}
 
 
 def text(words: str) -> dict[str, str]:
@@ -348,6 +350,33 @@ def test_result_has_as_many_images_as_it_may_and_its_texts_before_them(images: i
         assert len(pictures) == min(images, IMAGES)
 
 
+@pytest.mark.parametrize(
+    ("data", "called", "kind"),
+    [
+        (PICTURE, "image/png", "png"),
+        (PICTURE, "image/jpeg", "png"),
+        (f"{PICTURE[:8]}\r\n{PICTURE[8:]}\n", "image/png", "png"),
+        (base64.b64encode(b"RIFF1234WEBPVP8 ").decode(), "image/jpg", "webp"),
+        (PICTURE[:-1], "image/png", None),
+        ("====", "image/png", None),
+        ("", "image/png", None),
+        ("AAAA", "image/png", None),
+        (f"{PICTURE}é", "image/png", None),
+        (5, "image/png", None),
+    ],
+)
+def test_model_is_shown_an_image_as_what_its_bytes_are_and_nothing_else_as_one(
+    data: Any, called: str, kind: str | None
+) -> None:
+    """A provider refuses each request of a session in whose history is one that it cannot read."""
+    blocks, output = shown([{"type": "image", "data": data, "mimeType": called}])
+    if kind is None:
+        assert blocks == [text(f"[an image that cannot be shown: {called}]")]
+        return
+    assert output[0].image_url == f"data:image/{kind};base64,{''.join(data.split())}"
+    assert blocks == [{"type": "image", "data": "".join(data.split()), "mimeType": f"image/{kind}"}]
+
+
 @pytest.mark.parametrize("count", [BLOCKS - 1, BLOCKS, BLOCKS + 1, BLOCKS + 2])
 def test_result_has_as_many_blocks_as_it_may_and_says_how_many_more_there_were(count: int) -> None:
     blocks, _ = shown([text(str(n)) for n in range(count)])
@@ -356,7 +385,7 @@ def test_result_has_as_many_blocks_as_it_may_and_says_how_many_more_there_were(c
 
 
 def test_texts_of_an_event_share_its_room_and_images_take_none_of_it() -> None:
-    large = {**IMAGE, "data": "A" * (RESULT_BYTES * 2)}
+    large = {**IMAGE, "data": f"{PICTURE[:12]}{'A' * (RESULT_BYTES * 2)}"}
     whole = text("x" * (RESULT_BYTES // 2))
     blocks, _ = shown([large, whole, large, whole])
     assert [block["type"] for block in blocks] == ["image", "text", "image", "text"]
@@ -383,7 +412,7 @@ def test_model_reads_the_structured_result_beside_images_too(structured: Any, wo
     content = [*map(text, words), IMAGE]
     answer = answered({"content": content, "structuredContent": structured}, lambda text: f"<{text}>")
     *said, image = cast(Any, answer.output)
-    assert image.image_url == "data:image/png;base64,AAAA"
+    assert image.image_url == f"data:image/png;base64,{PICTURE}"
     told = orjson.dumps(structured).decode() if structured is not None else "\n".join(words)
     assert [item.text for item in said] == ([f"<{told}>"] if told else [])
     # Clients are shown all of it.
