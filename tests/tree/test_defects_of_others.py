@@ -63,7 +63,7 @@ async def test_second_turns_result_is_not_replaced_by_the_first_ones(trees: Tree
 
 
 async def test_parents_await_does_not_drain_mail_that_is_addressed_to_a_child(trees: TreeHarness) -> None:
-    gate = Gate()
+    gate, reads = Gate(), Gate()
     trees.models.will(
         "root",
         [asks("a", "spawn", prompt="[a] one"), asks("b", "spawn", prompt="[b] two")],
@@ -71,7 +71,7 @@ async def test_parents_await_does_not_drain_mail_that_is_addressed_to_a_child(tr
         WAITS,
         [message("ok")],
     )
-    trees.models.will("a", [gate, message("x")], [message("read")])
+    trees.models.will("a", [gate, message("x")], [reads, message("read")])
     trees.models.will("b", [gate.reached, asks("s", "send_message", agent_id=1, prompt="from b")])
     await trees.plant()
     trees.start()
@@ -81,6 +81,8 @@ async def test_parents_await_does_not_drain_mail_that_is_addressed_to_a_child(tr
     await trees.harness.until(trees.root, "task_complete")
     for prompt in trees.models.seen_by("root"):
         assert not [m for ready in awaited(outputs_of(prompt)) for m in ready["messages"]]
+    await reads.reached.wait()
+    reads.open()
     last = str(trees.models.seen_by("a")[-1].input)
     assert "for a alone" in last
     assert "from b" in last
