@@ -148,6 +148,11 @@ def untrue_letter(mail: Row, log: Grammar, receiver: Grammar) -> str:
                 mail = {**mail, "reason": told["Canceled"]["reason"]}
         case "ended":
             own = {**ends, "born_in": log.facts.get("born_in") or ""}
+        case "status" if "turn" in mail:
+            # It rests though it was asked to work, as it is to end.
+            own = {**ends, "born_in": log.facts.get("born_in") or ""}
+            del own["evidence"]
+            own |= {"status": "at rest"} if agent["status"] in AT_WORK else {}
         case "status":
             own = {"status": "running"}
         case "message" if not (mail.get("person") or mail.get("watchdog")):
