@@ -263,11 +263,12 @@ class ArchiveMoves:
     def at_rest(self) -> None:
         """Of a tree that is deleted nothing is left in the archive.
 
-        But where a note leads upkeep to it, if a process died.
+        But where a note leads upkeep to it, if a process died; and where Redis has lost the deletion as well.
         """
         noted = self._objects.names(CONDEMNED)
         for tree in sorted({*self._deleted_s, *self.by_people}.difference(noted)):
-            if not self._hash(tree) and (left := self._objects.below(tree)):
+            known = self._double.scored(self._keys.deleted(self._keys.shard_of(tree)), tree) is not None
+            if known and not self._hash(tree) and (left := self._objects.below(tree)):
                 self._watch.broken("deleted", f"{tree} is deleted, and {left[0]} is left in the archive")
 
     # ── what others ask ───────────────────────────────────────────────────────────────────────
