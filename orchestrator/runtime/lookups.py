@@ -305,14 +305,14 @@ class TreeLookups:
 
         A message that is still to be sent makes those at work who are `spoken_to`.
         """
-        found = await self.registry()
-        view = RegistryView({id: _waking(one, spoken_to) for id, one in found.agents.items()}, found.spawned)
+        view = await self.registry()
         if agent_id == ROOT:
             return (root_target(self.facts.tree_id),)
         if agent_id not in view.agents:
             return ()
-        below = (agent for agent in view.agents.values() if agent.below(agent_id) and agent.at_work)
-        return (target_of(view.agents[agent_id]), *map(target_of, below))
+        line = (_waking(agent, spoken_to) for agent in view.agents.values() if agent.below(agent_id))
+        target = _waking(view.agents[agent_id], spoken_to)
+        return (target_of(target), *(target_of(agent) for agent in line if agent.at_work))
 
 
 def _waking(agent: Agent, spoken_to: Collection[int]) -> Agent:

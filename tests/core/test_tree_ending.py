@@ -10,7 +10,7 @@ from orchestrator.core.commit_parts import REAP_BELOW_TIMER, REAP_MS, REAP_TIMER
 from orchestrator.core.ids import AgentId
 from orchestrator.core.snapshot import decode, encode
 from tests.core.driver import a_command, function_call, op
-from tests.core.tree_driver import a_family, answers, statuses
+from tests.core.tree_driver import Agent, TreeDriver, a_family, answers, statuses
 
 
 def test_cancel_stops_what_runs_and_everything_below() -> None:
@@ -87,13 +87,19 @@ def test_tree_s_log_tells_who_was_taken_over_and_under_which_claim() -> None:
     assert told[0].about == {"agent_id": 1, "takeover": child.epoch}
 
 
-def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
+def _taken_over_below() -> tuple[TreeDriver, Agent, Agent]:
+    """A tree, an agent of it, and one below that whose worker was lost while it ran a command."""
     tree, (child,) = a_family()
     grandchild = child.spawns("deeper")
     tree.settle()
     grandchild.asks_for("c1")
     grandchild.runs("c1")
     grandchild.is_taken_over()
+    return tree, child, grandchild
+
+
+def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
+    tree, _, _ = _taken_over_below()
     tree.root.cancels(1)
     tree.settle()
     assert statuses(tree) == {1: "canceled", 2: "canceled"}
@@ -103,12 +109,7 @@ def test_cancel_is_presumed_if_the_worker_of_an_agent_below_was_lost() -> None:
 
 @pytest.mark.parametrize("goes_on", [False, True])
 def test_cancel_is_presumed_if_an_agent_below_had_been_cancelled_so_before(*, goes_on: bool) -> None:
-    tree, (child,) = a_family()
-    grandchild = child.spawns("deeper")
-    tree.settle()
-    grandchild.asks_for("c1")
-    grandchild.runs("c1")
-    grandchild.is_taken_over()
+    tree, child, grandchild = _taken_over_below()
     child.cancels(grandchild.id)
     tree.settle()
     assert statuses(tree) == {1: "running", 2: "canceled"}
