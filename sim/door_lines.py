@@ -41,6 +41,8 @@ class LineEars(Ears):
     place: tuple[int, int | None] | None = None
     """The last event of the queue that it was told, its entry too if it was; None: it was told of a gap."""
     number = greeted_at = 0
+    _last: tuple[int, Told] | None = None
+    """The last line of the queue, or of the gateway's own."""
     _greeted = _gaps = False
     _since = 0
     """The entry behind which the log is told, where there was a gap."""
@@ -81,8 +83,14 @@ class LineEars(Ears):
             return
         told = told_of(id, message)
         names = self._doors.named(self.session, *divmod(number, STEP), told)
-        if kind == "error" and id in self.mine and not names:
+        last, self._last = self._last, (number, told)
+        if (
+            kind == "error"
+            and id in self.mine
+            and (not names or (last != self._last and number == self.number))
+        ):
             # The gateway's own word: whoever comes back behind it misses nothing, and is told nothing again.
+            # It has the number of the last event: that may be an error of another client of the same name.
             if self.place is not None and number < self.number:
                 self._broken("heard", self.session, f"is told {told} at {number}, behind {self.number}")
             return

@@ -101,6 +101,8 @@ class Reading:
         self.read_so_far = 0
         self.errors: Mapping[int, Sequence[ModelError]] = {}
         """The errors by which its provider ended requests of these numbers, of any branch."""
+        self.heard_before: frozenset[int] = frozenset()
+        """Those of them that had ended by one when this branch began."""
         self.readings: Mapping[str, Sequence[ScriptReading]] = {}
         """The findings that workers were to make of the scripts of each call."""
 

@@ -323,6 +323,7 @@ class Watch(Rest, Branches, TreeLogs):
             made = self.sessions[session] = Seen(data[b"pool"].decode(), data[b"tree"].decode())
             made.grammar.readings = self._readings
             made.grammar.errors = self._errors[session]
+            made.grammar.heard_before = frozenset(self._errors[session])
             made.grammar.compacts_at = self.compacts_at
             self.members[made.tree][session] = made
         seen = self.sessions[session]

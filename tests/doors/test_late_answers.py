@@ -1,4 +1,4 @@
-"""Answers that meet a full queue are handed in again for as long as the request is the client's."""
+"""Answers that meet a full queue, or a full Redis, are handed in again while the request is the client's."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.broker.errors import QueueFull
+from orchestrator.broker.errors import BrokerError, OutOfMemory, QueueFull, SessionArchived
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import door as door_module
 from orchestrator.gateways.app_server.live_threads import Told
@@ -31,16 +31,17 @@ RESOLVED = RequestResolved(TurnId("t"), ItemId("c"))
 
 
 class Full:
-    """A client whose sessions have no room for the first answers that they are handed."""
+    """A client whose sessions, or whose Redis, have no room for the first answers that they are handed."""
 
     def __init__(self, times: int) -> None:
+        self.fault: BrokerError = QueueFull(ROOT, 3, 3)
         self.room_in = dict.fromkeys((ROOT, OTHER), times)
         self.kept: list[SessionId] = []
 
     async def submit(self, session: SessionId, submission: Any) -> None:
         if self.room_in[session]:
             self.room_in[session] -= 1
-            raise QueueFull(session, 3, 3)
+            raise self.fault
         self.kept.append(session)
 
 
@@ -101,6 +102,33 @@ async def test_answer_is_handed_in_every_two_seconds_until_there_is_room_and_cou
     assert client.full.kept == [ROOT]
     assert client.waits == [2.0] * times
     assert client.full.room_in[OTHER] == times
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("decision", ["accept", "cancel"])
+async def test_answer_that_redis_has_no_memory_for_is_not_settled_and_is_handed_in_once_it_has(
+    version: int, decision: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client = Client(version, 2, monkeypatch)
+    client.full.fault = OutOfMemory("used memory > maxmemory")
+    settled = list[list[bool]]()
+    client.happens = lambda: settled.append([b"serverRequest/resolved" in line for line in client.lines])
+    await client.answers(0, {"decision": decision})
+    await late(client)
+    assert client.full.kept == [ROOT]
+    assert client.waits == [2.0] * 2
+    assert not any(any(each) for each in settled)
+
+
+async def test_cancel_that_its_session_never_takes_does_not_settle_the_request(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    client = Client(2, 1, monkeypatch)
+    client.full.fault = SessionArchived(ROOT)
+    for ended in (False, True):
+        await client.answers(0, {"decision": "cancel"})
+        assert any(b"serverRequest/resolved" in line for line in client.lines) is ended
+    assert client.full.kept == [ROOT]
 
 
 @pytest.mark.parametrize("version", [1, 2])

@@ -14,7 +14,7 @@ from weakref import proxy
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError, QueueFull
+from orchestrator.broker.errors import BrokerError
 from orchestrator.broker.records import Deleted, SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
@@ -34,7 +34,7 @@ from orchestrator.gateways.app_server.messages import (
 )
 from orchestrator.gateways.app_server.outbox import Outbox
 from orchestrator.gateways.app_server.write_items import camel, read_state_json, thread_json
-from orchestrator.gateways.app_server.write_requests import Asks
+from orchestrator.gateways.app_server.write_requests import NO_ROOM, Asks
 from orchestrator.gateways.client import RETRY_MAX_S, Client, is_rewound
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.gateways.resume import open_requests
@@ -285,14 +285,14 @@ class Door:
     async def answered(self, answer: Answer) -> None:
         """Takes the client's answer to a request of a thread, or of a conversation of version 1.
 
-        A client answers once and gets no error: where the session's queue is full, the answer is handed in
-        again until it has room, or until the request is not this client's any more.
+        A client answers once and gets no error: where the session's queue or Redis is full, the answer is
+        handed in again until there is room, or until the request is not this client's any more.
         """
         if answer.id in self._late:
             return
         try:
             await self._hand_in(answer)
-        except QueueFull:
+        except NO_ROOM:
             self._late.add(answer.id)
             self.threads.begin(self._hand_in_late(answer))
 
@@ -300,13 +300,13 @@ class Door:
         try:
             while True:
                 await asyncio.sleep(RETRY_MAX_S)
-                with suppress(QueueFull):
+                with suppress(*NO_ROOM):
                     return await self._hand_in(answer)
         finally:
             self._late.discard(answer.id)
 
     async def _hand_in(self, answer: Answer) -> None:
-        """Hands an answer in; one to a request that is not open says nothing. Raises `QueueFull`."""
+        """Hands an answer in; one to a request that is not open says nothing. Raises `NO_ROOM`."""
         if await self.conversations.answered(answer):
             return
         ended = await self.asks.answer(answer)
@@ -692,7 +692,7 @@ class Conversations:
     async def answered(self, answer: Answer) -> bool:
         """Hands an answer to its session; whether it is one to a request of a conversation.
 
-        Raises `QueueFull`: the request is open still.
+        Raises `NO_ROOM`: the request is open still.
         """
         if not isinstance(answer.id, str) or not answer.id.startswith(PREFIX):
             return False
@@ -710,7 +710,7 @@ class Conversations:
             id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
             try:
                 await self._answers.submit(found.session, Submission(id, op))
-            except QueueFull:
+            except NO_ROOM:
                 self._given.discard(answer.id)
                 raise
             except (BrokerError, MalformedSubmission):

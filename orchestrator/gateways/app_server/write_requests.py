@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, assert_never
 
 from orchestrator import requests
-from orchestrator.broker.errors import BrokerError, QueueFull
+from orchestrator.broker.errors import BrokerError, OutOfMemory, QueueFull
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
@@ -237,6 +237,10 @@ def _action(action: JsonValue) -> ElicitationAction:
 # dropped.
 
 
+NO_ROOM = QueueFull, OutOfMemory
+"""Errors of an answer that was not written, and can be once there is room."""
+
+
 @record
 class Asked:
     """A request that this client was asked, and has not answered."""
@@ -290,7 +294,7 @@ class Asks:
         """Hands the client's answer to the session that asked; one that says nothing changes nothing.
 
         A request is returned whose answer ends its turn: the session tells of that end alone. Raises
-        `QueueFull`: the request is open still.
+        `NO_ROOM`: the request is open still.
         """
         asked = self._asked(answer.id)
         op = None if asked is None else _op(asked.opened, answer)
@@ -299,11 +303,11 @@ class Asks:
         id = SubmissionId(f"answer-{uuid.uuid4().hex[:12]}")
         try:
             await self._client.submit(asked.session, Submission(id, op))
-        except QueueFull:
+        except NO_ROOM:
             raise
         except (BrokerError, MalformedSubmission):
             # It holds more than an answer may, or its session is gone: no error ends a connection.
-            pass
+            return None
         aborts = isinstance(op, ExecApproval | PatchApproval) and op.decision == ReviewDecision.ABORT
         return asked if aborts and self._drop(lambda one: one.id == asked.id) else None
 
