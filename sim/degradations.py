@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from random import Random
 
 from redis import exceptions as foreign
@@ -17,8 +18,9 @@ from sim.loop import Lane
 from sim.machines import Machine, Operator, Process, Site
 from sim.triggers import Trigger, starts_a_call
 
+OUT_OF_MEMORY = partial(foreign.OutOfMemoryError, "command not allowed when used memory > 'maxmemory'.")
 REFUSALS: tuple[Callable[[], foreign.RedisError], ...] = (
-    lambda: foreign.OutOfMemoryError("command not allowed when used memory > 'maxmemory'."),
+    OUT_OF_MEMORY,
     lambda: foreign.ReadOnlyError("You can't write against a read only replica."),
     lambda: foreign.BusyLoadingError("Redis is loading the dataset in memory"),
 )

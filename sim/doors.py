@@ -135,6 +135,8 @@ class Doors:
         self.given: list[Given] = []
         """Answers of clients to open requests that no session has got yet."""
         self.delivered_s = DELIVERED_S
+        self.answering: Callable[[], None] = lambda: None
+        """Is told that a client answers, before its answer is on its way."""
         self.ears: list[Ears] = []
         self._names: defaultdict[tuple[str, Told], set[Name]] = defaultdict(set)
         self._before: defaultdict[tuple[str, Name], set[Name]] = defaultdict(set)
@@ -348,6 +350,7 @@ class Doors:
 
     def answers(self, ears: Ears, session: str, call: str, agent: int = 0) -> None:
         """A client answers a request that is open, as far as it knows."""
+        self.answering()
         self.given.append(Given(ears, session, call, agent, self.now_s, self._rewinds))
 
     def _delivered(self, session: str, sender: str, call: str, agent: int) -> None:

@@ -57,6 +57,7 @@ DOOR_CASES = {
     "said_elsewhere": Case("a client of lines sent its words again to another gateway than before"),
     "went_on": Case("a client of lines went on behind its last event"),
     "refused_line": Case("a client of lines that read nothing said what is refused at once"),
+    "answer_unwritten": Case("a client of a gateway answered when Redis had no memory"),
     "same_ids": Case("two sessions of a tree asked about calls of the same id at once"),
     "dropped": Case("a client of a gateway was dropped, because it did not read"),
     "gateway_lost": Case("a gateway died, and another one came"),

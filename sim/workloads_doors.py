@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
 from orchestrator.core.settings import TreeRules
 from orchestrator.gateways.principals import Principal, Scope
 from orchestrator.protocol import ops
+from sim.degradations import OUT_OF_MEMORY
 from sim.door_clients import DoorClient, FirstVersion, SecondVersion
 from sim.door_lines import LineClient
 from sim.doors import PLACE, Doors
@@ -231,6 +232,27 @@ def _guest(
     return client
 
 
+def _filling(fixture: Fixture, watched: Doors) -> Callable[[], None]:
+    """Has Redis be out of memory for a while when somebody answers; in every fourth fleet.
+
+    It draws for itself: fleets of the others are what they were.
+    """
+    rng, network = Random(f"full:{fixture.rng.getstate()[1][:4]}"), fixture.site.network
+    odds = rng.choice((0.0, 0.0, 0.0, 0.3))
+
+    def has_room() -> None:
+        if network.refuses is OUT_OF_MEMORY:
+            network.refuses = None
+
+    def answering() -> None:
+        if network.refuses is None and rng.random() < odds:
+            watched.saw("answer_unwritten")
+            network.refuses = OUT_OF_MEMORY
+            fixture.site.loop.on(fixture.nemesis.lane, has_room, after=rng.choice((0.1, 1.0, 4.0)))
+
+    return answering
+
+
 async def crowds(fixture: Fixture) -> None:
     """A session that many clients share: the root and its agents ask at the same time about calls of the
     same ids, several at once, and are answered late; some read slowly, and some come when all is asked."""
@@ -245,6 +267,7 @@ async def crowds(fixture: Fixture) -> None:
     rules = TreeRules(slots=4, spawned=4, depth=1, await_floor_s=1.0, await_cap_s=20.0)
     watched = _watched(fixture)
     watched.delivered_s = HANDED_IN_S
+    watched.answering = _filling(fixture, watched)
     street = Street(fixture, {"agents": True, "tree_rules": rules}, "untrusted")
     watched.revoked_s = street.tokens.revoked_s
     for _ in range(rng.choice((1, 1, 2))):
