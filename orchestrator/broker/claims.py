@@ -161,7 +161,7 @@ class Timers(Port):
             rows.append(("XADD", key, "MAXLEN", "~", 256, "*", "s", session))
             rows.append(("EXPIRE", key, _CONTROL_KEPT_S))
         # What the notice is about is already in the queue, and the next renewal answers its tip.
-        with suppress(Unavailable):
+        with suppress(Unavailable, OutOfMemory):
             await self._connection.commands(rows)
 
     async def fire(
@@ -242,7 +242,7 @@ class Timers(Port):
 
         Only so many, because a commit's answer waits for it.
         """
-        with suppress(Unavailable):
+        with suppress(Unavailable, OutOfMemory):
             await self.fire(shard, _FIRED_SOON, damaged=[])
 
 

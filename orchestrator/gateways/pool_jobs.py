@@ -11,7 +11,7 @@ import orjson
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.claims import Claims
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.broker.job_queue import Ends, JobLook, JobsFull, JobState
 from orchestrator.core.frozen import record
 from orchestrator.protocol.jobs import JOB_RESULT, Job, JobFailed, Result, RunCommand
@@ -87,7 +87,7 @@ class PoolJobs:
         while True:
             try:
                 look: JobLook = await self.broker.jobs.look_at_job(self.pool, id, ends)
-            except Unavailable:
+            except (Unavailable, OutOfMemory):
                 await self.sleep(LAST_POLL_S)
             else:
                 return look

@@ -28,7 +28,7 @@ import zlib
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol
 
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.broker.records import Claim
 from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.runtime import log
@@ -195,13 +195,13 @@ async def bury_all(
     clock: Callable[[], float],
     sleep: Callable[[float], Awaitable[Any]],
 ) -> None:
-    """Gives the claims back; asks again where Redis does not answer, `until` their leases are over."""
+    """Gives the claims back; asks again where Redis does not answer or is full, `until` their leases end."""
     for first in range(0, len(held), _AT_ONCE):
         while clock() < until:
             try:
                 await port.bury(held[first : first + _AT_ONCE])
                 break
-            except Unavailable:
+            except (Unavailable, OutOfMemory):
                 await sleep(RETRY_S)
             except BrokerError as error:
                 # Of one session, and each was asked about.

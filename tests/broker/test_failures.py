@@ -125,6 +125,32 @@ class _DeafConnection(RecordingConnection):
         return reply
 
 
+class _FullConnection(RecordingConnection):
+    """Has no memory left for what a script's caller sends behind it."""
+
+    full = False
+
+    async def run(self, call: ScriptCall) -> list[Any]:
+        if self.full and call.script.name == "fire":
+            raise OutOfMemory("used memory > maxmemory")
+        return await super().run(call)
+
+    async def commands(self, rows: Sequence[Sequence[Any]]) -> list[Any]:
+        if self.full:
+            raise OutOfMemory("used memory > maxmemory")
+        return await super().commands(rows)
+
+
+async def test_what_is_kept_is_acknowledged_where_redis_has_no_memory_for_word_of_it(server: Backend) -> None:
+    connection = _FullConnection(server.connect())
+    async with aclosing(server.broker(BrokerConfig(lease_s=60.0), connection=connection)) as broker:
+        held = await working(broker)
+        connection.full = True
+        taken = await submitted(broker, held.claim.session, "s2")
+        assert (taken.duplicate, taken.holder) == (False, "w1")
+        await broker.claims.fire_soon(0)
+
+
 async def test_commit_whose_reply_was_lost_is_answered_when_sent_again(server: Backend) -> None:
     connection = _DeafConnection(server.connect())
     async with aclosing(server.broker(BrokerConfig(lease_s=60.0), connection=connection)) as broker:

@@ -9,12 +9,17 @@ import uuid
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
+from typing import Any, cast
 
+import orjson
 import pytest
 
+from orchestrator.broker.errors import OutOfMemory, Unavailable
+from orchestrator.broker.job_queue import Ends, JobLook, JobState
 from orchestrator.gateways.pool_jobs import JobError, PoolJobs
 from orchestrator.protocol import jobs as j
 from orchestrator.protocol.policy import DangerFullAccess, WorkspaceWrite
+from orchestrator.protocol.wire import written
 from orchestrator.settings import SettingsSources, load_settings
 from orchestrator.wiring.deployment import session_pool
 from orchestrator.wiring.open_deployment import opened
@@ -172,3 +177,35 @@ async def test_door_without_a_worker_names_the_pool(machine: Machine) -> None:
         with pytest.raises(JobError, match=rf"no worker of pool {pool.pool} has taken it within 0.1 s"):
             await pool.do(j.ReadFile(path="/etc/hostname"), j.FileContent)
         assert await pool.broker.jobs.waiting_jobs(pool.pool, 10) == []
+
+
+class Looks:
+    """The jobs of a Redis that cannot answer the first looks."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors, self.ended = list(errors), list[Ends]()
+        self.jobs = self
+
+    async def offer_job(self, pool: str, job: str, payload: bytes, wait_ms: int) -> None:
+        pass
+
+    async def look_at_job(self, pool: str, job: str, ends: Ends = Ends.NONE) -> JobLook:
+        if self.errors:
+            raise self.errors.pop(0)
+        self.ended.append(ends)
+        return JobLook(
+            JobState.DONE, orjson.dumps(written(j.CommandResult(exit_code=3, stdout="", stderr="")))
+        )
+
+
+async def test_asker_of_a_job_asks_again_while_redis_does_not_answer_or_is_full() -> None:
+    looks, slept = Looks(Unavailable("away"), OutOfMemory("full"), Unavailable("away")), list[float]()
+
+    async def sleep(seconds: float) -> None:
+        slept.append(seconds)
+
+    pool = PoolJobs(cast(Any, looks), "default", lambda: "one", sleep=sleep)
+    said = await pool.do(j.RunCommand(command=("true",), cwd="/"), j.CommandResult)
+    assert said.exit_code == 3
+    assert len(slept) == 3
+    assert looks.ended == [Ends.NONE, Ends.ANY]

@@ -9,7 +9,7 @@ from typing import Any, cast
 import orjson
 import pytest
 
-from orchestrator.broker.errors import Unavailable, UnknownSession
+from orchestrator.broker.errors import OutOfMemory, Unavailable, UnknownSession
 from orchestrator.broker.open_requests import TooManyNotes
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.app_server import live_threads
@@ -125,6 +125,18 @@ async def test_gateway_whose_last_client_has_left_deletes_what_no_other_gateway_
     assert "ours" not in at.marks
 
 
+@pytest.mark.parametrize("error", [Unavailable("away"), OutOfMemory("full")])
+async def test_session_that_another_gateway_hears_stays_where_redis_takes_no_note_for_a_while(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    at = Marks(other=NOW_MS + 60_000)
+    threads, live, deleted = heard_at(at, monkeypatch)
+    at.fails.append(error)
+    at.then += [lambda: None, lambda: setattr(at, "kept", orjson.dumps({"other": at.now + HEARD_MS}))]
+    await threads._delete(live, cast(Any, Last()))
+    assert (deleted, at.slept[0]) == ([], RETRY_S)
+
+
 @pytest.mark.parametrize("error", [UnknownSession(ONE), TooManyNotes("too many")])
 @pytest.mark.parametrize("again", [False, True])
 async def test_session_whose_notes_nobody_can_read_is_taken_for_one_that_nobody_hears(
@@ -140,8 +152,9 @@ async def test_session_whose_notes_nobody_can_read_is_taken_for_one_that_nobody_
     assert (deleted, at.slept) == ([ONE], [60.0] * again)
 
 
+@pytest.mark.parametrize("error", [Unavailable("away"), OutOfMemory("full")])
 async def test_gateway_says_that_it_hears_a_session_again_and_again_and_goes_on_when_redis_is_back(
-    monkeypatch: pytest.MonkeyPatch,
+    error: Exception, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert 3 * MARK_S * 1000 == HEARD_MS
     at = Marks(other=NOW_MS + 5)
@@ -151,7 +164,7 @@ async def test_gateway_says_that_it_hears_a_session_again_and_again_and_goes_on_
     def looks() -> None:
         seen.append(at.marks)
         if len(seen) == 2:
-            at.fails.append(Unavailable("away"))
+            at.fails.append(error)
         if len(seen) == 4:
             at.fails.append(UnknownSession(ONE))
 

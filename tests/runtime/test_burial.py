@@ -17,7 +17,7 @@ import pytest
 
 from orchestrator.broker.broker import Broker
 from orchestrator.broker.connection import connect
-from orchestrator.broker.errors import BrokerError, Unavailable
+from orchestrator.broker.errors import BrokerError, OutOfMemory, Unavailable
 from orchestrator.broker.records import BrokerConfig, Claim
 from orchestrator.config_keys import RedisSettings
 from orchestrator.core.ids import SessionId, TreeId
@@ -159,8 +159,8 @@ class Clock:
         self.now_s += seconds
 
 
-async def test_server_that_does_not_answer_is_asked_again() -> None:
-    port, clock = Port(Unavailable("away"), Unavailable("away")), Clock()
+async def test_server_that_does_not_answer_or_is_full_is_asked_again() -> None:
+    port, clock = Port(Unavailable("away"), OutOfMemory("full")), Clock()
     await bury_all(port, [claim(1), claim(2)], 6.0, clock, clock.sleep)
     assert port.asked == [[1, 2]] * 3
 

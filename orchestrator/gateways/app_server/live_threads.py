@@ -10,7 +10,7 @@ from typing import Any, Protocol
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError, SessionHeld, Unavailable, UnknownSession
+from orchestrator.broker.errors import BrokerError, OutOfMemory, SessionHeld, Unavailable, UnknownSession
 from orchestrator.broker.follow import BEGINNING, EqCursor, hash8_of
 from orchestrator.broker.notices import until
 from orchestrator.broker.open_requests import TooManyNotes
@@ -463,7 +463,7 @@ class LiveThreads:
         while True:
             try:
                 await marked(self._ports, session, hears=True)
-            except Unavailable:
+            except (Unavailable, OutOfMemory):
                 await asyncio.sleep(RETRY_S)
                 continue
             except BrokerError as error:
@@ -578,11 +578,11 @@ def _of_note(note: bytes) -> dict[str, int]:
 
 
 async def unmarked(ports: Ports, session: SessionId) -> dict[str, int]:
-    """Says that this gateway hears a session no more, until Redis answers; the marks of the others."""
+    """Says that this gateway hears a session no more, until Redis takes it; the marks of the others."""
     while True:
         try:
             return await marked(ports, session, hears=False)
-        except Unavailable:
+        except (Unavailable, OutOfMemory):
             await asyncio.sleep(RETRY_S)
 
 
