@@ -20,7 +20,7 @@ from sim.gateways import SimGateway, SimWire
 from sim.loop import Lane
 from sim.machines import Site
 
-WINDOW, SMALL_WINDOW, SMALL_OUTGOING = 1 << 20, 2_000, 40_000
+WINDOW, SMALL_WINDOW, SMALL_OUTGOING, TINY_OUTGOING = 1 << 20, 2_000, 40_000, 8_000
 ASKED_AGAIN_S = 0.5
 NOTED = frozenset({"serverRequest/resolved", "warning", "codex/event/warning", "thread/closed"})
 """Notifications that a trace shows."""
@@ -58,6 +58,9 @@ class DoorClient(ABC):
         drawn = Random(f"versioned:{name}:{rng.getstate()[1][:4]}").random()
         self.versioned = drawn < 0.3 and not site.network.instant
         """Whether its messages say that they are of JSON-RPC 2.0."""
+        drawn = Random(f"outgoing:{name}:{rng.getstate()[1][:4]}").random()
+        self.outgoing = TINY_OUTGOING if drawn < 0.5 and not site.network.instant else SMALL_OUTGOING
+        """Bytes that wait for it while it is slow, before its gateway leaves it."""
         self.wanted: dict[str, None] = {}
         """Sessions that it hears, and resumes when it comes back."""
         self.here = False
@@ -126,7 +129,7 @@ class DoorClient(ABC):
             wire.leave()
 
     def _opens(self, gateway: SimGateway) -> SimWire:
-        window, outgoing = (SMALL_WINDOW, SMALL_OUTGOING) if self.slow else (WINDOW, OUTGOING_LIMIT)
+        window, outgoing = (SMALL_WINDOW, self.outgoing) if self.slow else (WINDOW, OUTGOING_LIMIT)
         return gateway.connect(self.principal, self._lane, window, outgoing)
 
     def _hears(self, gateway: SimGateway) -> Ears:

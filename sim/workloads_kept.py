@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any
 
+from orchestrator.protocol import ops
 from sim.archive_moves import NEVER, UpkeepRules
 from sim.fixture import Fixture, kept_busy, new_session, perhaps_agents, used, visits
 from sim.folders import PORTABLE, SCRIPTED
@@ -169,12 +170,26 @@ async def folders(fixture: Fixture) -> None:
     room = Random(f"room:{rng.getstate()[1][:4]}")
     if room.random() < 0.4:
         fixture.site.loop.start(fixture.nemesis.lane, crowds(fixture.nemesis, room), "crowds")
-    if rng.random() < 0.8:
+    hasty = Random(f"hasty:{rng.getstate()[1][:4]}")
+    stops = not copies and hasty.random() < 0.5
+    if stops:
+        # The store is there: what a stopped call wrote is recorded at once.
+        person.does(interrupts_writers(fixture, person, session, hasty), "interrupts")
+    if rng.random() < 0.8 and not stops:
         stranding = strands(fixture.nemesis, Random(rng.getrandbits(64)))
         fixture.site.loop.start(fixture.nemesis.lane, stranding, "strands")
     await used(fixture, person, session, rng.choice((3, 6)))
     await fixture.nemesis.calm.wait()
     await person.works(session, 1)
+
+
+async def interrupts_writers(fixture: Fixture, person: Person, session: str, rng: Random) -> None:
+    """Stops turns whose calls have written to the folder and are to write more; until peace."""
+    while not fixture.nemesis.calm.is_set():
+        await asyncio.sleep(rng.uniform(0.05, 0.5))
+        if any(run.marks for run in fixture.site.ledger.running(session)):
+            await person.submits(session, ops.Interrupt())
+            await asyncio.sleep(rng.uniform(5.0, 20.0))
 
 
 async def outages(fixture: Fixture) -> None:

@@ -354,10 +354,13 @@ async def test_agent_that_works_again_is_heard_by_each_client_that_came_while_it
 @pytest.mark.parametrize("status", ["idle", "closed", "running", "awaiting_approval"])
 @pytest.mark.parametrize("newborn", [True, False])
 @pytest.mark.parametrize("clients", [1, 2])
-async def test_agent_is_heard_from_its_first_event_if_it_is_new_and_else_from_its_turn_if_it_works(
+async def test_agent_is_heard_from_its_first_event_if_it_is_new_and_else_from_where_its_log_is_unless_closed(
     clients: int, newborn: bool, status: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A new agent may have told something before its clients come; what an older one told is in its log."""
+    """A new agent may have told something before its clients come; what an older one told is in its log.
+
+    One that has begun to work may be at rest again before word of it comes.
+    """
 
     async def known(broker: Any, heads: Any) -> list[Any]:
         return [head.session for head in heads]
@@ -381,7 +384,7 @@ async def test_agent_is_heard_from_its_first_event_if_it_is_new_and_else_from_it
     parent.listeners.extend(several)
     for _ in range(2):
         assert await all_threads._adopt_now(parent, CHILD, newborn) is None
-    heard = newborn or status not in ("idle", "closed")
+    heard = newborn or status != "closed"
     assert [each.children for each in several] == [[CHILD] * heard] * clients
     begun = [str(BEGINNING)] if newborn else ["read", str(BEHIND)]
     assert done == (begun if heard else [])

@@ -237,7 +237,8 @@ class LiveThread:
     def _of_agent(self, told: EventMsg) -> None:
         """Lets who hears the session hear an agent that was made, or that begins to work again.
 
-        One that was at rest when they came was not heard with the session, and may ask them now.
+        One that was at rest when they came was not heard with the session, and may ask them now; it may be
+        at rest again where word of it comes late.
         """
         match told:
             case SubagentLifecycle(event=LifecycleChange.CREATED, subagent=SubagentSummary(session_id=id)):
@@ -430,7 +431,7 @@ class LiveThreads:
         async with self._opening:
             head = await parent.client.head(child)
             live = self.of(child)
-            if head is None or not (newborn or live is not None or head.status not in AT_REST):
+            if head is None or (head.status == "closed" and live is None and not newborn):
                 return None
             if not _come(parent, child, live):
                 return None
