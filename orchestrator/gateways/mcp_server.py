@@ -908,7 +908,7 @@ def _asked(request: requests.CommandRequest | requests.PatchRequest) -> str:
     why = "".join(f"\n\n{reason}" for reason in request.reasons)
     if isinstance(request, requests.CommandRequest):
         return f"Allow this command?\n\n{where}\n\n{request.subject}\n\nin {request.cwd}{why}"
-    files = "\n".join(f"{change.verb} {change.path}\n{change.text}" for change in request.changes)
+    files = "\n".join(f"{change.verb} {change.name}\n{change.text}" for change in request.changes)
     return f"Allow this change of files?\n\n{where}\n\n{files}{why}"
 
 

@@ -190,6 +190,11 @@ class Change:
     """The unified diff of an update, else the content."""
     move_path: str = ""
 
+    @property
+    def name(self) -> str:
+        """The path, and behind it the one to which the file moves."""
+        return f"{self.path} → {self.move_path}" if self.move_path else self.path
+
 
 @dataclass(frozen=True, slots=True)
 class PatchRequest(_Approval):
@@ -228,14 +233,11 @@ class PatchRequest(_Approval):
 
     @property
     def subject(self) -> str:
-        return " ".join(
-            f"{change.path} → {change.move_path}" if change.move_path else change.path
-            for change in self.changes
-        )
+        return " ".join(change.name for change in self.changes)
 
     @property
     def body(self) -> tuple[Section, ...]:
-        diffs = [Section("diff", f"{change.verb} {change.path}", change.text) for change in self.changes]
+        diffs = [Section("diff", f"{change.verb} {change.name}", change.text) for change in self.changes]
         more = [Section("text", "Not shown", f"{self.left_out:,} files more")] if self.left_out else []
         return (*diffs, *more, *self._why)
 
@@ -248,4 +250,5 @@ def _change(path: str, change: JsonMapping) -> Change:
     inner = change.get(verb)
     inner = inner if isinstance(inner, Mapping) else change
     text = next((str(inner[name]) for name in ("unified_diff", "content") if inner.get(name)), "")
-    return Change(verb, path, text, str(change.get("move_path") or ""))
+    moved = inner.get("move_path") or change.get("move_path") or ""
+    return Change(verb, path, text, str(moved))

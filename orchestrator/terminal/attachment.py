@@ -20,7 +20,16 @@ from orchestrator.terminal.chat import STOP, WOULD_STOP, is_word
 from orchestrator.terminal.faults import Fault, deleted
 from orchestrator.terminal.live import reminder
 from orchestrator.terminal.streams import Echo, Left, ctrl_c, read_stdin
-from orchestrator.terminal.watched_turn import TYPED_IN_VAIN, Prompt, Typed, View, scrolls, who_goes_on
+from orchestrator.terminal.text import one_line
+from orchestrator.terminal.watched_turn import (
+    NOT_SENT,
+    TYPED_IN_VAIN,
+    Prompt,
+    Typed,
+    View,
+    scrolls,
+    who_goes_on,
+)
 from orchestrator.views.agent_past import with_messages
 from orchestrator.views.approvals import open_requests_of
 from orchestrator.views.asked_requests import OpenRequests
@@ -59,7 +68,11 @@ class Attachment:
         """Runs until the person leaves; raises `Fault` if the agent is deleted."""
         tree = self.target.tree
         for asked in await open_requests_of(self.found, tree):
-            if self.target.session in (asked.session, SessionId(tree)):
+            if self.target.session not in (asked.session, SessionId(tree)):
+                continue
+            if asked.request.answered_by == "program":
+                self.view.note(one_line(f"waiting for a program: {asked.subject}"))
+            else:
                 self._open.add(asked.named_request)
         if self._open.first is not None:
             self._put(self._open.first)
@@ -120,6 +133,8 @@ class Attachment:
             if before is not None:
                 self._asking(after).comes_instead()
             self._put(after)
+        elif after is None and before is not None:
+            self._asking(before).was_settled()
         elif after is not None and scrolls(event):
             self.view.note(f"{reminder(after)}\n{self._asking(after).text}")
         self._hide()
@@ -150,6 +165,8 @@ class Attachment:
         elif request is not None and self._asking(request).answers(line):
             # An empty line, too: it leaves a question out that may be left.
             await self._take(self._asking(request), line)
+        elif line and request is None and self._prompt is not None and self._prompt.was_meant(line):
+            self.view.note(NOT_SENT)
         elif line:
             await self._say(line)
 

@@ -52,6 +52,7 @@ from orchestrator.terminal.origin import Origin, changed_from_here, forked, imag
 from orchestrator.terminal.streams import STDOUT
 from orchestrator.terminal.text import one_line
 from orchestrator.terminal.watched_turn import (
+    NOT_SENT,
     Conversation,
     Seat,
     Typed,
@@ -157,6 +158,8 @@ class Chat(Conversation):
             self._put_question(request)
         elif request is not None and not line.startswith(("/", "!")):
             self.seat.view.note(f"answer the question first: {self.prompt(request).words}; or {STOP}")
+        elif line and self._prompt is not None and self._prompt.was_meant(line):
+            self.seat.view.note(NOT_SENT)
         elif line:
             await self.say(line)
         return None

@@ -156,7 +156,7 @@ def asked(request: requests.Request) -> dict[str, Any]:
             told["command"] = _cut(command_text(request.command))
             told["cwd"] = _cut(request.cwd or "", MESSAGE_CHARS)
         case requests.PatchRequest():
-            told["paths"] = [_cut(path, SHORT_CHARS) for path in request.paths[:MOST]]
+            told["paths"] = [_cut(path, SHORT_CHARS) for path in request.all_paths[:MOST]]
         case _:
             assert_never(request)
     if request.where:

@@ -59,6 +59,7 @@ PATIENCE_S = 5.0
 PARK_S = 10.0
 TYPED_IN_VAIN = "the secret question is not asked any more: what you typed was not sent"
 NOT_SEEN = "others have settled the request that you answered: this is another one, and not answered yet"
+NOT_SENT = "others have settled the request that you answered: what you typed was not sent"
 SEEN_S = 1.0
 """For so long a line at a request may be the answer to the one that others settled: it was typed before."""
 POLL_S = 0.05
@@ -176,7 +177,7 @@ class Conversation:
     _queue: asyncio.Queue[Happening] = field(default_factory=asyncio.Queue)
     _running: set[asyncio.Task[None]] = field(default_factory=set)
     _prompt: Prompt | None = None
-    """The request that is before the person."""
+    """The request that is before the person, or was the last one."""
     _reader: asyncio.Task[None] | None = None
     left: Left = field(default_factory=Left)
     """Set when the person leaves without waiting for anything."""
@@ -331,6 +332,8 @@ class Conversation:
             if before is not None:
                 self.prompt(after).comes_instead()
             return await self._asked(after)
+        if before is not None and after is None:
+            self.prompt(before).was_settled()
         if after is not None and self.seat.interactive and scrolls(event):
             self._remind(after)
         if not self.seat.interactive and _tells_of_a_spent_budget(event):
@@ -565,10 +568,19 @@ class Prompt:
     _place: int = 0
     _shown: ops.Shown | None = None
     _unseen_until: float = 0.0
+    _meant_until: float = 0.0
 
     def comes_instead(self) -> None:
         """Notes that others have settled the request before it, which a person may be answering."""
         self._unseen_until = time.monotonic() + SEEN_S
+
+    def was_settled(self) -> None:
+        """Notes that others have settled it, and that none came in its place."""
+        self._meant_until = time.monotonic() + SEEN_S
+
+    def was_meant(self, line: str) -> bool:
+        """Whether a line is the answer of somebody who did not see that others have settled it."""
+        return time.monotonic() < self._meant_until and self.answers(line)
 
     def was_shown(self, text: str) -> None:
         """Notes what the terminal has shown of the request above the line that asks."""

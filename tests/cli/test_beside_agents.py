@@ -23,6 +23,7 @@ from orchestrator.core.entries import EVENT_MSG, Entry, encode_entry, fact
 from orchestrator.core.ids import AgentId
 from orchestrator.core.tree import Mail
 from orchestrator.gateways.client import Client, ClientPorts
+from orchestrator.requests import request_of
 from orchestrator.terminal import attachment
 from orchestrator.terminal.faults import Fault
 from orchestrator.terminal.live import JsonView
@@ -243,6 +244,35 @@ async def test_who_leaves_an_agent_reads_what_becomes_of_it(
     await beside.attached.run()
     assert beside.view.notes[-1] == said
     assert beside.client.sent == [], "the agent stays as it is"
+
+
+@pytest.mark.parametrize("agent", [0, 3])
+async def test_who_comes_to_an_agent_is_asked_what_a_person_answers_and_told_of_what_waits_for_a_program(
+    agent: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The call of a program's tool takes the place of no request: `y` would be said to the agent."""
+    beside = Beside(agent, status="awaiting_approval")
+    waiting = [_waits(beside, each) for each in (ASKS["client_tool"], ASKED)]
+
+    async def open(*_: object) -> list[Any]:
+        return waiting
+
+    monkeypatch.setattr(attachment, "open_requests_of", open)
+    monkeypatch.setattr(attachment, "ctrl_c", Leaves)
+    monkeypatch.setattr(attachment, "with_messages", _silence)
+    monkeypatch.setattr(Sent, "follow", _silence, raising=False)
+    await beside.attached.run()
+    assert beside.view.asked == ["c1"]
+    assert beside.view.notes[0] == "waiting for a program: its client is to do look"
+    await beside.attached._typed("y", hidden=False)
+    assert [op["type"] for op in beside.client.ops] == ["exec_approval"]
+
+
+def _waits(beside: Beside, event: dict[str, Any]) -> Any:
+    request = request_of(event)
+    return SimpleNamespace(
+        session=beside.session, request=request, named_request=request, subject=request.subject
+    )
 
 
 async def _none() -> None:

@@ -88,6 +88,13 @@ async def test_program_is_given_what_an_agent_asks_for(tmp_path: Path) -> None:
     }  # fmt: skip
 
 
+async def test_program_is_given_each_path_that_a_patch_writes(tmp_path: Path) -> None:
+    moved = {"/w/a": {"type": "update", "unified_diff": "-a", "move_path": "/etc/b"}}
+    patch = happens("apply_patch_approval_request", call_id="c1", changes=moved)
+    [told] = await Person(tmp_path).called(patch)
+    assert told["paths"] == ["/w/a", "/etc/b"]
+
+
 async def test_nobody_is_called_for_the_past_or_for_a_turn_that_the_person_stopped(tmp_path: Path) -> None:
     past = Event("t1", {"type": "task_complete", "last_agent_message": "old"})
     assert await Person(tmp_path).called(past, happens("turn_aborted", reason="interrupted")) == []

@@ -26,7 +26,7 @@ from orchestrator.terminal.faults import ExitCode, Fault
 from orchestrator.terminal.live import LiveView
 from orchestrator.terminal.origin import Origin
 from orchestrator.terminal.streams import Left
-from orchestrator.terminal.watched_turn import NOT_SEEN, SEEN_S, Conversation, Seat
+from orchestrator.terminal.watched_turn import NOT_SEEN, NOT_SENT, SEEN_S, Conversation, Seat
 from orchestrator.views.approvals import Asked
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import Event
@@ -610,6 +610,33 @@ async def test_line_that_was_typed_for_a_request_that_others_settled_answers_no_
     place._prompt._unseen_until -= SEEN_S
     await typed_at(place, "y")
     assert ([op["type"] for op in client.ops], len(requests)) == (["exec_approval"], 0)
+
+
+@pytest.mark.parametrize("line", ["y", "hello", "/stop"])
+@pytest.mark.parametrize("which", seats())
+async def test_answer_to_a_request_that_others_settled_is_said_to_nobody_for_a_second(
+    which: str, line: str
+) -> None:
+    """Also where no other request takes its place: the agent would be told a letter."""
+    place, client, view = seats()[which]
+    requests = open_at(place, ASKED)
+    told = place._event(
+        happens("exec_command_begin", "t", call_id="c1", command=["ls"], cwd="/w", parsed_cmd=[])
+    )
+    if told is not None:
+        await told
+    await typed_at(place, line)
+    watches = which == "a watched task"
+    said = ["user_input" if which == "a conversation" else "message_agent"]
+    commands = {"y": [], "hello": said, "/stop": ["interrupt"]}
+    assert [op["type"] for op in client.ops] == ([] if watches else commands[line])
+    assert (NOT_SENT in view.notes, len(requests)) == (line == "y" and not watches, 0)
+    client.sent.clear()
+    if not watches:
+        place._prompt._meant_until -= SEEN_S
+        await typed_at(place, "y")
+        [now] = client.ops
+        assert now["type"] in ("user_input", "message_agent")
 
 
 @pytest.mark.parametrize("which", seats())

@@ -295,16 +295,18 @@ MOVES = {
     "/w/a": {"type": "update", "unified_diff": "-a", "move_path": "/w/b"},
     "/w/c": {"type": "delete", "content": "c"},
     "/w/d": {"update": {"unified_diff": "-d"}, "move_path": "/w/e"},
+    "/w/f": {"update": {"unified_diff": "-f", "move_path": "/w/g"}},
 }
 
 
 def test_request_of_a_patch_names_every_file_and_where_each_goes_and_how_many_are_not_shown() -> None:
     request = request_of({**ASKS["patch"], "changes": MOVES, "changes_left_out": 1})
     assert isinstance(request, PatchRequest)
-    assert request.all_paths == ["/w/a", "/w/c", "/w/d", "/w/b", "/w/e"]
-    assert request.subject == "/w/a → /w/b /w/c /w/d → /w/e"
+    assert request.all_paths == ["/w/a", "/w/c", "/w/d", "/w/f", "/w/b", "/w/e", "/w/g"]
+    assert request.subject == "/w/a → /w/b /w/c /w/d → /w/e /w/f → /w/g"
     shown = [(part.title, part.text) for part in request.body]
-    files = [("update /w/a", "-a"), ("delete /w/c", "c"), ("update /w/d", "-d")]
+    files = [("update /w/a → /w/b", "-a"), ("delete /w/c", "c")]
+    files += [("update /w/d → /w/e", "-d"), ("update /w/f → /w/g", "-f")]
     assert shown == [*files, ("Not shown", "1 files more")]
 
 

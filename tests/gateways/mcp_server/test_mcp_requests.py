@@ -32,6 +32,7 @@ PATCH = {
         "/srv/a.txt": {"type": "update", "unified_diff": "-one\n+two", "move_path": None},
         "/srv/b.txt": {"type": "add", "content": "three\n"},
         "/srv/c.txt": {"delete": {"content": "gone"}},
+        "/srv/d.txt": {"type": "update", "unified_diff": "-four", "move_path": "/etc/d"},
     },
 }
 PLAN = {
@@ -87,11 +88,12 @@ def test_decision_for_an_agent_of_the_tree_names_the_agent() -> None:
     assert named(request_of(request)) == "3:c1"
 
 
-def test_form_about_a_patch_shows_every_file_with_its_text() -> None:
+def test_form_about_a_patch_shows_every_file_with_its_text_and_where_it_goes() -> None:
     text = form(PATCH).message
     assert "update /srv/a.txt\n-one\n+two" in text
     assert "add /srv/b.txt\nthree" in text
     assert "delete /srv/c.txt\ngone" in text
+    assert "update /srv/d.txt → /etc/d\n-four" in text
 
 
 @pytest.mark.parametrize(
