@@ -460,8 +460,8 @@ def proto(
     """Serves one session on stdio: submissions in, events out, as NDJSON.
 
     The first line out is `session_configured`. The end of stdin ends it when
-    nothing runs any more; exit code 3 if the session waits for an answer then,
-    1 if nobody can go on with it.
+    nothing runs any more; exit code 3 if the session waits for an answer or for
+    more budget then, 1 if nobody can go on with it.
     --fork makes a session that goes on where another stands, or where its
     turn --at ended; that other session stays as it is. With --portable the
     session works in a copy of this folder, or of a repository.

@@ -390,6 +390,32 @@ class Client:
         return whole
 
 
+# ── trees that stand still ────────────────────────────────────────────────────────────────────────
+
+
+AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
+"""The statuses of a session that waits for a person, and what is open then."""
+PAUSED = "paused"
+"""The status of a session that waits for room in its tree's budget."""
+STANDING = frozenset(AWAITING) | {PAUSED, "waiting"}
+"""Statuses in which a session that nobody holds may wait for a person, or for agents that do."""
+
+
+async def standing(client: Client, head: records.SessionHead) -> frozenset[str]:
+    """The statuses of a tree that goes on only if a person or a program does something, if only for an agent.
+
+    None while a worker has anything to do for the session, or for one that it waits for.
+    """
+    heads = await client.family(head) if head.status == "waiting" else (head,)
+    return frozenset(each.status for each in heads) if all(map(_is_at_rest, heads)) else frozenset()
+
+
+def _is_at_rest(head: records.SessionHead) -> bool:
+    """Whether no worker has anything to do for a session."""
+    read = head.status == PAUSED or not head.pending_messages
+    return read and head.parked and head.status in STANDING | records.AT_REST
+
+
 def _as_op(birth: Birth) -> ConfigureSession:
     """The settings of a new session, as the operation that sets the same later."""
     settings, facts = birth.settings, birth.facts

@@ -46,8 +46,8 @@ from orchestrator.broker.records import SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import InvalidSessionId, SessionId, parse_session_id
 from orchestrator.core.record_json import whole
-from orchestrator.gateways.client import Client
-from orchestrator.gateways.ndjson import AWAITING, READ_BYTES, Streams
+from orchestrator.gateways.client import AWAITING, PAUSED, Client, standing
+from orchestrator.gateways.ndjson import READ_BYTES, Streams
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
@@ -331,9 +331,15 @@ class McpDoor:
         """Returns when no turn of the client runs any more: each is over, or waits for a person."""
         while pending := {task: turn for task, turn in self._following.items() if not task.done()}:
             heads = [await self._client.head(turn.session) for turn in pending.values()]
-            if all(h is None or (h.status in AWAITING and not h.has_unread) for h in heads):
+            if all([head is None or await self._waits(head) for head in heads]):
                 break
             await asyncio.wait(pending, timeout=REST_POLL_S, return_when=asyncio.FIRST_COMPLETED)
+
+    async def _waits(self, head: SessionHead) -> bool:
+        """Whether a turn goes on only if a person does something, also for an agent that it waits for."""
+        if head.status in AWAITING:
+            return not head.has_unread
+        return bool(await standing(self._client, head) & {*AWAITING, PAUSED})
 
     async def close(self) -> None:
         """Lets go of every turn, as it is."""

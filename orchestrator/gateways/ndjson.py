@@ -7,7 +7,7 @@ cannot be served is answered by an `error` event and never ends the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection
 from enum import StrEnum
 
 import orjson
@@ -19,7 +19,7 @@ from orchestrator.core.entries import EventKind
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways.bursts import Burst, Numbers
-from orchestrator.gateways.client import Client
+from orchestrator.gateways.client import AWAITING, PAUSED, Client, standing
 from orchestrator.gateways.principals import NotPermitted
 from orchestrator.protocol import events as ev
 from orchestrator.protocol import ops
@@ -30,8 +30,6 @@ from orchestrator.requests import ServerRequest
 from orchestrator.views.asked_requests import OpenRequests
 from orchestrator.views.event import without_places
 
-AWAITING: Mapping[str, str] = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
-"""The statuses of a session that waits for a person, and what is open then."""
 READ_BYTES = 1 << 16
 
 
@@ -90,6 +88,8 @@ class NdjsonConnection:
         self._writing = asyncio.Lock()
         self._ended: asyncio.Future[Ending] = asyncio.get_running_loop().create_future()
         self._eof = False
+        self._leaving = False
+        """Whether the client was told that a person is waited for: two looks may meet."""
         self._published = 0
         """The number of the last event written."""
         self._published_at = asyncio.get_running_loop().time()
@@ -213,22 +213,44 @@ class NdjsonConnection:
             return
         if head.status in ("idle", "closed"):
             self._end(Ending.AT_REST)
-        elif self._asking or head.status in AWAITING:
-            # The request itself may have left the EQ before this connection came.
-            calls = sorted({request.call_id for request in self._asking})
-            asked = {
-                "a question" if request.questions or isinstance(request, ServerRequest) else "an approval"
-                for request in self._asking
-            }
-            what = " and ".join(sorted(asked)) or AWAITING[head.status]
-            verb = "are" if len(asked) > 1 else "is"
-            waiting = f" ({', '.join(calls)})" if calls else ""
+        elif head.status in AWAITING:
+            await self._leave_waiting({head.status})
+        elif statuses := await standing(self._client, head):
+            await self._leave_waiting(statuses)
+
+    async def _leave_waiting(self, statuses: Collection[str]) -> None:
+        """Ends beside a tree that only a person can move; stays if it only waits for something else."""
+        if PAUSED in statuses:
             text = (
-                f"input has ended while {what} {verb} open{waiting}; session {self._session} stays parked "
-                "until a person answers"
+                f"input has ended while the tree's budget is spent; session {self._session} stays parked "
+                f"until a person adds some: dendro budget {self._session}"
             )
+        elif open := self._open_in(statuses):
+            text = (
+                f"input has ended while {open}; session {self._session} stays parked until a person answers"
+            )
+        else:
+            return
+        if not self._leaving:
+            self._leaving = True
             await self._publish("", ev.WarningEvent(message=text))
             self._end(Ending.WAITING)
+
+    def _open_in(self, statuses: Collection[str]) -> str:
+        """The requests that wait for a person; empty if none does."""
+        calls = sorted({request.call_id for request in self._asking})
+        asked = {
+            "a question" if request.questions or isinstance(request, ServerRequest) else "an approval"
+            for request in self._asking
+        }
+        # The request itself may have left the EQ before this connection came.
+        asked = asked or {AWAITING[status] for status in statuses if status in AWAITING}
+        waiting = f" ({', '.join(calls)})" if calls else ""
+        return (
+            f"{' and '.join(sorted(asked))} {'are' if len(asked) > 1 else 'is'} open{waiting}"
+            if asked
+            else ""
+        )
 
     def _keeps_processes_only(self, head: SessionHead) -> bool:
         """Whether a held session does nothing but keep processes, which may live for ever."""

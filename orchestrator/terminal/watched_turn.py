@@ -19,11 +19,11 @@ from typing import Any, Final, Protocol, assert_never
 from orchestrator import requests
 from orchestrator.broker.errors import BrokerError, UnknownSession
 from orchestrator.broker.follow import EqCursor
-from orchestrator.broker.records import AT_REST, SessionHead
+from orchestrator.broker.records import SessionHead
 from orchestrator.core.calls.ask import DoesNotAnswer
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
-from orchestrator.gateways.client import Client
+from orchestrator.gateways.client import AWAITING, PAUSED, STANDING, Client, standing
 from orchestrator.gateways.resume import open_requests, until_read
 from orchestrator.gateways.submit import new_submission_id
 from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarantined, Refused, TurnFollower
@@ -63,11 +63,6 @@ NOT_SENT = "others have settled the request that you answered: what you typed wa
 SEEN_S = 1.0
 """For so long a line at a request may be the answer to the one that others settled: it was typed before."""
 POLL_S = 0.05
-PAUSED = "paused"
-"""The status of a session that waits for room in its tree's budget."""
-AWAITING = frozenset({"awaiting_approval", "awaiting_answer"})
-STANDING = AWAITING | {PAUSED, "waiting"}
-"""Statuses in which a session that nobody holds may wait for a person, or for agents that do."""
 
 
 def put_question(question: str, *, again: bool = False) -> None:
@@ -385,13 +380,10 @@ class Conversation:
 
     async def _if_at_rest(self, head: SessionHead) -> ExitCode | None:
         """Leaves a tree that goes on only if a person or a program does something, if only for an agent."""
-        heads = await self.seat.client.family(head) if head.status == "waiting" else (head,)
-        if not all(map(_is_at_rest, heads)):
-            return None
-        statuses = {each.status for each in heads}
+        statuses = await standing(self.seat.client, head)
         if PAUSED in statuses:
             return await self._out_of_budget()
-        if statuses & AWAITING:
+        if statuses & AWAITING.keys():
             where = "dendro approvals lists what is asked"
             what = "an answer, or the program that brings a tool"
             self.seat.view.note(f"waiting for {what}; {where}; {self.seat.how_to_go_on}")
@@ -503,12 +495,6 @@ class Conversation:
         id = new_submission_id()
         await self.seat.client.submit(self.seat.session, Submission(SubmissionId(id), op))
         return id
-
-
-def _is_at_rest(head: SessionHead) -> bool:
-    """Whether no worker has anything to do for a session."""
-    read = head.status == PAUSED or not head.pending_messages
-    return read and head.parked and head.status in STANDING | AT_REST
 
 
 def _tells_of_a_spent_budget(event: Event) -> bool:

@@ -20,8 +20,9 @@ from tests.requests.test_answers import ASKS
 
 ONE = SessionId("0199a2b4-0000-7000-8000-000000000001")
 LOOKS = 3
-AT_WORK = ("running", "waiting", "paused", "blocked")
+AT_WORK = ("running", "waiting", "retrying", "blocked")
 AWAITING = {"awaiting_approval": "an approval", "awaiting_answer": "a question"}
+STANDS = (*AWAITING, "paused")
 
 
 class Client:
@@ -29,14 +30,18 @@ class Client:
 
     namespace = ""
 
-    def __init__(self, head: Any, events: list[dict[str, Any]]) -> None:
+    def __init__(self, head: Any, events: list[dict[str, Any]], below: tuple[Any, ...]) -> None:
         self._head = head
+        self._below = below
         self._events = events
         self.told = asyncio.Event()
         self.looked = asyncio.Event()
 
     async def head(self, session: SessionId) -> Any:
         return self._head
+
+    async def family(self, head: Any) -> Any:
+        return (head, *self._below)
 
     async def bursts(self, session: SessionId, cursor: Any) -> AsyncIterator[Burst]:
         for event in self._events:
@@ -53,9 +58,11 @@ class Client:
         await asyncio.Event().wait()
 
 
-async def ending(head: Any, *events: dict[str, Any]) -> tuple[Ending | None, list[str]]:
+async def ending(
+    head: Any, *events: dict[str, Any], below: tuple[Any, ...] = ()
+) -> tuple[Ending | None, list[str]]:
     """How a connection ends whose input is over, None where it stays; and the warnings that it was sent."""
-    client, sent = Client(head, list(events)), list[dict[str, Any]]()
+    client, sent = Client(head, list(events), below), list[dict[str, Any]]()
 
     async def read(limit: int) -> bytes:
         return b""
@@ -76,18 +83,55 @@ async def ending(head: Any, *events: dict[str, Any]) -> tuple[Ending | None, lis
 
 
 def head_of(status: str, **more: Any) -> Any:
-    usual = {"quarantined": False, "has_unread": False, "holder": "", "eq_n": 0}
-    return SimpleNamespace(status=status, **{**usual, **more})
+    facts = {
+        "quarantined": False,
+        "has_unread": False,
+        "holder": "",
+        "eq_n": 0,
+        "pending_messages": 0,
+        **more,
+    }
+    return SimpleNamespace(status=status, parked=not facts["holder"] and not facts["has_unread"], **facts)
 
 
 async def test_connection_stays_as_long_as_its_session_is_held_has_mail_or_owes_events() -> None:
     for status, unread, holder, owes in product(
-        ("idle", "closed", *AWAITING, *AT_WORK), (False, True), ("", "w1"), (False, True)
+        ("idle", "closed", *STANDS, *AT_WORK), (False, True), ("", "w1"), (False, True)
     ):
         found, _ = await ending(head_of(status, has_unread=unread, holder=holder, eq_n=5 if owes else 0))
         stays = unread or holder or owes or status in AT_WORK
-        wanted = None if stays else Ending.WAITING if status in AWAITING else Ending.AT_REST
+        wanted = None if stays else Ending.WAITING if status in STANDS else Ending.AT_REST
         assert found is wanted, (status, unread, holder, owes)
+
+
+@pytest.mark.parametrize(
+    ("below", "said"),
+    [
+        ((), None),
+        ((("idle", {}),), None),
+        ((("awaiting_approval", {}),), "while an approval is open"),
+        ((("awaiting_answer", {}), ("idle", {})), "while a question is open"),
+        ((("waiting", {}), ("awaiting_answer", {})), "while a question is open"),
+        ((("paused", {}), ("awaiting_approval", {})), "while the tree's budget is spent"),
+        ((("awaiting_approval", {}), ("running", {"holder": "w1"})), None),
+        ((("awaiting_approval", {}), ("retrying", {})), None),
+        ((("awaiting_approval", {"has_unread": True}),), None),
+        ((("awaiting_approval", {}), ("idle", {"pending_messages": 1})), None),
+    ],
+)
+@pytest.mark.parametrize("told", [True, False])
+async def test_root_that_waits_for_agents_ends_the_connection_when_only_a_person_can_move_any_of_them(
+    below: tuple[tuple[str, dict[str, Any]], ...], said: str | None, told: bool
+) -> None:
+    """Also where one of them asks: another one may be at work."""
+    heads = tuple(head_of(status, **more) for status, more in below)
+    asking = any(head.status in AWAITING for head in heads)
+    events = [asked("command" if "an approval" in (said or "") else "input", "c1")] if told and asking else []
+    found, warnings = await ending(head_of("waiting"), *events, below=heads)
+    assert found is (None if said is None else Ending.WAITING)
+    assert len(warnings) == (said is not None)
+    assert all(f"{said}" in each and f"session {ONE} stays parked" in each for each in warnings)
+    assert all("dendro budget" in each for each in warnings if "budget" in (said or ""))
 
 
 async def test_session_that_is_set_aside_ends_the_connection_when_all_was_sent() -> None:
@@ -132,7 +176,8 @@ def asked(kind: str, call: str) -> dict[str, Any]:
 
 @pytest.mark.parametrize(("first", "second"), list(product((*APPROVALS, *QUESTIONS), repeat=2)))
 async def test_connection_that_ends_beside_open_requests_names_each_of_them(first: str, second: str) -> None:
-    found, (told,) = await ending(head_of("waiting"), asked(first, "c1"), asked(second, "c2"))
+    below = (head_of("awaiting_approval"),)
+    found, (told,) = await ending(head_of("waiting"), asked(first, "c1"), asked(second, "c2"), below=below)
     assert found is Ending.WAITING
     kinds = {"an approval" if kind in APPROVALS else "a question" for kind in (first, second)}
     verb = "are" if len(kinds) > 1 else "is"

@@ -13,8 +13,8 @@ from orchestrator.broker.errors import QueueFull
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.ids import SessionId
 from orchestrator.gateways import mcp_server
+from orchestrator.gateways.client import AWAITING
 from orchestrator.gateways.mcp_server import Answer, FollowedTurn, McpDoor
-from orchestrator.gateways.ndjson import AWAITING
 from orchestrator.protocol.submission import MalformedSubmission
 from orchestrator.views.event import Event
 from tests.doors.test_same_call_ids import ONE as ROOT
@@ -175,17 +175,21 @@ async def test_person_is_asked_three_times_for_an_answer_and_told_why_each_one_w
     assert (waits in person.told) is (handed_in == len(refused))
 
 
+def stands(status: str, unread: bool = False) -> Any:
+    return SimpleNamespace(status=status, has_unread=unread, parked=not unread, pending_messages=0)
+
+
+@pytest.mark.parametrize("below", [(), (stands("paused"),), (stands("awaiting_answer"), stands("running"))])
 @pytest.mark.parametrize("status", ["running", "idle", "waiting", "paused", *AWAITING])
 @pytest.mark.parametrize("unread", [True, False])
 @pytest.mark.parametrize("beside", ["nothing", "gone", "waits", "runs"])
 async def test_server_whose_client_left_stays_until_every_turn_waits_for_a_person_who_has_not_answered(
-    status: str, unread: bool, beside: str, monkeypatch: pytest.MonkeyPatch
+    status: str, unread: bool, beside: str, below: tuple[Any, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(mcp_server, "REST_POLL_S", 0)
-    heads: dict[str, Any] = {"one": SimpleNamespace(status=status, has_unread=unread)}
+    heads: dict[str, Any] = {"one": stands(status, unread)}
     if beside != "nothing":
-        held = {"gone": None, "waits": ("awaiting_answer", False), "runs": ("running", False)}[beside]
-        heads["two"] = held and SimpleNamespace(status=held[0], has_unread=held[1])
+        heads["two"] = {"gone": None, "waits": stands("awaiting_answer"), "runs": stands("running")}[beside]
     looks = 0
 
     async def head(session: str) -> Any:
@@ -193,14 +197,18 @@ async def test_server_whose_client_left_stays_until_every_turn_waits_for_a_perso
         looks += 1
         return heads[session]
 
-    door = McpDoor(cast(Any, SimpleNamespace(client=SimpleNamespace(head=head))))
+    async def family(root: Any) -> Any:
+        return (root, *below)
+
+    door = McpDoor(cast(Any, SimpleNamespace(client=SimpleNamespace(head=head, family=family))))
     turns = {asyncio.create_task(asyncio.Event().wait()): SimpleNamespace(session=one) for one in heads}
     cast(Any, door)._following = turns
     resting = asyncio.create_task(door.rest())
     async with asyncio.timeout(20):
         while not resting.done() and looks < 6:
             await asyncio.sleep(0)
-    leaves = status in AWAITING and not unread and beside != "runs"
+    waits = (*AWAITING, "paused", *(["waiting"] if [one.status for one in below] == ["paused"] else []))
+    leaves = status in waits and not unread and beside != "runs"
     assert resting.done() is leaves
     resting.cancel()
     await asyncio.gather(resting, return_exceptions=True)
