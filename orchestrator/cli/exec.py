@@ -274,6 +274,8 @@ async def _run(settings: Settings, order: Order, worker: Companion | None, stopp
             turn.know(await events_of_running_turn(found, head), waiting, last.eq_n)
         await turn.open(_without_effect(settings))
         holding = turn.hold(op, cursor)
+        if not run.asks_people:
+            holding = turn.unless_spent(holding)
         if worker is not None:
             holding = worker.outliving(holding, f"go on with: dendro exec --json resume {session}")
         async with telling_unserved(client, session):

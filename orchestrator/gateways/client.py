@@ -404,9 +404,10 @@ STANDING = frozenset(AWAITING) | {PAUSED, "waiting"}
 async def standing(client: Client, head: records.SessionHead) -> frozenset[str]:
     """The statuses of a tree that goes on only if a person or a program does something, if only for an agent.
 
-    None while a worker has anything to do for the session, or for one that it waits for.
+    None while a worker has anything to do for the session, or for one that it waits for: an agent that works
+    may also give back the room in the budget that another one lacks.
     """
-    heads = await client.family(head) if head.status == "waiting" else (head,)
+    heads = await client.family(head) if head.status in ("waiting", PAUSED) else (head,)
     return frozenset(each.status for each in heads) if all(map(_is_at_rest, heads)) else frozenset()
 
 

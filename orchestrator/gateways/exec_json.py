@@ -19,8 +19,8 @@ from orchestrator.broker.follow import EqCursor
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import SessionId
 from orchestrator.core.record_json import whole
-from orchestrator.gateways.client import Client
-from orchestrator.gateways.submit import new_submission_id
+from orchestrator.gateways.client import PAUSED, Client, standing
+from orchestrator.gateways.submit import POLL_S, new_submission_id
 from orchestrator.gateways.turn_follower import Quarantined, Refused, TurnFollower
 from orchestrator.protocol import ops
 from orchestrator.protocol.events import Error, TokenUsage
@@ -274,6 +274,11 @@ def _collab(item: r.CollabToolCall) -> Line:
 # ── one turn ──────────────────────────────────────────────────────────────────────────────────────
 
 
+BEHIND_S = 1.0
+"""For the events before a pause."""
+SPENT = "the tree's budget is spent, and its turn waits until a person adds some: dendro budget {}"
+
+
 @record
 class Run:
     """A run's place: the session, the way out, and whether people are asked what it cannot decide."""
@@ -296,6 +301,7 @@ class OneTurn:
     _projector: Projector = field(init=False)
     _follower: TurnFollower = field(init=False)
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    _handed_in: asyncio.Event = field(default_factory=asyncio.Event)
     _refusals: dict[str, Question] = field(default_factory=dict)
     """The requests that it has refused, and that are open still, by the submission of the refusal."""
     _met: dict[Question, requests.Request] = field(default_factory=dict)
@@ -333,6 +339,7 @@ class OneTurn:
         if it is deleted meanwhile.
         """
         await self.run.client.submit(self.run.session, Submission(SubmissionId(self.id), op))
+        self._handed_in.set()
         try:
             for question, request in self._met.items():
                 await self._asked(question, request)
@@ -343,6 +350,36 @@ class OneTurn:
         finally:
             self.over.set()
         raise UnknownSession(self.run.session)
+
+    async def unless_spent(self, holding: Awaitable[bool]) -> bool:
+        """Holds the turn, unless its tree's budget is spent: nobody here can add to it."""
+        held, spent = asyncio.ensure_future(holding), asyncio.ensure_future(self._spent())
+        try:
+            await asyncio.wait((held, spent), return_when=asyncio.FIRST_COMPLETED)
+            # The events before the pause are written first.
+            await asyncio.wait((held,), timeout=0 if held.done() else BEHIND_S)
+            if held.done():
+                return held.result()
+            spent.result()
+            await self._write(self.writer.refused(SPENT.format(self.run.session)))
+            return False
+        finally:
+            for task in (held, spent):
+                while not task.done():
+                    # Python 3.11 may forget a cancellation that meets the end of a wait (bpo-37658).
+                    task.cancel()
+                    await asyncio.wait((task,), timeout=POLL_S)
+
+    async def _spent(self) -> None:
+        """Returns when the tree stands still for want of budget."""
+        client, session = self.run.client, self.run.session
+
+        async def look() -> bool:
+            head = await client.head(session)
+            return head is not None and PAUSED in await standing(client, head)
+
+        await self._handed_in.wait()
+        await client.until([session], look)
 
     async def interrupt(self) -> None:
         """Asks for the end of the turn; returns when it has come."""

@@ -359,7 +359,7 @@ class Conversation:
         """Leaves a session that waits for more budget: only a person can give it."""
         await self._parked()
         head = await self.seat.client.head(self.seat.session)
-        if head is None or head.holder or head.status in ("idle", "closed"):
+        if head is None or PAUSED not in await standing(self.seat.client, head):
             return None
         how = f"dendro budget {self.seat.name} adds some; {self.seat.how_to_go_on}"
         self.seat.view.note(f"waiting for more budget, which only a person can give; {how}")
@@ -367,8 +367,6 @@ class Conversation:
 
     async def _silence(self) -> ExitCode | None:
         head = await self.seat.client.head(self.seat.session)
-        if not self.seat.interactive and head is not None and head.status == PAUSED:
-            return await self._out_of_budget()
         if not self.seat.interactive and head is not None and head.status in STANDING:
             code = await self._if_at_rest(head)
             if code is not None:

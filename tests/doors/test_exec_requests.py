@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
+from types import SimpleNamespace
 from typing import Any, cast
 
 import orjson
@@ -11,6 +13,7 @@ import pytest
 from orchestrator.broker.follow import BEGINNING, EqCursor
 from orchestrator.core.decide.call import reply_of
 from orchestrator.core.ids import SessionId
+from orchestrator.gateways import exec_json
 from orchestrator.gateways.exec_json import ExecWriter, OneTurn, Run
 from orchestrator.protocol import ops
 from orchestrator.requests import known_request_of
@@ -73,6 +76,62 @@ async def test_request_of_every_kind_is_refused_whoever_asks_unless_people_are_a
     assert [(one.id, one.agent_id, one.decision) for one in replies] == (
         [] if asks_people else [("c", agent, REFUSED[kind])]
     )
+
+
+class Spent(Client):
+    """A client of a session whose tree has spent its budget, as soon as its events were told."""
+
+    def __init__(self, events: list[Event], *below: str) -> None:
+        super().__init__(events)
+        self.below = below
+        self.looked = asyncio.Event()
+
+    async def head(self, session: SessionId) -> Any:
+        facts: dict[str, Any] = {"parked": True, "pending_messages": 0}
+        return SimpleNamespace(status="paused" if self.sent else "idle", **facts)
+
+    async def family(self, head: Any) -> Any:
+        return (head, *(SimpleNamespace(status=each, parked=True, pending_messages=0) for each in self.below))
+
+    async def until(self, sessions: Any, look: Any) -> None:
+        while not await look():
+            self.looked.set()
+            await asyncio.Event().wait()
+
+    async def follow(self, session: SessionId, cursor: Any) -> AsyncIterator[Event]:
+        async for event in super().follow(session, cursor):
+            yield event
+        await asyncio.Event().wait()
+
+
+@pytest.mark.parametrize("below", [(), ("idle",), ("running",)])
+async def test_run_whose_budget_is_spent_ends_behind_what_happened_and_says_who_can_go_on(
+    below: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It leaves the turn as it is, and waits for an agent that works: it may give room back."""
+    monkeypatch.setattr(exec_json, "BEHIND_S", 0.01)
+    begins = Event("own", {"type": "task_started"})
+    client = Spent([begins, Event("own", {"type": "agent_message", "message": "so far"})], *below)
+    lines: list[dict[str, Any]] = []
+
+    async def write(data: bytes) -> None:
+        lines.extend(map(orjson.loads, data.splitlines()))
+
+    turn = OneTurn(Run(cast(Any, client), SESSION, write, lambda _: None), ExecWriter(), "own")
+    run = asyncio.ensure_future(turn.unless_spent(turn.hold(ops.Compact(), BEGINNING)))
+    stays = asyncio.ensure_future(client.looked.wait())
+    async with asyncio.timeout(20):
+        await asyncio.wait((run, stays), return_when=asyncio.FIRST_COMPLETED)
+    assert run.done() is (below != ("running",))
+    if run.done():
+        assert run.result() is False
+        assert [line["type"] for line in lines] == ["turn.started", "item.completed", "error", "turn.failed"]
+        assert f"dendro budget {SESSION}" in lines[-1]["error"]["message"]
+    for task in (run, stays):
+        task.cancel()
+    await asyncio.gather(run, stays, return_exceptions=True)
+    assert len(client.sent) == 1, "nothing is interrupted"
+    assert turn.over.is_set()
 
 
 @pytest.mark.parametrize("asks_people", [True, False])

@@ -115,6 +115,7 @@ async def test_connection_stays_as_long_as_its_session_is_held_has_mail_or_owes_
         ((("paused", {}), ("awaiting_approval", {})), "while the tree's budget is spent"),
         ((("awaiting_approval", {}), ("running", {"holder": "w1"})), None),
         ((("awaiting_approval", {}), ("retrying", {})), None),
+        ((("paused", {}), ("running", {"holder": "w1"})), None),
         ((("awaiting_approval", {"has_unread": True}),), None),
         ((("awaiting_approval", {}), ("idle", {"pending_messages": 1})), None),
     ],

@@ -207,7 +207,8 @@ async def test_server_whose_client_left_stays_until_every_turn_waits_for_a_perso
     async with asyncio.timeout(20):
         while not resting.done() and looks < 6:
             await asyncio.sleep(0)
-    waits = (*AWAITING, "paused", *(["waiting"] if [one.status for one in below] == ["paused"] else []))
+    moves = [one.status for one in below] == ["awaiting_answer", "running"]
+    waits = {*AWAITING, *(() if moves else ("paused",)), *(("waiting",) if below and not moves else ())}
     leaves = status in waits and not unread and beside != "runs"
     assert resting.done() is leaves
     resting.cancel()
