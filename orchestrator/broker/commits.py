@@ -282,6 +282,7 @@ class Commits(Storage, Births):
                     taken["owner"] or None,
                     taken["quarantined"],
                     self._clock.note(taken["now"]),
+                    taken["shelved"],
                 )
             case "CONFLICT":
                 raise SubmissionConflict(submit.submission)

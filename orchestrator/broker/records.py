@@ -449,6 +449,8 @@ class Submitted:
     holder: str | None
     quarantined: bool
     now_ms: int
+    shelved: bool = False
+    """Whether the session was put away from lists."""
 
 
 @record

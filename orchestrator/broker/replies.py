@@ -236,6 +236,7 @@ class SubmitOk(TypedDict):
     n: int
     owner: str
     quarantined: bool
+    shelved: bool
     now: int
 
 

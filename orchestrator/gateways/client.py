@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from contextlib import suppress
 from copy import copy
 from typing import Any
 
@@ -48,7 +49,18 @@ from orchestrator.gateways.permissions import Permits
 from orchestrator.protocol.bounds import check_bounds, check_op_bounds
 from orchestrator.protocol.codec import encode_submission
 from orchestrator.protocol.events import WarningEvent
-from orchestrator.protocol.ops import AddToHistory, ConfigureSession, Op, UserInputAnswer
+from orchestrator.protocol.ops import (
+    AddToHistory,
+    ConfigureSession,
+    MessageAgent,
+    Op,
+    Plan,
+    Review,
+    RunUserShellCommand,
+    UserInput,
+    UserInputAnswer,
+    UserTurn,
+)
 from orchestrator.protocol.policy import WorkspaceWrite
 from orchestrator.protocol.submission import MalformedSubmission, Submission
 from orchestrator.protocol.wire import written
@@ -58,6 +70,8 @@ from orchestrator.views.turns.log_events import told_by
 RETRY_S = 0.1
 RETRY_MAX_S = 2.0
 RESTORES = 3
+SPOKEN = UserInput | UserTurn | MessageAgent | Plan | Review | RunUserShellCommand
+"""Ops by which a person speaks in a session, or has something done there."""
 MOST_STATED = 100
 """Characters of a program's name for itself that the log keeps."""
 
@@ -199,7 +213,8 @@ class Client:
     async def submit(self, to: SessionId | records.SessionHead, submission: Submission) -> records.Submitted:
         """Puts a submission into the session's SQ; acknowledged means kept.
 
-        The session is named by its head, which says whether this client may see it, or by its id.
+        The session is named by its head, which says whether this client may see it, or by its id. Words bring
+        one back into the lists that was put away.
         The texts of an answer that may be secret are set apart from it: no queue and no log has them.
         Raises the broker's errors: `SubmissionConflict`, `QueueFull`, `UnknownSession`, `SessionArchived`;
         `MalformedSubmission` for a field that holds more than it may, and `NotPermitted`.
@@ -216,6 +231,8 @@ class Client:
                 answer: records.Submitted = await self._insist(
                     lambda: self._ports.broker.commits.submit(request)
                 )
+                if answer.shelved and isinstance(submission.op, SPOKEN):
+                    await self._bring_back(session)
                 return answer
             except SessionArchived:
                 if restore is None:
@@ -223,6 +240,11 @@ class Client:
                 # It may be archived again before the submission arrives, but hardly twice.
                 await self._insist(lambda: restore(session))
         raise SessionArchived(session)
+
+    async def _bring_back(self, session: SessionId) -> None:
+        """Brings a session that was put away back into the lists, as a person speaks in it again."""
+        with suppress(UnknownSession):
+            await self._insist(lambda: self._ports.broker.trees.enlist(session, shelve=False))
 
     def _request(self, session: SessionId, submission: Submission) -> records.Submit:
         payload = encode_submission(submission)

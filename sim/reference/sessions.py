@@ -114,10 +114,15 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     if (session[b"tree"], session[b"pool"]) != (tree, pool_name):
         return [b"MOVED", session[b"tree"], session[b"pool"]]
     quarantined, held_by = session.get(b"quarantined", b""), holder(sight, pool, name, session)
+    shelved = b"1" if session.get(b"shelved") == b"1" else b""
     before = sight.hash(seen).get(client + b"|" + submission)
     if before is not None:
         first, _, known = before.partition(b":")
-        return [b"DUP", int(first), held_by, quarantined, sight.now] if known == digest else [b"CONFLICT"]
+        return (
+            [b"DUP", int(first), held_by, quarantined, shelved, sight.now]
+            if known == digest
+            else [b"CONFLICT"]
+        )
     if session.get(b"archived") == b"1":
         return [b"ARCHIVED"]
     entries, held = sight.stream(sq).length, held_bytes(session)
@@ -130,7 +135,7 @@ def submit(sight: Sight, keys: Keys, given: Given) -> Reply:
     is_remembered(sight, seen, seen_at, client + b"|" + submission, n, digest)
     _forgets(sight, seen, seen_at, keep, keep_ms)
     is_woken(sight, pool, name, agents, session)
-    return [b"OK", n, held_by, quarantined, sight.now]
+    return [b"OK", n, held_by, quarantined, shelved, sight.now]
 
 
 def _set_apart(sight: Sight, key: bytes, name: bytes, texts: bytes, most: int, ttl_ms: int) -> bool:

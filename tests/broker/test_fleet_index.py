@@ -144,7 +144,11 @@ async def test_session_that_was_put_away_is_in_a_list_of_its_own_until_it_is_put
         assert await ids(broker, Listed(shelved=True)) == [session]
     await used(broker, session)
     assert await ids(broker, Listed(shelved=True, order="creation")) == [session]
+    # New or known, who hands something in is told so, and words bring it back.
+    told = [await submitted(broker, one, id) for one, id in ((session, "s1"), (session, "s2"), (other, "s1"))]
+    assert [(one.shelved, one.duplicate) for one in told] == [(True, True), (True, False), (False, False)]
     assert await broker.trees.enlist(session, shelve=False)
+    assert not (await submitted(broker, session, "s3")).shelved
     assert set(await ids(broker, Listed())) == {session, other}
     assert await ids(broker, Listed(shelved=True)) == []
     with pytest.raises(UnknownSession):

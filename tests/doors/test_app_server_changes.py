@@ -429,6 +429,13 @@ async def test_each_client_that_hears_a_thread_is_told_that_another_one_puts_it_
     await said(peer, thread, "It goes on.")
     for each in (peer, other):
         assert await each.until("thread/unarchived") == {"threadId": thread}, "words bring it back"
+    await peer.until("turn/completed")
+    await other.call("thread/archive", {"threadId": thread})
+    harness.models.will(HELLO)
+    await peer.call("review/start", {"threadId": thread, "target": {"type": "uncommittedChanges"}})
+    for each in (peer, other):
+        assert await each.until("thread/unarchived") == {"threadId": thread}, "and so does a review"
+    await peer.until("turn/completed")
     await other.call("thread/archive", {"threadId": beside})
     await other.until("thread/archived")
     assert not [line for line in peer.heard if line.get("params", {}).get("threadId") == beside]

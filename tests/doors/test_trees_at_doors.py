@@ -13,6 +13,7 @@ from orchestrator.broker.errors import Corrupt
 from orchestrator.broker.records import AT_REST
 from orchestrator.core import registry
 from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.gateways.app_server.door import Door
 from orchestrator.gateways.app_server.messages import RpcError
 from orchestrator.gateways.app_server.methods import changes, fleet, turns
 from orchestrator.gateways.app_server.methods.turns import ThreadParams, ThreadResume
@@ -89,6 +90,32 @@ async def test_tree_is_put_away_or_deleted_whole_and_not_while_any_of_it_is_at_w
     assert (fleet.shelved, fleet.deleted) == (
         ([ROOT], []) if method == "thread/archive" else ([], [list(MEMBERS)])
     )
+
+
+@pytest.mark.parametrize("root", ["away", "listed", "gone", "damaged"])
+@pytest.mark.parametrize("spoken_to", [ROOT, BELOW])
+async def test_words_in_a_thread_or_in_an_agent_below_it_bring_the_tree_back(
+    spoken_to: SessionId, root: str
+) -> None:
+    """Agents are put away, and listed so, with their root."""
+    fleet, told = Fleet({}, set()), list[tuple[str, str]]()
+    for one in fleet.heads:
+        one.shelved = one.session == ROOT and root == "away"
+
+    async def head(session: SessionId) -> Any:
+        assert session == ROOT
+        if root == "damaged":
+            raise Corrupt(session, "its key")
+        return None if root == "gone" else fleet.heads[0]
+
+    door = cast(Any, SimpleNamespace(
+        client=SimpleNamespace(head=head),
+        ports=SimpleNamespace(found=SimpleNamespace(broker=fleet)),
+        tell_all=lambda session, method, params: told.append((method, params["threadId"])),
+    ))  # fmt: skip
+    await Door.goes_on(door, cast(Any, next(one for one in fleet.heads if one.session == spoken_to)))
+    back = root == "away"
+    assert (fleet.shelved, told) == (([ROOT], [("thread/unarchived", ROOT)]) if back else ([], []))
 
 
 @pytest.mark.parametrize("gone", [True, False])

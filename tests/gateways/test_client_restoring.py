@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from orchestrator.broker.errors import SessionArchived, Unavailable
+import pytest
+
+from orchestrator.broker.errors import SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.records import Submit, Submitted
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.gateways.client import Client, ClientPorts
@@ -37,6 +39,57 @@ class _Archive:
             raise Unavailable("the connection was lost")
         self.archived = False
         return True
+
+
+class _PutAway:
+    """A session that was put away from lists, behind a connection that breaks when it is brought back."""
+
+    def __init__(self) -> None:
+        self.breaks, self.shelved, self.gone = 1, True, False
+
+    @property
+    def commits(self) -> _PutAway:
+        return self
+
+    @property
+    def trees(self) -> _PutAway:
+        return self
+
+    async def submit(self, request: Submit) -> Submitted:
+        return Submitted("1-0", False, None, False, 1, self.shelved)
+
+    async def enlist(self, session: SessionId, *, shelve: bool) -> bool:
+        if self.breaks:
+            self.breaks -= 1
+            raise Unavailable("the connection was lost")
+        if self.gone:
+            raise UnknownSession(session)
+        self.shelved = shelve
+        return True
+
+
+WORDS: list[tuple[ops.Op, bool]] = [
+    (ops.UserInput(items=cast(Any, ({"type": "text", "text": "are you there?"},))), True),
+    (ops.MessageAgent(agent_id=3, text="go on"), True),
+    (ops.RunUserShellCommand(command="make"), True),
+    (ops.Interrupt(), False),
+    (ops.SetThreadName(name="Mine"), False),
+    (ops.OverrideTurnContext(model="m"), False),
+]
+
+
+@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("shelved", [False, True])
+@pytest.mark.parametrize(("op", "brings"), WORDS, ids=lambda each: type(each).__name__)
+async def test_words_by_whatever_door_bring_a_session_back_into_the_lists(
+    op: ops.Op, brings: bool, shelved: bool, gone: bool
+) -> None:
+    there = _PutAway()
+    there.shelved, there.gone = shelved, gone
+    client = Client(ClientPorts(cast(Any, there), cast(Any, None), bytes, _at_once), "client")
+    await client.submit(SESSION, Submission(SubmissionId("s1"), op))
+    assert there.shelved is (shelved and (gone or not brings))
+    assert there.breaks == int(not (shelved and brings))
 
 
 async def _at_once(seconds: float) -> None:

@@ -1,7 +1,7 @@
 -- uses: base fleet wake queue
 -- takes: session pool_name tree client submission digest kind payload sender by max_entries# max_bytes# keep# keep_ms#
 -- takes: near apart[name value most# ttl_ms#]
--- gives: OK DUP n# owner quarantined? now# | CONFLICT | FULL entries# bytes~ | SECRETS most# | ARCHIVED | UNKNOWN
+-- gives: OK DUP n# owner quarantined? shelved? now# | CONFLICT | FULL entries# bytes~ | SECRETS most# | ARCHIVED | UNKNOWN
 -- gives: MOVED tree pool
 --
 -- Appends one submission to the queue, once per (client, submission), and makes the session due
@@ -29,8 +29,9 @@ end
 
 -- The answer of a request that adds nothing, or nothing and what it is added to.
 local function judged()
-  local box = read_box(KEYS[1], KEYS[2])
+  local box, shelved = read_box(KEYS[1], KEYS[2], 'shelved')
   if not box then return {'UNKNOWN'} end
+  box.shelved = shelved == '1' and '1' or ''
   if box.pool ~= pool_name or box.tree ~= tree then return {'MOVED', box.tree, box.pool} end
   local now = now_ms()
   local held = is_held(session, pool)
@@ -39,7 +40,7 @@ local function judged()
   if first then
     local n, known = string.match(first, '^(%d+):(.*)$')
     if known ~= digest then return {'CONFLICT'} end
-    return {'DUP', tonumber(n), held and box.owner or '', box.quarantined, now}
+    return {'DUP', tonumber(n), held and box.owner or '', box.quarantined, box.shelved, now}
   end
   if box.archived then return {'ARCHIVED'} end
   if not has_room(box, #payload, max_entries, max_bytes) then
@@ -73,4 +74,4 @@ if surplus > 0 then
   end
 end
 wake_if_parked(session, pool, KEYS[5], box, held, now)
-return {'OK', n, held and box.owner or '', box.quarantined, now}
+return {'OK', n, held and box.owner or '', box.quarantined, box.shelved, now}

@@ -14,7 +14,7 @@ from weakref import proxy
 
 import orjson
 
-from orchestrator.broker.errors import BrokerError
+from orchestrator.broker.errors import BrokerError, Corrupt
 from orchestrator.broker.records import Deleted, SessionHead
 from orchestrator.core.frozen import record
 from orchestrator.core.ids import MAX_SHARDS, InvalidSessionId, SessionId, new_session_id, parse_session_id
@@ -161,9 +161,14 @@ class Door:
         return f"{self.principal.namespace}\0{self.principal.name}"
 
     async def goes_on(self, head: SessionHead) -> None:
-        """Brings a session that was put away back into the lists, as a person speaks in it again."""
-        if head.shelved and await self.ports.found.broker.trees.enlist(head.session, shelve=False):
-            self.tell_all(head.session, "thread/unarchived", {"threadId": head.session})
+        """Brings a tree that was put away back into the lists, as a person speaks in it again."""
+        root: SessionHead | None = head
+        if head.agent_id != ROOT:
+            with suppress(Corrupt):
+                root = await self.client.head(SessionId(head.tree))
+        if root is not None and root.shelved:
+            await self.ports.found.broker.trees.enlist(root.session, shelve=False)
+            self.tell_all(root.session, "thread/unarchived", {"threadId": root.session})
 
     async def decided(
         self,

@@ -204,6 +204,7 @@ async def shell_command(door: Door, params: ShellCommand) -> Result:
     """Runs a person's command line in the thread's folder, as a turn of its own."""
     head = await door.head(params.thread_id)
     op = ops.RunUserShellCommand(command=params.command)
+    await door.goes_on(head)
     await door.client.submit(head.session, Submission(door.new_turn_id(), op))
     return {}
 
@@ -224,6 +225,7 @@ async def review_start(door: Door, params: ReviewStart) -> Result:
     except ValidationError as error:
         raise invalid(error) from None
     turn = door.new_turn_id()
+    await door.goes_on(head)
     await door.client.submit(head.session, Submission(turn, ops.Review(review_request=request)))
     return {"turn": started_turn(turn), "reviewThreadId": head.session}
 
