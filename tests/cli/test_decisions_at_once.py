@@ -122,6 +122,29 @@ async def test_all_answers_are_handed_in_together_so_that_one_that_fails_hides_n
     assert [line.rpartition(": ")[2] for line in lines] == ["its queue is full", "allowed", "allowed"]
 
 
+INSTEAD = {
+    "choices": "--answer '0:choices", "input": "--answer '0:input", "plan": "--allow 0:plan",
+    "elicitation": "--allow, --deny or --cancel 0:elicitation", "client_tool": "--deny 0:client_tool",
+}  # fmt: skip
+OTHERS = [(kind, option) for kind in INSTEAD for option in DECIDES if option not in WAYS[kind]]
+
+
+@pytest.mark.parametrize(("kind", "option"), OTHERS)
+async def test_decision_that_a_request_cannot_be_given_is_refused_with_the_way_there_is(
+    handed: list[AnswerOp], kind: str, option: str
+) -> None:
+    with pytest.raises(Fault) as refused:
+        await answers([("command", "--allow"), (kind, option)], sign=False)
+    assert INSTEAD[kind] in str(refused.value)
+    assert handed == []
+
+
+def test_each_answer_of_the_command_line_is_for_its_question_and_its_call() -> None:
+    """Several to one question are several options; a text may hold what the option is made of."""
+    said = Words.of(["0:c Auth=a", "0:c Auth=b = c d", "3:c Auth=", "0:c Two words=x"])
+    assert said.by_call == {"0:c": {"Auth": ["a", "b = c d"], "Two words": ["x"]}, "3:c": {"Auth": [""]}}
+
+
 TWICE = [(kind, *pair) for kind, ways in WAYS.items() for pair in combinations(ways, 2)]
 
 

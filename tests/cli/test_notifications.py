@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -126,9 +128,19 @@ async def test_program_that_hangs_is_killed_with_its_children(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(calling, "PROGRAM_S", 0.2)
+    killed: list[tuple[int, int]] = []
+    kills = os.killpg
+
+    def killpg(group: int, number: int) -> None:
+        killed.append((os.getsid(group), number))
+        kills(group, number)
+
+    monkeypatch.setattr(os, "killpg", killpg)
     person = Person(tmp_path, ("sh", "-c", "sleep 60 & sleep 60"))
     await person.called(happens("task_complete", last_agent_message=None))
     assert person.complaints == ["notify: sh was killed after 0.2 s"]
+    assert [number for _, number in killed] == [signal.SIGKILL]
+    assert os.getsid(0) not in [session for session, _ in killed], "nothing of this one's own"
 
 
 async def test_program_finds_its_own_programs_not_where_sessions_write(
@@ -248,7 +260,12 @@ def test_unknown_news_are_refused_with_those_that_there_are(tmp_path: Path) -> N
 
 @pytest.mark.parametrize(
     ("environ", "known"),
-    [({"TERM_PROGRAM": "WezTerm"}, True), ({"TERM_PROGRAM": "WezTerm", "TMUX": "1"}, False), ({}, False)],
+    [
+        ({"TERM_PROGRAM": "WezTerm"}, True),
+        ({"TERM_PROGRAM": "WezTerm", "TMUX": "1"}, False),
+        ({"TERM_PROGRAM": "WezTerm", "STY": "1.screen"}, False),
+        ({}, False),
+    ],
 )
 def test_notification_is_a_bell_where_the_terminal_may_not_know_more(
     tmp_path: Path, environ: dict[str, str], known: bool

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,6 +15,7 @@ import typer
 from orchestrator.cli import remove
 from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.terminal.faults import Fault
+from orchestrator.views import ViewError
 from tests.views.test_threads import head
 
 
@@ -223,6 +226,38 @@ async def test_tree_is_done_where_no_session_of_it_works_waits_or_was_handed_som
     monkeypatch.setattr("orchestrator.wiring.cancelling.agents_at_work", agents)
     members = [one(2), one(1, **agent), one(0, **root)]
     assert await remove._at_work(cast(Any, Fleet(asked=asked)), members) == why
+
+
+@pytest.mark.parametrize(
+    ("ids", "removed"),
+    [(["0", "7"], [0, 7]), (["7", "0", "7"], [7, 0]), (["0", "nobody"], None), (["7", "0", "1"], None)],
+)
+async def test_trees_are_removed_once_each_and_none_where_an_id_means_no_root(
+    ids: list[str], removed: list[int] | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gone: list[SessionId] = []
+
+    @asynccontextmanager
+    async def opened(settings: object) -> AsyncIterator[Any]:
+        yield SimpleNamespace(find=find)
+
+    async def find(text: str) -> Any:
+        if text == "nobody":
+            raise ViewError("no session 'nobody'")
+        return one(int(text), 0 if text == "1" else int(text))
+
+    async def remove_tree(found: object, root: Any, *, force: bool, ask: bool) -> None:
+        gone.append(root.session)
+
+    monkeypatch.setattr("orchestrator.cli.invocation.opened", opened)
+    monkeypatch.setattr(remove, "_remove", remove_tree)
+    removing = remove._rm(cast(Any, SimpleNamespace(settings=dict)), ids, force=False, ask=False)
+    if removed is None:
+        with pytest.raises((Fault, ViewError)):
+            await removing
+    else:
+        await removing
+    assert gone == [session(number) for number in removed or ()]
 
 
 @pytest.mark.parametrize("gone", [False, True])

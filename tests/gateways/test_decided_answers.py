@@ -12,7 +12,7 @@ from orchestrator.broker.records import StoredEntry
 from orchestrator.core import entries as e
 from orchestrator.core.commit_parts import WITHDRAWN
 from orchestrator.core.facts import Answered, TaskEnded
-from orchestrator.core.ids import SessionId, TreeId
+from orchestrator.core.ids import AgentId, SessionId, TreeId
 from orchestrator.gateways import submit
 from orchestrator.protocol import ops
 from orchestrator.protocol.ids import CallId, SubmissionId
@@ -76,7 +76,9 @@ async def test_of_what_the_log_says_since_the_request_was_seen_the_first_that_is
     end = e.fact(TaskEnded("completed"))
     other = e.fact(Answered(CallId("d"), SubmissionId("t"), ReviewDecision.DENIED, "ana", 8))
     own = e.fact(Answered(CallId("c"), SubmissionId("t"), ReviewDecision.APPROVED, "ana", 9))
-    found = logged(monkeypatch, other, *([own, end] if answered else [end, own]))
+    # Sent on to an agent that has a call of the same name.
+    sent_on = e.fact(Answered(CallId("c"), SubmissionId("t"), ReviewDecision.ABORT, "eve", 7, AgentId(3)))
+    found = logged(monkeypatch, other, sent_on, *([own, end] if answered else [end, own]))
     op = ops.ExecApproval(id="c", decision=ReviewDecision.APPROVED)
     decided = await submit.hand_in(cast(Any, Ben()), found, ASKED, op)
     assert decided.decision == ("approved" if answered else WITHDRAWN)

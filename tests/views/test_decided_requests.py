@@ -292,6 +292,18 @@ async def test_tree_whose_logs_cannot_be_read_hides_no_other_and_is_named_in_the
             await decided_of(cast(Any, logs), heads[at])
 
 
+async def test_decision_is_about_the_last_request_of_its_name() -> None:
+    """One before it ended with its turn, of which no decision tells."""
+    logs = Logs()
+    root = logs.root(1)
+    child = logs.agent(2, root)
+    logs.decides(child, "c1", "rm -r x", 1, agent=1)
+    del logs.told[root][-1]
+    logs.decides(child, "c1", "ls", 2, agent=1)
+    [decided] = await decided_of(cast(Any, logs), await logs.head(root))
+    assert (decided.asked.subject, decided.who) == ("ls", "p2")
+
+
 @pytest.mark.parametrize("odd", [{}, {"call_id": 5}, {"call_id": "c1", "command": "ls"}])
 async def test_request_of_an_odd_shape_hides_no_other_of_its_tree(odd: dict[str, Any]) -> None:
     logs = Logs()
