@@ -53,7 +53,7 @@ from orchestrator.gateways.turn_follower import Aborted, Completed, End, Quarant
 from orchestrator.protocol import ops
 from orchestrator.protocol.bounds import JSON_BYTES, TEXT_BYTES, deeper_than
 from orchestrator.protocol.codec import HEAD_BYTES, Frame, LineSplitter, OverlongLine
-from orchestrator.protocol.events import Error, StreamError, UserMessage
+from orchestrator.protocol.events import Error, StreamError, UserMessage, WarningEvent
 from orchestrator.protocol.ids import SubmissionId
 from orchestrator.protocol.inputs import TextInput
 from orchestrator.protocol.mcp import ElicitationAction
@@ -773,8 +773,9 @@ class FollowedTurn:
     # ── progress ──────────────────────────────────────────────────────────────────────────────
 
     async def _show(self, event: Event) -> None:
-        if event.kind is StreamError and isinstance(broken := event.told, StreamError):
-            await self._person.tell(shown(broken.message)[:MOST_PROGRESS])
+        if isinstance(said := event.told, StreamError | WarningEvent):
+            # Also why it stands still, as where the tree's budget is spent.
+            await self._person.tell(shown(said.message)[:MOST_PROGRESS])
         elif event.id == self.turn_id and event.kind is not UserMessage:
             line = message_summary(event.msg)
             if line:

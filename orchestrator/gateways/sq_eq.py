@@ -59,8 +59,6 @@ class Attached:
     number: int = 0
     greeting: Greeting | None = None
     """The first lines out; None where the session's own first event is it."""
-    begun_portable: bool = False
-    """Whether it was made just now, with a folder that is a copy."""
 
 
 class SqEqDoor:
@@ -113,7 +111,7 @@ class SqEqDoor:
         if attached.greeting is not None:
             await stream.write(attached.greeting.lines({"seq": attached.number} if first.with_seq else {}))
         if first.changes_settings:
-            op = first.op.model_copy(update=_done_with(portable=attached.begun_portable))
+            op = first.op.model_copy(update=DONE_WITH)
             await client.submit(attached.session, replace(first.submission, op=op))
         await connection.serve(attached.cursor)
 
@@ -124,7 +122,7 @@ class SqEqDoor:
             if first.forked_from is not None:
                 return await self._forked(client, principal, wish, first.forked_from, first.last_response)
             made = await self._ports.create(client, principal, wish)
-            return Attached(made.head.session, begun_portable=made.portable)
+            return Attached(made.head.session)
         principal.require(Scope.READ, "a session")
         head = await _head(client, first.op.session_id)
         if first.last_event is not None:
@@ -143,11 +141,6 @@ class SqEqDoor:
     async def _greeted(self, client: Client, head: SessionHead) -> Attached:
         told = await greeting(self._ports.found, head, await client.history())
         return Attached(head.session, told.cursor, number_of(told.cursor), told)
-
-
-def _done_with(*, portable: bool) -> dict[str, None]:
-    """The fields that the session was made with: what is in a portable folder has another path there."""
-    return dict.fromkeys(("session_id", "workspace", "cwd") if portable else ("session_id",))
 
 
 async def _head(client: Client, text: str) -> SessionHead:
@@ -268,6 +261,8 @@ MOST_NAME = 200
 MOST_ID = 1_024
 SAME = frozenset({"type", "session_id", "cwd", "workspace"})
 """Fields that are done with when the session is there."""
+DONE_WITH: Mapping[str, None] = dict.fromkeys(SAME - {"type"})
+"""Of one that works elsewhere, or in a copy, the client's folder is none; to come back changes no folder."""
 
 
 @record

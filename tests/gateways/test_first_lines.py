@@ -208,8 +208,8 @@ async def test_settings_of_a_first_line_are_handed_in_once_however_it_opens_its_
     assert (configured.id, next_one.id) == ("first", "u1")
     named = configured.op.model_dump(exclude_unset=True)
     assert (named["model"], named.get("session_id")) == ("gpt-5-mini", None)
-    # The folder of a session that begins with a copy was named before it was made.
-    assert named.get("cwd") == (None if portable and opening == "new" else "/w")
+    # A new session was made with it; of one that is there, or of a copy, it is no folder.
+    assert named.get("cwd") is None
     await left(serving)
 
 

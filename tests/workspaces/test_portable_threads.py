@@ -17,7 +17,7 @@ from orchestrator.gateways.app_server.method import Params
 from orchestrator.gateways.app_server.methods.turns import ThreadStartParams, _workspace
 from orchestrator.gateways.fork import fork_at
 from orchestrator.gateways.principals import NotPermitted, Principal, Scope, WorkspaceKind
-from orchestrator.gateways.sq_eq import _done_with, parse_first_line
+from orchestrator.gateways.sq_eq import DONE_WITH, parse_first_line
 from orchestrator.protocol.ops import WorkspaceSource
 from orchestrator.rollouts.replay import fold_session
 from orchestrator.settings import Settings, SettingsSources, load_settings
@@ -229,7 +229,7 @@ def test_first_line_leaves_nothing_of_the_folder_to_be_configured_again() -> Non
     first = parse_first_line(line)
     assert not first.changes_settings
     assert first.op.workspace == WorkspaceSource(empty=True)
-    left = first.op.model_copy(update=_done_with(portable=True))
+    left = first.op.model_copy(update=DONE_WITH)
     assert (left.cwd, left.workspace, left.session_id) == (None, None, None)
 
 

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from orchestrator.core.ids import SessionId
 from orchestrator.gateways.sq_eq import parse_first_line
 from orchestrator.gateways.wires.addresses import Address
 from orchestrator.model.prompt import TextDelta
@@ -156,6 +157,26 @@ async def test_named_client_that_sends_again_after_a_lost_connection_is_heard_on
     await watcher.until("task_complete")
     assert watcher.types.count("task_started") == 1
     watcher.cut()
+
+
+async def test_client_that_comes_back_with_its_first_line_sets_its_settings_and_no_folder(
+    harness: Harness, address: Address, tmp_path: Path
+) -> None:
+    """The folder is that of a new session: to come back from another one moves no agent."""
+    first = await opened(address)
+    session = SessionId(session_of(first))
+    again = await connect(address)
+    op = {"type": "configure_session", "session_id": session, "cwd": str(tmp_path), "model": "another"}
+    again.send("c", op)
+    await again.until("session_configured")
+    harness.models.will(HELLO)
+    again.say("u1")
+    await again.until("task_complete")
+    head = await harness.broker.logs.head(session)
+    assert head is not None
+    assert (head.summary.get("model"), head.summary.get("cwd") != str(tmp_path)) == ("another", True)
+    first.cut()
+    again.cut()
 
 
 async def test_clients_of_two_tokens_that_gave_themselves_one_name_are_each_heard(

@@ -103,6 +103,20 @@ async def test_form_of_one_agent_stays_where_the_other_ones_request_is_settled()
     assert [op.agent_id for op in door.sent] == [2]
 
 
+async def test_client_hears_why_its_turn_stands_still() -> None:
+    door, person = Door(), Person()
+    turn = asyncio.create_task(FollowedTurn(cast(Any, door), ROOT, "t", person).outcome(BEGINNING))
+    spent = "the tree's budget of tokens is spent: it is paused until more is added"
+    for id, type, message in (
+        ("t", "warning", spent), ("t", "stream_error", "again in 5 s"), ("t", "agent_reasoning_delta", "…"),
+    ):  # fmt: skip
+        door.events.put_nowait(Event(id, {"type": type, "message": message, "delta": message}))
+    door.events.put_nowait(Event("t", {"type": "task_complete", "last_agent_message": "ok"}))
+    async with asyncio.timeout(20):
+        assert (await turn).text == "ok"
+    assert person.told == [spent, "again in 5 s"]
+
+
 async def test_client_is_told_where_an_answer_is_refused_and_its_request_stays_open() -> None:
     door, person = Door(), Person()
     turn = asyncio.create_task(FollowedTurn(cast(Any, door), ROOT, "t", person).outcome(BEGINNING))
