@@ -293,7 +293,7 @@ async def test_tree_whose_logs_cannot_be_read_hides_no_other_and_is_named_in_the
 
 
 async def test_decision_is_about_the_last_request_of_its_name() -> None:
-    """One before it ended with its turn, of which no decision tells."""
+    """Of the one before, which ended with its turn, no decision tells."""
     logs = Logs()
     root = logs.root(1)
     child = logs.agent(2, root)
