@@ -433,7 +433,7 @@ def upkeep(settings: Settings) -> Upkeep:
 def called(settings: Settings) -> list[str]:
     """Texts that the terminal is sent when a turn is complete."""
     sent: list[str] = []
-    told = replace(notifications(settings, "s", sent.append), bell=sent.append)
+    told = replace(notifications(settings, "s", sent.append, None), bell=sent.append)
     asyncio.run(_completes(told))
     return sent
 

@@ -51,6 +51,6 @@ async def _attach(invocation: Invocation, whom: tuple[str, int | None], limit: i
         view.note(f"{target.name} of the tree {target.tree}; Ctrl-C leaves")
         for event in (await page_before(found, target.head, limit, visible)).events:
             view.event(event)
-        calling = notifications(found.settings, target.session, view.note)
+        calling = notifications(found.settings, target.session, view.note, target.head)
         await Attachment(found, target, Calling(view, calling)).run()
         await calling.end()

@@ -289,7 +289,7 @@ async def _run(settings: Settings, wish: Wish, worker: Companion | None) -> Exit
             session, cursor = head.session, EqCursor.at(head)
             if worker is not None:
                 worker.start()
-        calling = notifications(settings, session, view.note)
+        calling = notifications(settings, session, view.note, await client.head(session))
         seat = Seat(client, session, Calling(view, calling), at_a_terminal() and not wish.json)
         talk = Conversation(seat, None)
         with talk.hearing_ctrl_c():

@@ -365,7 +365,7 @@ async def converse(settings: Settings, opening: Opening, worker: Companion | Non
                 if worker is not None and opening.origin.resume is not None:
                     worker.start()
                 await _show_past(found, head, console)
-            calling = notifications(settings, session, view.note)
+            calling = notifications(settings, session, view.note, head)
             seat = Seat(client, session, Calling(view, calling), interactive=True)
             heir = partial(who_goes_on, found, session, worker)
             chat = Chat(seat, None, editor=editor, images=opening.images, goes_on=heir)

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, assert_never
 
 from orchestrator import requests
+from orchestrator.broker.records import SessionHead
 from orchestrator.config_keys import FrontSettings
 from orchestrator.protocol.events import ExitedReviewMode, TaskComplete, TurnAborted, UserMessage
 from orchestrator.requests.approvals import command_text
@@ -194,10 +195,12 @@ def _cut(text: str, most: int = TEXT_CHARS) -> str:
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
-def notifications(settings: Settings, thread_id: str, complain: Callable[[str], None]) -> Notifications:
-    """The notifications of this process, for a session."""
+def notifications(
+    settings: Settings, thread_id: str, complain: Callable[[str], None], head: SessionHead | None
+) -> Notifications:
+    """The notifications of this process, for a session, which may work in another folder than this one."""
     bell = _to_terminal if sys.stdout.isatty() else None
-    cwd = str(settings.session_defaults.cwd)
+    cwd = (head and head.summary.get("cwd")) or str(settings.session_defaults.cwd)
     return Notifications(settings.front, thread_id, cwd, bell, complain, knows_osc9(settings))
 
 

@@ -16,10 +16,11 @@ from orchestrator.config_keys import FrontSettings
 from orchestrator.requests import TO_PEOPLE
 from orchestrator.settings import SettingsError, SettingsSources, load_settings
 from orchestrator.terminal import notifications as calling
-from orchestrator.terminal.notifications import Notifications, knows_osc9
+from orchestrator.terminal.notifications import Notifications, knows_osc9, notifications
 from orchestrator.views.event import Event
 from tests.cli.machine import TOUCH, Machine, says
 from tests.requests.test_answers import ASKS
+from tests.views.test_threads import head
 
 ASK: Mapping[str, Any] = {"call_id": "c1", "command": ["bash", "-lc", "rm -r x"], "cwd": "/w"}
 
@@ -256,6 +257,16 @@ def test_unknown_news_are_refused_with_those_that_there_are(tmp_path: Path) -> N
     )
     with pytest.raises(SettingsError, match="agent-turn-complete, approval-requested"):
         load_settings(sources)
+
+
+@pytest.mark.parametrize("cwd", ["/srv/theirs", None, ""])
+def test_program_is_told_the_folder_of_the_session_wherever_its_person_sits(
+    tmp_path: Path, cwd: str | None
+) -> None:
+    settings = load_settings(SettingsSources(cwd=tmp_path, environ={"HOME": str(tmp_path)}))
+    of_session = head({} if cwd is None else {"cwd": cwd})
+    for one, told in ((of_session, cwd or str(tmp_path)), (None, str(tmp_path))):
+        assert notifications(settings, "thread", print, one).cwd == told
 
 
 @pytest.mark.parametrize(
