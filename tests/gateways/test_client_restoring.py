@@ -6,7 +6,7 @@ from typing import Any, cast
 
 import pytest
 
-from orchestrator.broker.errors import SessionArchived, Unavailable, UnknownSession
+from orchestrator.broker.errors import BrokerError, OutOfMemory, SessionArchived, Unavailable, UnknownSession
 from orchestrator.broker.records import Submit, Submitted
 from orchestrator.core.ids import SessionId, new_session_id
 from orchestrator.gateways.client import Client, ClientPorts
@@ -45,7 +45,7 @@ class _PutAway:
     """A session that was put away from lists, behind a connection that breaks when it is brought back."""
 
     def __init__(self) -> None:
-        self.breaks, self.shelved, self.gone = 1, True, False
+        self.breaks, self.shelved, self.fault = 1, True, cast(BrokerError | None, None)
 
     @property
     def commits(self) -> _PutAway:
@@ -62,8 +62,8 @@ class _PutAway:
         if self.breaks:
             self.breaks -= 1
             raise Unavailable("the connection was lost")
-        if self.gone:
-            raise UnknownSession(session)
+        if self.fault is not None:
+            raise self.fault
         self.shelved = shelve
         return True
 
@@ -78,17 +78,17 @@ WORDS: list[tuple[ops.Op, bool]] = [
 ]
 
 
-@pytest.mark.parametrize("gone", [False, True])
+@pytest.mark.parametrize("fault", [None, UnknownSession(SESSION), OutOfMemory("used memory > maxmemory")])
 @pytest.mark.parametrize("shelved", [False, True])
 @pytest.mark.parametrize(("op", "brings"), WORDS, ids=lambda each: type(each).__name__)
 async def test_words_by_whatever_door_bring_a_session_back_into_the_lists(
-    op: ops.Op, brings: bool, shelved: bool, gone: bool
+    op: ops.Op, brings: bool, shelved: bool, fault: BrokerError | None
 ) -> None:
     there = _PutAway()
-    there.shelved, there.gone = shelved, gone
+    there.shelved, there.fault = shelved, fault
     client = Client(ClientPorts(cast(Any, there), cast(Any, None), bytes, _at_once), "client")
     await client.submit(SESSION, Submission(SubmissionId("s1"), op))
-    assert there.shelved is (shelved and (gone or not brings))
+    assert there.shelved is (shelved and (fault is not None or not brings))
     assert there.breaks == int(not (shelved and brings))
 
 
