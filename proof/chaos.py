@@ -18,7 +18,7 @@ import re
 import shutil
 import sys
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import asdict, dataclass, replace
 from itertools import combinations, product
@@ -370,8 +370,10 @@ class Run:
     faults: list[Due]
 
     @classmethod
-    def of_seed(cls, servers: str, seed: int, seconds: float, beside: str) -> Run:
-        return cls(servers, seed, seconds, beside, schedule(seed, seconds, servers))
+    def of_seed(
+        cls, servers: str, seed: int, seconds: float, beside: str, often: Collection[str] = ()
+    ) -> Run:
+        return cls(servers, seed, seconds, beside, schedule(seed, seconds, servers, often))
 
     @classmethod
     def read(cls, file: Path) -> Run:
@@ -510,6 +512,14 @@ def main(argv: Sequence[str]) -> int:
     parser.add_argument(
         "--beside", default="", metavar="REVISION", help="of one of the workers (default: none)"
     )
+    parser.add_argument(
+        "--often",
+        nargs="+",
+        choices=KINDS,
+        default=[],
+        metavar="FAULT",
+        help="kinds of faults that come ten times as often as else",
+    )
     parser.add_argument("--page", type=Path, help="where the page is written")
     parser.add_argument(
         "--kept",
@@ -536,7 +546,7 @@ def main(argv: Sequence[str]) -> int:
     under = ""
     seeds = range(given.seed, given.seed + given.runs)
     for topology, seed in product(given.servers, seeds):
-        run = Run.of_seed(topology, seed, given.seconds, given.beside)
+        run = Run.of_seed(topology, seed, given.seconds, given.beside, given.often)
         ran, conditions_then = judged(run, given.kept)
         under = under or conditions_then
         runs.append(ran)

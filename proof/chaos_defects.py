@@ -40,6 +40,8 @@ class Defect:
     """Rules, one of which refuses a run with it."""
     odd: bool = False
     """Whether odd seeds alone can show it: a server that forgets, or `effects = "wait"`."""
+    often: tuple[str, ...] = ()
+    """Kinds of faults under which it shows, and which are rare: they come ten times as often."""
 
     def plant(self, root: Path) -> None:
         """Changes the file below `root`; raises ValueError if its text is not there, or not alone."""
@@ -152,6 +154,7 @@ DEFECTS = (
         "                self._sent_at[claim.claim_id] = sent_at\n"
         "                self._extend(claim.claim_id, sent_at + self._settings.trust_s)\n",
         ("none_beside", "begun_once"),
+        often=("network away",),
     ),
     Defect(
         "claims-are-shorter-than-trust-in-them",
@@ -192,14 +195,15 @@ def hunted(defect: Defect) -> Outcome:
             if time.monotonic() - began > PATIENCE_S:
                 break
             tried += 1
-            rules |= set(_refused(root, defect.servers, seed))
+            rules |= set(_refused(root, defect, seed))
             if rules & set(defect.finds):
                 break
     return Outcome(defect, tuple(sorted(rules)), tried, time.monotonic() - began)
 
 
-def _refused(root: Path, servers: str, seed: int) -> list[str]:
-    words = ["--servers", servers, "--seed", str(seed), "--runs", "1", "--seconds", str(SECONDS)]
+def _refused(root: Path, defect: Defect, seed: int) -> list[str]:
+    words = ["--servers", defect.servers, *(("--often", *defect.often) if defect.often else ())]
+    words += ["--seed", str(seed), "--runs", "1", "--seconds", str(SECONDS)]
     run = subprocess.run(
         [sys.executable, "-m", "proof.chaos", *words, "--kept", str(root / "kept")],
         env={**os.environ, "PYTHONPATH": str(root)},
@@ -210,7 +214,11 @@ def _refused(root: Path, servers: str, seed: int) -> list[str]:
     )
     if run.returncode not in (0, 1) or "Traceback" in run.stderr:
         print(run.stderr[-4000:], file=sys.stderr, flush=True)
-    return _FOUND.findall(run.stderr) if run.returncode else []
+    found = _FOUND.findall(run.stderr) if run.returncode else []
+    for line in run.stderr.splitlines():
+        if line.partition(":")[0] in found:
+            print(f"{defect.name}, seed {seed}: {line[:300]}", file=sys.stderr, flush=True)
+    return found
 
 
 def named(names: Sequence[str]) -> list[Defect]:

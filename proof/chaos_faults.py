@@ -101,14 +101,15 @@ class Due:
     lasts: float
 
 
-def schedule(seed: int, seconds: float, topology: str = "single") -> list[Due]:
+def schedule(seed: int, seconds: float, topology: str = "single", often: Collection[str] = ()) -> list[Due]:
     """The faults of a run: each begins about a second behind the one before, whether that is over or not.
 
-    Half of them are drawn to meet a kind that they have not met. With every second seed a single server also
-    loses the last second of its log.
+    Half of them are drawn to meet a kind that they have not met; kinds that come `often` come ten times as
+    often. With every second seed a single server also loses the last second of its log.
     """
     drawn, at, found = Random(f"chaos:{topology}:{seed}"), 1.0, list[Due]()
     weights = {**KINDS, **MORE[topology], **({FORGETS: 2} if seed % 2 and topology == "single" else {})}
+    weights |= {kind: 10 * weights[kind] for kind in often}
     unmet = set(combinations(sorted(COMMON), 2))
     while at < seconds:
         there = {due.kind for due in found[-8:] if due.at + due.lasts > at}

@@ -177,6 +177,14 @@ def test_schedule_of_several_servers_has_their_faults_as_well(topology: str) -> 
     assert schedule(3, 480.0, topology) != plan
 
 
+def test_schedule_may_have_some_kinds_of_faults_far_more_often() -> None:
+    usual, often = (
+        sum(due.kind == "network away" for seed in range(5) for due in schedule(seed, 100.0, often=kinds))
+        for kinds in ((), ("network away",))
+    )
+    assert 0 < 4 * usual < often
+
+
 def test_schedule_that_fails_is_made_small() -> None:
     plan = schedule(5, 120.0)
     first, then = plan[10], plan[70]
