@@ -2,7 +2,7 @@
 
 A turn's stretch of the log goes from the event that begins its task to the next such event. A root that was
 forked begins with the turns of its source, as far as that is still there. Turns that were rolled back are
-left out.
+left out, and those that input left which went on from an earlier one (`last_response_id`).
 """
 
 from __future__ import annotations
@@ -22,7 +22,13 @@ from orchestrator.core.ids import SessionId, TreeId
 from orchestrator.core.snapshot import decode_snapshot
 from orchestrator.core.state import Queued, State
 from orchestrator.core.tree import ROOT
-from orchestrator.protocol.events import ExecCommandEnd, TaskStarted, ThreadRolledBack, UserMessage
+from orchestrator.protocol.events import (
+    ExecCommandEnd,
+    TaskStarted,
+    ThreadRolledBack,
+    TokenCount,
+    UserMessage,
+)
 from orchestrator.rollouts.log_source import LogSource
 from orchestrator.views.agent_past import MOST as MOST_READ
 from orchestrator.views.agent_past import STRETCH
@@ -140,6 +146,8 @@ class Stretch:
     """Messages of people in it."""
     rolled_back: int = 0
     """Messages of people, in it or before it, that were taken back behind it."""
+    goes_back_to: str = ""
+    """The response behind which the next turn goes on; empty where that goes on behind this one."""
     entries: tuple[StoredEntry, ...] | None = None
     """Its events, if they were read on the way."""
 
@@ -169,14 +177,21 @@ class ThreadLog:
         tenants = bool(head.labels.namespace)
         return cls(found, head.session, tuple(legs), rollbacks or Rollbacks(), tenants)
 
-    async def back(self, leg: int = 0, last: int | None = None) -> AsyncIterator[Stretch]:
+    async def back(
+        self, leg: int = 0, last: int | None = None, *, left: bool = False
+    ) -> AsyncIterator[Stretch]:
         """The turns up to an entry of a leg (or the log's end), newest first.
 
-        The entry has to be a turn's last one, and no turn behind it may have been rolled back.
+        The entry has to be a turn's last one, and no turn behind it may have been rolled back. With `left`,
+        those are among them that input left which went on from an earlier turn.
         """
-        taken_back = 0
+        taken_back, gone_to = 0, ""
         async for stretch in self._back(leg, last):
-            taken_back += stretch.rolled_back
+            gone_to = "" if left else gone_to or stretch.goes_back_to
+            if gone_to and not _ended_with(stretch, gone_to):
+                # What was taken back in it was left with it.
+                continue
+            gone_to, taken_back = "", taken_back + stretch.rolled_back
             if taken_back:
                 taken_back = max(0, taken_back - stretch.said)
             else:
@@ -247,7 +262,8 @@ class ThreadLog:
         while last > 0:
             after = max(0, last - stretch)
             read = self.found.log(leg.session, last, after)
-            told = [(kind, stored) async for stored in read if may_tell(kind := stored_kind(stored.payload))]
+            kinds = [(stored_kind(stored.payload), stored) async for stored in read]
+            told = [(kind, stored) for kind, stored in kinds if may_tell(kind) or kind is f.Rewound]
             yield told[::-1]
             last, stretch = after, min(2 * stretch, MOST_READ)
 
@@ -352,8 +368,30 @@ def _stretch(leg: int, end: int, events: Sequence[_Told]) -> Stretch:
         decode_entry(first.payload).id,
         said=sum(kind is UserMessage for kind, _ in events),
         rolled_back=sum(_taken_back(stored) for kind, stored in events if kind is ThreadRolledBack),
-        entries=tuple([stored for _, stored in events]),
+        goes_back_to=_gone_to(events),
+        entries=tuple([stored for kind, stored in events if kind is not f.Rewound]),
     )
+
+
+def _gone_to(events: Sequence[_Told]) -> str:
+    """The response to which the conversation was put back at the end of a turn's stretch."""
+    for kind, stored in reversed(events):
+        if kind is ThreadRolledBack:
+            # A rollback says so behind what it does, and counts messages.
+            break
+        if kind is f.Rewound:
+            return _response(stored)
+    return ""
+
+
+def _ended_with(stretch: Stretch, response: str) -> bool:
+    """Whether a turn of a person ended in it with a response."""
+    counts = (stored for stored in stretch.entries or () if stored_kind(stored.payload) is TokenCount)
+    return any(_response(stored) == response for stored in counts)
+
+
+def _response(stored: StoredEntry) -> str:
+    return str(decode_entry(stored.payload).payload.get("response_id") or "")
 
 
 def _hash8(stored: StoredEntry) -> str:
@@ -366,7 +404,7 @@ def _goes_on(item: ThreadItem) -> bool:
 
 
 def _takes_back(stored: StoredEntry) -> bool:
-    return stored_kind(stored.payload) is ThreadRolledBack
+    return stored_kind(stored.payload) in (ThreadRolledBack, f.Rewound)
 
 
 def _taken_back(stored: StoredEntry) -> int:

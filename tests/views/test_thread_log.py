@@ -176,6 +176,98 @@ async def test_reader_does_not_see_turns_that_were_taken_back(between: Sequence[
     assert [one.turn async for one in (await log_of(logs)).forward()] == ["t1", "t5"]
 
 
+def answered(id: str, *said: str) -> list[Line]:
+    """The same turn; `token_count` names the response with which it ended."""
+    *first, complete, ended = turn(id, *said)
+    return [*first, event("token_count", id, response_id=f"r-{id}"), complete, ended]
+
+
+def going_back(id: str, to: str, *said: str) -> list[Line]:
+    """A turn that goes on from behind an earlier one."""
+    begun, *rest = answered(id, *said)
+    return [begun, fact("rewound", response_id=f"r-{to}", length=3), *rest]
+
+
+LEFT = {
+    "one": ([*answered("t2", "b"), *going_back("t3", "t1", "c")], ["t1", "t3"]),
+    "several, one of them with two messages": (
+        [*answered("t2", "b", "b2"), *answered("t3", "c"), *going_back("t4", "t1", "d")],
+        ["t1", "t4"],
+    ),
+    "none: the last one is named": ([*answered("t2", "b"), *going_back("t3", "t2", "c")], ["t1", "t2", "t3"]),
+    "twice, to the same one": (
+        [*answered("t2", "b"), *going_back("t3", "t1", "c"), *going_back("t4", "t1", "d")],
+        ["t1", "t4"],
+    ),
+    "twice, to another one": (
+        [
+            *answered("t2", "b"),
+            *answered("t3", "c"),
+            *going_back("t4", "t2", "d"),
+            *answered("t5", "e"),
+            *going_back("t6", "t4", "f"),
+        ],
+        ["t1", "t2", "t4", "t6"],
+    ),
+    "with what was taken back in it": (
+        [
+            *answered("t2", "b"),
+            *answered("t3", "c"),
+            event("thread_rolled_back", num_turns=1),
+            *answered("t4", "d"),
+            *going_back("t5", "t2", "e"),
+        ],
+        ["t1", "t2", "t5"],
+    ),
+    "and more is taken back behind": (
+        [
+            *answered("t2", "b"),
+            *going_back("t3", "t1", "c"),
+            *answered("t4", "d"),
+            fact("rewound", response_id="r-", length=0),
+            event("thread_rolled_back", num_turns=3),
+        ],
+        [],
+    ),
+    "over a compaction": (
+        [*answered("t2", "b"), *turn("compact"), *going_back("t3", "t1", "c"), *answered("t4", "d")],
+        ["t1", "t3", "t4"],
+    ),
+}
+
+
+@pytest.mark.parametrize("how", LEFT)
+async def test_reader_does_not_see_turns_that_were_left_by_going_back(how: str) -> None:
+    logs, (lines, shown) = Logs(), LEFT[how]
+    logs.add(ROOT, [*answered("t1", "a"), *lines])
+    assert [one.turn async for one in (await log_of(logs)).forward()] == shown
+    assert await newest_first(logs) == shown[::-1]
+    if "taken" not in how:
+        every = [
+            line["id"] for line in (*answered("t1"), *lines) if line["payload"].get("type") == "task_started"
+        ]
+        assert [one.turn async for one in (await log_of(logs)).back(left=True)] == every[::-1]
+
+
+async def test_pages_from_a_turn_on_leave_out_what_was_left_before_it() -> None:
+    logs = Logs()
+    logs.add(ROOT, [*answered("t1", "a"), *answered("t2", "b"), *going_back("t3", "t1", "c")])
+    log = await log_of(logs)
+    newest = await anext(log.back())
+    assert [one.turn async for one in log.back(0, newest.start - 1)] == ["t1"]
+    assert [one.turn async for one in log.forward(0, newest.start)] == ["t3"]
+
+
+async def test_fork_begins_with_the_turns_of_its_source_and_leaves_out_those_that_it_left() -> None:
+    logs = Logs()
+    source = logs.add(CHILD, [*answered("t1", "a"), *answered("t2", "b"), *going_back("t3", "t1", "c")])
+    at = {"session": CHILD, "seq": source.seq, "chain": source.head.hex()}
+    opening = [fact("forked", parent=at, content="[]")]
+    logs.add(ROOT, [*opening, *answered("t4", "d")], meta={"forked_from": "x"})
+    assert await newest_first(logs) == ["t4", "t3", "t1"]
+    assert [one.turn async for one in (await log_of(logs)).forward()] == ["t1", "t3", "t4"]
+
+
 async def test_words_of_a_model_that_look_like_an_event_begin_no_turn() -> None:
     logs = Logs()
     fake = {"type": "task_started"}

@@ -93,7 +93,7 @@ async def _said_since(door: Door, head: SessionHead, turn: str) -> int:
     """The messages of people from a turn's first on; raises `RpcError`."""
     said = 0
     log = await ThreadLog.of(door.ports.found, head)
-    async for stretch in log.back():
+    async for stretch in log.back(left=True):
         said += stretch.said
         if stretch.turn == turn:
             if await log.is_gone_back_behind(stretch, stretch.start):

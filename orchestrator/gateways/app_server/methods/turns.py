@@ -490,7 +490,7 @@ async def _source(door: Door, head: SessionHead, params: ThreadFork) -> ForkedFr
     if turn is None:
         return await to_fork(door.ports.found, head.session, None)
     log = await ThreadLog.of(door.ports.found, head)
-    async for stretch in log.back():
+    async for stretch in log.back(left=True):
         if stretch.turn != turn:
             continue
         if params.last_turn_id is not None:
